@@ -1,0 +1,1 @@
+"""Wiring only: the verbs of `import warpdata as wd` that join several rooms."""

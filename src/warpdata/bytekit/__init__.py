@@ -1,0 +1,1 @@
+"""The byte toolbox: checksums, codecs, dtypes, ranges and commits. It knows bytes, and no format."""

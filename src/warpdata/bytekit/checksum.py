@@ -1,0 +1,135 @@
+"""Checksums and hashes by name, whole and running. The door of crc32c and xxhash."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Literal
+
+import crc32c as _crc32c
+import xxhash as _xxhash
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+ByteOrder = Literal["little", "big"]
+
+_FNV_OFFSET = 0xCBF29CE484222325
+_FNV_PRIME = 0x100000001B3
+_U64 = (1 << 64) - 1
+
+
+def crc32c(data: Buffer, start: int = 0) -> int:
+    """CRC-32C (Castagnoli) of a contiguous buffer, continuing from the checksum `start`."""
+    return int(_crc32c.crc32c(data, start))
+
+
+def xxh64(data: Buffer, seed: int = 0) -> int:
+    """XXH64 of a buffer as an unsigned integer."""
+    return int(_xxhash.xxh64_intdigest(data, seed))
+
+
+def xxh3_128(data: Buffer, byteorder: ByteOrder = "big") -> bytes:
+    """XXH3-128 of a buffer: 16 bytes, canonical (big-endian) or little-endian."""
+    digest: bytes = _xxhash.xxh3_128_digest(data)
+    return digest if byteorder == "big" else digest[::-1]
+
+
+def sha256_hex(data: Buffer) -> str:
+    """SHA-256 of a buffer as 64 lowercase hex digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def shake256(data: Buffer, size: int) -> bytes:
+    """The first `size` bytes of SHAKE-256 of a buffer."""
+    return hashlib.shake_256(data).digest(size)
+
+
+def fnv1a64(data: bytes) -> int:
+    """FNV-1a 64-bit hash of a short byte string."""
+    value = _FNV_OFFSET
+    for byte in data:
+        value = ((value ^ byte) * _FNV_PRIME) & _U64
+    return value
+
+
+class RunningCrc32c:
+    """CRC-32C of a stream of pieces."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def update(self, data: Buffer) -> None:
+        """Add the next piece."""
+        self.value = _crc32c.crc32c(data, self.value)
+
+
+class RunningXxh64:
+    """XXH64 of a stream of pieces."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, seed: int = 0) -> None:
+        self._state = _xxhash.xxh64(seed=seed)
+
+    def update(self, data: Buffer) -> None:
+        """Add the next piece."""
+        self._state.update(data)
+
+    @property
+    def value(self) -> int:
+        """The hash of everything so far."""
+        return int(self._state.intdigest())
+
+
+class RunningXxh3128:
+    """XXH3-128 of a stream of pieces."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self) -> None:
+        self._state = _xxhash.xxh3_128()
+
+    def update(self, data: Buffer) -> None:
+        """Add the next piece."""
+        self._state.update(data)
+
+    def digest(self, byteorder: ByteOrder = "big") -> bytes:
+        """The 16 bytes of everything so far, canonical (big-endian) or little-endian."""
+        digest: bytes = self._state.digest()
+        return digest if byteorder == "big" else digest[::-1]
+
+
+class RunningSha256:
+    """SHA-256 of a stream of pieces."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self) -> None:
+        self._state = hashlib.sha256()
+
+    def update(self, data: Buffer) -> None:
+        """Add the next piece."""
+        self._state.update(data)
+
+    def hexdigest(self) -> str:
+        """64 lowercase hex digits of everything so far."""
+        return self._state.hexdigest()
+
+
+class RunningShake256:
+    """SHAKE-256 of a stream of pieces."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self) -> None:
+        self._state = hashlib.shake_256()
+
+    def update(self, data: Buffer) -> None:
+        """Add the next piece."""
+        self._state.update(data)
+
+    def digest(self, size: int) -> bytes:
+        """The first `size` bytes for everything so far."""
+        return self._state.digest(size)

@@ -1,0 +1,149 @@
+"""Compression by name, with output bounded before anything is allocated. The door of zstandard and lz4."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import lz4.block as _lz4
+import zstandard as _zstd
+
+from warpdata.bytekit.view import byte_view
+from warpdata.errors import CorruptLayoutError, LimitExceededError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+CODEC_NAMES = ("none", "zstd", "lz4")
+
+ZSTD_DEFAULT_LEVEL = 3
+LZ4_MAX_RATIO = 255
+"""No LZ4 block can expand by more than this, so a larger claim is a lie."""
+
+ZSTD_MAX_RATIO = 1 << 15
+"""A zstd block header of 3 bytes and one literal expand to at most 128 KiB: beyond this a claim is a lie."""
+
+MAX_WINDOW_BYTES = 1 << 25
+"""Largest zstd window a stream without content size may ask for."""
+
+_UNKNOWN_SIZE = (1 << 64) - 1
+_contexts = threading.local()
+
+
+def encode(codec: str, data: Buffer, level: int | None = None) -> bytes:
+    """Compress `data` with `codec` into one zstd frame with content size, or one raw LZ4 block."""
+    if codec == "none":
+        return bytes(data)
+    if codec == "zstd":
+        return _compressor(ZSTD_DEFAULT_LEVEL if level is None else level).compress(byte_view(data))
+    if codec == "lz4":
+        return _lz4_encode(byte_view(data), level)
+    raise ValueError(f"unknown codec {codec!r}; use one of {', '.join(CODEC_NAMES)}")
+
+
+def decode(codec: str, data: Buffer, raw_size: int) -> bytes:
+    """Decompress `data` to exactly `raw_size` bytes, or raise a FormatError without allocating more."""
+    view = byte_view(data)
+    if codec == "none":
+        if view.nbytes != raw_size:
+            raise CorruptLayoutError(f"stored bytes are not the {raw_size} bytes announced")
+        return bytes(data)
+    if codec == "zstd":
+        return _zstd_decode(view, raw_size)
+    if codec == "lz4":
+        return _lz4_decode(view, raw_size)
+    raise ValueError(f"unknown codec {codec!r}; use one of {', '.join(CODEC_NAMES)}")
+
+
+def encode_zstd_stream(
+    pieces: Iterable[Buffer], raw_size: int, level: int = ZSTD_DEFAULT_LEVEL
+) -> Iterator[bytes]:
+    """Compress pieces of `raw_size` bytes in all into one zstd frame with content size, in bounded memory."""
+    compressor = _zstd.ZstdCompressor(level=level, write_checksum=False).compressobj(size=raw_size)
+    for piece in pieces:
+        if chunk := compressor.compress(byte_view(piece)):
+            yield chunk
+    yield compressor.flush()
+
+
+def encode_zstd_frame(data: Buffer, level: int = ZSTD_DEFAULT_LEVEL) -> bytes:
+    """One zstd frame with content size and its own content checksum."""
+    return _compressor(level, checksum=True).compress(byte_view(data))
+
+
+def zstd_frame_size(data: Buffer) -> int | None:
+    """The decompressed size a zstd frame announces, or None if it does not say."""
+    try:
+        size = _zstd.frame_content_size(byte_view(data))
+    except _zstd.ZstdError as error:
+        raise CorruptLayoutError(f"not a zstd frame ({error})") from None
+    return None if size in (-1, _UNKNOWN_SIZE) else int(size)
+
+
+def _zstd_decode(data: memoryview, raw_size: int) -> bytes:
+    disk_size = data.nbytes
+    if raw_size > disk_size * ZSTD_MAX_RATIO:
+        raise LimitExceededError(f"{disk_size} zstd bytes cannot hold {raw_size} bytes")
+    announced = zstd_frame_size(data)
+    if announced is not None and announced > raw_size:
+        raise LimitExceededError(f"a zstd frame announces {announced} bytes where {raw_size} are allowed")
+    try:
+        if announced == raw_size:
+            return _decompressor().decompress(data, max_output_size=raw_size, allow_extra_data=False)
+        return _zstd_decode_frames(data, raw_size)
+    except _zstd.ZstdError as error:
+        raise CorruptLayoutError(f"damaged zstd frame ({error})") from None
+    except MemoryError:
+        raise LimitExceededError(f"not enough memory for a block of {raw_size} bytes") from None
+
+
+def _zstd_decode_frames(data: memoryview, raw_size: int) -> bytes:
+    """Frames without content size, or several of them: read into one buffer that cannot grow."""
+    context = _zstd.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+    out = bytearray(raw_size)
+    view = memoryview(out)
+    filled = 0
+    with context.stream_reader(data, read_across_frames=True) as stream:
+        while filled < raw_size and (count := stream.readinto(view[filled:])):
+            filled += count
+        if filled != raw_size or stream.read(1):
+            raise CorruptLayoutError(f"zstd frames do not hold the {raw_size} bytes announced")
+    return bytes(out)
+
+
+def _lz4_encode(data: memoryview, level: int | None) -> bytes:
+    if level is None or level <= 1:
+        return bytes(_lz4.compress(data, store_size=False))
+    return bytes(_lz4.compress(data, mode="high_compression", compression=level, store_size=False))
+
+
+def _lz4_decode(data: memoryview, raw_size: int) -> bytes:
+    disk_size = data.nbytes
+    if raw_size > disk_size * LZ4_MAX_RATIO:
+        raise LimitExceededError(f"{disk_size} LZ4 bytes cannot hold {raw_size} bytes")
+    try:
+        out: bytes = _lz4.decompress(data, uncompressed_size=raw_size)
+    except (_lz4.LZ4BlockError, ValueError, OverflowError) as error:
+        raise CorruptLayoutError(f"damaged LZ4 block ({error})") from None
+    except MemoryError:
+        raise LimitExceededError(f"not enough memory for a block of {raw_size} bytes") from None
+    if len(out) != raw_size:
+        raise CorruptLayoutError(f"LZ4 block holds {len(out)} bytes, not the {raw_size} announced")
+    return out
+
+
+def _compressor(level: int, checksum: bool = False) -> _zstd.ZstdCompressor:
+    cache = _contexts.__dict__.setdefault("compressors", {})
+    key = (level, checksum)
+    if key not in cache:
+        cache[key] = _zstd.ZstdCompressor(level=level, write_checksum=checksum)
+    found: _zstd.ZstdCompressor = cache[key]
+    return found
+
+
+def _decompressor() -> _zstd.ZstdDecompressor:
+    if not hasattr(_contexts, "decompressor"):
+        _contexts.decompressor = _zstd.ZstdDecompressor()
+    found: _zstd.ZstdDecompressor = _contexts.decompressor
+    return found

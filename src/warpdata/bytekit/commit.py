@@ -1,0 +1,172 @@
+"""Files and folders that appear whole or not at all: temp, fsync, rename, fsync of the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warpdata.bytekit.view import byte_view
+from warpdata.errors import ConflictError, OutOfSpaceError, PermissionError_, StoreError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+TEMP_MARK = ".tmp-"
+"""Part of the name of every file that is not committed yet; what a crash leaves behind carries it."""
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class NewFile:
+    """A file being written; it has its final name only once the commit around it succeeds."""
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd = fd
+        self.path = path
+        self.position = 0
+
+    def write(self, data: Buffer) -> int:
+        """Append all of `data` and return the offset it begins at."""
+        start = self.position
+        view = byte_view(data)
+        while view.nbytes:
+            written = os.write(self.fd, view)
+            self.position += written
+            view = view[written:]
+        return start
+
+    def write_at(self, offset: int, data: Buffer) -> None:
+        """Write all of `data` at `offset`; the position for `write` stays."""
+        view = byte_view(data)
+        while view.nbytes:
+            written = os.pwrite(self.fd, view, offset)
+            offset += written
+            view = view[written:]
+
+    def seek(self, position: int) -> None:
+        """Go on at `position`: what was written after it is cut off."""
+        os.ftruncate(self.fd, position)
+        os.lseek(self.fd, position, os.SEEK_SET)
+        self.position = position
+
+
+@contextlib.contextmanager
+def commit_file(
+    path: str | os.PathLike[str], *, durable: bool = True, replace: bool = True
+) -> Iterator[NewFile]:
+    """Write a file under a temporary name and give it its own on success; on any failure nothing changes."""
+    target = os.fspath(path)
+    temp = _temp_name(target)
+    with map_os_errors(target):
+        fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                yield NewFile(fd, target)
+                if durable:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+            _move(temp, target, replace=replace)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temp)
+            raise
+        if durable:
+            fsync_folder(os.path.dirname(target))
+
+
+@contextlib.contextmanager
+def commit_folder(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[Path]:
+    """Fill a folder under a temporary name and give it its own on success; a folder there is a conflict."""
+    target = os.fspath(path).rstrip("/")
+    temp = Path(_temp_name(target))
+    with map_os_errors(target):
+        temp.mkdir()
+        try:
+            yield temp
+            if durable:
+                fsync_tree(temp)
+            if os.path.lexists(target):
+                raise ConflictError("the folder exists already", path=target)
+            os.rename(temp, target)
+        except BaseException:
+            shutil.rmtree(temp, ignore_errors=True)
+            raise
+        if durable:
+            fsync_folder(os.path.dirname(target))
+
+
+def write_file(path: str | os.PathLike[str], data: Buffer, *, durable: bool = True) -> None:
+    """Replace the file at `path` by one that holds `data`, atomically."""
+    with commit_file(path, durable=durable) as out:
+        out.write(data)
+
+
+def fsync_folder(path: str | os.PathLike[str]) -> None:
+    """Make the names inside a folder survive power loss."""
+    fd = os.open(os.fspath(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def fsync_tree(path: Path) -> None:
+    """Make every file and name below a folder survive power loss."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            fd = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        fsync_folder(folder)
+
+
+def stale_temps(folder: str | os.PathLike[str]) -> Sequence[Path]:
+    """What a killed commit left in `folder`: never visible to readers, safe to delete."""
+    return sorted(entry for entry in Path(folder).iterdir() if TEMP_MARK in entry.name)
+
+
+@contextlib.contextmanager
+def map_os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn the operating system's errors about `path` into ours."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        raise os_error(error, path) from error
+
+
+def os_error(error: OSError, path: str | os.PathLike[str]) -> StoreError:
+    """Our error for an OSError met while writing `path`."""
+    if error.errno in _NO_SPACE:
+        return OutOfSpaceError("no space left on the disk", path=path)
+    if isinstance(error, PermissionError):
+        return PermissionError_("this path may not be written", path=path)
+    if isinstance(error, FileNotFoundError):
+        return StoreError("the folder does not exist", path=path, hint="Create the folder first.")
+    return StoreError(f"cannot write ({error.strerror or error})", path=path)
+
+
+def _move(temp: str, target: str, *, replace: bool) -> None:
+    if replace:
+        os.replace(temp, target)
+        return
+    try:
+        os.link(temp, target)
+    except FileExistsError:
+        raise ConflictError("the file exists already", path=target) from None
+    os.unlink(temp)
+
+
+def _temp_name(target: str) -> str:
+    folder, name = os.path.split(target)
+    return os.path.join(folder, f".{name[:120]}{TEMP_MARK}{secrets.token_hex(6)}")

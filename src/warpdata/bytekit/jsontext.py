@@ -1,0 +1,43 @@
+"""JSON out of untrusted bytes: bounded, strict, and never a foreign exception."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from warpdata.errors import CorruptLayoutError, LimitExceededError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MAX_JSON_BYTES = 64 << 20
+
+
+def parse_json_object(data: Buffer, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Parse a JSON object; anything else, a duplicate key, NaN or absurd nesting is a FormatError."""
+    size = memoryview(data).nbytes
+    if size > max_bytes:
+        raise LimitExceededError(f"JSON of {size} bytes, at most {max_bytes} are allowed")
+    try:
+        value = json.loads(bytes(data), object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise CorruptLayoutError(f"not valid JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise CorruptLayoutError(f"JSON is a {type(value).__name__}, an object was expected")
+    return value
+
+
+def dump_json(value: object) -> bytes:
+    """Compact JSON with the keys in the order given; NaN and infinities are refused."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key appears twice")
+    return found
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

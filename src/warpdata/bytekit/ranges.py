@@ -1,0 +1,230 @@
+"""Give me bytes [start, end): the one interface between formats and wherever bytes live."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from warpdata.bytekit.view import byte_view
+from warpdata.errors import BlobNotFoundError, PermissionError_, StoreError, TruncatedError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from typing_extensions import Buffer
+
+Range = tuple[int, int]
+
+DEFAULT_GAP_BYTES = 64 << 10
+DEFAULT_SPAN_BYTES = 16 << 20
+
+
+@runtime_checkable
+class RangeReader(Protocol):
+    """Random access to a sequence of bytes that does not change while it is open."""
+
+    @property
+    def name(self) -> str:
+        """What to call these bytes in an error message: a path or an address."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are."""
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end), read-only, or TruncatedError."""
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range, in the order asked."""
+
+    def close(self) -> None:
+        """Give back what is held open; views handed out stay valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One read that serves several ranges: its bounds and the positions of the ranges it serves."""
+
+    start: int
+    end: int
+    members: tuple[int, ...]
+
+
+def coalesce(
+    ranges: Sequence[Range],
+    *,
+    max_gap_bytes: int = DEFAULT_GAP_BYTES,
+    max_span_bytes: int = DEFAULT_SPAN_BYTES,
+) -> list[Span]:
+    """Group ranges into few reads: joined over small gaps, never longer than a span may be."""
+    spans: list[Span] = []
+    members: list[int] = []
+    low = high = 0
+    for index in sorted(range(len(ranges)), key=lambda i: ranges[i]):
+        start, end = ranges[index]
+        joined = max(high, end)
+        if members and start - high <= max_gap_bytes and joined - low <= max_span_bytes:
+            members.append(index)
+            high = joined
+            continue
+        if members:
+            spans.append(Span(low, high, tuple(members)))
+        members, low, high = [index], start, end
+    if members:
+        spans.append(Span(low, high, tuple(members)))
+    return spans
+
+
+def read_coalesced(reader: RangeReader, ranges: Sequence[Range]) -> list[memoryview]:
+    """Serve many ranges with few reads of `reader`."""
+    out: dict[int, memoryview] = {}
+    for span in coalesce(ranges):
+        data = reader.read(span.start, span.end)
+        for member in span.members:
+            start, end = ranges[member]
+            out[member] = data[start - span.start : end - span.start]
+    return [out[index] for index in range(len(ranges))]
+
+
+def check_range(reader: RangeReader, start: int, end: int) -> None:
+    """Raise unless [start, end) lies inside the reader's bytes."""
+    if start < 0 or end < start:
+        raise ValueError(f"no such byte range: [{start}, {end})")
+    if end > reader.size:
+        raise TruncatedError(f"bytes [{start}, {end}) lie past the end at {reader.size}", path=reader.name)
+
+
+class BytesRangeReader:
+    """Ranges of a buffer in memory."""
+
+    def __init__(self, data: Buffer, name: str = "<bytes>") -> None:
+        self._view = byte_view(data).toreadonly()
+        self.name = name
+        self.size = self._view.nbytes
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end), without a copy."""
+        check_range(self, start, end)
+        return self._view[start:end]
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range, without a copy."""
+        return [self.read(start, end) for start, end in ranges]
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class FileRangeReader:
+    """Ranges of a local file through positioned reads: safe for files that another process may cut."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(path)
+        self._fd, self.size = _open_file(self.name)
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end), copied out of the file."""
+        check_range(self, start, end)
+        pieces: list[bytes] = []
+        position = start
+        while position < end:
+            piece = os.pread(self._fd, end - position, position)
+            if not piece:
+                raise TruncatedError(f"the file now ends at {position}, before {end}", path=self.name)
+            pieces.append(piece)
+            position += len(piece)
+        return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range, near ones in one read."""
+        return read_coalesced(self, ranges)
+
+    def close(self) -> None:
+        """Close the file."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
+    def __reduce__(self) -> tuple[type[FileRangeReader], tuple[str]]:
+        return (FileRangeReader, (self.name,))
+
+
+class MmapRangeReader:
+    """Ranges of a local file as views of a memory mapping: no copy, pages come as they are touched."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(path)
+        fd, self.size = _open_file(self.name)
+        try:
+            self._view = memoryview(mmap.mmap(fd, self.size, prot=mmap.PROT_READ) if self.size else b"")
+        finally:
+            os.close(fd)
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end) as a view of the mapping."""
+        check_range(self, start, end)
+        return self._view[start:end]
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range as views of the mapping."""
+        return [self.read(start, end) for start, end in ranges]
+
+    def close(self) -> None:
+        """Drop the mapping once no view of it is left."""
+        self._view = memoryview(b"")
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[type[MmapRangeReader], tuple[str]]:
+        return (MmapRangeReader, (self.name,))
+
+
+def open_local(path: str | os.PathLike[str]) -> MmapRangeReader:
+    """A reader of a local file that hands out views of its mapping."""
+    return MmapRangeReader(path)
+
+
+def total_bytes(ranges: Iterable[Range]) -> int:
+    """How many bytes the ranges ask for together."""
+    return sum(end - start for start, end in ranges)
+
+
+def _open_file(path: str) -> tuple[int, int]:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise BlobNotFoundError("no such file", path=path) from None
+    except PermissionError:
+        raise PermissionError_("this file may not be read", path=path) from None
+    except OSError as error:
+        raise StoreError(f"cannot open ({error.strerror})", path=path) from None
+    try:
+        size = os.fstat(fd).st_size
+        if not _is_regular(fd):
+            raise StoreError("not a regular file", path=path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, size
+
+
+def _is_regular(fd: int) -> bool:
+    return (os.fstat(fd).st_mode & 0o170000) == 0o100000

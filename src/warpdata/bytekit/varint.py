@@ -1,0 +1,146 @@
+"""LEB128, zigzag and delta coding of integer arrays, vectorised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from warpdata.bytekit.view import byte_view
+from warpdata.errors import CorruptLayoutError, TruncatedError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MAX_VARINT_BYTES = 10
+_SHIFTS = np.arange(MAX_VARINT_BYTES, dtype=np.uint64) * np.uint64(7)
+_LOW = np.uint64(0x7F)
+
+
+def encode_varints(values: ArrayLike) -> bytes:
+    """Unsigned LEB128 of each value, one after the other."""
+    numbers = _as_u64(values)
+    if numbers.size == 0:
+        return b""
+    lengths = varint_lengths(numbers)
+    groups = (numbers[:, None] >> _SHIFTS[: lengths.max()]) & _LOW
+    column = np.arange(groups.shape[1])
+    groups[column < (lengths - 1)[:, None]] |= np.uint64(0x80)
+    return groups.astype(np.uint8)[column < lengths[:, None]].tobytes()
+
+
+def varint_lengths(values: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """How many bytes the LEB128 form of each value takes."""
+    lengths = np.ones(values.shape, np.int64)
+    for shift in _SHIFTS[1:]:
+        more = values >> shift != 0
+        if not more.any():
+            break
+        lengths += more
+    return lengths
+
+
+def decode_varints(data: Buffer, count: int | None = None) -> NDArray[np.uint64]:
+    """Decode LEB128 values; all of `data`, or exactly the first `count` of them."""
+    values, used = decode_varints_prefix(data, count)
+    if count is None and used != byte_view(data).nbytes:
+        raise TruncatedError("the last varint has no end")
+    return values
+
+
+def decode_varints_prefix(data: Buffer, count: int | None = None) -> tuple[NDArray[np.uint64], int]:
+    """Decode up to `count` LEB128 values and say how many bytes they took."""
+    raw = np.frombuffer(byte_view(data), np.uint8)
+    if count is not None:
+        raw = raw[: count * MAX_VARINT_BYTES]
+    ends = np.flatnonzero(raw < 0x80)
+    if count is not None:
+        if len(ends) < count:
+            raise TruncatedError(f"{len(ends)} varints where {count} were expected")
+        ends = ends[:count]
+    if len(ends) == 0:
+        return np.zeros(0, np.uint64), 0
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    lengths = ends - starts + 1
+    if lengths.max() > MAX_VARINT_BYTES:
+        raise CorruptLayoutError(f"a varint is longer than {MAX_VARINT_BYTES} bytes")
+    _check_top_bits(raw, ends, lengths)
+    return _gather(raw, starts, lengths), int(ends[-1]) + 1
+
+
+def _gather(
+    raw: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.uint64]:
+    values = (raw[starts] & 0x7F).astype(np.uint64)
+    longer = np.flatnonzero(lengths > 1)
+    for byte in range(1, int(lengths.max())):
+        longer = longer[lengths[longer] > byte]
+        part = (raw[starts[longer] + byte] & 0x7F).astype(np.uint64)
+        values[longer] |= part << _SHIFTS[byte]
+    return values
+
+
+def _check_top_bits(raw: NDArray[np.uint8], ends: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+    """The tenth byte holds one bit of a 64-bit value; more would be lost without notice."""
+    if (raw[ends[lengths == MAX_VARINT_BYTES]] > 1).any():
+        raise CorruptLayoutError("a varint does not fit in 64 bits")
+
+
+def zigzag_encode(values: ArrayLike) -> NDArray[np.uint64]:
+    """Map signed to unsigned integers so that small magnitudes stay small."""
+    signed = np.ascontiguousarray(values, dtype=np.int64)
+    return (signed.view(np.uint64) << np.uint64(1)) ^ (signed >> 63).view(np.uint64)
+
+
+def zigzag_decode(values: ArrayLike) -> NDArray[np.int64]:
+    """The inverse of `zigzag_encode`."""
+    unsigned = _as_u64(values)
+    sign = (unsigned & np.uint64(1)).astype(np.int64)
+    return (unsigned >> np.uint64(1)).view(np.int64) ^ -sign
+
+
+def delta_encode(values: ArrayLike, restart_interval: int = 0) -> NDArray[np.uint64]:
+    """Differences of ascending values; each `restart_interval`-th entry (0: only the first) is absolute."""
+    numbers = _as_u64(values)
+    if numbers.size and (numbers[1:] < numbers[:-1]).any():
+        raise ValueError("delta coding needs ascending values")
+    deltas = numbers.copy()
+    deltas[1:] -= numbers[:-1]
+    if restart_interval:
+        deltas[::restart_interval] = numbers[::restart_interval]
+    return deltas
+
+
+def delta_decode(deltas: ArrayLike, restart_interval: int = 0) -> NDArray[np.uint64]:
+    """The inverse of `delta_encode`; values that would not ascend are an error."""
+    numbers = _as_u64(deltas)
+    if numbers.size == 0:
+        return numbers.copy()
+    interval = restart_interval or numbers.size
+    groups = -(-numbers.size // interval)
+    padded = np.zeros(groups * interval, np.uint64)
+    padded[: numbers.size] = numbers
+    values = np.cumsum(padded.reshape(groups, interval), axis=1, dtype=np.uint64).reshape(-1)[: numbers.size]
+    if (values[1:] < values[:-1]).any():
+        raise CorruptLayoutError("delta-coded values do not ascend")
+    return values
+
+
+def encode_delta_varints(values: ArrayLike, restart_interval: int) -> tuple[bytes, NDArray[np.uint32]]:
+    """Delta-coded LEB128 with the byte offset of each restart point."""
+    deltas = delta_encode(values, restart_interval)
+    ends = np.cumsum(varint_lengths(deltas))
+    starts = np.concatenate(([0], ends[:-1])) if len(ends) else ends
+    return encode_varints(deltas), starts[::restart_interval].astype(np.uint32)
+
+
+def _as_u64(values: ArrayLike) -> NDArray[np.uint64]:
+    array = np.asarray(values)
+    if array.size == 0:
+        return np.zeros(0, np.uint64)
+    if array.dtype.kind not in "ui":
+        raise TypeError(f"integers are needed, not {array.dtype}")
+    if array.dtype.kind == "i" and (array < 0).any():
+        raise ValueError("unsigned integers are needed; use zigzag_encode for signed ones")
+    return np.ascontiguousarray(array.reshape(-1), dtype=np.uint64)

@@ -1,0 +1,1 @@
+"""Record, open, salvage and edit episodes on this machine."""

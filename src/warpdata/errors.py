@@ -1,0 +1,247 @@
+"""Every exception of warpdata, grouped by what the person who catches it should do.
+
+WarpError                      .code is stable, .hint says what to do next
+├── FormatError                the bytes are wrong: do not retry, quarantine
+│   ├── BadMagicError          not a file of this kind
+│   ├── UnsupportedVersionError
+│   ├── TruncatedError         bytes are missing
+│   ├── ChecksumError          bytes were changed
+│   ├── CorruptLayoutError     the structure contradicts itself
+│   └── LimitExceededError     larger than any honest file
+├── StoreError                 the bytes could not be moved
+│   ├── BlobNotFoundError      (also FileNotFoundError)
+│   ├── AuthenticationError
+│   ├── PermissionError_       (also PermissionError)
+│   ├── ConflictError          the pointer moved or the blob exists: re-read and decide
+│   ├── OutOfSpaceError        (also OSError) no room left: free some, then run again
+│   └── UnavailableError       timeout, 5xx: retry
+├── DatasetError
+│   ├── DatasetNotFoundError   (also LookupError)
+│   ├── ManifestCorruptedError
+│   └── OfflineError
+├── RecordingError             the writer was used wrongly
+│   ├── TimestampOrderError    (also ValueError)
+│   ├── SchemaMismatchError    (also ValueError)
+│   ├── WriterClosedError      (also RuntimeError)
+│   └── JournalInUseError      another recorder owns this path, or left it unfinished
+├── TimeRangeError             (also KeyError) asked before the first sample
+└── MissingExtraError          (also ImportError) an optional library is not installed
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+
+class WarpError(Exception):
+    """Base of all warpdata errors: a fact, a stable code and a hint what to do next."""
+
+    code: ClassVar[str] = "warp"
+    default_hint: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        fact: str,
+        *,
+        hint: str | None = None,
+        block: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        message = fact if block is None else f"block {block!r}: {fact}"
+        self.message = message if path is None else f"{message}: {os.fspath(path)}"
+        super().__init__(self.message)
+        self.hint = self.default_hint if hint is None else hint
+        self.block = block
+        self.path = None if path is None else os.fspath(path)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_restored, (type(self), self.message, self.hint, self.block, self.path))
+
+
+def _restored(
+    kind: type[WarpError], message: str, hint: str, block: str | None, path: str | None
+) -> WarpError:
+    """An error as it was before it crossed a process boundary."""
+    error = kind(message, hint=hint)
+    error.block, error.path = block, path
+    return error
+
+
+class FormatError(WarpError):
+    """The bytes of a file are wrong."""
+
+    code = "format"
+    default_hint = "Do not use this file; restore it from another copy."
+
+
+class BadMagicError(FormatError):
+    """The file is not of the kind it was opened as."""
+
+    code = "bad_magic"
+    default_hint = "Check that the path names a file of this format."
+
+
+class UnsupportedVersionError(FormatError):
+    """The file was written by a format version this release does not know."""
+
+    code = "unsupported_version"
+    default_hint = "Upgrade warpdata, or write the file again with an older release."
+
+
+class TruncatedError(FormatError):
+    """The file ends before its contents do."""
+
+    code = "truncated"
+    default_hint = "The copy is incomplete; fetch it again, or run `warp salvage` on a recording."
+
+
+class ChecksumError(FormatError):
+    """The stored checksum does not match the bytes."""
+
+    code = "checksum"
+    default_hint = "The data was damaged after it was written; restore it from another copy."
+
+
+class CorruptLayoutError(FormatError):
+    """The structure of the file contradicts itself."""
+
+    code = "corrupt_layout"
+
+
+class LimitExceededError(FormatError):
+    """A size in the file is beyond what the format allows."""
+
+    code = "limit_exceeded"
+    default_hint = "The file is damaged or hostile; do not raise the limit to read it."
+
+
+class StoreError(WarpError):
+    """The bytes could not be moved."""
+
+    code = "store"
+
+
+class BlobNotFoundError(StoreError, FileNotFoundError):
+    """Nothing is stored under this name."""
+
+    code = "not_found"
+    default_hint = "Check the name; list what is there."
+
+
+class AuthenticationError(StoreError):
+    """The store does not know who is asking."""
+
+    code = "authentication"
+    default_hint = "Set the credentials of the store in the environment."
+
+
+class PermissionError_(StoreError, PermissionError):  # noqa: N801 - the builtin has the plain name
+    """The store knows who is asking and refuses."""
+
+    code = "permission"
+    default_hint = "Ask for access to this path, or use another one."
+
+
+class ConflictError(StoreError):
+    """The pointer moved or the blob exists already."""
+
+    code = "conflict"
+    default_hint = "Read the current state again and decide."
+
+
+class OutOfSpaceError(StoreError, OSError):
+    """The disk is full."""
+
+    code = "out_of_space"
+    default_hint = (
+        "Free some space on this disk and run the command again; what was there before is untouched."
+    )
+
+
+class UnavailableError(StoreError):
+    """The store did not answer in time."""
+
+    code = "unavailable"
+    default_hint = "Try again later."
+
+
+class DatasetError(WarpError):
+    """A published dataset cannot be used as asked."""
+
+    code = "dataset"
+
+
+class DatasetNotFoundError(DatasetError, LookupError):
+    """No dataset of this name in any catalog."""
+
+    code = "dataset_not_found"
+    default_hint = "Run `warp list-remote` to see the names."
+
+
+class ManifestCorruptedError(DatasetError):
+    """The manifest of a dataset version does not match its hash or schema."""
+
+    code = "manifest_corrupted"
+    default_hint = "Do not use this version; publish it again from its source."
+
+
+class OfflineError(DatasetError):
+    """The data is not on this machine and the network may not be used."""
+
+    code = "offline"
+    default_hint = "Run `warp warm` while online, or choose another mode."
+
+
+class RecordingError(WarpError):
+    """A writer was used wrongly."""
+
+    code = "recording"
+
+
+class TimestampOrderError(RecordingError, ValueError):
+    """A timestamp is not later than the one before it."""
+
+    code = "timestamp_order"
+    default_hint = "Give strictly increasing integer nanoseconds."
+
+
+class SchemaMismatchError(RecordingError, ValueError):
+    """A value does not have the dtype or shape of its channel."""
+
+    code = "schema_mismatch"
+    default_hint = "Convert the value to the dtype and shape the channel was declared with."
+
+
+class WriterClosedError(RecordingError, RuntimeError):
+    """The writer was closed or aborted before this call."""
+
+    code = "writer_closed"
+    default_hint = "Open a new writer."
+
+
+class JournalInUseError(RecordingError):
+    """A recording at this path belongs to a live process, or waits to be salvaged."""
+
+    code = "journal_in_use"
+
+
+class TimeRangeError(WarpError, KeyError):
+    """A time before the first sample was asked for."""
+
+    code = "time_range"
+    default_hint = "Ask at or after the first timestamp."
+
+
+class MissingExtraError(WarpError, ImportError):
+    """An optional library is not installed."""
+
+    code = "missing_extra"
+
+    @classmethod
+    def for_extra(cls, library: str, extra: str) -> MissingExtraError:
+        """The error for a `library` that comes with `warpdata[extra]`."""
+        return cls(f"{library} is not installed", hint=f"Run: pip install 'warpdata[{extra}]'")

@@ -1,0 +1,113 @@
+"""Rules of the house that import-linter cannot see: doors, struct, environment, threads, hidden imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "src" / "warpdata"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+DOORS: dict[str, set[str]] = {
+    "crc32c": {"bytekit/checksum.py"},
+    "xxhash": {"bytekit/checksum.py"},
+    "zstandard": {"bytekit/codec.py"},
+    "lz4": {"bytekit/codec.py"},
+    "ml_dtypes": {"bytekit/dtype.py"},
+}
+"""Foreign library -> the only modules that may import it. numpy is free everywhere."""
+
+FREE = {"numpy", "warpdata"}
+
+OPTIONAL_DOORS: set[str] = set()
+"""Doors of optional libraries: they may import inside a function and raise MissingExtraError."""
+
+THREAD_ROOMS = ("stores/", "loading/fetch.py", "episodes/recorder.py")
+FORBIDDEN_MODULES = {"pickle", "marshal", "shelve"}
+FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base", "core", "manager", "handler"}
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name.split(".")[0], node
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.split(".")[0], node
+
+
+def type_checking_nodes(tree: ast.AST) -> set[ast.AST]:
+    found: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for child in node.body:
+                found.update(ast.walk(child))
+    return found
+
+
+def runtime_imports(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    hidden = type_checking_nodes(tree)
+    return {name for name, node in imports(tree) if node not in hidden}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_foreign_libraries_come_through_their_door(path: Path) -> None:
+    import sys
+
+    foreign = runtime_imports(path) - FREE - set(sys.stdlib_module_names)
+    for library in foreign:
+        assert library in DOORS, f"{library} has no door; give it one in tests/architecture/test_doors.py"
+        assert relative(path) in DOORS[library], f"{library} is imported outside its door"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_struct_only_in_layouts_and_bytekit(path: Path) -> None:
+    if "struct" in runtime_imports(path):
+        assert path.name == "layout.py" or relative(path).startswith("bytekit/")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_environment_only_in_settings(path: Path) -> None:
+    names = {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
+    if names & {"environ", "getenv", "environb"}:
+        assert relative(path) == "settings.py"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_threads_have_an_owner(path: Path) -> None:
+    names = {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
+    names |= {n.id for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Name)}
+    if names & {"Thread", "ThreadPoolExecutor"}:
+        assert relative(path).startswith(THREAD_ROOMS)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_no_import_hides_in_a_function(path: Path) -> None:
+    if relative(path) == "_api.py" or relative(path).startswith("cli/commands/"):
+        return
+    if relative(path) in OPTIONAL_DOORS:
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = [child for child in ast.walk(node) if isinstance(child, ast.Import | ast.ImportFrom)]
+            assert not inner, f"{relative(path)}:{inner[0].lineno} imports inside a function"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_no_module_can_run_code_from_data(path: Path) -> None:
+    assert not runtime_imports(path) & FORBIDDEN_MODULES
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_no_room_for_leftovers(path: Path) -> None:
+    assert not set(Path(relative(path)).with_suffix("").parts) & FORBIDDEN_NAMES

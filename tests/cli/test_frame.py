@@ -1,0 +1,68 @@
+"""The frame of `warp`: version, help, usage errors, completion, progress."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from warpdata import __version__
+from warpdata.cli.console import Console, human_bytes, table
+from warpdata.cli.main import COMMANDS, build_parser, command_module, main
+
+
+def warp(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "warpdata", *arguments], capture_output=True, text=True)
+
+
+def test_version() -> None:
+    done = warp("--version")
+    assert (done.returncode, done.stdout.strip()) == (0, f"warp {__version__}")
+
+
+def test_help_lists_every_command() -> None:
+    text = build_parser().format_help()
+    for name in COMMANDS:
+        assert name in text
+        assert command_module(name).HELP
+
+
+def test_usage_error_is_2() -> None:
+    assert warp("nonsense").returncode == 2
+
+
+def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "COMMAND" in capsys.readouterr().out
+
+
+def test_completion_is_valid_bash_and_knows_the_commands() -> None:
+    script = warp("completion", "bash").stdout
+    probe = f"{script}\nCOMP_WORDS=(warp comp); COMP_CWORD=1; _warp; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", probe], capture_output=True, text=True, check=True)
+    assert "completion" in done.stdout.split()
+    assert "complete -c warp" in warp("completion", "fish").stdout
+    assert "bashcompinit" in warp("completion", "zsh").stdout
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_only_on_a_terminal() -> None:
+    for stream, visible in [(io.StringIO(), False), (Terminal(), True)]:
+        with Console(err=stream).progress("work") as bar:
+            bar(1, 2)
+            bar(2, 2)
+        assert bool(stream.getvalue()) is visible
+
+
+def test_render() -> None:
+    assert human_bytes(0) == "0 B"
+    assert human_bytes(1024) == "1.0 KiB"
+    assert human_bytes(5 * 1024**5) == "5120.0 TiB"
+    lines = table([["a", "1"], ["bcd", "22"]], ["name", "n"], right=[1])
+    assert lines == ["name   n", "────  ──", "a      1", "bcd   22"]

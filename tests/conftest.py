@@ -1,0 +1,29 @@
+"""What every test shares: where the golden files of other programs are, and hypothesis profiles."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+SHARED_GOLDEN = Path(os.environ.get("WARPDATA_SHARED_GOLDEN", ROOT.parent / "shared" / "golden"))
+"""Files written by other people's programs; they are not part of this repository."""
+
+OWN_GOLDEN = Path(__file__).parent / "golden"
+"""Files made by tools/make_golden.py and committed."""
+
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("nightly", settings.get_profile("default"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def shared_golden(*parts: str) -> Path:
+    """A path below the shared golden files; the test skips where they are absent."""
+    path = SHARED_GOLDEN.joinpath(*parts)
+    if not path.exists():
+        pytest.skip(f"golden files of other programs are not here: {path}")
+    return path

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.contracts.range_reader import DATA, RangeReaderContract
+from warpdata.bytekit import ranges
+from warpdata.bytekit.ranges import BytesRangeReader, FileRangeReader, MmapRangeReader, RangeReader
+from warpdata.errors import BlobNotFoundError, StoreError, TruncatedError
+
+
+class TestBytes(RangeReaderContract):
+    def open(self, data: bytes, folder: Path) -> RangeReader:
+        return BytesRangeReader(data)
+
+
+class TestFile(RangeReaderContract):
+    def open(self, data: bytes, folder: Path) -> RangeReader:
+        (folder / "x.bin").write_bytes(data)
+        return FileRangeReader(folder / "x.bin")
+
+    def test_a_file_cut_while_open_is_noticed(self, tmp_path: Path) -> None:
+        reader = self.open(DATA, tmp_path)
+        os.truncate(tmp_path / "x.bin", 100)
+        with pytest.raises(TruncatedError, match="now ends"):
+            reader.read(50, 200)
+
+
+class TestMmap(RangeReaderContract):
+    def open(self, data: bytes, folder: Path) -> RangeReader:
+        (folder / "x.bin").write_bytes(data)
+        return MmapRangeReader(folder / "x.bin")
+
+
+@pytest.mark.parametrize("kind", [FileRangeReader, MmapRangeReader])
+def test_readers_of_files_can_be_pickled(kind: type, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(DATA)
+    again = pickle.loads(pickle.dumps(kind(tmp_path / "x")))
+    assert bytes(again.read(3, 9)) == DATA[3:9]
+
+
+@pytest.mark.parametrize("kind", [FileRangeReader, MmapRangeReader])
+def test_what_is_not_a_file_is_a_typed_error(kind: type, tmp_path: Path) -> None:
+    with pytest.raises(BlobNotFoundError, match="no such file"):
+        kind(tmp_path / "absent")
+    with pytest.raises(StoreError):
+        kind(tmp_path)
+
+
+RANGES = st.tuples(st.integers(0, 10_000), st.integers(0, 500)).map(lambda r: (r[0], r[0] + r[1]))
+
+
+@given(st.lists(RANGES, max_size=30), st.integers(0, 300), st.integers(1, 2000))
+def test_coalescing_covers_all_within_its_limits(wanted: list[tuple[int, int]], gap: int, span: int) -> None:
+    spans = ranges.coalesce(wanted, max_gap_bytes=gap, max_span_bytes=span)
+    assert sorted(member for each in spans for member in each.members) == list(range(len(wanted)))
+    for each in spans:
+        assert all(each.start <= wanted[m][0] and wanted[m][1] <= each.end for m in each.members)
+        assert each.end - each.start <= span or len(each.members) == 1
+    asked = ranges.total_bytes((each.start, each.end) for each in spans)
+    assert asked <= ranges.total_bytes(wanted) + gap * max(0, len(wanted) - 1)

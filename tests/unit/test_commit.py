@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from warpdata.bytekit import commit
+from warpdata.errors import ConflictError, OutOfSpaceError, StoreError
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_a_file_appears_whole(tmp_path: Path) -> None:
+    target = tmp_path / "a.bin"
+    with commit.commit_file(target) as out:
+        out.write(b"hello ")
+        start = out.write(np.arange(3, dtype=np.uint8))
+        out.write_at(0, b"J")
+        assert names(tmp_path) != ["a.bin"]
+        assert not target.exists()
+    assert start == 6
+    assert target.read_bytes() == b"Jello \x00\x01\x02"
+    assert names(tmp_path) == ["a.bin"]
+
+
+@pytest.mark.parametrize("stop", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_a_failure_leaves_the_old_file_and_no_litter(tmp_path: Path, stop: type[BaseException]) -> None:
+    target = tmp_path / "a.bin"
+    target.write_bytes(b"old")
+    with pytest.raises(stop), commit.commit_file(target) as out:
+        out.write(b"new")
+        raise stop
+    assert target.read_bytes() == b"old"
+    assert names(tmp_path) == ["a.bin"]
+
+
+def test_without_replace_an_existing_file_is_a_conflict(tmp_path: Path) -> None:
+    target = tmp_path / "a.bin"
+    target.write_bytes(b"old")
+    with pytest.raises(ConflictError), commit.commit_file(target, replace=False) as out:
+        out.write(b"new")
+    assert target.read_bytes() == b"old"
+    assert names(tmp_path) == ["a.bin"]
+    with commit.commit_file(tmp_path / "b.bin", replace=False) as out:
+        out.write(b"new")
+    assert names(tmp_path) == ["a.bin", "b.bin"]
+
+
+def test_seek_cuts_what_follows(tmp_path: Path) -> None:
+    with commit.commit_file(tmp_path / "a") as out:
+        out.write(b"abcdef")
+        out.seek(2)
+        out.write(b"X")
+    assert (tmp_path / "a").read_bytes() == b"abX"
+
+
+def test_a_folder_appears_whole(tmp_path: Path) -> None:
+    with commit.commit_folder(tmp_path / "d") as folder:
+        (folder / "x").write_text("1")
+        (folder / "sub").mkdir()
+        (folder / "sub" / "y").write_text("2")
+        assert not (tmp_path / "d").exists()
+    assert (tmp_path / "d" / "sub" / "y").read_text() == "2"
+    with pytest.raises(ConflictError), commit.commit_folder(tmp_path / "d"):
+        pass
+    with pytest.raises(KeyboardInterrupt), commit.commit_folder(tmp_path / "e"):
+        raise KeyboardInterrupt
+    assert names(tmp_path) == ["d"]
+
+
+def test_a_missing_folder_is_a_typed_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="folder does not exist"), commit.commit_file(tmp_path / "no" / "a"):
+        pass
+
+
+def test_a_full_disk_is_a_typed_error(tmp_path: Path) -> None:
+    """A file size limit makes the kernel refuse writes in the same place a full disk does."""
+    target = tmp_path / "a.bin"
+    target.write_bytes(b"old")
+    pid = os.fork()
+    if pid == 0:
+        import signal
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        try:
+            commit.write_file(target, bytes(5000))
+        except OutOfSpaceError:
+            os._exit(17)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 17
+    assert target.read_bytes() == b"old"
+    assert names(tmp_path) == ["a.bin"]
+
+
+def test_what_a_killed_commit_leaves_can_be_found(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        with commit.commit_file(tmp_path / "a") as out:
+            out.write(b"x")
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert not (tmp_path / "a").exists()
+    assert len(commit.stale_temps(tmp_path)) == 1
