@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import crc32c as _crc32c
 import xxhash as _xxhash
@@ -18,9 +18,12 @@ _FNV_PRIME = 0x100000001B3
 _U64 = (1 << 64) - 1
 
 
-def crc32c(data: Buffer, start: int = 0) -> int:
-    """CRC-32C (Castagnoli) of a contiguous buffer, continuing from the checksum `start`."""
-    return int(_crc32c.crc32c(data, start))
+class _Crc32c(Protocol):
+    def __call__(self, data: Buffer, value: int = 0, /) -> int: ...
+
+
+crc32c: _Crc32c = _crc32c.crc32c
+"""CRC-32C (Castagnoli) of a contiguous buffer, going on from the checksum `value`; bound directly, for speed."""
 
 
 def xxh64(data: Buffer, seed: int = 0) -> int:
