@@ -23,7 +23,7 @@ class _Crc32c(Protocol):
 
 
 crc32c: _Crc32c = _crc32c.crc32c
-"""CRC-32C (Castagnoli) of a contiguous buffer, going on from the checksum `value`; bound directly, for speed."""
+"""CRC-32C (Castagnoli) of a contiguous buffer, going on from `value`; bound directly, for speed."""
 
 
 def xxh64(data: Buffer, seed: int = 0) -> int:

@@ -61,7 +61,7 @@ class JournalKeeper:
     def _prepare(self) -> None:
         while self._wanted.wait() and not self._stop.is_set():
             self._wanted.clear()
-            # No space for the window after this one is not an error yet: the recorder meets it when it gets there.
+            # A disk too full for the next window is no error yet: the recorder meets it when it gets there.
             with contextlib.suppress(OSError):
                 self._journal.prepare()
 
