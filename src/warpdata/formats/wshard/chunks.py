@@ -112,7 +112,7 @@ def write_chunk_list(listed: ChunkList, path: str | os.PathLike[str], *, durable
 def validate_chunk_continuity(
     listed: ChunkList, *, check_files: bool = False, check_channels: bool = False
 ) -> None:
-    """Raise CorruptLayoutError on a gap, a duplicate or a wrong length; on request also read the chunk files."""
+    """Raise CorruptLayoutError on a gap, a duplicate or a wrong length; on request read the chunks too."""
     indices = [each.chunk_index for each in listed.chunks]
     if sorted(indices) != list(range(len(indices))):
         _fail(listed, f"chunk indices {indices[:20]} are not 0 to {len(indices) - 1}")

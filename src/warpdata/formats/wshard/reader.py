@@ -85,6 +85,12 @@ class ShardReader:
             self._check(block, stored)
         return stored
 
+    def stored(self, name: str) -> memoryview:
+        """The bytes of a block as they lie in the file, compressed or not, verified by decoding them once."""
+        self.view(name)
+        block = self.block(name)
+        return self._stored(block, 0, block.disk_size)
+
     def read_json(self, name: str) -> dict[str, Any]:
         """A block that holds a JSON object, parsed."""
         data = self.view(name)

@@ -80,7 +80,7 @@ def _check_header(header: layout.Header, size: int, path: str) -> None:
         raise TruncatedError("the file ends inside its block table", path=path)
 
 
-def parse_table(head: memoryview, size: int, path: str) -> BlockTable:
+def parse_table(head: memoryview, size: int, path: str, *, allow_overlap: bool = False) -> BlockTable:
     """Header and blocks out of the first `data_section_offset` bytes of a shard."""
     header = unpack_header(head, size, path)
     is_checksummed = _check_mark(header, head, path)
@@ -93,12 +93,12 @@ def parse_table(head: memoryview, size: int, path: str) -> BlockTable:
         block = _block(fields, names, default, trusted=is_checksummed, path=path)
         if block.name in blocks:
             raise CorruptLayoutError("two blocks have this name", block=block.name, path=path)
-        if block.data_offset < position and block.disk_size:
+        if block.data_offset < position and block.disk_size and not allow_overlap:
             raise CorruptLayoutError(
                 "overlaps what is before it", block=block.name, path=path, hint=_SALVAGE_HINT
             )
         position = max(position, block.data_offset + block.disk_size)
-        if position > size:
+        if position > size and not allow_overlap:
             raise TruncatedError("lies past the end of the file", block=block.name, path=path)
         blocks[block.name] = block
     return BlockTable(header, blocks, is_checksummed)

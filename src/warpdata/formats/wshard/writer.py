@@ -78,6 +78,12 @@ class ShardWriter:
         stored = _Stored("none", False, len(data), crc32c(data))
         self._record(name, offset, stored, content_type)
 
+    def add_stored(self, block: Block, stored: memoryview) -> None:
+        """Add a block of another shard exactly as it is stored there."""
+        offset = self._align()
+        self._out.write(stored)
+        self._blocks.append(block._replace(data_offset=offset))
+
     def add_rows(self, name: str, rows: RowSource, compression: Compression, content_type: int = 0) -> None:
         """Add a tensor block from any source of rows, a window at a time."""
         raw_size = rows.length * rows.spec.row_bytes
