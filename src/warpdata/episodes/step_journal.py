@@ -52,6 +52,8 @@ class StepLayout:
     @classmethod
     def plan(cls, channels: Sequence[Mapping[str, Any]], reward_dtype: str = "f32") -> StepLayout:
         """Place the channels a caller describes, and the flags behind them."""
+        if reward_dtype not in ("f16", "bf16", "f32", "f64"):
+            raise ValueError(f"rewards are floats, not {reward_dtype!r}")
         fields, offset = [], 0
         for each in channels:
             spec = _channel_field(each, offset)
@@ -173,7 +175,7 @@ def step_episode(path: str, descriptor: Mapping[str, Any], runs: Sequence[Run], 
         episode.truncations = Channel.over("truncated", column(layout.flags["truncated"]))
     if episode.timebase.type == "timestamps_ns":
         stamps = StepColumn(path, runs, stride, _TS_OFFSET, TensorSpec(dtype_named("i64"), ()))
-        episode.timestamps_ns = stamps.rows(0, episode.length)
+        episode.set_clock(stamps)
     return episode
 
 

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _shard_report(path: str) -> dict[str, Any]:
-    from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST, ROLE_EPISODE
+    from warpdata.formats.wshard.layout import LANE_PREFIX, ROLE_CHUNK_LIST, ROLE_EPISODE
     from warpdata.formats.wshard.reader import ShardReader
     from warpdata.formats.wshard.schema import read_schema
 
@@ -58,9 +58,9 @@ def _shard_report(path: str) -> dict[str, Any]:
             "length": schema.length,
             "timebase": schema.timebase.to_json(),
             "metadata": schema.metadata,
-            "lanes": sorted(
-                {name.partition("/")[0] for name in shard.names if "/" in name} - {"meta", "aux", "time"}
-            ),
+            "lanes": [
+                lane for lane in LANE_PREFIX if any(name.startswith(lane + "/") for name in shard.names)
+            ],
         }
     elif shard.role == ROLE_CHUNK_LIST:
         report["chunks"] = shard.read_json("meta/manifest")
@@ -68,18 +68,9 @@ def _shard_report(path: str) -> dict[str, Any]:
 
 
 def _block_report(shard: Any, name: str) -> dict[str, Any]:
-    from warpdata.formats.wshard.layout import PIECES_FROM_BYTES, PIECES_PREFIX
-    from warpdata.formats.wshard.schema import tensor_specs
-
     block = shard.block(name)
-    spec = tensor_specs(shard).get(name) if shard.role == 5 and not name.startswith("meta/") else None
+    spec = shard.specs.get(name)
     rows = block.raw_size // spec.row_bytes if spec is not None and spec.row_bytes else None
-    if block.is_seekable:
-        windows = "frames"
-    elif PIECES_PREFIX + name in shard:
-        windows = "pieces"
-    else:
-        windows = "whole block" if block.codec != "none" or block.raw_size > PIECES_FROM_BYTES else "block"
     return {
         "name": name,
         "dtype": None if spec is None else str(spec.dtype),
@@ -91,8 +82,20 @@ def _block_report(shard: Any, name: str) -> dict[str, Any]:
         "raw_bytes": block.raw_size,
         "crc32c": f"{block.crc32c:08x}",
         "content_type": block.content_type,
-        "windows_verified_by": windows,
+        "windows_verified_by": _windows_guard(shard, name),
     }
+
+
+def _windows_guard(shard: Any, name: str) -> str:
+    """What a range of rows of this block is checked against when it is read."""
+    from warpdata.formats.wshard.layout import PIECES_FROM_BYTES, PIECES_PREFIX
+
+    block = shard.block(name)
+    if block.is_seekable:
+        return "frames"
+    if PIECES_PREFIX + name in shard:
+        return "pieces"
+    return "nothing" if block.codec == "none" and block.raw_size > PIECES_FROM_BYTES else "whole block"
 
 
 def _print_shard(report: dict[str, Any], console: Console) -> None:
@@ -132,7 +135,8 @@ def block_map(report: dict[str, Any], width: int) -> list[str]:
     """A picture of the file: one bar, each block as wide as its share of the bytes."""
     total = max(1, report["size_bytes"])
     bar, legend = [], []
-    shown = sorted(report["blocks"], key=lambda each: -each["disk_bytes"])[:6]
+    shown = sorted(report["blocks"], key=lambda each: -each["disk_bytes"])[:5]
+    shown = [each for each in shown if each["disk_bytes"] * 100 >= total]
     names = {each["name"]: index for index, each in enumerate(shown)}
     for each in report["blocks"]:
         cells = round(each["disk_bytes"] / total * width)

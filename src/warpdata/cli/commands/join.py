@@ -18,9 +18,7 @@ HELP = "write a chunked episode as one file"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp join`."""
     parser.add_argument("manifest", help="the chunk list of the episode")
-    parser.add_argument(
-        "--output", help="the file to write; default: beside the chunk list, named by episode"
-    )
+    parser.add_argument("--output", help="the file to write; default: beside the chunk list")
     parser.add_argument("--compression", help="none, zstd, zstd:LEVEL, lz4 or auto; default: none")
     add_json_flag(parser)
 

@@ -46,15 +46,10 @@ def _salvage(path: str, args: argparse.Namespace, console: Console) -> dict[str,
 
     receipt = salvage(path, args.output, overwrite=args.overwrite)
     console.print(f"{receipt.source} → {receipt.output or 'unchanged'}")
-    console.print(
-        f"  episode {receipt.episode_id!r}: {receipt.steps_kept} steps kept, {receipt.time_kept_s:.3f} s"
-    )
+    kept = f"{receipt.steps_kept} steps kept, {receipt.time_kept_s:.3f} s"
+    console.print(f"  episode {receipt.episode_id!r}: {kept}")
     for name, count in receipt.channels.items():
         console.print(f"    {name}: {count}")
-    lost = (
-        ""
-        if receipt.is_complete
-        else f"{receipt.steps_lost} steps, {human_bytes(receipt.bytes_dropped)} dropped: "
-    )
-    console.print(f"  {lost}{receipt.why}")
+    dropped = f"{receipt.steps_lost} steps and {human_bytes(receipt.bytes_dropped)} dropped: "
+    console.print(f"  {'' if receipt.is_complete else dropped}{receipt.why}")
     return receipt.to_json()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.channel import Channel, RowSource
 from warpdata.formats.wshard.residual import error_residual, pack_residual, sign2nddiff
 from warpdata.formats.wshard.schema import Timebase
 
@@ -105,8 +105,9 @@ class WShardEpisode:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, WShardEpisode):
             return NotImplemented
+        clocks = self.timestamps_ns, other.timestamps_ns
         mine, theirs = dict(self.__dict__), dict(other.__dict__)
-        clocks = mine.pop("timestamps_ns"), theirs.pop("timestamps_ns")
+        del mine["timestamps_ns"], theirs["timestamps_ns"]
         blocks = mine.pop("blocks"), theirs.pop("blocks")
         same_blocks = {k: bytes(v) for k, v in blocks[0].items()} == {
             k: bytes(v) for k, v in blocks[1].items()
@@ -114,6 +115,10 @@ class WShardEpisode:
         return mine == theirs and same_blocks and _same_array(*clocks)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def set_clock(self, rows: RowSource) -> None:
+        """Take the timestamps of the steps from a source that is read when they are first asked for."""
+        self.__dict__["timestamps_ns"] = rows
 
     def lanes(self) -> Iterator[tuple[str, Channel]]:
         """Every channel with its block name, in the order they are stored."""
@@ -211,6 +216,24 @@ class WShardEpisode:
             if getattr(self, name)
         ]
         return f"WShardEpisode({', '.join(parts)})"
+
+
+class _Clock:
+    """Reads `timestamps_ns` from where it lies when it is first asked for."""
+
+    def __get__(self, episode: WShardEpisode | None, owner: type) -> Any:
+        if episode is None:
+            return self
+        value = episode.__dict__["timestamps_ns"]
+        if value is not None and not isinstance(value, np.ndarray):
+            value = episode.__dict__["timestamps_ns"] = value.rows(0, value.length)
+        return value
+
+    def __set__(self, episode: WShardEpisode, value: Any) -> None:
+        episode.__dict__["timestamps_ns"] = None if value is None else np.asarray(value)
+
+
+WShardEpisode.timestamps_ns = _Clock()  # type: ignore[assignment]
 
 
 def _same_array(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:

@@ -74,7 +74,8 @@ class _Loader:
         episode.rewards = self._reward()
         episode.terminations = self._flag(layout.DONE)
         episode.truncations = self._flag(layout.TRUNCATED)
-        episode.timestamps_ns = self._timestamps()
+        if (clock := self._timestamps()) is not None:
+            episode.set_clock(clock)
         for name in list(self._left):
             self._add_unlisted(episode, name)
         for name in self._left:
@@ -143,12 +144,11 @@ class _Loader:
         """One existing writer stores an empty block where there is no reward or done."""
         return None if self._shard.block(name).raw_size == 0 else self._schema.length
 
-    def _timestamps(self) -> NDArray[np.int64] | None:
+    def _timestamps(self) -> BlockRows | None:
         self._left.pop(layout.TICKS, None)
         if self._left.pop(layout.TIMESTAMPS_NS, self) is self:
             return None
-        rows = self._rows(layout.TIMESTAMPS_NS, TensorSpec(dtype_named("i64"), ()), self._schema.length)
-        return rows.rows(0, rows.length)
+        return self._rows(layout.TIMESTAMPS_NS, TensorSpec(dtype_named("i64"), ()), self._schema.length)
 
     def _rows(self, name: str, spec: TensorSpec, length: int | None) -> BlockRows:
         """The rows of a block, after checking that its size is exactly what dtype, shape and length say."""

@@ -118,11 +118,16 @@ class ShardReader:
         """Rows [start, end) of a tensor block, reading and verifying only the bytes that hold them."""
         return self.rows_as(name, self.spec(name), start, end)
 
+    @property
+    def specs(self) -> dict[str, TensorSpec]:
+        """Dtype and row shape of every tensor block; empty where the shard is no episode."""
+        if self._specs is None:
+            self._specs = tensor_specs(self) if self.role == layout.ROLE_EPISODE else {}
+        return self._specs
+
     def spec(self, name: str) -> TensorSpec:
         """The dtype and shape of a tensor block, from the metadata of the episode."""
-        if self._specs is None:
-            self._specs = tensor_specs(self)
-        found = self._specs.get(name)
+        found = self.specs.get(name)
         if found is None:
             self.block(name)
             raise CorruptLayoutError("the metadata does not say what it holds", block=name, path=self.path)

@@ -202,7 +202,8 @@ def _flags(episode: WShardEpisode) -> Iterator[_Tensor]:
         yield _Tensor(layout.REWARD, _zeros("f32", episode.length) if reward is None else reward.row_source)
     else:
         # Existing readers take `reward` for f32 whatever it is; the exact values go beside it.
-        yield _Tensor(layout.REWARD, _array("f32", reward.data.astype(np.float32)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            yield _Tensor(layout.REWARD, _array("f32", reward.data.astype(np.float32)))
         yield _Tensor(layout.EXACT_REWARD, reward.row_source)
     yield _Tensor(layout.DONE, _flag_rows(episode.terminations, layout.DONE, episode.length))
     if episode.truncations is not None:

@@ -59,9 +59,27 @@ class JoinedRows:
         return source.rows(max(start, low) - low, min(end, high) - low)
 
 
+class JoinedBits:
+    """Packed sign bits of several chunks as those of the whole, joined when asked for."""
+
+    def __init__(self, lengths: Sequence[int], first_bytes: int, opened: Callable[[int], Channel]) -> None:
+        self.spec = TensorSpec(dtype_named("u8"), ())
+        dims = first_bytes // -(-lengths[0] // 8)
+        self.length = dims * -(-sum(lengths) // 8)
+        self._lengths = lengths
+        self._opened = opened
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Bytes [start, end) of the packed whole."""
+        signs = [
+            unpack_residual(self._opened(index).data, length) for index, length in enumerate(self._lengths)
+        ]
+        return np.frombuffer(pack_residual(np.concatenate(signs)), np.uint8)[start:end]
+
+
 def slice_episode(episode: WShardEpisode, start: int, end: int) -> WShardEpisode:
     """Steps [start, end) of an episode, lazily; channels with their own clock are cut at the same times."""
-    cut = replace(episode, length=end - start, timestep_range=(start, end), blocks={})
+    cut = replace(episode, length=end - start, timestep_range=(start, end), timestamps_ns=None, blocks={})
     times = episode.times_ns()
     low = times[start] if start else None
     high = times[end] if end < episode.length else None
@@ -116,7 +134,7 @@ def join_episodes(lengths: Sequence[int], opened: Callable[[int], WShardEpisode]
         flag = getattr(first, name)
         setattr(whole, name, None if flag is None else join.flag(name, flag))
     if first.timestamps_ns is not None:
-        whole.timestamps_ns = np.concatenate([join.timestamps(index) for index in range(len(lengths))])
+        whole.set_clock(JoinedRows(_I64, lengths, join.timestamps))
     return whole
 
 
@@ -141,11 +159,8 @@ class _Join:
     def residual(self, key: str, first: Channel) -> Channel:
         if not key.endswith(_BITS):
             return self.channel("residuals", key, first)
-        signs = [
-            unpack_residual(self._find(index, "residuals", key).data, length)
-            for index, length in enumerate(self._lengths)
-        ]
-        return Channel(key, np.frombuffer(pack_residual(np.concatenate(signs)), np.uint8))
+        bits = JoinedBits(self._lengths, first.length, lambda index: self._find(index, "residuals", key))
+        return Channel.over(key, bits)
 
     def flag(self, field: str, first: Channel) -> Channel:
         def source(index: int) -> RowSource:
@@ -154,11 +169,11 @@ class _Join:
 
         return Channel.over(first.name, JoinedRows(first.row_source.spec, self._lengths, source))
 
-    def timestamps(self, index: int) -> NDArray[np.int64]:
+    def timestamps(self, index: int) -> RowSource:
         stamps = self._opened(index).timestamps_ns
         if stamps is None:
             raise CorruptLayoutError(f"chunk {index} has no timestamps")
-        return stamps
+        return ArrayRows(stamps, _I64)
 
     def _find(self, index: int, field: str, key: str) -> Channel:
         lanes: dict[str, Channel] = getattr(self._opened(index), field).data

@@ -60,9 +60,7 @@ def _notes(shard: ShardReader) -> Iterator[Finding]:
         block = shard.block(name)
         unguarded = block.codec == "none" and block.raw_size > layout.PIECES_FROM_BYTES
         if unguarded and layout.PIECES_PREFIX + name not in shard:
-            yield Finding(
-                "no_piece_checksums", "a window of it needs the whole block to verify", name, is_damage=False
-            )
+            yield Finding("no_piece_checksums", "windows of it are read unverified", name, is_damage=False)
 
 
 def _contents(shard: ShardReader, *, full: bool) -> Iterator[Finding]:
