@@ -93,12 +93,15 @@ class ShardReader:
     def view(self, name: str) -> memoryview:
         """Like `read`, without a copy where the block is stored raw: a read-only view of the file."""
         block = self.block(name)
-        stored = self._stored(block, 0, block.disk_size)
-        if block.codec != "none":
-            stored = memoryview(self._decode(block, stored))
+        if block.is_seekable:
+            data = self._frames(block, 0, block.raw_size)
+        elif block.codec != "none":
+            data = memoryview(self._decode(block, self._stored(block, 0, block.disk_size)))
+        else:
+            data = self._stored(block, 0, block.disk_size)
         if self._verify and name not in self._verified:
-            self._check(block, stored)
-        return stored
+            self._check(block, data)
+        return data
 
     def stored(self, name: str) -> memoryview:
         """The bytes of a block as they lie in the file, compressed or not, verified by decoding them once."""
