@@ -20,7 +20,9 @@ RGB = np.random.default_rng(1).integers(0, 40, (STEPS, 64, 64, 3), np.uint8)
 
 
 class CountingReader(BytesRangeReader):
-    """Counts the bytes asked for after the first read."""
+    """Counts the bytes asked for, as a remote reader would be charged for them."""
+
+    is_local = False
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)

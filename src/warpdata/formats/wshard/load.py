@@ -29,14 +29,21 @@ class BlockRows:
     def __init__(self, shard: ShardReader, block: str, spec: TensorSpec, length: int) -> None:
         self._shard = shard
         self._block = block
+        self._array: NDArray[Any] | None = None
         self.spec = spec
         self.length = length
 
     def rows(self, start: int, end: int) -> NDArray[Any]:
         """Rows [start, end); all of them come verified against the checksum of the block."""
+        if self._array is not None:
+            self._shard.verify_rows(self._block, self.spec.row_bytes, start, end)
+            return self._array[start:end]
         if start == 0 and end == self.length:
             data = np.frombuffer(self._shard.view(self._block), self.spec.dtype.dtype)
             return data.reshape(self.length, *self.spec.shape)
+        if (mapped := self._shard.mapped(self._block)) is not None:
+            self._array = np.frombuffer(mapped, self.spec.dtype.dtype).reshape(self.length, *self.spec.shape)
+            return self.rows(start, end)
         return self._shard.rows_as(self._block, self.spec, start, end)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.checksum import crc32c, join_crc32c
 from warpdata.errors import ChecksumError, CorruptLayoutError
 from warpdata.formats.wshard import layout
 
@@ -26,7 +26,7 @@ class PieceChecksums:
     def __init__(self, rows: int, checksums: NDArray[np.uint32]) -> None:
         self.rows = rows
         self.checksums = checksums
-        self._checked = np.zeros(len(checksums), np.bool_)
+        self._checked = bytearray(len(checksums))
 
     @classmethod
     def unpack(cls, data: memoryview, path: str) -> Self:
@@ -43,11 +43,23 @@ class PieceChecksums:
         """The bytes of an `aux/crc32c/…` block."""
         return layout.PIECES_HEADER.pack(self.rows) + self.checksums.astype("<u4").tobytes()
 
+    def is_checked(self, start_row: int, end_row: int) -> bool:
+        """Whether every piece of these rows was checked by this reader."""
+        return self._checked.find(0, start_row // self.rows, -(-end_row // self.rows)) < 0
+
+    def joined(self, piece_bytes: int, raw_size: int) -> int:
+        """The checksum of the whole block, from those of its pieces."""
+        *full, last = self.checksums.tolist()
+        whole = 0
+        for checksum in full:
+            whole = join_crc32c(whole, checksum, piece_bytes)
+        return join_crc32c(whole, last, raw_size - len(full) * piece_bytes)
+
     def span(self, start: int, end: int, row_bytes: int, raw_size: int) -> tuple[int, int]:
         """The bytes to read so that [start, end) is covered by whole unchecked pieces."""
         piece = self.rows * row_bytes
         first, last = start // piece, -(-end // piece)
-        if self._checked[first:last].all():
+        if self._checked.find(0, first, last) < 0:
             return start, end
         return first * piece, min(last * piece, raw_size)
 
@@ -63,4 +75,4 @@ class PieceChecksums:
             if not self._checked[index]:
                 if crc32c(data[start : start + piece]) != self.checksums[index]:
                     raise ChecksumError(f"piece {index} does not match its checksum", block=block, path=path)
-                self._checked[index] = True
+                self._checked[index] = 1

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.ranges import MmapRangeReader, RangeReader
+from warpdata.bytekit.ranges import LocalRangeReader, RangeReader
 from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes, unpack_seek_table
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError
 from warpdata.formats.wshard import layout
@@ -36,8 +36,8 @@ class ShardReader:
         self._verify = verify
         self.path = reader.name
         self._head = reader.read(0, min(HEAD_BYTES, reader.size))
-        self.table = parse_table(self._whole_head(), reader.size, self.path)
-        self._blocks = self.table.blocks
+        header = unpack_header(self._head, reader.size, self.path)
+        self.table = parse_table(header, self._whole_head(header), reader.size, self.path)
         self._verified: set[str] = set()
         self._pieces: dict[str, PieceChecksums | None] = {}
         self._seek_tables: dict[str, SeekTable] = {}
@@ -46,13 +46,14 @@ class ShardReader:
     @classmethod
     def open(cls, source: Source, *, verify: bool = True) -> ShardReader:
         """Open a shard by path or over any RangeReader; `verify=False` trusts the bytes of blocks."""
-        reader = source if isinstance(source, RangeReader) else MmapRangeReader(source)
+        # Asking for a path is much cheaper than asking for the protocol.
+        reader = LocalRangeReader(source) if isinstance(source, str | os.PathLike) else source
         return cls(reader, verify=verify)
 
     @property
     def names(self) -> list[str]:
         """The names of all blocks, in the order of the file."""
-        return list(self._blocks)
+        return self.table.names
 
     @property
     def role(self) -> int:
@@ -71,15 +72,16 @@ class ShardReader:
 
     def name_hashes(self) -> dict[str, int]:
         """The hash the table stores for each block name."""
-        head = self._whole_head()[layout.TABLE_OFFSET : self.table.header.string_table_offset]
-        return dict(zip(self._blocks, (fields[0] for fields in layout.ENTRY.iter_unpack(head)), strict=True))
+        header = self.table.header
+        head = self._whole_head(header)[layout.TABLE_OFFSET : header.string_table_offset]
+        return dict(zip(self.names, (fields[0] for fields in layout.ENTRY.iter_unpack(head)), strict=True))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._blocks
+        return name in self.table
 
     def block(self, name: str) -> Block:
         """Where and how a block is stored."""
-        found = self._blocks.get(name)
+        found = self.table.get(name)
         if found is None:
             raise BlobNotFoundError(
                 "no such block", block=name, path=self.path, hint="`warp inspect` lists the blocks of a file."
@@ -147,6 +149,22 @@ class ShardReader:
         data = self._range(block, row, start * row, end * row)
         return np.frombuffer(data, spec.dtype.dtype).reshape(end - start, *spec.shape)
 
+    def mapped(self, name: str) -> memoryview | None:
+        """The bytes of a large raw block where looking at them costs nothing, not yet verified; else None."""
+        block = self.block(name)
+        large = block.codec == "none" and block.raw_size > layout.PIECES_FROM_BYTES
+        if not large or not getattr(self._reader, "is_local", False):
+            return None
+        return self._stored(block, 0, block.disk_size)
+
+    def verify_rows(self, name: str, row_bytes: int, start: int, end: int) -> None:
+        """Check the pieces that hold rows [start, end) of a raw block, unless they were checked before."""
+        if not self._verify or name in self._verified:
+            return
+        pieces = self.pieces(name)
+        if pieces is not None and not pieces.is_checked(start, end):
+            self._raw_range(self.block(name), row_bytes, start * row_bytes, end * row_bytes)
+
     def _range(self, block: Block, row: int, start: int, end: int) -> memoryview:
         if block.codec == "none":
             return self._raw_range(block, row, start, end)
@@ -180,22 +198,13 @@ class ShardReader:
         first, last = table.frames_for(start, end)
         if first >= last:
             return memoryview(b"")
-        base = int(table.disk_starts[first])
-        stored = self._stored(block, base, int(table.disk_starts[last]))
-        frames = [
-            self._decode_frame(block, table, index, stored[int(table.disk_starts[index]) - base :])
-            for index in range(first, last)
-        ]
-        skip = start - int(table.raw_starts[first])
-        whole = frames[0] if len(frames) == 1 else b"".join(frames)
-        return memoryview(whole)[skip : skip + end - start]
-
-    def _decode_frame(self, block: Block, table: SeekTable, index: int, stored: memoryview) -> bytes:
-        size = int(table.disk_starts[index + 1] - table.disk_starts[index])
+        stored = self._stored(block, table.disk_starts[first], table.disk_starts[last])
         try:
-            return table.decode_frame(index, stored[:size])
+            raw = table.decode_frames(first, last, stored)
         except FormatError as error:
             raise type(error)(error.message, block=block.name, path=self.path) from None
+        skip = start - table.raw_starts[first]
+        return memoryview(raw)[skip : skip + end - start]
 
     def _seek_table(self, block: Block) -> SeekTable:
         if block.name not in self._seek_tables:
@@ -228,8 +237,7 @@ class ShardReader:
             return self._head[low:high]
         return self._reader.read(low, high)
 
-    def _whole_head(self) -> memoryview:
-        header = unpack_header(self._head, self._reader.size, self.path)
+    def _whole_head(self, header: layout.Header) -> memoryview:
         if header.data_section_offset <= len(self._head):
             return self._head
         return self._reader.read(0, header.data_section_offset)
@@ -245,7 +253,7 @@ class ShardReader:
         self.close()
 
     def __repr__(self) -> str:
-        return f"ShardReader({self.path!r}, {len(self._blocks)} blocks, {self._reader.size} bytes)"
+        return f"ShardReader({self.path!r}, {len(self.names)} blocks, {self._reader.size} bytes)"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_reopen, (self._reader, self._verify))

@@ -73,20 +73,23 @@ class _LenientShard:
         start = reader.read(0, min(reader.size, layout.TABLE_OFFSET))
         header = unpack_header(start, reader.size, self.path)
         head = reader.read(0, header.data_section_offset)
-        self._blocks = parse_table(head, reader.size, self.path, allow_overlap=True).blocks
+        self._table = parse_table(header, head, reader.size, self.path, allow_overlap=True)
 
     @property
     def names(self) -> list[str]:
-        return list(self._blocks)
+        return self._table.names
 
     def __contains__(self, name: object) -> bool:
-        return name in self._blocks
+        return name in self._table
 
     def block(self, name: str) -> Block:
-        return self._blocks[name]
+        found = self._table.get(name)
+        if found is None:
+            raise CorruptLayoutError("is missing", block=name, path=self.path)
+        return found
 
     def read_json(self, name: str) -> dict[str, Any]:
-        block = self._blocks[name]
+        block = self.block(name)
         return parse_json_object(self.reader.read(block.data_offset, block.data_offset + block.disk_size))
 
 

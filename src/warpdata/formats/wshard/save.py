@@ -20,6 +20,8 @@ from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.schema import TensorSpec, check_channel_id
 from warpdata.formats.wshard.writer import Compression, ShardWriter
 
+_RESERVE_FROM_BYTES = 1 << 20
+
 CompressionChoice = str | Compression | Mapping[str, str | Compression] | None
 
 
@@ -48,6 +50,8 @@ def save_wshard(
     names = [*meta, *(tensor.name for tensor in tensors), *episode.blocks]
     choose = _Chooser(compression, strict=compat == "strict")
     with commit_file(path, durable=durable) as out:
+        if choose.is_raw:
+            out.reserve(_expected_bytes(tensors))
         writer = ShardWriter(out, names)
         for name, value in meta.items():
             writer.add_bytes(name, dump_json(value), layout.CONTENT_JSON)
@@ -56,6 +60,12 @@ def save_wshard(
         for name, data in episode.blocks.items():
             writer.add_bytes(name, bytes(data))
         writer.finish()
+
+
+def _expected_bytes(tensors: list[_Tensor]) -> int:
+    """At least what a raw file takes: data, table, metadata, padding and piece checksums."""
+    data = sum(each.rows.length * each.rows.spec.row_bytes for each in tensors)
+    return data + data // 1024 + (1 << 20) if data > _RESERVE_FROM_BYTES else 0
 
 
 class _Chooser:
@@ -67,6 +77,11 @@ class _Chooser:
         many = choice if isinstance(choice, Mapping) else {}
         self._by_name = {name: Compression.parse(each, self._frames) for name, each in many.items()}
         self._default = Compression.parse(None if isinstance(choice, Mapping) else choice, self._frames)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether every block is stored as it is, so that the size of the file is known."""
+        return self._default.codec == "none" and not self._by_name
 
     def __call__(self, block: str) -> Compression:
         found = self._by_name.get(block) or self._by_name.get(block.partition("/")[2]) or self._default

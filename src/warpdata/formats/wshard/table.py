@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from warpdata.bytekit.align import align_up
@@ -34,14 +33,41 @@ class Block(NamedTuple):
     content_type: int
 
 
-@dataclass(frozen=True, slots=True)
 class BlockTable:
-    """The header of a shard and its blocks by name, in the order of the file."""
+    """The header of a shard and where its blocks are, by name, in the order of the file."""
 
-    header: layout.Header
-    blocks: dict[str, Block]
-    is_checksummed: bool
-    """Whether header and table carry our checksum; without it only structure and name hashes were checked."""
+    __slots__ = ("_blocks", "_entries", "header", "is_checksummed")
+
+    def __init__(
+        self,
+        header: layout.Header,
+        entries: dict[str, tuple[int, ...]],
+        blocks: dict[str, Block],
+        is_checksummed: bool,
+    ) -> None:
+        self.header = header
+        self.is_checksummed = is_checksummed
+        """Whether header and table carry our checksum; else only structure and name hashes were checked."""
+        self._entries = entries
+        self._blocks = blocks
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all blocks."""
+        return list(self._entries or self._blocks)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries or name in self._blocks
+
+    def get(self, name: str) -> Block | None:
+        """The block of this name, or None."""
+        found = self._blocks.get(name)
+        if found is None and name in self._entries:
+            _, _, _, flags, offset, disk_size, raw_size, crc, content_type, _ = self._entries[name]
+            codec, is_seekable = _STORAGE[flags]
+            found = Block(name, codec, is_seekable, offset, disk_size, raw_size, crc, content_type)
+            self._blocks[name] = found
+        return found
 
 
 def unpack_header(start: memoryview, size: int, path: str) -> layout.Header:
@@ -80,57 +106,94 @@ def _check_header(header: layout.Header, size: int, path: str) -> None:
         raise TruncatedError("the file ends inside its block table", path=path)
 
 
-def parse_table(head: memoryview, size: int, path: str, *, allow_overlap: bool = False) -> BlockTable:
-    """Header and blocks out of the first `data_section_offset` bytes of a shard."""
-    header = unpack_header(head, size, path)
+def parse_table(
+    header: layout.Header, head: memoryview, size: int, path: str, *, allow_overlap: bool = False
+) -> BlockTable:
+    """The blocks of a shard out of its first `data_section_offset` bytes."""
     is_checksummed = _check_mark(header, head, path)
     names = bytes(head[header.string_table_offset : header.data_section_offset])
-    entries = layout.ENTRY.iter_unpack(head[layout.TABLE_OFFSET : header.string_table_offset])
+    table = head[layout.TABLE_OFFSET : header.string_table_offset]
+    if is_checksummed and (entries := _plain_entries(table, names, header.data_section_offset, size)):
+        return BlockTable(header, entries, {}, is_checksummed)
+    default = layout.CODEC_DEFAULTS.get(header.compression_default, "none")
     blocks: dict[str, Block] = {}
     position = header.data_section_offset
-    default = layout.CODEC_DEFAULTS.get(header.compression_default, "none")
-    for fields in entries:
-        block = _block(fields, names, default, trusted=is_checksummed, path=path)
+    for entry in layout.ENTRY.iter_unpack(table):
+        block = _block(entry, names, default, is_checksummed, path)
         if block.name in blocks:
             raise CorruptLayoutError("two blocks have this name", block=block.name, path=path)
-        if block.data_offset < position and block.disk_size and not allow_overlap:
-            raise CorruptLayoutError(
-                "overlaps what is before it", block=block.name, path=path, hint=_SALVAGE_HINT
-            )
-        position = max(position, block.data_offset + block.disk_size)
-        if position > size and not allow_overlap:
-            raise TruncatedError("lies past the end of the file", block=block.name, path=path)
+        if not allow_overlap:
+            position = _after(block, position, size, path)
         blocks[block.name] = block
-    return BlockTable(header, blocks, is_checksummed)
+    return BlockTable(header, {}, blocks, is_checksummed)
 
 
-def _block(fields: tuple[int, ...], names: bytes, default: str, *, trusted: bool, path: str) -> Block:
-    name_hash, name_offset, name_bytes, flags, offset, disk_size, raw_size, crc, content_type, _ = fields
-    name = _name(names, name_offset, name_bytes, None if trusted else name_hash, path)
+def _plain_entries(
+    table: memoryview, names: bytes, position: int, size: int
+) -> dict[str, tuple[int, ...]] | None:
+    """The entries of a checksummed table in one quick pass; None if any of them needs a closer look."""
+    if not names.isascii():
+        return None
+    text, most = names.decode("ascii"), layout.MAX_BLOCK_BYTES
+    entries: dict[str, tuple[int, ...]] = {}
+    count = 0
+    for entry in layout.ENTRY.iter_unpack(table):
+        _, at, length, flags, offset, disk_size, raw_size, _, _, _ = entry
+        name = text[at : at + length]
+        if (
+            offset < position
+            or raw_size > most
+            or flags not in _STORAGE
+            or (flags == 0 and raw_size != disk_size)
+        ):
+            return None
+        if len(name) != length or not 0 < length <= layout.MAX_NAME_BYTES or "\0" in name:
+            return None
+        position = offset + disk_size
+        entries[name] = entry
+        count += 1
+    return entries if position <= size and len(entries) == count else None
+
+
+def _after(block: Block, position: int, size: int, path: str) -> int:
+    """Where the next block may begin, after checking that this one follows the last and is inside the file."""
+    if not block.disk_size:
+        return position
+    if block.data_offset < position:
+        raise CorruptLayoutError(
+            "overlaps what is before it", block=block.name, path=path, hint=_SALVAGE_HINT
+        )
+    if block.data_offset + block.disk_size > size:
+        raise TruncatedError("lies past the end of the file", block=block.name, path=path)
+    return block.data_offset + block.disk_size
+
+
+def _block(entry: tuple[int, ...], names: bytes, default: str, is_trusted: bool, path: str) -> Block:
+    name_hash, name_at, name_bytes, flags, offset, disk_size, raw_size, crc, content_type, _ = entry
+    raw_name = names[name_at : name_at + name_bytes]
+    name = _name(raw_name, name_bytes, None if is_trusted else name_hash, path)
     if raw_size > layout.MAX_BLOCK_BYTES or disk_size > layout.MAX_BLOCK_BYTES:
         raise LimitExceededError(f"{max(raw_size, disk_size)} bytes are too many", block=name, path=path)
-    codec = "none"
-    if flags:
-        codec = _codec(flags, default, disk_size == raw_size, name, path)
-    if codec == "none" and raw_size != disk_size:
+    storage = _STORAGE.get(flags)
+    if storage is None:
+        storage = _default_storage(flags, default, disk_size == raw_size, name, path)
+    if raw_size != disk_size and storage[0] == "none":
         raise CorruptLayoutError("stored raw, but its two sizes differ", block=name, path=path)
-    seekable = bool(flags & layout.ENTRY_SEEKABLE)
-    return Block(name, codec, seekable, offset, disk_size, raw_size, crc, content_type)
+    return Block(name, storage[0], storage[1], offset, disk_size, raw_size, crc, content_type)
 
 
-def _codec(flags: int, default: str, is_same_size: bool, name: str, path: str) -> str:
-    kind = flags & ~layout.ENTRY_SEEKABLE
-    for codec, bits in layout.ENTRY_FLAGS.items():
-        if kind == bits and (codec == "zstd" or not flags & layout.ENTRY_SEEKABLE):
-            # Two existing writers set the bit and then store raw when nothing was saved.
-            return codec
-    if flags == layout.ENTRY_COMPRESSED:
-        return "none" if is_same_size else default
-    raise CorruptLayoutError(f"unknown storage flags 0x{flags:04x}", block=name, path=path)
+_STORAGE = {flags: (codec, False) for codec, flags in layout.ENTRY_FLAGS.items()}
+_STORAGE[layout.ENTRY_FLAGS["zstd"] | layout.ENTRY_SEEKABLE] = ("zstd", True)
 
 
-def _name(names: bytes, offset: int, size: int, name_hash: int | None, path: str) -> str:
-    raw = names[offset : offset + size]
+def _default_storage(flags: int, default: str, is_same_size: bool, name: str, path: str) -> tuple[str, bool]:
+    """Two existing writers set only the compressed bit, even where nothing was saved and the block is raw."""
+    if flags != layout.ENTRY_COMPRESSED:
+        raise CorruptLayoutError(f"unknown storage flags 0x{flags:04x}", block=name, path=path)
+    return ("none" if is_same_size else default), False
+
+
+def _name(raw: bytes, size: int, name_hash: int | None, path: str) -> str:
     if len(raw) != size:
         raise CorruptLayoutError("the name of a block lies outside the table of names", path=path)
     if size > layout.MAX_NAME_BYTES or size == 0:

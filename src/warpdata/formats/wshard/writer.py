@@ -21,7 +21,8 @@ from warpdata.formats.wshard.channel import RowSource
 from warpdata.formats.wshard.pieces import PieceChecksums, rows_per_piece
 from warpdata.formats.wshard.table import Block, data_offset_for, pack_table
 
-WINDOW_BYTES = 8 << 20
+WINDOW_BYTES = 1 << 20
+"""Small enough that what is checksummed or compressed is still in the cache when it is written."""
 AUTO_LEVEL = 1
 AUTO_SAMPLE_BYTES = 1 << 20
 AUTO_KEEP_RATIO = 0.9
@@ -116,16 +117,21 @@ class ShardWriter:
     def _raw(self, name: str, rows: RowSource, raw_size: int) -> _Stored:
         per_piece = rows_per_piece(rows.spec.row_bytes)
         piece_bytes = per_piece * rows.spec.row_bytes
-        whole, checksums = 0, []
+        if raw_size <= layout.PIECES_FROM_BYTES or not piece_bytes:
+            return self._small(rows, raw_size)
+        checksums: list[int] = []
         for window in _windows(rows, per_piece):
-            for start in range(0, len(window), max(1, piece_bytes)):
-                piece = window[start : start + piece_bytes]
-                checksums.append(crc32c(piece))
-                whole = crc32c(piece, whole)
+            starts = range(0, len(window), piece_bytes)
+            checksums += [crc32c(window[start : start + piece_bytes]) for start in starts]
             self._out.write(window)
-        if raw_size > layout.PIECES_FROM_BYTES:
-            self._pieces[name] = PieceChecksums(per_piece, np.array(checksums, np.uint32))
-        return _Stored("none", False, raw_size, whole)
+        self._pieces[name] = PieceChecksums(per_piece, np.array(checksums, np.uint32))
+        return _Stored("none", False, raw_size, self._pieces[name].joined(piece_bytes, raw_size))
+
+    def _small(self, rows: RowSource, raw_size: int) -> _Stored:
+        running = _Checksummed()
+        for window in running(_windows(rows, 1)):
+            self._out.write(window)
+        return _Stored("none", False, raw_size, running.value)
 
     def _compressed(self, rows: RowSource, raw_size: int, how: Compression) -> _Stored | None:
         """The block compressed, or None where that saves nothing."""
@@ -157,7 +163,7 @@ def _encoded(running: _Checksummed, rows: RowSource, raw_size: int, how: Compres
     if how.frames == "seekable":
         per_frame = max(1, layout.FRAME_BYTES // rows.spec.row_bytes)
         yield from encode_seekable(running(_windows(rows, per_frame, per_frame)), level)
-    elif raw_size <= WINDOW_BYTES or how.codec == "lz4":
+    elif raw_size <= layout.SEEKABLE_FROM_BYTES or how.codec == "lz4":
         (window,) = running(_windows(rows, rows.length, rows.length))
         yield encode(how.codec, window, how.level)
     else:
