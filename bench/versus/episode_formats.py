@@ -1,4 +1,4 @@
-"""One episode in seven formats: `python bench/versus/episode_formats.py [--quick]`.
+"""One episode in seven formats: `python -m bench.versus.episode_formats [--quick]`.
 
 Peers: h5py (contiguous, and gzip in 16-frame chunks), np.savez, zarr v3, safetensors, mcap. Ratios come from one
 run in which all take turns.

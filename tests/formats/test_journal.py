@@ -68,7 +68,7 @@ def test_records_are_contiguous_over_many_windows(tmp_path: Path) -> None:
     row = np.frombuffer(record.payload, np.uint8)
     advances = []
     writer.on_advance = lambda: advances.append(1)
-    for step in range(600):
+    for step in range(1200):
         row[:] = step % 251
         writer.append_packed(record.stamp(step, step), record.size)
         if step % 3 == 0:
@@ -76,10 +76,10 @@ def test_records_are_contiguous_over_many_windows(tmp_path: Path) -> None:
     writer.close()
     assert len(advances) >= 3
     scan = JournalReader.open(tmp_path / "a").scan()
-    assert np.array_equal(scan.records.first_step, np.arange(600))
+    assert np.array_equal(scan.records.first_step, np.arange(1200))
     assert (np.diff(scan.records.offset) == record.size).all()
     reader = JournalReader.open(tmp_path / "a")
-    for step in (0, 139, 599):
+    for step in (0, 139, 1199):
         payload = reader.payload(int(scan.records.offset[step]), 30_000)
         assert bytes(payload) == bytes([step % 251]) * 30_000
 

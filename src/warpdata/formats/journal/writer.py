@@ -7,6 +7,7 @@ import fcntl
 import mmap
 import os
 import secrets
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from warpdata.formats.journal import layout
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-MIN_WINDOW_BYTES = 4 << 20
+MIN_WINDOW_BYTES = 8 << 20
 
 
 class JournalWriter:
@@ -47,6 +48,8 @@ class JournalWriter:
         self._overlap = align_up(layout.record_span(max_record_bytes), PAGE_BYTES)
         self._stride = max(MIN_WINDOW_BYTES, 4 * self._overlap)
         self._next: tuple[int, mmap.mmap] | None = None
+        self._retired: list[mmap.mmap] = []
+        self._preparing = threading.Lock()
         with map_os_errors(self.path):
             self._fd = _create(self.path)
             try:
@@ -93,12 +96,15 @@ class JournalWriter:
         return self._taken(size)
 
     def prepare(self) -> None:
-        """Map and fault in the next window, so that reaching it costs nothing; meant for a helper thread."""
-        if self._next is None and self._fd >= 0:
-            start = self._window_start + self._stride
-            window = map_window(self._fd, start, self._stride + self._overlap)
-            prefault(window)
-            self._next = (start, window)
+        """Map and fault in the next window and unmap those behind, so that the recorder need not wait for either."""
+        while self._retired:
+            self._retired.pop().close()
+        with self._preparing:
+            if self._next is None and self._fd >= 0:
+                start = self._window_start + self._stride
+                window = map_window(self._fd, start, self._stride + self._overlap)
+                prefault(window)
+                self._next = (start, window)
 
     def sync(self) -> None:
         """Make everything appended so far survive power loss."""
@@ -144,14 +150,18 @@ class JournalWriter:
         while self.position >= self._limit:
             start = self._window_start + self._stride
             window = self._take_prepared(start)
-            self._window.close()
+            self._retired.append(self._window)
             self._window, self._window_start, self._limit = window, start, start + self._stride
         if self.on_advance is not None:
             self.on_advance()
+        elif len(self._retired) > 1:
+            self._retired.pop(0).close()
 
     def _take_prepared(self, start: int) -> mmap.mmap:
         """The window at `start`: the one prepared ahead if there is one, else a new one."""
-        prepared, self._next = self._next, None
+        # Waiting for a window that is being prepared is quicker than faulting in another one page by page.
+        with self._preparing:
+            prepared, self._next = self._next, None
         if prepared is not None and prepared[0] == start:
             return prepared[1]
         try:
@@ -160,6 +170,8 @@ class JournalWriter:
             raise os_error(error, self.path) from error
 
     def _unmap(self) -> None:
+        while self._retired:
+            self._retired.pop().close()
         if self._next is not None:
             self._next[1].close()
             self._next = None
