@@ -15,6 +15,7 @@ def main() -> int:
         print(f"== {script.name}", flush=True)
         if subprocess.run([sys.executable, "-m", f"bench.versus.{script.stem}"], cwd=HERE.parent).returncode:
             failed.append(script.name)
+    subprocess.run([sys.executable, "-m", "bench.tables"], cwd=HERE.parent, check=True)
     print("failed: " + ", ".join(failed) if failed else "all benchmarks ran")
     return 1 if failed else 0
 
