@@ -189,6 +189,11 @@ class Channel:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What lies in a file stays there: another process opens the file again instead of receiving its bytes."""
+        keep = isinstance(self._rows, ArrayRows)
+        return {**self.__dict__, "_data": self._data if keep else None}
+
     def __repr__(self) -> str:
         shape = ",".join(map(str, (self.length, *self.shape)))
         clock = ", own clock" if self._clock is not None else ""

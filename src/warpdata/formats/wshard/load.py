@@ -46,6 +46,9 @@ class BlockRows:
             return self.rows(start, end)
         return self._shard.rows_as(self._block, self.spec, start, end)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_array": None}
+
 
 def load_wshard(
     source: Source | ShardReader, channels: Collection[str] | None = None, *, verify: bool = True
