@@ -184,6 +184,15 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         wd.Timebase("ticks", 0)
 
 
+def test_progress_ends_at_the_end(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    wd.save_wshard(
+        episodes.simple(50), tmp_path / "a", progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen[-1][0] == seen[-1][1] > 0
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
 def test_helpful_reprs() -> None:
     episode = episodes.simple()
     assert "state" in repr(episode)

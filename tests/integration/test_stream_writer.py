@@ -336,6 +336,13 @@ def test_an_interpreter_that_exits_while_recording_does_not_hang(tmp_path: Path)
     assert wd.salvage(tmp_path / "a.wshard").steps_kept == 100
 
 
+def test_a_recorder_that_died_at_once_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.wshard.partial").write_bytes(b"")
+    receipt = wd.salvage(tmp_path / "a.wshard")
+    assert (receipt.output, receipt.steps_kept, receipt.is_complete) == (None, 0, True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_one_salvage_of_many_kept_journals(tmp_path: Path) -> None:
     for name in ("a", "b"):
         record(tmp_path / f"{name}.wshard", 3).close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +40,17 @@ def salvage(
     force: bool = False,
     channels: Sequence[Mapping[str, Any]] | None = None,
     flush_interval: int = 64,
+    progress: Callable[[int, int], None] | None = None,
 ) -> LossReceipt:
     """Finish an interrupted recording, given its final path or its `.partial`; returns the loss receipt."""
     source = _find(os.fspath(path))
     target = os.fspath(output) if output is not None else source.removesuffix(PARTIAL)
     with FileRangeReader(source) as reader:
-        ours = is_journal(reader)
+        ours, is_empty = is_journal(reader), reader.size == 0
+    if is_empty and source.endswith(PARTIAL):
+        return _nothing_recorded(source)
     if ours:
-        return _from_journal(source, target, overwrite=overwrite, force=force)
+        return _from_journal(source, target, progress, overwrite=overwrite, force=force)
     if source.endswith(PARTIAL):
         return _from_foreign_partial(source, target, channels, flush_interval, overwrite=overwrite)
     return _from_foreign_file(source, target, replace=output is None or overwrite)
@@ -61,7 +64,15 @@ def _find(path: str) -> str:
     raise BlobNotFoundError("nothing to salvage here", path=path)
 
 
-def _from_journal(source: str, target: str, *, overwrite: bool, force: bool) -> LossReceipt:
+def _nothing_recorded(source: str) -> LossReceipt:
+    """A recorder that died before its first step left an empty file: it is removed, and nothing is lost."""
+    os.unlink(source)
+    return LossReceipt(source, None, "", 0, 0, 0.0, {}, 0, "the recorder died before anything was recorded")
+
+
+def _from_journal(
+    source: str, target: str, progress: Callable[[int, int], None] | None, *, overwrite: bool, force: bool
+) -> LossReceipt:
     if is_live(source) and not force:
         raise JournalInUseError(
             f"being recorded by {owner_of(source)}",
@@ -84,7 +95,7 @@ def _from_journal(source: str, target: str, *, overwrite: bool, force: bool) -> 
             "another file has the name of this recording", path=target,
             hint="Move it away, or give another output, or say overwrite.",
         )  # fmt: skip
-    save_wshard(episode, target, _compression(source, journal.descriptor))
+    save_wshard(episode, target, _compression(source, journal.descriptor), progress=progress)
     os.unlink(source)
     return receipt
 

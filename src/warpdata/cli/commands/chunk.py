@@ -30,7 +30,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from warpdata.formats.wshard.load import load_wshard
 
     folder = args.output or str(Path(args.file).with_suffix(""))
-    listed = chunk_episode(load_wshard(args.file), folder, args.steps, compression=args.compression)
+    episode = load_wshard(args.file)
+    with console.progress("chunk") as bar:
+        listed = chunk_episode(episode, folder, args.steps, compression=args.compression, progress=bar)
     console.emit({"chunk_list": str(listed.path), "chunks": [each.uri for each in listed.chunks]})
     console.print(f"{listed.path}  {listed.total_chunks} chunks, {listed.total_timesteps} steps")
     return exits.OK

@@ -33,7 +33,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     validate_chunk_continuity(reader.manifest, check_files=True, check_channels=True)
     episode = reader.episode()
     output = args.output or str(Path(args.manifest).parent / f"{episode.id}.wshard")
-    save_wshard(episode, output, args.compression)
+    with console.progress("join") as bar:
+        save_wshard(episode, output, args.compression, progress=bar)
     console.emit({"output": output, "episode_id": episode.id, "length": episode.length})
     console.print(f"{output}  {episode.length} steps from {len(reader)} chunks")
     return exits.OK

@@ -44,7 +44,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
 def _salvage(path: str, args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from warpdata.episodes.salvage import salvage
 
-    receipt = salvage(path, args.output, overwrite=args.overwrite)
+    with console.progress("salvage") as bar:
+        receipt = salvage(path, args.output, overwrite=args.overwrite, progress=bar)
     console.print(f"{receipt.source} → {receipt.output or 'unchanged'}")
     kept = f"{receipt.steps_kept} steps kept, {receipt.time_kept_s:.3f} s"
     console.print(f"  episode {receipt.episode_id!r}: {kept}")

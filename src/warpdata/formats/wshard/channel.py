@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,6 +37,21 @@ class ArrayRows:
     def rows(self, start: int, end: int) -> NDArray[Any]:
         """Rows [start, end) as a view."""
         return self.array[start:end]
+
+
+class WatchedRows:
+    """Rows of another source, with a call for every stretch that was read: how many bytes it had."""
+
+    def __init__(self, rows: RowSource, on_bytes: Callable[[int], None]) -> None:
+        self._rows = rows
+        self._on_bytes = on_bytes
+        self.spec = rows.spec
+        self.length = rows.length
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end)."""
+        self._on_bytes((end - start) * self.spec.row_bytes)
+        return self._rows.rows(start, end)
 
 
 class Channel:

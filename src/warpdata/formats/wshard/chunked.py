@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,6 +155,7 @@ def chunk_episode(
     steps: int,
     *,
     compression: CompressionChoice = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> ChunkList:
     """Cut an episode into chunks of at most `steps` steps and write them with their chunk list."""
     if steps <= 0:
@@ -164,5 +165,8 @@ def chunk_episode(
         folder, episode.id, steps, total_chunks=len(starts), compression=compression
     )
     for start in starts:
-        writer.write_chunk(slice_episode(episode, start, min(start + steps, episode.length)))
+        end = min(start + steps, episode.length)
+        writer.write_chunk(slice_episode(episode, start, end))
+        if progress is not None:
+            progress(end, episode.length)
     return writer.finalize_manifest()

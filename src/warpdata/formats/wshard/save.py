@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ def save_wshard(
     *,
     compat: str = "default",
     durable: bool = True,
+    progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Save an episode so that load_wshard gives it back equal; the file appears whole or not at all."""
     if compat not in ("default", "strict"):
@@ -52,7 +53,7 @@ def save_wshard(
     with commit_file(path, durable=durable) as out:
         if choose.is_raw:
             out.reserve(_expected_bytes(tensors))
-        writer = ShardWriter(out, names)
+        writer = ShardWriter(out, names, on_rows=_counted(tensors, progress))
         for name, value in meta.items():
             writer.add_bytes(name, dump_json(value), layout.CONTENT_JSON)
         for tensor in tensors:
@@ -66,6 +67,23 @@ def _expected_bytes(tensors: list[_Tensor]) -> int:
     """At least what a raw file takes: data, table, metadata, padding and piece checksums."""
     data = sum(each.rows.length * each.rows.spec.row_bytes for each in tensors)
     return data + data // 1024 + (1 << 20) if data > _RESERVE_FROM_BYTES else 0
+
+
+def _counted(
+    tensors: list[_Tensor], progress: Callable[[int, int], None] | None
+) -> Callable[[int], None] | None:
+    """Adds up what was read of the data and reports it as (done, total) bytes."""
+    if progress is None:
+        return None
+    total = sum(each.rows.length * each.rows.spec.row_bytes for each in tensors)
+    done = 0
+
+    def count(size_bytes: int) -> None:
+        nonlocal done
+        done += size_bytes
+        progress(min(done, total), total)
+
+    return count
 
 
 class _Chooser:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from warpdata.bytekit.seekable import encode_seekable
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import LimitExceededError
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import RowSource
+from warpdata.formats.wshard.channel import RowSource, WatchedRows
 from warpdata.formats.wshard.pieces import PieceChecksums, rows_per_piece
 from warpdata.formats.wshard.table import Block, data_offset_for, pack_table
 
@@ -63,8 +63,16 @@ class _Stored(NamedTuple):
 class ShardWriter:
     """Fills a new file with blocks; `finish` writes header and table once all sizes are known."""
 
-    def __init__(self, out: NewFile, names: Sequence[str], *, role: int = layout.ROLE_EPISODE) -> None:
+    def __init__(
+        self,
+        out: NewFile,
+        names: Sequence[str],
+        *,
+        role: int = layout.ROLE_EPISODE,
+        on_rows: Callable[[int], None] | None = None,
+    ) -> None:
         self._out = out
+        self._on_rows = on_rows
         self._role = role
         self._blocks: list[Block] = []
         self._pieces: dict[str, PieceChecksums] = {}
@@ -90,6 +98,7 @@ class ShardWriter:
         raw_size = rows.length * rows.spec.row_bytes
         if raw_size > layout.MAX_BLOCK_BYTES:
             raise LimitExceededError(f"{raw_size} bytes, a block may have 64 GiB", block=name)
+        rows = rows if self._on_rows is None else WatchedRows(rows, self._on_rows)
         offset = self._align()
         stored = self._compressed(rows, raw_size, _chosen(rows, raw_size, compression))
         if stored is None:
