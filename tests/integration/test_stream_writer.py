@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -334,6 +335,23 @@ def test_an_interpreter_that_exits_while_recording_does_not_hang(tmp_path: Path)
     )
     subprocess.run([sys.executable, "-c", code, tmp_path / "a.wshard"], check=True, timeout=60)
     assert wd.salvage(tmp_path / "a.wshard").steps_kept == 100
+
+
+def test_a_disk_that_cannot_sync_is_an_error_of_the_next_step(tmp_path: Path) -> None:
+    from warpdata.errors import StoreError
+
+    writer = record(tmp_path / "a.wshard", 3, durability="1ms")
+
+    def broken() -> None:
+        raise StoreError("cannot write (Input/output error)")
+
+    writer._journal.sync = broken
+    deadline = time.monotonic() + 20
+    with pytest.raises(StoreError, match="Input/output"):
+        while time.monotonic() < deadline:
+            writer.write_timestep(step(3))
+    writer.close()
+    assert wd.salvage(tmp_path / "a.wshard").steps_kept >= 3
 
 
 def test_a_recorder_that_died_at_once_leaves_nothing(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class JournalKeeper:
         self._wanted.set()
         journal.on_advance = self._wanted.set
         self.failure: StoreError | None = None
+        """Why syncing stopped, if it did: the recorder raises it with the next step."""
         self._threads = [threading.Thread(target=self._prepare, name="warp-journal-window", daemon=True)]
         if self._period_s is not None:
             self._threads.append(threading.Thread(target=self._sync, name="warp-journal-sync", daemon=True))

@@ -118,6 +118,8 @@ class WShardStreamWriter:
         """Record one step; when this returns, it survives the death of this process."""
         if self._state != "recording":
             raise self._not_recording()
+        if self._keeper.failure is not None:  # type: ignore[union-attr]
+            raise self._keeper.failure  # type: ignore[union-attr]
         for name, dtype, shape, slot in self._slots:
             value = values.get(name)
             if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
