@@ -1,7 +1,7 @@
 """Pages of a memory mapping: fault them in before they are needed, give them back after.
 
-`mmap.madvise` keeps the interpreter lock while it reads the disk, so the call goes through ctypes, which does not.
-Every function here is advice: where the system cannot follow it, nothing happens.
+`mmap.madvise` keeps the interpreter lock while it reads the disk, so the call goes through ctypes, which does
+not. Every function here is advice: where the system cannot follow it, nothing happens.
 """
 
 from __future__ import annotations

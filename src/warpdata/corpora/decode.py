@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from warpdata.bytekit.dtype import DType
 from warpdata.corpora.batch import Rows
 
-OUTPUT_DTYPES = {"float64": np.dtype(np.float64), "float32": np.dtype(np.float32)}
+OUTPUT_DTYPES: dict[str, np.dtype[Any]] = {"float64": np.dtype(np.float64), "float32": np.dtype(np.float32)}
 _PIECE_ROWS = 64
 
 
-def output_dtype(name: str, stored: DType) -> np.dtype[np.generic]:
+def output_dtype(name: str, stored: DType) -> np.dtype[Any]:
     """The numpy type for `float64`, `float32` or `stored` (as on disk)."""
     if name == "stored":
         return stored.dtype
@@ -21,7 +23,7 @@ def output_dtype(name: str, stored: DType) -> np.dtype[np.generic]:
     return found
 
 
-def raw_dtype(stored: DType) -> np.dtype[np.generic]:
+def raw_dtype(stored: DType) -> np.dtype[Any]:
     """What rows are held as before decoding: bf16 as its bits, so that numpy moves it at full speed."""
     return np.dtype("<u2") if stored.name == "bf16" else stored.dtype
 

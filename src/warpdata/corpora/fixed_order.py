@@ -1,4 +1,4 @@
-"""Read pieces in the fixed order, a bounded number of bytes ahead of the cursor, and copy rows out of them."""
+"""Read pieces in the fixed order, a bounded number of bytes ahead of the cursor, and copy rows out."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ class FixedOrderReader:
         self._group_rows = max(1, GROUP_BYTES // max(1, self._row_bytes))
         self._ahead: OrderedWorker[Rows] | None = None
         self._second: OrderedWorker[None] | None = None
+        self._skip = 0
         self.seek(0, 0)
 
     def seek(self, shard: int, row: int) -> None:

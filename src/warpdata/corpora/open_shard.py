@@ -1,4 +1,4 @@
-"""The shard a harvest is writing: rows in a partial file, each append acknowledged by a frame of its journal."""
+"""The shard a harvest is writing: rows in a partial file, each append acknowledged in its journal."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class OpenShard:
         os.pwrite(self._rows_fd, pack_header(0, self._width, self._dtype.name), 0)
 
     def recover(self, schema: Mapping[str, str]) -> Iterator[Rows]:
-        """Give the acknowledged rows of a killed harvest, append by append, and cut off everything after them."""
+        """The acknowledged rows of a killed harvest, append by append; everything after them is cut off."""
         with FileRangeReader(journal_path(self.folder, self.index)) as journal:
             for append in read_frames(journal, schema):
                 rows = self._acknowledged(append)

@@ -162,11 +162,11 @@ class DirectPieces:
         self._free: list[mmap.mmap] = []
         self._is_direct = hasattr(os, "O_DIRECT")
 
-    def is_near(self, piece: Piece) -> bool:
+    def is_near(self, piece: Piece) -> bool:  # noqa: ARG002
         """Never: every piece comes from the disk."""
         return False
 
-    def copy(self, piece: Piece, rows: Rows, start: int, out: Rows) -> None:
+    def copy(self, piece: Piece, rows: Rows, start: int, out: Rows) -> None:  # noqa: ARG002
         """Decode rows of the piece."""
         decode_rows(rows[start : start + len(out)], out, self._dtype)
 
@@ -270,11 +270,11 @@ class RangedPieces:
         self._retries = retries
         self._backoff_s = backoff_s
 
-    def is_near(self, piece: Piece) -> bool:
+    def is_near(self, piece: Piece) -> bool:  # noqa: ARG002
         """Never: a range may come from far away."""
         return False
 
-    def copy(self, piece: Piece, rows: Rows, start: int, out: Rows) -> None:
+    def copy(self, piece: Piece, rows: Rows, start: int, out: Rows) -> None:  # noqa: ARG002
         """Decode rows of the piece."""
         decode_rows(rows[start : start + len(out)], out, self._dtype)
 

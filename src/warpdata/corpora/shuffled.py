@@ -78,9 +78,9 @@ class ShuffleOptions:
 class ShuffledRows:
     """Batches of a shuffled corpus; the order depends on (seed, epoch, shape) and on nothing else.
 
-    Rank r of `world` ranks gets its share of every global batch of `batch_size` rows. Iterating goes on where the
-    state says, to the end of the epoch, and then stands at the beginning of the next. The keyword arguments are the
-    fields of ShuffleOptions.
+    Rank r of `world` ranks gets its share of every global batch of `batch_size` rows. Iterating goes on where
+    the state says, to the end of the epoch, and then stands at the beginning of the next. Keyword arguments
+    are the fields of ShuffleOptions.
     """
 
     def __init__(

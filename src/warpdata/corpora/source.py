@@ -1,4 +1,4 @@
-"""Rows of local shards in their fixed order: the reader the document describes, with memory that stays bounded."""
+"""Rows of local shards in their fixed order, with memory that stays bounded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SourceOptions:
     """How rows are read and what they come as."""
 
     dtype: str = "float64"
-    """`float64` as the document says, `float32`, or `stored`."""
+    """`float64`, `float32`, or `stored`."""
     copy: bool = True
     """False gives views of the mapping; the dtype must then be the stored one."""
     batch_rows: int = DEFAULT_BATCH_ROWS

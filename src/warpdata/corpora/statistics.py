@@ -12,7 +12,7 @@ from warpdata.errors import CorruptLayoutError
 
 
 class RowStatistics:
-    """Per-column mean and RMS, and the mean, RMS and largest norm of rows; rows that are not finite are counted apart."""
+    """Per-column mean and RMS, and norms of rows; rows that are not finite are only counted."""
 
     def __init__(self, width: int) -> None:
         self.n_rows = 0

@@ -1,4 +1,4 @@
-"""The same rows and ids from range readers: shards in an object store, in memory, or in files that may change."""
+"""The same rows and ids from range readers: shards in a store, in memory, or in files that may change."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from warpdata.ordering.fraction import Cascade, row_in_fraction
 
 
 class FractionRows:
-    """The rows of a source that are in a fraction, in the fixed order, in full batches; each pass begins anew."""
+    """The rows of a source that are in a fraction, in their fixed order; each pass begins anew."""
 
     def __init__(self, source: FixedOrderSource, fraction: float) -> None:
         self.source = source

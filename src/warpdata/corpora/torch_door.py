@@ -29,7 +29,7 @@ def torch_dataset(source: FixedOrderSource, options: ShuffleOptions) -> Any:
 
 
 @cache
-def _dataset_class() -> Any:
+def _dataset_class() -> Any:  # noqa: C901 - a class that exists only where torch does
     try:
         import torch
         from torch.utils.data import IterableDataset, get_worker_info
@@ -39,7 +39,8 @@ def _dataset_class() -> Any:
     class CorpusDataset(IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]
         """Batches of tensors in the order of the shuffle, whatever the number of workers.
 
-        Every iteration is the rest of one epoch: call `set_epoch` for the next, as with a distributed sampler.
+        Every iteration is the rest of one epoch: call `set_epoch` for the next, as with a distributed
+        sampler.
         """
 
         def __init__(self, source: FixedOrderSource, options: ShuffleOptions) -> None:

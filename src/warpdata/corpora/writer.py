@@ -58,7 +58,7 @@ class CorpusOptions:
 
 
 class CorpusWriter:
-    """Append rows to a corpus folder. What `append` returned for is there after a kill; `close` completes it."""
+    """Append rows to a corpus folder: an append that returned survives a kill; `close` completes it."""
 
     def __init__(self, folder: str | os.PathLike[str], width: int, **options: Any) -> None:
         chosen = CorpusOptions(**options)

@@ -49,7 +49,7 @@ class ShuffleShape:
 
 
 def choose_lanes(batch_size: int, window_blocks: int) -> int:
-    """The largest divisor of the global batch up to MAX_LANES that leaves every lane a block of the window."""
+    """The largest divisor of the global batch, up to MAX_LANES, that leaves every lane a block."""
     most = min(batch_size, window_blocks, MAX_LANES)
     return max(lanes for lanes in range(1, most + 1) if batch_size % lanes == 0)
 

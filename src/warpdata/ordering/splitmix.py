@@ -43,3 +43,15 @@ def keyed_permutation(count: int, key: int) -> I64:
     """The permutation of range(count) that sorts splitmix64(i XOR key); ties cannot occur."""
     marks = splitmix64(np.arange(count, dtype=np.uint64) ^ np.uint64(key))
     return np.argsort(marks, kind="stable")
+
+
+def random_ids(total: int, count: int, seed: int) -> I64:
+    """`count` different ids below `total` in a random order, or all of them where there are not more."""
+    if count >= total:
+        return keyed_permutation(total, stream_key(seed))
+    if 2 * count > total:
+        return keyed_permutation(total, stream_key(seed))[:count]
+    draws = splitmix64(np.arange(4 * count + 64, dtype=np.uint64) ^ np.uint64(stream_key(seed)))
+    ids = (draws % np.uint64(total)).astype(np.int64)
+    first = np.sort(np.unique(ids, return_index=True)[1])
+    return ids[first[:count]]

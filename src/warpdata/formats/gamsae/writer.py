@@ -43,7 +43,7 @@ def encode_rows(rows: npt.ArrayLike, dtype: DType) -> Rows:
 def encode_shard_bytes(rows: npt.ArrayLike, *, dtype: str = "f32") -> bytes:
     """A whole shard that holds the matrix `rows`, downcast to `dtype`."""
     matrix = encode_rows(rows, dtype_named(dtype))
-    return pack_header(*matrix.shape, dtype) + bytes(byte_view(matrix))
+    return pack_header(len(matrix), matrix.shape[1], dtype) + bytes(byte_view(matrix))
 
 
 class ShardWriter:
@@ -67,7 +67,7 @@ class ShardWriter:
         matrix = encode_rows(rows, self.dtype)
         if matrix.shape[1] != self.width:
             raise SchemaMismatchError(f"rows of width {matrix.shape[1]} in a shard of width {self.width}")
-        self._file.write(matrix)
+        self._file.write(byte_view(matrix))
         self.n_rows += len(matrix)
 
     def close(self) -> None:
