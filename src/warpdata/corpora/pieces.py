@@ -83,9 +83,7 @@ class MappedPieces:
     def load(self, piece: Piece) -> Rows:
         """Hand out a view; a file that was cut is an error, not a signal."""
         mapping, info = self._mapping(piece.shard), self._shards[piece.shard]
-        end, size = info.row_offset(piece.end), mapping.size()
-        if size < end:
-            raise now_truncated(info, end, size)
+        self._require(mapping, info, piece.end)
         return mapping.rows[piece.start : piece.end]
 
     def fetch(self, piece: Piece) -> Rows:
@@ -101,7 +99,15 @@ class MappedPieces:
             offset = info.row_offset(piece.start + start)
             read_exactly(self._mapping(piece.shard).fd, byte_view(out), offset, info)
         else:
+            self._require(self._mapping(piece.shard), info, piece.start + start + len(out))
             decode_rows(rows[start : start + len(out)], out, info.dtype)
+
+    @staticmethod
+    def _require(mapping: _Mapping, info: ShardInfo, end_row: int) -> None:
+        """Touching a page that was cut off would kill the process: look before every copy."""
+        end, size = info.row_offset(end_row), mapping.size()
+        if size < end:
+            raise now_truncated(info, end, size)
 
     def view(self, shard: int) -> Rows:
         """All rows of a shard as a view of its mapping."""

@@ -70,7 +70,7 @@ class CorpusWriter:
         path.mkdir(parents=True, exist_ok=True)
         lock = _locked(path)
         if any(path.glob("*" + layout.SHARD_SUFFIX)) or (path / layout.CORPUS_JSON).exists():
-            os.close(lock)
+            _unlock(path, lock)
             raise ConflictError(
                 "a corpus is here already", path=path, hint="Use CorpusWriter.reopen to append."
             )
@@ -101,7 +101,7 @@ class CorpusWriter:
             assert record is not None
             writer._start(path, lock, replace(record, is_complete=False), shard_bytes, sync_appends)
         except BaseException:
-            os.close(lock)
+            _unlock(path, lock)
             raise
         return writer
 
@@ -253,8 +253,7 @@ class CorpusWriter:
 
     def _unlock(self) -> None:
         self._is_open = False
-        (self.folder / LOCK_NAME).unlink(missing_ok=True)
-        os.close(self._lock)
+        _unlock(self.folder, self._lock)
 
     def __enter__(self) -> Self:
         return self
@@ -280,6 +279,11 @@ def _locked(folder: Path) -> int:
             hint="Wait for it, or choose another folder.",
         ) from None
     return fd
+
+
+def _unlock(folder: Path, lock: int) -> None:
+    (folder / LOCK_NAME).unlink(missing_ok=True)
+    os.close(lock)
 
 
 def _check_columns(columns: Mapping[str, str]) -> None:
