@@ -112,6 +112,16 @@ class RowSourceContract:
                 rows = np.concatenate([batch.rows for batch in source])
             np.testing.assert_array_equal(rows.astype(np.float64), np.repeat(values, 70, 0))
 
+    def test_any_bits_are_values(self, tmp_path: Path) -> None:
+        """Signalling NaNs included: reading warns about nothing and keeps the kind of every number."""
+        bits = np.array([[0x7F800001, 0xFF800001, 0x7F7FFFFF, 0x00000001, 0x80000000]] * 3, "<u4")
+        packed = encode_shard_bytes(np.zeros((3, WIDTH)))
+        (tmp_path / "a.shard").write_bytes(packed[:32] + bits.tobytes())
+        with self.open([tmp_path / "a.shard"]) as source:
+            rows = np.concatenate([batch.rows for batch in source])
+        assert np.isnan(rows[:, :2]).all()
+        assert rows[0, 2:4].tolist() == [float(np.finfo(np.float32).max), 2.0**-149]
+
     def test_survives_pickling(self, tmp_path: Path) -> None:
         paths = write_shards(tmp_path, [4, 3])
         with self.open(paths, dtype="float32") as source, pickle.loads(pickle.dumps(source)) as again:

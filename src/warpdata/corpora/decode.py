@@ -29,7 +29,12 @@ def raw_dtype(stored: DType) -> np.dtype[Any]:
 
 
 def decode_rows(raw: Rows, out: Rows, stored: DType) -> None:
-    """Fill `out` with the values of `raw`, which holds the bits of `stored` elements."""
+    """Fill `out` with the values of `raw`, which holds the bits of `stored` elements; any bits are values."""
+    with np.errstate(all="ignore"):
+        _decode(raw, out, stored)
+
+
+def _decode(raw: Rows, out: Rows, stored: DType) -> None:
     if stored.name != "bf16":
         np.copyto(out, raw, casting="unsafe")
     elif out.dtype == stored.dtype:

@@ -24,8 +24,9 @@ class RowStatistics:
 
     def update(self, rows: Rows) -> None:
         """Add rows of any float type."""
-        values = np.asarray(rows, np.float64)
-        squares = np.einsum("ij,ij->i", values, values)
+        with np.errstate(all="ignore"):  # rows that are not finite are what the next lines look for
+            values = np.asarray(rows, np.float64)
+            squares = np.einsum("ij,ij->i", values, values)
         finite = np.isfinite(squares)
         if not finite.all():
             self.nonfinite_rows += int(len(finite) - np.count_nonzero(finite))
