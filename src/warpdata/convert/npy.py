@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tokenize
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import IO, Any
@@ -12,6 +13,12 @@ import numpy as np
 from warpdata.convert.corpus_fill import ConvertOptions, batch_rows, fill_corpus
 from warpdata.corpora.batch import Rows
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, TruncatedError, UnsupportedDtypeError
+
+
+_HEADER_ERRORS = (
+    ValueError, EOFError, OSError, SyntaxError, TypeError, RecursionError, MemoryError, tokenize.TokenError,
+)  # fmt: skip
+"""What numpy raises over a header that is not one."""
 
 
 def npy_to_corpus(
@@ -42,7 +49,7 @@ def _header(file: IO[bytes], path: str | os.PathLike[str]) -> tuple[tuple[int, .
             np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         )
         shape, is_fortran, dtype = read(file)
-    except (ValueError, EOFError, OSError, SyntaxError, TypeError) as error:
+    except _HEADER_ERRORS as error:
         raise CorruptLayoutError(f"not a .npy file ({error})", path=path) from None
     return tuple(int(size) for size in shape), bool(is_fortran), dtype
 
