@@ -14,7 +14,6 @@ from warpdata.convert.corpus_fill import ConvertOptions, batch_rows, fill_corpus
 from warpdata.corpora.batch import Rows
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, TruncatedError, UnsupportedDtypeError
 
-
 _HEADER_ERRORS = (
     ValueError, EOFError, OSError, SyntaxError, TypeError, RecursionError, MemoryError, tokenize.TokenError,
 )  # fmt: skip
