@@ -40,7 +40,7 @@ def make_corpus(folder: Path, size: int, width: int) -> Path:
     """Shards of plain f32 rows as any program writes them: no corpus.json, two shards."""
     folder.mkdir()
     block = np.random.default_rng(0).standard_normal((BATCH, width)).astype(np.float32)
-    half = rows_for(size // 2, width)
+    half = max(BATCH, rows_for(size // 2, width))
     for name in ("a.shard", "b.shard"):
         with wd.ShardWriter(folder / name, width, durable=False) as writer:
             for _ in range(half // BATCH):
@@ -286,7 +286,7 @@ def one_width(folder: Path, width: int, size: int, rounds: int) -> dict[str, Any
                 "memmap astype(f8)": lambda: memmap_f64(corpus, width),
             },
             files,
-            rounds,
+            max(1, rounds // 4),
         ),
         payload,
     )
@@ -382,14 +382,14 @@ def bars(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 def run(folder: Path, *, quick: bool) -> dict[str, Any]:
     """Measure everything inside `folder`."""
-    size, rounds = (48 << 20, 2) if quick else (1 << 30, 5)
+    size, rounds = (24 << 20, 2) if quick else (256 << 20, 25)
     report: dict[str, Any] = {"is_quick": quick}
     for width in WIDTHS:
         place = folder / f"width-{width}"
         place.mkdir()
         report[f"width {width}"] = one_width(place, width, size, rounds)
         shutil.rmtree(place)
-    report["checked_first_pass"] = checked_reading(folder / "checked", size // 2, rounds)
+    report["checked_first_pass"] = checked_reading(folder / "checked", size, rounds)
     big = make_corpus(folder / "big", size if quick else 4 << 30, 2304)
     report["memory_mb"] = memory(big)
     warm_up(*shard_files(big))

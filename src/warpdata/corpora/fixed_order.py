@@ -13,13 +13,14 @@ import numpy as np
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.pieces import Piece, PieceReader
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.worker import OrderedWorker
+from warpdata.corpora.worker import OrderedWorker, SharedWork
 from warpdata.errors import ResidencyError
 
 PIECE_BYTES = 4 << 20
 GROUP_BYTES = 16 << 20
 SPLIT_BYTES = 4 << 20
-"""Copies of at least this many bytes are shared by two threads."""
+SHARE_BYTES = 1 << 20
+"""Copies of at least the first many bytes are shared by two threads, in parts of the second."""
 
 _CORES = os.cpu_count() or 1
 
@@ -61,7 +62,7 @@ class FixedOrderReader:
         self._row_bytes = shards.row_bytes
         self._group_rows = max(1, GROUP_BYTES // max(1, self._row_bytes))
         self._ahead: OrderedWorker[Rows] | None = None
-        self._second: OrderedWorker[None] | None = None
+        self._second: SharedWork | None = None
         self._skip = 0
         self.seek(0, 0)
 
@@ -182,18 +183,15 @@ class FixedOrderReader:
         return (piece.end - piece.start) * self._row_bytes
 
     def _copy(self, copies: list[Copy]) -> None:
-        """Decode into the output, the second half in another thread when there is enough to share."""
-        halves = split_copies(copies, self._row_bytes) if _CORES > 1 else None
-        if halves is None:
+        """Decode into the output, in two threads when there is enough to share."""
+        rows = sum(len(copy.out) for copy in copies)
+        if _CORES < 2 or rows * self._row_bytes < SPLIT_BYTES:
             self._copy_all(copies)
             return
         if self._second is None or not self._second.is_alive:
-            self._second = OrderedWorker("warpdata-copy")
-        self._second.submit(partial(self._copy_all, halves[1]))
-        try:
-            self._copy_all(halves[0])
-        finally:
-            self._second.take()
+            self._second = SharedWork("warpdata-copy")
+        step = max(1, SHARE_BYTES // max(1, self._row_bytes))
+        self._second.run(partial(self._copy_all, [part]) for part in cut_copies(copies, step))
 
     def _copy_all(self, copies: list[Copy]) -> None:
         for copy in copies:
@@ -212,22 +210,13 @@ class FixedOrderReader:
         self._pieces.close()
 
 
-def split_copies(copies: list[Copy], row_bytes: int) -> tuple[list[Copy], list[Copy]] | None:
-    """Two halves of about the same number of rows, or None when the work is too small to share."""
-    rows = sum(len(copy.out) for copy in copies)
-    if rows * row_bytes < SPLIT_BYTES or rows < 2:
-        return None
-    first: list[Copy] = []
-    second: list[Copy] = []
-    left = rows // 2
-    for copy in copies:
-        cut = min(left, len(copy.out))
-        if cut:
-            first.append(Copy(copy.held, copy.start, copy.out[:cut]))
-        if cut < len(copy.out):
-            second.append(Copy(copy.held, copy.start + cut, copy.out[cut:]))
-        left -= cut
-    return first, second
+def cut_copies(copies: list[Copy], step: int) -> list[Copy]:
+    """The same copies in parts of at most `step` rows."""
+    return [
+        Copy(copy.held, copy.start + start, copy.out[start : start + step])
+        for copy in copies
+        for start in range(0, len(copy.out), step)
+    ]
 
 
 def new_ids(first: int, count: int) -> Rows:

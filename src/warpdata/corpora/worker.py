@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -70,6 +71,69 @@ def _work(jobs: SimpleQueue[Callable[[], T] | None], results: SimpleQueue[T | _F
         except BaseException as error:  # noqa: BLE001 - it is raised again where the result is taken
             results.put(_Failure(error))
         del job
+
+
+class SharedWork:
+    """Small jobs that the caller and one thread take from two ends; the caller never waits for an idle thread."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[_Shared | None] = SimpleQueue()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=_share, args=(self._calls,), name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """False once closed, and in a forked child."""
+        return self._pid == os.getpid() and self._thread.is_alive()
+
+    def run(self, jobs: Iterable[Callable[[], None]]) -> None:
+        """Do all jobs, some of them in the thread if it gets to run; raises what a job raised."""
+        shared = _Shared(deque(jobs))
+        self._calls.put(shared)
+        try:
+            while (job := shared.next_job()) is not None:
+                job()
+        finally:
+            shared.jobs.clear()
+            with shared.busy:  # free unless the thread is in the middle of a job
+                pass
+        if shared.errors:
+            raise shared.errors[0]
+
+    def close(self) -> None:
+        """Stop the thread."""
+        if self.is_alive:
+            self._calls.put(None)
+            self._thread.join()
+
+
+class _Shared:
+    def __init__(self, jobs: deque[Callable[[], None]]) -> None:
+        self.jobs = jobs
+        self.busy = threading.Lock()
+        self.errors: list[BaseException] = []
+
+    def next_job(self) -> Callable[[], None] | None:
+        try:
+            return self.jobs.popleft()
+        except IndexError:
+            return None
+
+
+def _share(calls: SimpleQueue[_Shared | None]) -> None:
+    while (shared := calls.get()) is not None:
+        while shared.jobs:
+            with shared.busy:
+                try:
+                    job = shared.jobs.pop()
+                except IndexError:
+                    break
+                try:
+                    job()
+                except BaseException as error:  # noqa: BLE001 - the caller raises it
+                    shared.errors.append(error)
+        del shared
 
 
 def map_in_threads(job: Callable[[A], T], items: Sequence[A], threads: int) -> list[T]:

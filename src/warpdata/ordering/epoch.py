@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,10 +28,11 @@ class Run:
     n_rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """A piece of a batch: rows [start, end) of one window, and where in the batch they go."""
 
+    need: int
+    """The lane position at which the window begins: segments sort in the order windows are needed."""
     lane: int
     window: int
     start: int
@@ -48,6 +50,7 @@ class EpochOrder:
         self.epoch = epoch
         self.total_rows = shape.total_rows
         self._bounds: dict[int, I64] = {}
+        self._current: dict[int, tuple[int, int, int]] = {}
 
     @cached_property
     def _blocks(self) -> tuple[I64, I64]:
@@ -117,26 +120,28 @@ class EpochOrder:
             out += stop - begin
             if out >= high - low:
                 break
-        found.sort(key=self._need)
+        found.sort()
         return found
 
     def _lane_segments(self, lane: int, span: tuple[int, int], out: tuple[int, int]) -> Iterator[Segment]:
         """The part of lane positions `span` that lands in rows [0, limit) of the batch, cut at windows."""
         first, limit = out
-        begin, stop = max(span[0], span[0] - first), min(span[1], span[0] - first + limit)
-        bounds = self.window_bounds(lane)
-        window = int(np.searchsorted(bounds, begin, "right")) - 1
+        shift = first - span[0]
+        begin, stop = max(span[0], -shift), min(span[1], limit - shift)
         while begin < stop:
-            base, edge = int(bounds[window]), int(bounds[window + 1])
+            window, base, edge = self._window_at(lane, begin)
             until = min(stop, edge)
-            if until > begin:
-                yield Segment(
-                    lane, window, begin - base, until - base, first + begin - span[0], span[1] >= edge
-                )
-            begin, window = until, window + 1
+            yield Segment(base, lane, window, begin - base, until - base, begin + shift, span[1] >= edge)
+            begin = until
 
-    def _need(self, segment: Segment) -> tuple[int, int]:
-        return int(self.window_bounds(segment.lane)[segment.window]), segment.lane
+    def _window_at(self, lane: int, position: int) -> tuple[int, int, int]:
+        """Number, begin and end of the window that holds a lane position; the last answer is remembered."""
+        found = self._current.get(lane)
+        if found is None or not found[1] <= position < found[2]:
+            bounds = self.window_bounds(lane)
+            window = int(np.searchsorted(bounds, position, "right")) - 1
+            found = self._current[lane] = (window, int(bounds[window]), int(bounds[window + 1]))
+        return found
 
     def row_ids(self, start: int, end: int, low: int = 0, high: int | None = None) -> I64:
         """The ids of rows [low, high) of the batch of positions [start, end), without reading anything."""
