@@ -14,8 +14,10 @@ from warpdata.bytekit.pages import available_bytes
 from warpdata.corpora import shards as shard_sets
 from warpdata.corpora.batch import RowBatch, RowIds, Rows
 from warpdata.corpora.decode import output_dtype
+from warpdata.corpora.direct import DirectPieces
 from warpdata.corpora.fixed_order import FixedOrderReader, new_ids
-from warpdata.corpora.pieces import CheckedPieces, DirectPieces, MappedPieces, PieceReader
+from warpdata.corpora.mapped import MappedPieces
+from warpdata.corpora.pieces import CheckedPieces, PieceReader
 from warpdata.corpora.runs import CheckedRuns, CopiedRuns, FileRuns, RunReader
 from warpdata.corpora.shards import ShardSet
 from warpdata.corpora.shuffled import ShuffleOptions

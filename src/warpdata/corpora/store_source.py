@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
-from warpdata.corpora.pieces import RangedPieces, read_with_retries
+from warpdata.corpora.ranged import RangedPieces, read_with_retries
 from warpdata.corpora.runs import CopiedRuns, RunReader
 from warpdata.corpora.shards import ShardSet, join_shards
 from warpdata.corpora.source import FixedOrderSource, SourceOptions
