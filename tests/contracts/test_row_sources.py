@@ -152,3 +152,24 @@ def test_threads_stop_with_their_source(tmp_path: Path) -> None:
     del source
     gc.collect()
     assert not set(threading.enumerate()) - before
+
+
+def test_a_store_checks_rows_against_corpus_json(tmp_path: Path) -> None:
+    from warpdata.corpora.writer import CorpusWriter
+    from warpdata.errors import ChecksumError, CorruptLayoutError
+
+    with CorpusWriter(tmp_path / "c", WIDTH, shard_bytes=2000) as writer:
+        for first in range(0, 300, 100):
+            writer.append(rows_of(first, 100))
+    paths = sorted((tmp_path / "c").glob("*.shard"))
+    record = FileRangeReader(tmp_path / "c" / "corpus.json")
+    with StoreShardSource.open_dir(tmp_path / "c") as source:
+        assert source.shards.run_crcs is not None
+        np.testing.assert_array_equal(np.concatenate([b.rows for b in source]), rows_of(0, 300))
+    data = [bytearray(path.read_bytes()) for path in paths]
+    data[1][-3] ^= 8
+    readers = [BytesRangeReader(bytes(each)) for each in data]
+    with StoreShardSource.open(readers, corpus=record) as source, pytest.raises(ChecksumError):
+        list(source)
+    with pytest.raises(CorruptLayoutError, match="lists 3 shards, 2 were given"):
+        StoreShardSource.open(readers[:2], corpus=record)

@@ -114,10 +114,15 @@ def open_folder(folder: Path_) -> ShardSet:
         return replace(open_paths(paths), folder=os.fspath(folder))
     _check_names(record, paths, os.fspath(folder))
     infos = [open_shard_info(Path(folder) / shard.name) for shard in record.shards]
+    return join_recorded(record, infos, os.fspath(folder))
+
+
+def join_recorded(record: CorpusRecord, infos: Sequence[ShardInfo], folder: str | None = None) -> ShardSet:
+    """Shards that corpus.json lists, checked against it, with its checksums."""
     _check_record(record, infos)
     return join_shards(
         infos, run_crcs=tuple(shard.run_crcs for shard in record.shards), run_rows=record.run_rows,
-        record=record, folder=os.fspath(folder),
+        record=record, folder=folder,
     )  # fmt: skip
 
 
@@ -152,6 +157,8 @@ def _check_names(record: CorpusRecord, paths: Sequence[Path], folder: str) -> No
 
 
 def _check_record(record: CorpusRecord, infos: Sequence[ShardInfo]) -> None:
+    if len(record.shards) != len(infos):
+        raise CorruptLayoutError(f"corpus.json lists {len(record.shards)} shards, {len(infos)} were given")
     for shard, info in zip(record.shards, infos, strict=True):
         found = (info.n_rows, info.width, info.dtype.name, info.file_bytes)
         if found != (shard.n_rows, record.width, record.dtype, shard.file_bytes):
