@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ PIECE_BYTES = 4 << 20
 GROUP_BYTES = 16 << 20
 SPLIT_BYTES = 4 << 20
 SHARE_BYTES = 1 << 20
-PACE_CALLS = 16
-"""Copies of at least the first many bytes are shared by two threads, in parts of the second."""
+LOAD_GROUPS = 64
+"""Copies of at least the first many bytes are shared by two threads, in parts of the second, unless the machine
+is busy with other work: then a second thread only makes the first one wait. That is looked at now and then."""
 
 _CORES = os.cpu_count() or 1
 
@@ -53,27 +53,6 @@ class Copy:
     out: Rows
 
 
-class Pace:
-    """Whether sharing copies pays: it does on an idle machine and costs on a busy one, so both are measured."""
-
-    def __init__(self) -> None:
-        self._costs: dict[bool, float] = {}
-        self._calls = 0
-
-    def shares(self) -> bool:
-        """The cheaper way lately; the other one is tried now and then."""
-        self._calls += 1
-        if len(self._costs) < 2:
-            return True not in self._costs
-        better = self._costs[True] < self._costs[False]
-        return better if self._calls % PACE_CALLS else not better
-
-    def note(self, was_shared: bool, cost: float) -> None:
-        """What a byte cost this time."""
-        old = self._costs.get(was_shared, cost)
-        self._costs[was_shared] = 0.6 * old + 0.4 * cost
-
-
 class FixedOrderReader:
     """The rows of a corpus one after the other; memory stays within a few windows."""
 
@@ -86,7 +65,8 @@ class FixedOrderReader:
         self._group_rows = max(1, GROUP_BYTES // max(1, self._row_bytes))
         self._ahead: OrderedWorker[Rows] | None = None
         self._second: SharedWork | None = None
-        self._pace = Pace()
+        self._is_idle = True
+        self._groups = 0
         self._skip = 0
         self.seek(0, 0)
 
@@ -212,13 +192,13 @@ class FixedOrderReader:
         if _CORES < 2 or size < SPLIT_BYTES:
             self._copy_all(copies)
             return
-        share = self._pace.shares()
-        start = time.perf_counter()
-        if share:
+        if not self._groups % LOAD_GROUPS:
+            self._is_idle = os.getloadavg()[0] < _CORES + 0.5
+        self._groups += 1
+        if self._is_idle:
             self._copy_shared(copies)
         else:
             self._copy_all(copies)
-        self._pace.note(share, (time.perf_counter() - start) / size)
 
     def _copy_shared(self, copies: list[Copy]) -> None:
         if self._second is None or not self._second.is_alive:

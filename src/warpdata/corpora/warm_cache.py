@@ -97,10 +97,14 @@ class RowWarmCache:
         self._fd = -1
         with map_os_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        if (self.folder / layout.CHECKPOINT_NAME).is_file():
-            self._resume()
-        else:
-            self._new_log(0)
+        try:
+            if (self.folder / layout.CHECKPOINT_NAME).is_file():
+                self._resume()
+            else:
+                self._new_log(0)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def total_rows(self) -> int:
@@ -168,6 +172,10 @@ class RowWarmCache:
         if error is None and self._fd >= 0:
             self.checkpoint()
         self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
 
     def _resume(self) -> None:
         saved = load_checkpoint(self.folder / layout.CHECKPOINT_NAME, self._model)
