@@ -9,10 +9,21 @@ from warpdata._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from warpdata._api import open_episode as open_episode
+    from warpdata.corpora.batch import RowBatch as RowBatch
+    from warpdata.corpora.shuffled import ShuffledRows as ShuffledRows
+    from warpdata.corpora.side_table import SideTable as SideTable
+    from warpdata.corpora.source import MmapShardSource as MmapShardSource
+    from warpdata.corpora.store_source import StoreShardSource as StoreShardSource
+    from warpdata.corpora.subsample import FractionRows as FractionRows
+    from warpdata.corpora.warm_cache import RowWarmCache as RowWarmCache
+    from warpdata.corpora.warm_cache import WarmRows as WarmRows
+    from warpdata.corpora.writer import CorpusWriter as CorpusWriter
     from warpdata.episodes.receipt import LossReceipt as LossReceipt
     from warpdata.episodes.salvage import salvage as salvage
     from warpdata.episodes.stream_writer import WShardStreamWriter as WShardStreamWriter
     from warpdata.errors import WarpError as WarpError
+    from warpdata.formats.gamsae.writer import ShardWriter as ShardWriter
+    from warpdata.formats.gamsae.writer import encode_shard_bytes as encode_shard_bytes
     from warpdata.formats.wshard.channel import Channel as Channel
     from warpdata.formats.wshard.chunked import ChunkedEpisodeReader as ChunkedEpisodeReader
     from warpdata.formats.wshard.chunked import ChunkedEpisodeWriter as ChunkedEpisodeWriter
@@ -30,8 +41,23 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.save import save_wshard as save_wshard
     from warpdata.formats.wshard.schema import Timebase as Timebase
     from warpdata.formats.wshard.writer import Compression as Compression
+    from warpdata.ordering.fraction import Cascade as Cascade
+    from warpdata.ordering.fraction import row_in_fraction as row_in_fraction
 
 _HOMES: dict[str, str] = {
+    "CorpusWriter": "warpdata.corpora.writer",
+    "MmapShardSource": "warpdata.corpora.source",
+    "StoreShardSource": "warpdata.corpora.store_source",
+    "ShuffledRows": "warpdata.corpora.shuffled",
+    "RowBatch": "warpdata.corpora.batch",
+    "RowWarmCache": "warpdata.corpora.warm_cache",
+    "WarmRows": "warpdata.corpora.warm_cache",
+    "FractionRows": "warpdata.corpora.subsample",
+    "SideTable": "warpdata.corpora.side_table",
+    "Cascade": "warpdata.ordering.fraction",
+    "row_in_fraction": "warpdata.ordering.fraction",
+    "ShardWriter": "warpdata.formats.gamsae.writer",
+    "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     "Channel": "warpdata.formats.wshard.channel",
     "ChunkList": "warpdata.formats.wshard.chunks",
     "ChunkedEpisodeReader": "warpdata.formats.wshard.chunked",
