@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,6 +40,7 @@ def numeric_kind(shape: tuple[int, ...]) -> Kind:
 
 def as_kind(name: str) -> Kind:
     """A kind by name, or ValueError."""
-    if name not in KINDS:
-        raise ValueError(f"unknown kind {name!r}; use one of {', '.join(KINDS)}")
-    return cast(Kind, name)
+    for kind in KINDS:
+        if kind == name:
+            return kind
+    raise ValueError(f"unknown kind {name!r}; use one of {', '.join(KINDS)}")
