@@ -172,3 +172,39 @@ def _meta_of(values: NDArray[Any]) -> SignalMeta:
         kind: Kind = "bytes" if len(values) and isinstance(values[0], bytes) else "text"
         return SignalMeta(OBJECT, (), kind)
     return SignalMeta(values.dtype, values.shape[1:], numeric_kind(values.shape[1:]))
+
+
+class ShiftedSignal(Signal):
+    """A signal moved in time by a constant."""
+
+    __slots__ = ("_base", "_shift")
+
+    def __init__(self, base: Signal, shift_ns: int) -> None:
+        self._base = base
+        self._shift = shift_ns
+
+    @property
+    def meta(self) -> SignalMeta:
+        """Element type, shape and kind."""
+        return self._base.meta
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+    def _ts_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._base._ts_at(indices) + self._shift
+
+    def _edge(self, index: int) -> int:
+        return self._base._edge(index) + self._shift
+
+    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        return self._base._values_at(indices)
+
+    def _values_in(self, rows: range) -> NDArray[Any]:
+        return self._base._values_in(rows)
+
+    def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._base._search_ts(times - self._shift)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ShiftedSignal, (self._base, self._shift))

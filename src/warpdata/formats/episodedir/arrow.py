@@ -46,7 +46,7 @@ def _value_type(description: Mapping[str, Any]) -> Any:
 class TableWriter:
     """A parquet file that grows by row groups."""
 
-    def __init__(self, path: str, schema: Any, description: Mapping[str, Any]) -> None:
+    def __init__(self, path: Any, schema: Any, description: Mapping[str, Any]) -> None:
         self._schema = schema
         self._description = description
         self._writer = pq.ParquetWriter(

@@ -1,4 +1,4 @@
-"""Decoded frames by number, from any bytes: planned by keyframe, no group of frames decoded twice per batch."""
+"""Decoded frames by number, from any bytes: planned by keyframe, no group decoded twice per batch."""
 
 from __future__ import annotations
 

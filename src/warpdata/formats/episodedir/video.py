@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -30,6 +31,8 @@ class VideoEncoder:
         self._codec = choose_codec(shape, options)
         self._next = first_frame
         self._tick = Fraction(1, options.fps)
+        self.keyframes: deque[bool] = deque()
+        """Whether each packet given to the sink begins a group, in order; the owner takes them out."""
         self._pad = (shape.height % 2, shape.width % 2) if self._chroma_is_halved else (0, 0)
         library = _av()
         container_options = {"flush_packets": "1"}
@@ -95,6 +98,7 @@ class VideoEncoder:
         began = False
         for packet in packets:
             began = began or packet.is_keyframe
+            self.keyframes.append(packet.is_keyframe)
             self._container.mux(packet)
         return began
 
