@@ -15,12 +15,13 @@ Job = Callable[[], None]
 class Background:
     """Runs jobs in order; a caller that is faster than the thread waits, and the wait is counted."""
 
-    def __init__(self, name: str, limit: int) -> None:
+    def __init__(self, name: str, limit: int, *, delay_s: float = 0.0) -> None:
         self.failure: BaseException | None = None
         self.blocked_ns = 0
         self._limit = limit
+        self._delay_s = delay_s
         self._weight = 0
-        self._jobs: deque[tuple[Job, int]] = deque()
+        self._jobs: deque[tuple[Job, int, float]] = deque()
         self._change = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -34,7 +35,7 @@ class Background:
             self.check()
             if self._closing:
                 raise WriterClosedError("the writer is closed")
-            self._jobs.append((job, weight))
+            self._jobs.append((job, weight, time.monotonic()))
             self._weight += weight
             self._change.notify_all()
 
@@ -76,14 +77,20 @@ class Background:
             self._change.wait()
         self.blocked_ns += time.monotonic_ns() - start
 
+    def _is_due(self) -> bool:
+        """Whether to act now: a burst is left alone until it is over or the queue is half full."""
+        if self._closing or not self._jobs:
+            return self._closing
+        return self._weight * 2 >= self._limit or time.monotonic() - self._jobs[0][2] >= self._delay_s
+
     def _run(self) -> None:
         while True:
             with self._change:
-                while not self._jobs and not self._closing:
-                    self._change.wait()
+                while not self._is_due():
+                    self._change.wait(self._delay_s if self._jobs else None)
                 if not self._jobs:
                     return
-                job, weight = self._jobs.popleft()
+                job, weight, _ = self._jobs.popleft()
             try:
                 if self.failure is None:
                     job()

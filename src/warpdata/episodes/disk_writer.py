@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Lane = NumberLane | EventLane | CameraLane
 
 _SPOOL_BLOCKS = 64
+_SPOOL_DELAY_S = 0.5
 _WRITER = "warpdata.episodes.disk_writer.DiskEpisodeWriter"
 
 
@@ -76,7 +77,7 @@ class DiskEpisodeWriter(EpisodeWriter):
             write_meta(self.path, self._meta)
             self._shelf = Shelf(self._work, {"episode": {"meta": self._meta}}, self._durability)
             fsync_folder(self.path)
-        self._spooler = Background("warp-spool", _SPOOL_BLOCKS)
+        self._spooler = Background("warp-spool", _SPOOL_BLOCKS, delay_s=_SPOOL_DELAY_S)
 
     @property
     def uid(self) -> str:

@@ -147,7 +147,9 @@ class FrameRing:
         self._stream = stream
         self._descriptor = {**descriptor, "kind": FRAMES_KIND, "stream": stream}
         self._frame_bytes = frame_bytes
-        self._durability = durability
+        # Raw frames are not synced by the clock: their encoded fragments are, and most raw frames never reach
+        # the disk at all. Syncing would also make every page of the window fault again when it is filled.
+        self._durability = durability if durability.every_step else Durability()
         self._size = max(SEGMENT_BYTES, SEGMENT_FRAMES * frame_bytes)
         self._made = 0
         self._segments: deque[Segment] = deque()

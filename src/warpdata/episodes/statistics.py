@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ class ClockStatistics:
     count: int = 0
     first_ts: int | None = None
     last_ts: int | None = None
-    _steps: list[NDArray[np.int64]] = field(default_factory=list)
     _sketch: Sketch = field(default_factory=lambda: Sketch(1))
     _longest: int = 0
     _longest_at: int = 0
@@ -143,44 +143,63 @@ class Sketch:
     """Counts of values in buckets that grow by a constant factor: any quantile within 2 % of its value."""
 
     def __init__(self, channels: int) -> None:
-        self._buckets: list[dict[int, int]] = [{} for _ in range(channels)]
+        self._channels = channels
+        self._keys = np.empty(0, np.int64)
+        self._counts = np.empty(0, np.int64)
+        self._new: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
 
     def add(self, values: NDArray[np.float64]) -> None:
         """Count a batch of shape [records, channels]; what is not finite is left out."""
-        keys = _bucket_of(values)
-        for channel, buckets in enumerate(self._buckets):
-            column = keys[:, channel][np.isfinite(values[:, channel])]
-            for key, count in zip(*(a.tolist() for a in np.unique(column, return_counts=True)), strict=True):
-                buckets[key] = buckets.get(key, 0) + count
+        keys = _bucket_of(values) + np.arange(self._channels) * _CHANNEL_STRIDE
+        self._new.append(np.unique(keys[np.isfinite(values)], return_counts=True))
+        if len(self._new) >= _COMPACT_AFTER:
+            self._compact()
 
     def merge(self, other: Sketch) -> None:
         """Add the counts of another sketch: exact."""
-        for mine, theirs in zip(self._buckets, other._buckets, strict=True):
-            for key, count in theirs.items():
-                mine[key] = mine.get(key, 0) + count
+        self._new += [(other._keys, other._counts), *other._new]
+        self._compact()
 
     def counts(self) -> NDArray[np.int64]:
         """How many values each channel has."""
-        return np.array([sum(buckets.values()) for buckets in self._buckets], np.int64)
+        return np.array([counts.sum() for _, counts in self._by_channel()], np.int64)
 
     def quantiles(self, wanted: list[float]) -> NDArray[np.float64]:
         """[quantile, channel]; zero where there are no values."""
-        out = np.zeros((len(wanted), len(self._buckets)))
-        for channel, buckets in enumerate(self._buckets):
-            if not buckets:
-                continue
-            keys = np.array(sorted(buckets), np.int64)
-            ranks = np.cumsum([buckets[int(key)] for key in keys])
-            targets = np.maximum(1, np.ceil(np.array(wanted) * ranks[-1]))
-            out[:, channel] = _value_of(keys[ranks.searchsorted(targets)])
+        out = np.zeros((len(wanted), self._channels))
+        for channel, (keys, counts) in enumerate(self._by_channel()):
+            if len(keys):
+                ranks = np.cumsum(counts)
+                targets = np.maximum(1, np.ceil(np.array(wanted) * ranks[-1]))
+                out[:, channel] = _value_of(keys[ranks.searchsorted(targets)])
         return out
 
-    def count_above(self, limit: float, channel: int = 0) -> int:
-        """How many values lie in buckets above `limit`."""
-        edge = int(_bucket_of(np.array([[limit]]))[0, 0])
-        return sum(count for key, count in self._buckets[channel].items() if key > edge)
+    def count_above(self, limit: float) -> int:
+        """How many values of the first channel lie in buckets above `limit`."""
+        keys, counts = self._by_channel()[0]
+        return int(counts[keys > int(_bucket_of(np.array([[limit]]))[0, 0])].sum())
+
+    def _by_channel(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        self._compact()
+        middle = np.arange(self._channels) * _CHANNEL_STRIDE
+        edges = self._keys.searchsorted([*(middle - _CHANNEL_STRIDE // 2), middle[-1] + _CHANNEL_STRIDE // 2])
+        return [
+            (self._keys[low:high] - middle[channel], self._counts[low:high])
+            for channel, (low, high) in enumerate(pairwise(edges.tolist()))
+        ]
+
+    def _compact(self) -> None:
+        if self._new:
+            keys = np.concatenate([self._keys, *(new[0] for new in self._new)])
+            counts = np.concatenate([self._counts, *(new[1] for new in self._new)])
+            self._keys, place = np.unique(keys, return_inverse=True)
+            self._counts = np.zeros(len(self._keys), np.int64)
+            np.add.at(self._counts, place, counts)
+            self._new = []
 
 
+_CHANNEL_STRIDE = 1 << 23
+_COMPACT_AFTER = 16
 _ZERO_OFFSET = 1 << 20
 
 
