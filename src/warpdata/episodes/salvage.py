@@ -11,6 +11,7 @@ import numpy as np
 
 from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
 from warpdata.episodes.receipt import LossReceipt
+from warpdata.episodes.salvage_folder import salvage_episode
 from warpdata.episodes.step_journal import KIND, Run, step_episode
 from warpdata.episodes.stream_writer import owner_of
 from warpdata.errors import (
@@ -41,7 +42,9 @@ def salvage(
     channels: Sequence[Mapping[str, Any]] | None = None,
     flush_interval: int = 64,
 ) -> LossReceipt:
-    """Finish an interrupted recording, given its final path or its `.partial`; returns the loss receipt."""
+    """Finish an interrupted recording: a `.partial`, its final path, or an episode directory."""
+    if os.path.isdir(path) and output is None:
+        return salvage_episode(path)
     source = _find(os.fspath(path))
     target = os.fspath(output) if output is not None else source.removesuffix(PARTIAL)
     with FileRangeReader(source) as reader:

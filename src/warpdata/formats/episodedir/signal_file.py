@@ -99,6 +99,11 @@ def read_signal(path: str, expected: FileSum | None = None) -> tuple[NDArray[np.
     data = read_bytes(path, max_bytes=_MAX_FILE_BYTES)
     if expected is not None:
         expected.check(data, path)
+    return parse_signal(data, path)[1:]
+
+
+def parse_signal(data: bytes, path: str) -> tuple[Description, NDArray[np.int64], NDArray[Any]]:
+    """Description, timestamps and values from the bytes of a signal file."""
     footer = arrow.Footer(data, path)
     description = _description(footer)
     column = footer.time_column(layout.TIME_COLUMN)
@@ -110,7 +115,7 @@ def read_signal(path: str, expected: FileSum | None = None) -> tuple[NDArray[np.
     else:
         values = arrow.values_of(found[layout.VALUE_COLUMN], description.dtype, description.shape, path)
     stamps.flags.writeable = values.flags.writeable = False
-    return stamps, values
+    return description, stamps, values
 
 
 def check_clock(stamps: NDArray[np.int64], path: str) -> None:
