@@ -19,7 +19,7 @@ from warpdata.episodes.lanes import Spool
 from warpdata.episodes.listing import episode_path, list_episodes
 from warpdata.episodes.receipt import LossReceipt
 from warpdata.episodes.statistics import ClockStatistics
-from warpdata.episodes.unfinished import Found, OpenJournal, marks_of, open_recording
+from warpdata.episodes.unfinished import Found, OpenJournal, is_blank, marks_of, open_recording
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, JournalInUseError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_meta
@@ -54,7 +54,7 @@ def salvage_episode(path: str | os.PathLike[str]) -> LossReceipt:
             "the episode is being recorded", path=folder, hint="Stop the recorder first, then salvage."
         )
     work = folder / layout.RECORDING_FOLDER
-    if not (work / SIGNALS_JOURNAL).exists():
+    if is_blank(work / SIGNALS_JOURNAL):
         return _without_journal(folder, work)
     return _Salvage(open_recording(folder)).run()
 

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
+from warpdata.formats.wshard.chunks import ChunkList
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.timeline.episode import Episode
@@ -27,8 +29,11 @@ _DENSE = 4
 class ChannelSignal(ClockedSignal):
     """A channel of a shard, or of its chunks, as a signal; reads only the rows it is asked for."""
 
-    def __init__(self, episode: WShardEpisode, channel: Channel, name: str) -> None:
+    def __init__(
+        self, episode: WShardEpisode, channel: Channel, name: str, chunks: ChunkList | None = None
+    ) -> None:
         self._episode = episode
+        self._chunks = chunks
         self._channel = channel
         self._name = name
         self._ts: NDArray[np.int64] | None = None
@@ -76,6 +81,8 @@ class ChannelSignal(ClockedSignal):
         return frozen(np.stack(rows).astype(self._channel.dtype.dtype, copy=False))
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._chunks is not None:
+            return (_signal_of_chunks, (self._chunks, self._name))
         return (ChannelSignal, (self._episode, self._channel, self._name))
 
 
@@ -86,13 +93,15 @@ class ShardEpisode(Episode):
         self,
         tensors: WShardEpisode,
         *,
+        chunks: ChunkList | None = None,
         static: Mapping[str, Any] | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> None:
         self.tensors = tensors
+        self._chunks = chunks
         stated = {"id": tensors.id, "env_id": tensors.env_id, "length": tensors.length, **tensors.about}
         super().__init__(
-            ChannelSignals(tensors),
+            ChannelSignals(tensors, chunks),
             dict(tensors.metadata) if static is None else static,
             stated if meta is None else meta,
         )
@@ -114,7 +123,14 @@ class ShardEpisode(Episode):
 
     __hash__ = None  # type: ignore[assignment]
 
+    @classmethod
+    def of_chunks(cls, chunks: ChunkList) -> ShardEpisode:
+        """A chunked episode as one."""
+        return cls(ChunkedEpisodeReader(chunks).episode(), chunks=chunks)
+
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._chunks is not None:
+            return (ShardEpisode.of_chunks, (self._chunks,))
         return (ShardEpisode, (self.tensors,))
 
     def __repr__(self) -> str:
@@ -124,14 +140,15 @@ class ShardEpisode(Episode):
 class ChannelSignals(Mapping[str, Signal]):
     """Names in time: observations bare, everything else under its lane, rewards and flags by their own."""
 
-    def __init__(self, tensors: WShardEpisode) -> None:
+    def __init__(self, tensors: WShardEpisode, chunks: ChunkList | None = None) -> None:
         self._tensors = tensors
+        self._chunks = chunks
         self._made: dict[str, Signal] = {}
         self._channels = dict(_named_channels(tensors))
 
     def __getitem__(self, name: str) -> Signal:
         if name not in self._made:
-            self._made[name] = ChannelSignal(self._tensors, self._channels[name], name)
+            self._made[name] = ChannelSignal(self._tensors, self._channels[name], name, self._chunks)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -151,6 +168,10 @@ def _named_channels(tensors: WShardEpisode) -> Iterator[tuple[str, Channel]]:
     ):  # fmt: skip
         if flag is not None:
             yield name, flag
+
+
+def _signal_of_chunks(chunks: ChunkList, name: str) -> Signal:
+    return ShardEpisode.of_chunks(chunks).signals[name]
 
 
 WShardEpisode.timeline_view = ShardEpisode

@@ -13,6 +13,7 @@ from warpdata.episodes.journals import CONTROL_STREAM, KIND, SIGNALS_JOURNAL
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.frame_index import read_marks
+from warpdata.formats.journal.layout import HEADER_BYTES
 from warpdata.formats.journal.reader import Damage, JournalReader, Records, is_live
 
 
@@ -52,8 +53,8 @@ class Unfinished:
 def unfinished_at(folder: Path) -> Unfinished:
     """What an unfinished episode directory holds."""
     journal = folder / layout.RECORDING_FOLDER / SIGNALS_JOURNAL
-    if not journal.exists():
-        return Unfinished(folder, False, {}, {})
+    if is_blank(journal):
+        return Unfinished(folder, journal.exists() and is_live(journal), {}, {})
     live = is_live(journal)
     try:
         found = open_recording(folder)
@@ -73,7 +74,7 @@ def open_recording(folder: Path) -> Found:
     found = Found(folder, dict(meta), journals=[main])
     _read_control(main, found)
     for path in sorted(work.glob("*.journal")):
-        if path.name != SIGNALS_JOURNAL:
+        if path.name != SIGNALS_JOURNAL and not is_blank(path):
             try:
                 found.journals.append(_open(path))
             except FormatError as error:
@@ -106,6 +107,16 @@ def marks_of(found: Found, stream: int) -> list[layout.FrameMark]:
         if video.exists():
             return read_marks(str(work / f"{stream}.marks"), video.stat().st_size)
     return []
+
+
+def is_blank(journal: Path) -> bool:
+    """Whether a recorder died before a journal had its first bytes: nothing was acknowledged in it."""
+    try:
+        with open(journal, "rb") as file:
+            head = file.read(HEADER_BYTES)
+    except FileNotFoundError:
+        return True
+    return len(head) < HEADER_BYTES or not head.strip(b"\0")
 
 
 def _open(path: Path) -> OpenJournal:

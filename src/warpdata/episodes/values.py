@@ -31,10 +31,10 @@ class Hints:
 
 def describe(data: Any, hints: Hints) -> Description:
     """What a first value makes of its signal; a value that cannot be stored is a TypeError or ValueError."""
-    if isinstance(data, str):
-        return Description("text", "text", (), hints.units)
-    if isinstance(data, bytes | bytearray | memoryview):
-        return Description("bytes", "bytes", (), hints.units)
+    if isinstance(data, str | bytes | bytearray | memoryview):
+        kind = "text" if isinstance(data, str) else "bytes"
+        as_event(data, kind, "new signal")
+        return Description(kind, kind, (), hints.units)
     array = as_numbers(data)
     if hints.names is not None and (array.ndim != 1 or len(hints.names) != array.shape[0]):
         raise SchemaMismatchError(f"{len(hints.names)} names for a value of shape {array.shape}")
