@@ -292,7 +292,7 @@ def test_two_processes_share_a_root(tmp_path: Path) -> None:
 
 def test_killed_recordings_lose_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.crash_recorder", str(tmp_path / "root"), "24", "7"],
+        [sys.executable, "-m", "tests.integration.crash_recorder", str(tmp_path / "root"), "12", "7"],
         cwd=ROOT, capture_output=True, text=True, timeout=200, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -90,6 +90,7 @@ class ValueStatistics:
         self.m2 = np.zeros(self.channels)
         self.sketch = Sketch(self.channels)
 
+    @np.errstate(over="ignore", invalid="ignore")  # values near the limits of float64 give null statistics
     def add(self, values: NDArray[Any]) -> None:
         """Add a batch of records."""
         flat = np.asarray(values, np.float64).reshape(-1, self.channels)
@@ -114,6 +115,7 @@ class ValueStatistics:
         other.sketch.add(flat)
         self.merge(other)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def merge(self, other: ValueStatistics) -> None:
         """Add everything `other` has seen."""
         total = self.count + other.count

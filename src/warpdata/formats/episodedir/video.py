@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import av
     from av.video.frame import VideoFrame
 
-_DECODERS = {"h265": "hevc"}
+_DECODERS = {"h265": "hevc", "av1": "libdav1d"}
 
 
 class VideoEncoder:
@@ -79,7 +79,7 @@ class VideoEncoder:
         """Encode the next frame; True when a new group of frames began, so all before it are in the sink."""
         picture = _av().VideoFrame.from_ndarray(self._padded(frame), format=self._shape.raw_format)
         if self.pix_fmt != self._shape.raw_format:
-            picture = self._scale.reformat(picture, format=self.pix_fmt)
+            picture = self._scale.reformat(picture, format=self.pix_fmt, threads=1)
         picture.pts = self._next
         picture.time_base = self._tick
         self._next += 1
@@ -125,6 +125,7 @@ class VideoDecoder:
         if stream.pix_fmt:
             self._context.pix_fmt = stream.pix_fmt
         self._context.thread_count = 1
+        # One converter for all frames, without threads of its own: those would not survive a fork.
         self._scale = library.video.reformatter.VideoReformatter()
 
     def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, Any]]:
@@ -160,7 +161,7 @@ class VideoDecoder:
         if picture.width < shape.width or picture.height < shape.height:
             raise CorruptLayoutError(f"video of {picture.width}x{picture.height}, expected {shape}")
         if picture.format.name != shape.raw_format:
-            picture = self._scale.reformat(picture, format=shape.raw_format)
+            picture = self._scale.reformat(picture, format=shape.raw_format, threads=1)
         plane: Any = picture.planes[0]
         rows = np.frombuffer(plane, shape.dtype).reshape(picture.height, -1)
         width = shape.width * (3 if shape.channels else 1)
