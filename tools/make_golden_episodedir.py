@@ -48,7 +48,8 @@ def describe(episode: wd.Episode) -> dict[str, Any]:
     for name, signal in episode.signals.items():
         lossy = signal.meta.kind == "image" and signal.meta.dtype == np.uint8
         signals[name] = {
-            "kind": signal.meta.kind, "shape": list(signal.meta.shape), "timestamps": signal.timestamps.tolist(),
+            "kind": signal.meta.kind, "shape": list(signal.meta.shape),
+            "timestamps": signal.timestamps.tolist(),
             "values": None if lossy else signal.values().tolist(),
             "means": signal.values().astype(float).mean(axis=(1, 2, 3)).tolist() if lossy else None,
         }  # fmt: skip

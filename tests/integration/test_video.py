@@ -264,7 +264,7 @@ def test_damage_is_never_a_wrong_picture(tmp_path: Path) -> None:
             assert np.array_equal(episode["cam"].values(), whole)
         except FormatError as error:
             found += 1
-            assert "cam.mp4" in str(error)
+            assert "cam.mp4" in str(error)  # noqa: PT017 - a flip in padding is no error
         assert episode["x"].values().tolist() == list(range(12))
     assert found > 30
     for cut in (0, 10, len(good) // 2, len(good) - 1):

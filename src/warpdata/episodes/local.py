@@ -39,12 +39,19 @@ class LocalDataset(Sequence[Episode]):
     def refresh(self) -> None:
         """Look again at what is there."""
         listing = list_episodes(self.root)
-        self.edits = Edits(self.root)
+        self._edits: Edits | None = None
         self._unfinished = listing.unfinished
         numbers = listing.finished
         self._entries: Sequence[Entry] = self.edits.apply(numbers) if self._edited else Edits.plain(numbers)
         with self._lock:
             self._open.clear()
+
+    @property
+    def edits(self) -> Edits:
+        """The edit log of this root: `drop`, `undrop`, `set_static`, `trim`, `split`, `concat`, `undo`."""
+        if self._edits is None:
+            self._edits = Edits(self.root)
+        return self._edits
 
     @property
     def unfinished(self) -> list[Unfinished]:
