@@ -18,10 +18,26 @@ if TYPE_CHECKING:
     from warpdata.corpora.warm_cache import RowWarmCache as RowWarmCache
     from warpdata.corpora.warm_cache import WarmRows as WarmRows
     from warpdata.corpora.writer import CorpusWriter as CorpusWriter
+    from warpdata.episodes.check import check_dataset as check_dataset
+    from warpdata.episodes.disk_episode import DiskEpisode as DiskEpisode
+    from warpdata.episodes.disk_writer import DiskEpisodeWriter as DiskEpisodeWriter
+    from warpdata.episodes.gym import RecordEpisodes as RecordEpisodes
+    from warpdata.episodes.local import LocalDataset as LocalDataset
+    from warpdata.episodes.local import LocalDatasetWriter as LocalDatasetWriter
+    from warpdata.episodes.packed import pack_episode as pack_episode
+    from warpdata.episodes.packed import unpack_episode as unpack_episode
     from warpdata.episodes.receipt import LossReceipt as LossReceipt
+    from warpdata.episodes.replay import replay as replay
     from warpdata.episodes.salvage import salvage as salvage
+    from warpdata.episodes.shard_episode import WShardEpisode as WShardEpisode
+    from warpdata.episodes.shard_episode import load_wshard as load_wshard
+    from warpdata.episodes.signal_writers import SimpleSignalWriter as SimpleSignalWriter
+    from warpdata.episodes.signal_writers import VideoSignalWriter as VideoSignalWriter
+    from warpdata.episodes.signals import SimpleSignal as SimpleSignal
+    from warpdata.episodes.signals import VideoSignal as VideoSignal
     from warpdata.episodes.stream_writer import WShardStreamWriter as WShardStreamWriter
     from warpdata.errors import WarpError as WarpError
+    from warpdata.formats.episodedir.images import VideoOptions as VideoOptions
     from warpdata.formats.gamsae.writer import ShardWriter as ShardWriter
     from warpdata.formats.gamsae.writer import encode_shard_bytes as encode_shard_bytes
     from warpdata.formats.wshard.channel import Channel as Channel
@@ -30,10 +46,8 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.chunked import chunk_episode as chunk_episode
     from warpdata.formats.wshard.chunks import ChunkList as ChunkList
     from warpdata.formats.wshard.chunks import validate_chunk_continuity as validate_chunk_continuity
-    from warpdata.formats.wshard.episode import WShardEpisode as WShardEpisode
     from warpdata.formats.wshard.hashes import compute_crc32 as compute_crc32
     from warpdata.formats.wshard.hashes import name_hash as name_hash
-    from warpdata.formats.wshard.load import load_wshard as load_wshard
     from warpdata.formats.wshard.residual import error_residual as error_residual
     from warpdata.formats.wshard.residual import pack_residual as pack_residual
     from warpdata.formats.wshard.residual import sign2nddiff as sign2nddiff
@@ -43,41 +57,67 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.writer import Compression as Compression
     from warpdata.ordering.fraction import Cascade as Cascade
     from warpdata.ordering.fraction import row_in_fraction as row_in_fraction
+    from warpdata.timeline.episode import Episode as Episode
+    from warpdata.timeline.episode import EpisodeView as EpisodeView
+    from warpdata.timeline.memory import ArraySignal as ArraySignal
+    from warpdata.timeline.signal import Signal as Signal
+    from warpdata.timeline.writing import EpisodeWriter as EpisodeWriter
+    from warpdata.timeline.writing import SignalWriter as SignalWriter
 
 _HOMES: dict[str, str] = {
-    "CorpusWriter": "warpdata.corpora.writer",
-    "MmapShardSource": "warpdata.corpora.source",
-    "StoreShardSource": "warpdata.corpora.store_source",
-    "ShuffledRows": "warpdata.corpora.shuffled",
-    "RowBatch": "warpdata.corpora.batch",
-    "RowWarmCache": "warpdata.corpora.warm_cache",
-    "WarmRows": "warpdata.corpora.warm_cache",
-    "FractionRows": "warpdata.corpora.subsample",
-    "SideTable": "warpdata.corpora.side_table",
+    "ArraySignal": "warpdata.timeline.memory",
     "Cascade": "warpdata.ordering.fraction",
-    "row_in_fraction": "warpdata.ordering.fraction",
-    "ShardWriter": "warpdata.formats.gamsae.writer",
-    "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     "Channel": "warpdata.formats.wshard.channel",
     "ChunkList": "warpdata.formats.wshard.chunks",
     "ChunkedEpisodeReader": "warpdata.formats.wshard.chunked",
     "ChunkedEpisodeWriter": "warpdata.formats.wshard.chunked",
     "Compression": "warpdata.formats.wshard.writer",
+    "CorpusWriter": "warpdata.corpora.writer",
+    "DiskEpisode": "warpdata.episodes.disk_episode",
+    "DiskEpisodeWriter": "warpdata.episodes.disk_writer",
+    "Episode": "warpdata.timeline.episode",
+    "EpisodeView": "warpdata.timeline.episode",
+    "EpisodeWriter": "warpdata.timeline.writing",
+    "FractionRows": "warpdata.corpora.subsample",
+    "LocalDataset": "warpdata.episodes.local",
+    "LocalDatasetWriter": "warpdata.episodes.local",
     "LossReceipt": "warpdata.episodes.receipt",
+    "MmapShardSource": "warpdata.corpora.source",
+    "RecordEpisodes": "warpdata.episodes.gym",
+    "RowBatch": "warpdata.corpora.batch",
+    "RowWarmCache": "warpdata.corpora.warm_cache",
+    "ShardWriter": "warpdata.formats.gamsae.writer",
+    "ShuffledRows": "warpdata.corpora.shuffled",
+    "SideTable": "warpdata.corpora.side_table",
+    "Signal": "warpdata.timeline.signal",
+    "SignalWriter": "warpdata.timeline.writing",
+    "SimpleSignal": "warpdata.episodes.signals",
+    "SimpleSignalWriter": "warpdata.episodes.signal_writers",
+    "StoreShardSource": "warpdata.corpora.store_source",
     "Timebase": "warpdata.formats.wshard.schema",
-    "WShardEpisode": "warpdata.formats.wshard.episode",
+    "VideoOptions": "warpdata.formats.episodedir.images",
+    "VideoSignal": "warpdata.episodes.signals",
+    "VideoSignalWriter": "warpdata.episodes.signal_writers",
+    "WShardEpisode": "warpdata.episodes.shard_episode",
     "WShardStreamWriter": "warpdata.episodes.stream_writer",
+    "WarmRows": "warpdata.corpora.warm_cache",
     "WarpError": "warpdata.errors",
+    "check_dataset": "warpdata.episodes.check",
     "chunk_episode": "warpdata.formats.wshard.chunked",
     "compute_crc32": "warpdata.formats.wshard.hashes",
+    "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     "error_residual": "warpdata.formats.wshard.residual",
-    "load_wshard": "warpdata.formats.wshard.load",
+    "load_wshard": "warpdata.episodes.shard_episode",
     "name_hash": "warpdata.formats.wshard.hashes",
     "open_episode": "warpdata._api",
+    "pack_episode": "warpdata.episodes.packed",
     "pack_residual": "warpdata.formats.wshard.residual",
+    "replay": "warpdata.episodes.replay",
+    "row_in_fraction": "warpdata.ordering.fraction",
     "salvage": "warpdata.episodes.salvage",
     "save_wshard": "warpdata.formats.wshard.save",
     "sign2nddiff": "warpdata.formats.wshard.residual",
+    "unpack_episode": "warpdata.episodes.packed",
     "unpack_residual": "warpdata.formats.wshard.residual",
     "validate_chunk_continuity": "warpdata.formats.wshard.chunks",
 }

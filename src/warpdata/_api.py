@@ -8,20 +8,31 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from warpdata.bytekit.ranges import RangeReader
     from warpdata.formats.wshard.chunks import ChunkList
-    from warpdata.formats.wshard.episode import WShardEpisode
+    from warpdata.timeline.episode import Episode
+
+DIRECTORY_BLOCK = "meta/directory"
+"""Only a packed episode directory has this block; looking for its name needs no parquet library."""
 
 
-def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> WShardEpisode:
-    """Open an episode, whether it is one shard or a chunk list; reads no more than header and metadata."""
-    from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
+def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> Episode:
+    """Open an episode in time: a directory, one shard or a chunk list; signals are read lazily."""
+    from warpdata.episodes.shard_episode import ShardEpisode
     from warpdata.formats.wshard.chunks import ChunkList, read_chunk_list
     from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
     from warpdata.formats.wshard.load import load_wshard
     from warpdata.formats.wshard.reader import ShardReader
 
     if isinstance(source, ChunkList):
-        return ChunkedEpisodeReader(source).episode()
+        return ShardEpisode.of_chunks(source)
+    if isinstance(source, str | os.PathLike) and os.path.isdir(source):
+        from warpdata.episodes.disk_episode import DiskEpisode
+
+        return DiskEpisode(source)
     shard = ShardReader.open(source)
     if shard.role == ROLE_CHUNK_LIST:
-        return ChunkedEpisodeReader(read_chunk_list(shard)).episode()
-    return load_wshard(shard)
+        return ShardEpisode.of_chunks(read_chunk_list(shard))
+    if DIRECTORY_BLOCK in shard:
+        from warpdata.episodes.packed import PackedEpisode
+
+        return PackedEpisode(shard)
+    return ShardEpisode(load_wshard(shard))

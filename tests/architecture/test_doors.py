@@ -19,17 +19,25 @@ DOORS: dict[str, set[str]] = {
     "zstandard": {"bytekit/codec.py"},
     "lz4": {"bytekit/codec.py"},
     "ml_dtypes": {"bytekit/dtype.py"},
-    "pyarrow": {"corpora/side_table.py"},
+    "pyarrow": {"corpora/side_table.py", "formats/episodedir/arrow.py"},
     "torch": {"corpora/torch_door.py"},
+    "av": {"formats/episodedir/video.py"},
+    "gymnasium": {"episodes/gym.py"},
 }
 """Foreign library -> the only modules that may import it. numpy is free everywhere."""
 
 FREE = {"numpy", "warpdata"}
 
-OPTIONAL_DOORS: set[str] = {"corpora/torch_door.py"}
+OPTIONAL_DOORS: set[str] = {"corpora/torch_door.py", "formats/episodedir/video.py"}
 """Doors of optional libraries: they may import inside a function and raise MissingExtraError."""
 
-THREAD_ROOMS = ("stores/", "loading/fetch.py", "episodes/recorder.py", "corpora/worker.py")
+THREAD_ROOMS = (
+    "stores/",
+    "loading/fetch.py",
+    "episodes/recorder.py",
+    "episodes/background.py",
+    "corpora/worker.py",
+)
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve"}
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base", "core", "manager", "handler"}
 

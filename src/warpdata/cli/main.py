@@ -17,7 +17,24 @@ from warpdata.cli.console import Console
 from warpdata.errors import WarpError
 from warpdata.settings import Settings
 
-COMMANDS = ("inspect", "verify", "salvage", "chunk", "join", "pack", "unpack", "corpus", "spec", "completion")
+COMMANDS = (
+    "inspect",
+    "verify",
+    "salvage",
+    "chunk",
+    "join",
+    "pack",
+    "unpack",
+    "episodes",
+    "show",
+    "record",
+    "replay",
+    "edit",
+    "check",
+    "corpus",
+    "spec",
+    "completion",
+)
 """In the order `warp --help` lists them; each is a module of `warpdata.cli.commands`."""
 
 

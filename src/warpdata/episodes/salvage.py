@@ -11,6 +11,7 @@ import numpy as np
 
 from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
 from warpdata.episodes.receipt import LossReceipt
+from warpdata.episodes.salvage_folder import salvage_episode
 from warpdata.episodes.step_journal import KIND, Run, step_episode
 from warpdata.episodes.stream_writer import owner_of
 from warpdata.errors import (
@@ -42,7 +43,9 @@ def salvage(
     flush_interval: int = 64,
     progress: Callable[[int, int], None] | None = None,
 ) -> LossReceipt:
-    """Finish an interrupted recording, given its final path or its `.partial`; returns the loss receipt."""
+    """Finish an interrupted recording: a `.partial`, its final path, or an episode directory."""
+    if os.path.isdir(path) and output is None:
+        return salvage_episode(path)
     source = _find(os.fspath(path))
     target = os.fspath(output) if output is not None else source.removesuffix(PARTIAL)
     with FileRangeReader(source) as reader:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
+from warpdata.cli import exits
 from warpdata.cli.commands import join
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "write an episode that is spread over several files as one .wshard"
+HELP = "write an episode directory, or a chunked episode, as one .wshard"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,5 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Pack a chunked episode."""
-    return join.run(args, console)
+    """Pack a directory or the chunks of a list."""
+    if not os.path.isdir(args.manifest):
+        return join.run(args, console)
+    from warpdata.episodes.packed import pack_episode
+
+    output = args.output or f"{os.path.normpath(args.manifest)}.wshard"
+    path = pack_episode(args.manifest, output, args.compression)
+    console.emit({"output": str(path), "bytes": path.stat().st_size})
+    console.print(f"{path}  {path.stat().st_size} bytes")
+    return exits.OK

@@ -10,13 +10,19 @@ from warpdata.cli.console import add_json_flag, human_bytes
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
+    from warpdata.episodes.receipt import LossReceipt
 
 HELP = "turn the journals of crashed recordings into valid episodes; exit code 3 if anything was lost"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp salvage`."""
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="the .partial, or the name it was to have")
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="a .partial or the name it was to have, an episode directory, a root",
+    )
     parser.add_argument("--output", help="where to write it (one PATH only)")
     parser.add_argument("--overwrite", action="store_true", help="replace a file that has the name already")
     add_json_flag(parser)
@@ -31,7 +37,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     receipts, failed = [], False
     for path in args.paths:
         try:
-            receipts.append(_salvage(path, args, console))
+            receipts += _salvage(path, args, console)
         except WarpError as error:
             failed = True
             console.error(error.code, str(error), error.hint)
@@ -41,11 +47,27 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return exits.OK if all(each["is_complete"] for each in receipts) else exits.DAMAGED
 
 
-def _salvage(path: str, args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def _salvage(path: str, args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+    """One receipt, or one per unfinished episode of a dataset root."""
+    import os
+
     from warpdata.episodes.salvage import salvage
 
-    with console.progress("salvage") as bar:
-        receipt = salvage(path, args.output, overwrite=args.overwrite, progress=bar)
+    if os.path.isdir(path):
+        from warpdata.episodes.salvage_folder import is_unfinished, salvage_episode, salvage_root
+
+        receipts = [salvage_episode(path)] if is_unfinished(path) else salvage_root(path)
+        if not receipts:
+            console.print(f"{path}: nothing to salvage")
+    else:
+        with console.progress("salvage") as bar:
+            receipts = [salvage(path, args.output, overwrite=args.overwrite, progress=bar)]
+    for receipt in receipts:
+        _print(receipt, console)
+    return [receipt.to_json() for receipt in receipts]
+
+
+def _print(receipt: LossReceipt, console: Console) -> None:
     console.print(f"{receipt.source} → {receipt.output or 'unchanged'}")
     kept = f"{receipt.steps_kept} steps kept, {receipt.time_kept_s:.3f} s"
     console.print(f"  episode {receipt.episode_id!r}: {kept}")
@@ -53,4 +75,3 @@ def _salvage(path: str, args: argparse.Namespace, console: Console) -> dict[str,
         console.print(f"    {name}: {count}")
     dropped = f"{receipt.steps_lost} steps and {human_bytes(receipt.bytes_dropped)} dropped: "
     console.print(f"  {'' if receipt.is_complete else dropped}{receipt.why}")
-    return receipt.to_json()

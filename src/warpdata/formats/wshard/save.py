@@ -59,7 +59,7 @@ def save_wshard(
         for tensor in tensors:
             writer.add_rows(tensor.name, tensor.rows, choose(tensor.name))
         for name, data in episode.blocks.items():
-            writer.add_bytes(name, bytes(data))
+            writer.add_bytes(name, bytes(data), _content_type(name))
         writer.finish()
 
 
@@ -84,6 +84,13 @@ def _counted(
         progress(min(done, total), total)
 
     return count
+
+
+def _content_type(block: str) -> int:
+    """What a block that is not a tensor holds, by its name."""
+    if block.startswith("meta/"):
+        return layout.CONTENT_JSON
+    return layout.CONTENT_TYPE_OF_MODALITY["video"] if block.startswith("video/") else layout.CONTENT_RAW
 
 
 class _Chooser:

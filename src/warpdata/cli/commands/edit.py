@@ -1,0 +1,88 @@
+"""`warp edit`: change what readers of a dataset see; recordings stay, every edit can be undone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from warpdata.cli import exits
+from warpdata.cli.console import add_json_flag
+
+if TYPE_CHECKING:
+    from warpdata.cli.console import Console
+    from warpdata.episodes.edits import Edits, Effect
+
+HELP = "edit a dataset: drop, undrop, set-static, trim, split, concat, undo, log"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp edit`."""
+    parser.add_argument("root", help="a dataset root")
+    parser.add_argument("--dry-run", action="store_true", help="show the effect, change nothing")
+    add_json_flag(parser)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb, text in (("drop", "hide an episode"), ("undrop", "show a dropped episode again")):
+        verbs.add_parser(verb, help=text).add_argument("episode")
+    static = verbs.add_parser("set-static", help="give a static item another value")
+    static.add_argument("episode")
+    static.add_argument("name")
+    static.add_argument("value", help="JSON, or plain text")
+    trim = verbs.add_parser("trim", help="show only the records with start <= ts < end")
+    trim.add_argument("episode")
+    trim.add_argument("--start-ns", type=int)
+    trim.add_argument("--end-ns", type=int)
+    split = verbs.add_parser("split", help="show one episode as two")
+    split.add_argument("episode")
+    split.add_argument("at_ns", type=int)
+    concat = verbs.add_parser("concat", help="show several episodes as one")
+    concat.add_argument("episodes", nargs="+")
+    concat.add_argument("--gap-ns", type=int, help="move later ones to follow the one before by this much")
+    verbs.add_parser("undo", help="take back an edit").add_argument("seq", type=int, nargs="?")
+    verbs.add_parser("log", help="list the edits")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Make one edit, or show what it would do."""
+    from pathlib import Path
+
+    from warpdata.episodes.edits import Edits
+
+    edits = Edits(Path(args.root))
+    if args.verb == "log":
+        console.emit(edits.log)
+        for edit in edits.log:
+            console.print(json.dumps(edit, ensure_ascii=False))
+        return exits.OK
+    try:
+        effect = _effect(edits, args)
+    except KeyError as error:
+        raise ValueError(error.args[0]) from None
+    console.emit(effect.to_json())
+    for sign, entries in (("-", effect.before), ("+", effect.after)):
+        for entry in entries:
+            console.print(f"{sign} {json.dumps(entry.to_json(), ensure_ascii=False)}")
+    console.print("nothing was changed (dry run)" if effect.seq is None else f"edit {effect.seq}")
+    return exits.OK
+
+
+def _effect(edits: Edits, args: argparse.Namespace) -> Effect:
+    dry = args.dry_run
+    verbs: dict[str, Any] = {
+        "drop": lambda: edits.drop(args.episode, dry_run=dry),
+        "undrop": lambda: edits.undrop(args.episode, dry_run=dry),
+        "set-static": lambda: edits.set_static(args.episode, args.name, _value(args.value), dry_run=dry),
+        "trim": lambda: edits.trim(args.episode, args.start_ns, args.end_ns, dry_run=dry),
+        "split": lambda: edits.split(args.episode, args.at_ns, dry_run=dry),
+        "concat": lambda: edits.concat(args.episodes, gap_ns=args.gap_ns, dry_run=dry),
+        "undo": lambda: edits.undo(args.seq, dry_run=dry),
+    }
+    effect: Effect = verbs[args.verb]()
+    return effect
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,95 @@
+"""`warp show`: one episode: its signals with rates and sparklines, its static items."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from warpdata.cli import exits
+from warpdata.cli.console import add_json_flag, table
+
+if TYPE_CHECKING:
+    from warpdata.cli.console import Console
+    from warpdata.timeline.signal import Signal
+
+HELP = "show an episode: signals, rates, sparklines, static items"
+
+_POINTS = 24
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp show`."""
+    parser.add_argument("episode", help="an episode directory, a .wshard, or a chunk list")
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Print what is in an episode; a damaged signal is named and the others are shown."""
+    from warpdata._api import open_episode
+
+    episode = open_episode(args.episode)
+    rows = [_row(name, episode) for name in episode.signals]
+    static = {name: _shown(value) for name, value in episode.static.items()}
+    console.emit({"signals": rows, "static": static, "meta": _shown(dict(episode.meta))})
+    header = ["signal", "kind", "type", "records", "rate", "duration", "values"]
+    cells = [
+        [r["name"], r["kind"], r["type"], str(r["count"]), _rate(r), _span(r), r["sparkline"]] for r in rows
+    ]
+    for line in table(cells, header, right=[3, 4, 5]):
+        console.print(line)
+    for name, value in static.items():
+        console.print(f"{name} = {json.dumps(value, ensure_ascii=False)}")
+    return exits.DAMAGED if any("error" in row for row in rows) else exits.OK
+
+
+def _row(name: str, episode: Any) -> dict[str, Any]:
+    from warpdata.errors import WarpError
+
+    row: dict[str, Any] = {"name": name, "kind": "?", "type": "", "count": 0, "sparkline": ""}
+    try:
+        signal = episode.signals[name]
+        meta, count = signal.meta, len(signal)
+        kind = meta.kind if meta.is_object else f"{meta.dtype}{list(meta.shape) if meta.shape else ''}"
+        row |= {"kind": meta.kind, "type": kind, "count": count, "units": meta.units}
+        if count:
+            row |= {"first_ts_ns": signal.first_ts, "last_ts_ns": signal.last_ts, "sparkline": _spark(signal)}
+    except WarpError as error:
+        row |= {"error": str(error), "sparkline": f"error[{error.code}]"}
+    return row
+
+
+def _spark(signal: Signal) -> str:
+    """How the values move: the channel that moves most, the brightness of images, the last text."""
+    import numpy as np
+
+    from warpdata.cli.sparkline import sparkline
+
+    if signal.meta.is_object:
+        return repr(signal[-1][0])[:_POINTS]
+    rows = np.unique(np.linspace(0, len(signal) - 1, min(len(signal), _POINTS)).astype(np.int64))
+    values = signal[rows].values()
+    flat = values.reshape(len(rows), -1).astype(np.float64)
+    livest = int(np.argmax(np.nan_to_num(flat.std(axis=0))))
+    column = flat.mean(axis=1) if signal.meta.kind == "image" else flat[:, livest]
+    return sparkline(column.tolist(), _POINTS)
+
+
+def _rate(row: dict[str, Any]) -> str:
+    span = row.get("last_ts_ns", 0) - row.get("first_ts_ns", 0)
+    return f"{(row['count'] - 1) * 1e9 / span:.1f} Hz" if span > 0 else "-"
+
+
+def _span(row: dict[str, Any]) -> str:
+    from warpdata.cli.sparkline import human_time
+
+    return human_time(row["last_ts_ns"] - row["first_ts_ns"]) if "first_ts_ns" in row else "-"
+
+
+def _shown(value: Any) -> Any:
+    """A value JSON can print: bytes as their length."""
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, dict):
+        return {key: _shown(inner) for key, inner in value.items()}
+    return [_shown(inner) for inner in value] if isinstance(value, list) else value

@@ -1,0 +1,236 @@
+"""A camera being recorded: frames wait in the journal, one thread encodes them, none is dropped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.commit import fsync_folder, map_os_errors
+from warpdata.episodes.background import Background
+from warpdata.episodes.journals import FrameRing, Segment
+from warpdata.episodes.statistics import ClockStatistics
+from warpdata.episodes.values import as_timestamp, mismatch, not_increasing
+from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.frame_index import (
+    FrameIndex,
+    image_description,
+    pack_mark,
+    write_frame_index,
+)
+from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
+from warpdata.formats.episodedir.signal_file import FileSum
+from warpdata.formats.episodedir.sink import VideoSink
+from warpdata.formats.episodedir.video import VideoEncoder, probe
+from warpdata.timeline.times import INT64_MIN
+
+QUEUE_BYTES = 256 << 20
+"""Raw frames that may wait for the encoder before `append` blocks."""
+
+
+class VideoFile:
+    """The growing video of a camera: encoded frames, and a mark on disk for each that is safely inside."""
+
+    def __init__(
+        self,
+        base: Path,
+        shape: FrameShape,
+        options: VideoOptions,
+        done: list[layout.FrameMark] | None = None,
+        units: str | None = None,
+    ) -> None:
+        self.shape = shape
+        self.options = options
+        self.clock = ClockStatistics()
+        self.duplicates = 0
+        self.longest_frozen = 0
+        self._units = units
+        self.suffix = suffix_for(choose_codec(shape, options))
+        self.path = Path(f"{base}{self.suffix}")
+        self.marks_path = Path(f"{base}.marks")
+        self._marks = list(done or [])
+        self._waiting: deque[int] = deque()
+        self._last_sum = -1
+        self._run = 0
+        end = None if not self._marks else self._marks[-1].offset + self._marks[-1].size
+        if end is None:
+            for leftover in (self.path, self.marks_path):
+                leftover.unlink(missing_ok=True)
+        with map_os_errors(self.path):
+            self._sink = VideoSink(str(self.path), self.suffix, append_at=end)
+            self._marks_fd = os.open(self.marks_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            os.ftruncate(self._marks_fd, len(self._marks) * layout.FRAME_MARK_BYTES)
+            os.lseek(self._marks_fd, 0, os.SEEK_END)
+        keys = sum(mark.flags & layout.KEYFRAME_FLAG for mark in self._marks)
+        self._encoder: VideoEncoder | None = VideoEncoder(
+            self._sink, shape, options, first_frame=len(self._marks), fragment=keys + 1
+        )
+        self._keyframes = self._encoder.keyframes
+
+    @property
+    def safe(self) -> int:
+        """How many frames are completely in the file."""
+        return len(self._marks)
+
+    def encode(self, frame: NDArray[Any], ts_ns: int) -> bool:
+        """Encode the next frame; True when frames became safe."""
+        assert self._encoder is not None
+        self._watch(frame)
+        self._waiting.append(ts_ns)
+        began = self._encoder.encode(frame)
+        return began and len(self._waiting) > self.options.gop_size and self._mark()
+
+    def finish(self, video: Path, frames: Path) -> dict[str, Any]:
+        """End the video, give it and its frame index their names; returns what meta.json says of them."""
+        assert self._encoder is not None
+        if self._waiting:
+            self._encoder.close()
+            self._encoder = None
+            self._mark()
+        if self._waiting:
+            raise RuntimeError(f"{len(self._waiting)} frames did not come out of the encoder")
+        self.close()
+        size = self.path.stat().st_size
+        video.parent.mkdir(parents=True, exist_ok=True)
+        with map_os_errors(video):
+            os.replace(self.path, video)
+            fsync_folder(video.parent)
+        return self._index(video, frames, size)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._encoder is not None:
+            self._encoder.discard()
+        self._sink.close()
+        fd, self._marks_fd = self._marks_fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _watch(self, frame: NDArray[Any]) -> None:
+        """Count frames that repeat the one before: a camera that froze."""
+        now = crc32c(frame.reshape(-1).view(np.uint8).data)
+        self._run = self._run + 1 if now == self._last_sum else 0
+        self.duplicates += bool(self._run)
+        self.longest_frozen = max(self.longest_frozen, self._run)
+        self._last_sum = now
+
+    def _mark(self) -> bool:
+        """Note on disk which frames are completely in the file, and make both durable."""
+        packets = self._sink.take()
+        if not packets:
+            return False
+        marks = [
+            layout.FrameMark(
+                self._waiting.popleft(), *packet[:2], int(self._keyframes.popleft()), packet.crc32c, 0
+            )
+            for packet in packets
+        ]
+        self._sink.sync()
+        with map_os_errors(self.marks_path):
+            os.write(self._marks_fd, b"".join(pack_mark(mark) for mark in marks))
+            os.fdatasync(self._marks_fd)
+        self._marks += marks
+        return True
+
+    def _index(self, video: Path, frames: Path, size: int) -> dict[str, Any]:
+        marks = self._marks
+        stamps = np.array([mark.ts_ns for mark in marks], np.int64)
+        description = image_description(self.shape, self._units)
+        index = FrameIndex(
+            description, stamps, self.shape, probe(str(video)).stream,
+            np.array([mark.flags & layout.KEYFRAME_FLAG for mark in marks], np.bool_),
+            np.array([mark.offset for mark in marks], np.int64),
+            np.array([mark.size for mark in marks], np.int64),
+            np.array([mark.packet_crc32c for mark in marks], np.uint32), size,
+        )  # fmt: skip
+        temp = self.marks_path.with_suffix(".index")
+        write_frame_index(str(temp), index, self.options.fps)
+        total = FileSum.of(temp.read_bytes())
+        with map_os_errors(frames), open(temp, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temp, frames)
+        fsync_folder(frames.parent)
+        self.marks_path.unlink(missing_ok=True)
+        self.clock.add(stamps)
+        return {
+            **description.to_json(), **self.clock.to_json(), "video_bytes": size,
+            "codec": index.stream.codec if index.stream else None,
+            "duplicate_frames": self.duplicates, "longest_frozen_frames": self.longest_frozen,
+            "file": {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"},
+        }  # fmt: skip
+
+
+class CameraLane:
+    """One camera of a recording: `append` costs one copy; a slow encoder makes it wait, never drop."""
+
+    def __init__(self, name: str, video: VideoFile, ring: FrameRing) -> None:
+        self.name = name
+        self.video = video
+        self.count = 0
+        self._ring = ring
+        self._last = INT64_MIN - 1
+        self._shape = video.shape.shape
+        self._dtype = np.dtype(video.shape.dtype)
+        self._lock = threading.Lock()
+        self._scratch = np.empty(self._shape, self._dtype)
+        self._pending: deque[Segment] = deque()
+        limit = max(2, QUEUE_BYTES // video.shape.nbytes)
+        self._background = Background(f"warp-encode-{name}", limit)
+
+    def append(self, data: Any, ts_ns: Any) -> None:
+        """Record a copy of a frame; when this returns it survives a crash."""
+        frame = self._checked(data)
+        ts_ns = as_timestamp(ts_ns)
+        with self._lock:
+            if ts_ns <= self._last:
+                raise not_increasing(self.name, ts_ns, self._last)
+            self._background.room()
+            segment, offset = self._ring.append(self.count, ts_ns, frame.data)
+            self._last = ts_ns
+            self.count += 1
+            self._background.submit(lambda: self._encode(segment, offset, ts_ns))
+
+    @property
+    def blocked_ns(self) -> int:
+        """How long `append` waited for the encoder in all."""
+        return self._background.blocked_ns
+
+    def finish(self, video: Path, frames: Path) -> dict[str, Any]:
+        """Encode the tail and finish the files; returns what meta.json says of the camera."""
+        self._background.finish()
+        found = self.video.finish(video, frames)
+        self._ring.close()
+        return {**found, "blocked_ns": self.blocked_ns}
+
+    def cancel(self) -> None:
+        """Stop encoding and let go of everything; files stay as they are."""
+        self._background.cancel()
+        self.video.close()
+        self._ring.close()
+
+    def _encode(self, segment: Segment, offset: int, ts_ns: int) -> None:
+        """In the background: read the frame back from the journal, encode it, give back what is safe."""
+        scratch = self._scratch
+        segment.read(offset, scratch.reshape(-1).view(np.uint8).data)
+        self._pending.append(segment)
+        before = self.video.safe
+        if self.video.encode(scratch, ts_ns):
+            for _ in range(self.video.safe - before):
+                self._ring.release(self._pending.popleft(), 1)
+        self._ring.prepare()
+
+    def _checked(self, data: Any) -> NDArray[Any]:
+        if not isinstance(data, np.ndarray):
+            with contextlib.suppress(ValueError, TypeError):
+                data = np.asarray(data)
+        if not isinstance(data, np.ndarray) or data.shape != self._shape or data.dtype != self._dtype:
+            got = f"{data.dtype}{list(data.shape)}" if isinstance(data, np.ndarray) else type(data).__name__
+            raise mismatch(self.name, f"{self._dtype}{list(self._shape)}", got)
+        return np.ascontiguousarray(data)

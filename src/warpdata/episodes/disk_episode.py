@@ -1,0 +1,181 @@
+"""Open an episode directory: names and metadata at once, signals when they are asked for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from warpdata.episodes.signals import SimpleSignal, VideoSignal
+from warpdata.errors import (
+    BlobNotFoundError,
+    ChecksumError,
+    CorruptLayoutError,
+    FormatError,
+    JournalInUseError,
+)
+from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import read_bytes, read_meta, read_static
+from warpdata.formats.episodedir.names import find_signals, signal_file
+from warpdata.formats.episodedir.signal_file import Description, FileSum, Summary
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.signal import Signal
+
+DiskSignal = SimpleSignal | VideoSignal
+
+
+class DiskEpisode(Episode):
+    """An episode directory; reading is safe in threads, after a fork, and after pickling."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.path = Path(directory)
+        check_finished(self.path)
+        self._known_meta: dict[str, Any] | None = None
+        self._known_static: dict[str, Any] | None = None
+        super().__init__(DiskSignals(self))
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """System metadata from meta.json, read-only."""
+        if self._known_meta is None:
+            self._known_meta = read_meta(self.path)
+        return MappingProxyType(self._known_meta)
+
+    @property
+    def static(self) -> Mapping[str, Any]:
+        """The static items from static.json, read-only."""
+        if self._known_static is None:
+            self._known_static = self._checked_static()
+        return MappingProxyType(self._known_static)
+
+    @property
+    def id(self) -> str:
+        """The name of the directory: the number of the episode in its dataset."""
+        return self.path.name
+
+    def described(self) -> Mapping[str, Any]:
+        """What meta.json says of each signal; nothing where it is damaged or of another writer."""
+        try:
+            found = self.meta.get("signals")
+        except FormatError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def loaded_bytes(self) -> int:
+        """How many bytes of signals this episode keeps in memory."""
+        return sum(each.loaded_bytes for each in self._opened() if isinstance(each, SimpleSignal))
+
+    def _opened(self) -> list[DiskSignal]:
+        signals = self._signals
+        assert isinstance(signals, DiskSignals)
+        return list(signals.opened.values())
+
+    def _checked_static(self) -> dict[str, Any]:
+        try:
+            stated = self.meta.get("static_file")
+        except FormatError:
+            stated = None
+        path = self.path / layout.STATIC_FILE
+        if stated is not None:
+            try:
+                file_sum(stated, str(path)).check(read_bytes(path), str(path))
+            except FileNotFoundError:
+                raise CorruptLayoutError("static.json is missing", path=path) from None
+        return read_static(self.path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (DiskEpisode, (self.path,))
+
+    def __repr__(self) -> str:
+        return f"<DiskEpisode {self.path}: {', '.join(self._signals)}>"
+
+
+class DiskSignals(Mapping[str, Signal]):
+    """The signals of a directory by name, opened once each and kept while the episode lives."""
+
+    def __init__(self, episode: DiskEpisode) -> None:
+        self._episode = episode
+        self._files: dict[str, str] | None = None
+        self._lock = threading.Lock()
+        self.opened: dict[str, DiskSignal] = {}
+
+    def __getitem__(self, name: str) -> DiskSignal:
+        found = self.opened.get(name)
+        if found is None:
+            suffix = self._names()[name]
+            with self._lock:
+                if name not in self.opened:
+                    self.opened[name] = self._open(name, suffix)
+            found = self.opened[name]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.opened or name in self._names()
+
+    def _names(self) -> dict[str, str]:
+        if self._files is None:
+            described = self._episode.described()
+            self._files = _from_meta(described) if described else find_signals(self._episode.path)
+        return self._files
+
+    def _open(self, name: str, suffix: str) -> DiskSignal:
+        folder = self._episode.path
+        about = self._episode.described().get(name)
+        summary, expected = None, None
+        if isinstance(about, dict):
+            summary, expected = _summary(about, str(folder / layout.META_FILE))
+        if suffix == layout.SIGNAL_SUFFIX:
+            return SimpleSignal(signal_file(folder, name), summary=summary, expected=expected)
+        frames = signal_file(folder, name, layout.FRAMES_SUFFIX)
+        return VideoSignal(signal_file(folder, name, suffix), frames, summary=summary, expected=expected)
+
+
+def check_finished(folder: Path) -> None:
+    """Raise unless this is a finished episode directory."""
+    if not folder.is_dir():
+        raise BlobNotFoundError("no such episode directory", path=folder)
+    if (folder / layout.RECORDING_FOLDER).exists():
+        raise JournalInUseError(
+            "the episode is not finished", path=folder,
+            hint=f"Wait until its recorder is done; if it was killed, run `warp salvage {folder}`.",
+        )  # fmt: skip
+    if (folder / layout.FOREIGN_UNFINISHED).exists():
+        raise JournalInUseError("the episode is not finished", path=folder, hint="Record it again.")
+
+
+def file_sum(stated: Any, path: str) -> FileSum:
+    """Size and checksum as meta.json states them."""
+    try:
+        return FileSum(int(stated["bytes"]), int(stated["crc32c"], 16))
+    except (KeyError, TypeError, ValueError):
+        raise CorruptLayoutError("what meta.json says of a file is damaged", path=path) from None
+
+
+def _from_meta(described: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for name, about in described.items():
+        kind = about.get("kind") if isinstance(about, dict) else None
+        suffix = layout.SIGNAL_SUFFIX
+        if kind == "image":
+            suffix = ".mkv" if about.get("codec") == "ffv1" else ".mp4"
+        found[name] = suffix
+    return found
+
+
+def _summary(about: dict[str, Any], path: str) -> tuple[Summary, FileSum]:
+    try:
+        made = Summary(
+            Description.from_json(about, path), int(about["count"]), about["first_ts_ns"], about["last_ts_ns"]
+        )
+        return made, file_sum(about["file"], path)
+    except (KeyError, TypeError, ValueError):
+        raise ChecksumError("what meta.json says of a signal is damaged", path=path) from None

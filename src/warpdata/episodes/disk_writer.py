@@ -1,0 +1,257 @@
+"""Record an episode into a directory: journaled at once, its files written in the background."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warpdata.bytekit.commit import fsync_folder, map_os_errors
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.episodes.background import Background
+from warpdata.episodes.camera import CameraLane, VideoFile
+from warpdata.episodes.journals import CONTROL_STREAM, FrameRing, Shelf, remove_folder
+from warpdata.episodes.lanes import EventLane, NumberLane, Spool
+from warpdata.episodes.provenance import first_meta
+from warpdata.episodes.recorder import Durability
+from warpdata.episodes.values import Hints, as_numbers, as_timestamp, describe
+from warpdata.errors import ConflictError, RecordingError, WriterClosedError
+from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import plain_static, write_meta, write_static
+from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec
+from warpdata.formats.episodedir.names import check_name, signal_file
+from warpdata.formats.episodedir.signal_file import Description, FileSum
+from warpdata.timeline.meta import as_kind
+from warpdata.timeline.writing import EpisodeWriter
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+Lane = NumberLane | EventLane | CameraLane
+
+_SPOOL_BLOCKS = 64
+_SPOOL_DELAY_S = 0.5
+_WRITER = "warpdata.episodes.disk_writer.DiskEpisodeWriter"
+
+
+class DiskEpisodeWriter(EpisodeWriter):
+    """Writes one episode into a new directory; whatever `append` acknowledged survives a crash."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        video: VideoOptions | None = None,
+        durability: str = "100ms",
+        created_ts_ns: int | None = None,
+        uid: str | None = None,
+        on_close: Callable[[DiskEpisodeWriter], None] | None = None,
+    ) -> None:
+        self._durability = Durability.parse(durability)
+        self._video = video or VideoOptions()
+        self._on_close = on_close
+        self.path = Path(directory)
+        self._work = self.path / layout.RECORDING_FOLDER
+        self._meta = first_meta(_WRITER, created_ts_ns, uid)
+        self._lanes: dict[str, Lane] = {}
+        self._static: dict[str, Any] = {}
+        self._declared: dict[str, tuple[Hints, VideoOptions]] = {}
+        self._control = 0
+        self._lock = threading.RLock()
+        self._closed: str | None = None
+        self._create()
+
+    def _create(self) -> None:
+        with map_os_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path.mkdir()
+            except FileExistsError:
+                raise ConflictError("the directory exists already", path=self.path) from None
+            # An episode is unfinished for as long as this folder is there, so it comes before anything else.
+            self._work.mkdir()
+            write_meta(self.path, self._meta)
+            self._shelf = Shelf(self._work, {"episode": {"meta": self._meta}}, self._durability)
+            fsync_folder(self.path)
+        self._spooler = Background("warp-spool", _SPOOL_BLOCKS, delay_s=_SPOOL_DELAY_S)
+
+    @property
+    def uid(self) -> str:
+        """The identity of the episode."""
+        return str(self._meta["uid"])
+
+    def append(self, signal_name: str, data: Any, ts_ns: int) -> None:
+        """Add a copy of `data` to a signal at `ts_ns`; when this returns, the record survives a crash."""
+        lane = self._lanes.get(signal_name)
+        if lane is None:
+            lane = self._open_lane(signal_name, data, ts_ns)
+        lane.append(data, ts_ns)
+
+    def set_static(self, name: str, data: Any) -> None:
+        """Set an item that does not change in time, once; a signal of that name is an error."""
+        with self._lock:
+            self._check_open()
+            check_name(name)
+            if name in self._static:
+                raise RecordingError(f"static item {name!r} is set already")
+            if name in self._lanes:
+                raise RecordingError(f"{name!r} is a signal of this episode")
+            plain = plain_static(name, data)
+            self._note({"static": {name: plain}})
+            self._static[name] = plain
+
+    def declare(
+        self,
+        signal_name: str,
+        *,
+        kind: str | None = None,
+        units: str | None = None,
+        names: Sequence[str] | None = None,
+        video: VideoOptions | None = None,
+    ) -> None:
+        """Say what a signal is before its first record: kind, units, axis names, how it is encoded."""
+        with self._lock:
+            self._check_open()
+            check_name(signal_name)
+            if signal_name in self._lanes:
+                raise RecordingError(f"signal {signal_name!r} has records already")
+            hints = Hints(as_kind(kind) if kind else None, units, None if names is None else tuple(names))
+            self._declared[signal_name] = (hints, video or self._video)
+
+    def counts(self) -> dict[str, int]:
+        """How many records each signal has so far."""
+        return {name: lane.count for name, lane in dict(self._lanes).items()}
+
+    def close(self) -> None:
+        """Finalise the episode; calling it again does nothing."""
+        self._close(None)
+
+    def abort(self) -> None:
+        """Remove the whole episode; every later call raises WriterClosedError."""
+        with self._lock:
+            if self._closed == "closed":
+                raise WriterClosedError("the episode is finished already", path=self.path)
+            self._closed = "aborted"
+            self._let_go()
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._closed is None:
+            self._close(None if kind is None else f"{kind.__name__}: {error}")
+
+    def _open_lane(self, name: str, data: Any, ts_ns: Any) -> Lane:
+        with self._lock:
+            self._check_open()
+            check_name(name)
+            if name in self._static:
+                raise RecordingError(f"{name!r} is a static item of this episode")
+            if name in self._lanes:
+                return self._lanes[name]
+            as_timestamp(ts_ns)
+            hints, options = self._declared.get(name, (Hints(), self._video))
+            description = describe(data, hints)
+            lane = self._make_lane(name, len(self._lanes) + 1, description, options, data)
+            self._lanes[name] = lane
+            return lane
+
+    def _make_lane(
+        self, name: str, stream: int, description: Description, options: VideoOptions, data: Any
+    ) -> Lane:
+        about = {"stream": stream, "name": name, **description.to_json()}
+        if description.kind == "image":
+            shape = FrameShape.of(as_numbers(data))
+            about["video"] = {**asdict(options), "codec": choose_codec(shape, options)}
+            ring = FrameRing(self._work, stream, {"signal": about}, shape.nbytes, self._durability)
+            video = VideoFile(self._work / str(stream), shape, options, units=description.units)
+            self._note({"signal": about})
+            return CameraLane(name, video, ring)
+        self._note({"signal": about})
+        spool = Spool(self._work / f"{stream}.parquet", description)
+        kind = EventLane if description.kind in ("text", "bytes") else NumberLane
+        return kind(name, stream, spool, self._shelf, self._spooler)
+
+    def _note(self, fact: Mapping[str, Any]) -> None:
+        """Journal a fact about the episode itself."""
+        text = dump_json(dict(fact))
+        with self._shelf.lock:
+            self._shelf.append(CONTROL_STREAM, self._control, 0, text, len(text))
+            self._control += 1
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise WriterClosedError(f"the episode is {self._closed}", path=self.path)
+
+    def _close(self, interrupted: str | None) -> None:
+        with self._lock:
+            if self._closed == "closed":
+                return
+            self._check_open()
+            lanes, self._lanes = self._lanes, {}
+            self._closed = "being closed"
+            try:
+                signals = self._finish_lanes(lanes)
+                finish_documents(self.path, self._meta, self._static, signals, interrupted)
+            except BaseException:
+                self._lanes = lanes
+                self._closed = "broken: closing it failed; `warp salvage` finishes it"
+                self._let_go()
+                raise
+            self._shelf.close()
+            remove_folder(self._work)
+            self._lanes = {}
+            self._closed = "closed"
+        if self._on_close is not None:
+            self._on_close(self)
+
+    def _finish_lanes(self, lanes: Mapping[str, Lane]) -> dict[str, Any]:
+        for lane in lanes.values():
+            if not isinstance(lane, CameraLane):
+                lane.flush()
+        self._spooler.finish()
+        self._shelf.check()
+        found: dict[str, Any] = {}
+        for name, lane in lanes.items():
+            if isinstance(lane, CameraLane):
+                video = signal_file(self.path, name, lane.video.suffix)
+                found[name] = lane.finish(video, signal_file(self.path, name, layout.FRAMES_SUFFIX))
+            else:
+                found[name] = lane.spool.commit(signal_file(self.path, name))
+        return found
+
+    def _let_go(self) -> None:
+        """Stop all threads and close all files, leaving them as they are."""
+        lanes, self._lanes = self._lanes, {}
+        self._spooler.cancel()
+        for lane in lanes.values():
+            if isinstance(lane, CameraLane):
+                lane.cancel()
+            else:
+                lane.spool.discard()
+        self._shelf.close()
+
+
+def finish_documents(
+    folder: Path,
+    meta: Mapping[str, Any],
+    static: Mapping[str, Any],
+    signals: Mapping[str, Any],
+    interrupted: str | None,
+    **more: Any,
+) -> None:
+    """Write static.json and complete meta.json: after this the episode is whole."""
+    total = FileSum.of(write_static(folder, static))
+    complete = {
+        **meta,
+        "signals": dict(signals),
+        "static_file": {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"},
+        **more,
+    }
+    if interrupted is not None:
+        complete["interrupted"] = interrupted
+    write_meta(folder, complete)

@@ -1,0 +1,368 @@
+"""Edits of a dataset as a log: recordings never change, every edit can be undone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from warpdata.episodes.disk_episode import DiskEpisode
+from warpdata.episodes.listing import episode_path
+from warpdata.errors import CorruptLayoutError
+from warpdata.formats.episodedir.documents import plain_static, restored_static
+from warpdata.formats.episodedir.edit_log import append_edit, read_log
+from warpdata.formats.episodedir.names import check_name
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
+from warpdata.timeline.signal import Signal, window
+from warpdata.timeline.times import as_int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of a recording: a window of time, maybe moved."""
+
+    number: int
+    start_ns: int | None = None
+    end_ns: int | None = None
+    shift_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One episode of a dataset as readers see it."""
+
+    id: str
+    parts: tuple[Part, ...]
+    static: Mapping[str, Any] = field(default_factory=dict)
+    is_dropped: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is a recording as it was made."""
+        return self == Entry(self.id, (Part(self.parts[0].number),))
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry for a program."""
+        parts = [
+            {
+                "episode": f"{p.number:012d}",
+                "start_ns": p.start_ns,
+                "end_ns": p.end_ns,
+                "shift_ns": p.shift_ns,
+            }
+            for p in self.parts
+        ]
+        return {"id": self.id, "parts": parts, "static": dict(self.static), "dropped": self.is_dropped}
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What an edit changes: the entries before and after, and its number in the log (None in a dry run)."""
+
+    before: list[Entry]
+    after: list[Entry]
+    seq: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The effect for a program."""
+        return {
+            "seq": self.seq,
+            "before": [entry.to_json() for entry in self.before],
+            "after": [entry.to_json() for entry in self.after],
+        }
+
+
+class Edits:
+    """The edit log of a dataset root: read it, apply it, add to it, undo."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.log, self.is_foreign = read_log(root)
+
+    @staticmethod
+    def plain(numbers: Sequence[int]) -> list[Entry]:
+        """The recordings as they were made."""
+        return [Entry(f"{number:012d}", (Part(number),)) for number in numbers]
+
+    def apply(self, numbers: Sequence[int]) -> Sequence[Entry]:
+        """The episodes readers see."""
+        if not self.log:
+            return self.plain(numbers)
+        return [entry for entry in self._fold(self.log, numbers) if not entry.is_dropped]
+
+    def drop(self, episode_id: str | int, *, dry_run: bool = False) -> Effect:
+        """Hide an episode."""
+        return self._add({"op": "drop", "episode": _id(episode_id)}, dry_run=dry_run)
+
+    def undrop(self, episode_id: str | int, *, dry_run: bool = False) -> Effect:
+        """Show a dropped episode again."""
+        return self._add({"op": "undrop", "episode": _id(episode_id)}, dry_run=dry_run)
+
+    def set_static(self, episode_id: str | int, name: str, value: Any, *, dry_run: bool = False) -> Effect:
+        """Give a static item another value for readers."""
+        plain = plain_static(check_name(name), value)
+        edit = {"op": "set_static", "episode": _id(episode_id), "name": name, "value": plain}
+        return self._add(edit, dry_run=dry_run)
+
+    def trim(
+        self, episode_id: str | int, start_ns: int | None, end_ns: int | None, *, dry_run: bool = False
+    ) -> Effect:
+        """Show only the records with start <= ts < end."""
+        bounds = [None if each is None else as_int(each, "a time") for each in (start_ns, end_ns)]
+        edit = {"op": "trim", "episode": _id(episode_id), "start_ns": bounds[0], "end_ns": bounds[1]}
+        return self._add(edit, dry_run=dry_run)
+
+    def split(self, episode_id: str | int, at_ns: int, *, dry_run: bool = False) -> Effect:
+        """Show one episode as two: before `at_ns`, and from it on."""
+        edit = {"op": "split", "episode": _id(episode_id), "at_ns": as_int(at_ns, "a time")}
+        return self._add(edit, dry_run=dry_run)
+
+    def concat(
+        self, episode_ids: Sequence[str | int], *, gap_ns: int | None = None, dry_run: bool = False
+    ) -> Effect:
+        """Show several episodes as one; with `gap_ns` later ones are moved to follow the one before."""
+        names = [_id(each) for each in episode_ids]
+        edit: dict[str, Any] = {"op": "concat", "episodes": names}
+        if gap_ns is not None:
+            edit["shifts_ns"] = self._shifts(names, as_int(gap_ns, "a gap"))
+        return self._add(edit, dry_run=dry_run)
+
+    def undo(self, seq: int | None = None, *, dry_run: bool = False) -> Effect:
+        """Take back an edit, by default the last one that still holds."""
+        undone = {edit["undoes"] for edit in self.log if edit["op"] == "undo"}
+        open_edits = [e["seq"] for e in self.log if e["op"] != "undo" and e["seq"] not in undone]
+        wanted = (open_edits[-1] if open_edits else None) if seq is None else seq
+        if wanted not in open_edits:
+            raise ValueError(
+                "there is no edit to undo" if seq is None else f"edit {seq} is not there to be undone"
+            )
+        return self._add({"op": "undo", "undoes": wanted}, dry_run=dry_run)
+
+    def _add(self, edit: dict[str, Any], *, dry_run: bool) -> Effect:
+        if self.is_foreign:
+            raise CorruptLayoutError("edits.jsonl belongs to another program", path=self.root)
+        self.log, _ = read_log(self.root)
+        numbers = self._numbers_in(edit)
+        before = self._fold(self.log, numbers)
+        full = {"seq": len(self.log) + 1, "ts_ns": time.time_ns(), **edit}
+        after = self._fold([*self.log, full], numbers)
+        self._check_joins(after, before)
+        changed = {entry.id for entry in before} ^ {entry.id for entry in after}
+        was, now = ({e.id: e for e in entries} for entries in (before, after))
+        changed |= {name for name in set(was) & set(now) if was[name] != now[name]}
+        if not dry_run:
+            append_edit(self.root, full)
+            self.log.append(full)
+        return Effect(
+            [e for e in before if e.id in changed], [e for e in after if e.id in changed],
+            None if dry_run else full["seq"],
+        )  # fmt: skip
+
+    def _numbers_in(self, edit: dict[str, Any]) -> list[int]:
+        """The recordings this edit and the log speak of; they must exist."""
+        names = [
+            name for e in (*self.log, edit) for name in (e.get("episode"), *e.get("episodes", ())) if name
+        ]
+        numbers = sorted({int(part.split("-")[0]) for name in names for part in name.split("+")})
+        for number in numbers:
+            if not episode_path(self.root, number).is_dir():
+                raise KeyError(f"no episode {number:012d} in {self.root}")
+        return numbers
+
+    def _check_joins(self, after: list[Entry], before: list[Entry]) -> None:
+        """A new joint must be possible: opening it raises what is wrong."""
+        for entry in after:
+            if len(entry.parts) > 1 and entry not in before:
+                episode = self._open(entry)
+                for name in episode.signals:
+                    _ = episode[name]
+
+    def _shifts(self, names: list[str], gap_ns: int) -> list[int]:
+        entries = {e.id: e for e in self._fold(read_log(self.root)[0], self._numbers_in({"episodes": names}))}
+        shifts, end = [0], self._open(entries[names[0]]).last_ts
+        for name in names[1:]:
+            episode = self._open(entries[name])
+            first = min(signal.first_ts for signal in episode.signals.values() if len(signal))
+            shifts.append(end + gap_ns - first)
+            end = episode.last_ts + shifts[-1]
+        return shifts
+
+    def _open(self, entry: Entry) -> Episode:
+        return EditedEpisode(entry, [DiskEpisode(episode_path(self.root, p.number)) for p in entry.parts])
+
+    def _fold(self, log: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> list[Entry]:
+        """Apply every edit that was not undone, in order."""
+        undone = {edit.get("undoes") for edit in log if edit.get("op") == "undo"}
+        entries = {entry.id: entry for entry in self.plain(numbers)}
+        for edit in log:
+            if edit.get("op") == "undo" or edit["seq"] in undone:
+                continue
+            change = _CHANGES.get(str(edit.get("op")))
+            if change is None:
+                raise CorruptLayoutError(f"edit {edit['seq']} is a {edit.get('op')!r}", path=self.root)
+            entries = change(entries, edit)
+        return list(entries.values())
+
+
+Entries = dict[str, Entry]
+
+
+def _changed(entries: Entries, edit: Mapping[str, Any], **values: Any) -> Entries:
+    entry = _entry(entries, edit["episode"], edit)
+    return {**entries, entry.id: replace(entry, **values)}
+
+
+def _entry(entries: Entries, name: str, edit: Mapping[str, Any]) -> Entry:
+    if name not in entries:
+        raise KeyError(
+            f"edit {edit.get('seq')} ({edit.get('op')}) needs episode {name!r}, which is not there"
+        )
+    return entries[name]
+
+
+def _set_static(entries: Entries, edit: Mapping[str, Any]) -> Entries:
+    entry = _entry(entries, edit["episode"], edit)
+    return _changed(entries, edit, static={**entry.static, edit["name"]: edit["value"]})
+
+
+def _trim(entries: Entries, edit: Mapping[str, Any]) -> Entries:
+    entry = _entry(entries, edit["episode"], edit)
+    return _changed(entries, edit, parts=_cut(entry.parts, edit["start_ns"], edit["end_ns"]))
+
+
+def _split(entries: Entries, edit: Mapping[str, Any]) -> Entries:
+    entry = _entry(entries, edit["episode"], edit)
+    halves = [
+        replace(entry, id=f"{entry.id}-1", parts=_cut(entry.parts, None, edit["at_ns"])),
+        replace(entry, id=f"{entry.id}-2", parts=_cut(entry.parts, edit["at_ns"], None)),
+    ]
+    out: Entries = {}
+    for name, each in entries.items():
+        out.update({half.id: half for half in halves} if name == entry.id else {name: each})
+    return out
+
+
+def _concat(entries: Entries, edit: Mapping[str, Any]) -> Entries:
+    names = edit["episodes"]
+    if len(set(names)) != len(names) or len(names) < 2:
+        raise ValueError("concat takes two or more different episodes")
+    chosen = [_entry(entries, name, edit) for name in names]
+    shifts = edit.get("shifts_ns") or [0] * len(names)
+    parts = tuple(
+        replace(part, shift_ns=part.shift_ns + shift)
+        for entry, shift in zip(chosen, shifts, strict=True)
+        for part in entry.parts
+    )
+    static = {name: value for entry in reversed(chosen) for name, value in entry.static.items()}
+    joined = Entry("+".join(names), parts, static)
+    out: Entries = {}
+    for name, each in entries.items():
+        if name == names[0]:
+            out[joined.id] = joined
+        elif name not in names:
+            out[name] = each
+    return out
+
+
+def _cut(parts: tuple[Part, ...], start_ns: int | None, end_ns: int | None) -> tuple[Part, ...]:
+    """The parts inside a window of shown time."""
+    if start_ns is not None and end_ns is not None and start_ns >= end_ns:
+        raise ValueError(f"nothing lies between {start_ns} and {end_ns}")
+    out = []
+    for part in parts:
+        starts = [each for each in (part.start_ns, _back(start_ns, part)) if each is not None]
+        ends = [each for each in (part.end_ns, _back(end_ns, part)) if each is not None]
+        out.append(replace(part, start_ns=max(starts, default=None), end_ns=min(ends, default=None)))
+    return tuple(out)
+
+
+def _back(ts_ns: int | None, part: Part) -> int | None:
+    return None if ts_ns is None else ts_ns - part.shift_ns
+
+
+_CHANGES: dict[str, Callable[[Entries, Mapping[str, Any]], Entries]] = {
+    "drop": lambda entries, edit: _changed(entries, edit, is_dropped=True),
+    "undrop": lambda entries, edit: _changed(entries, edit, is_dropped=False),
+    "set_static": _set_static,
+    "trim": _trim,
+    "split": _split,
+    "concat": _concat,
+}
+
+
+class EditedEpisode(Episode):
+    """An episode as the edits show it; the recordings behind it are untouched."""
+
+    def __init__(self, entry: Entry, parts: Sequence[DiskEpisode]) -> None:
+        self.entry = entry
+        self._parts = list(parts)
+        super().__init__(_EditedSignals(entry.parts, self._parts))
+
+    @property
+    def id(self) -> str:
+        """The id under which the dataset shows it."""
+        return self.entry.id
+
+    @property
+    def static(self) -> Mapping[str, Any]:
+        """Static items of the parts, the first one's before the others', then the edited values."""
+        found: dict[str, Any] = {}
+        for part in reversed(self._parts):
+            found.update(part.static)
+        edited = {name: restored_static(value) for name, value in self.entry.static.items()}
+        return MappingProxyType({**found, **edited})
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The metadata of the first recording, and what was edited."""
+        return MappingProxyType({**self._parts[0].meta, "edited": self.entry.to_json()})
+
+    def loaded_bytes(self) -> int:
+        """How many bytes of signals are in memory."""
+        return sum(part.loaded_bytes() for part in self._parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (EditedEpisode, (self.entry, self._parts))
+
+
+class _EditedSignals(Mapping[str, Signal]):
+    def __init__(self, windows: Sequence[Part], parts: Sequence[DiskEpisode]) -> None:
+        self._windows = windows
+        self._parts = parts
+        self._made: dict[str, Signal] = {}
+        self._names = list(dict.fromkeys(name for part in parts for name in part.signals))
+
+    def __getitem__(self, name: str) -> Signal:
+        if name not in self._made:
+            pieces = [
+                _piece(episode.signals[name], part)
+                for episode, part in zip(self._parts, self._windows, strict=True)
+                if name in episode.signals
+            ]
+            if not pieces:
+                raise KeyError(name)
+            self._made[name] = pieces[0] if len(pieces) == 1 else JoinedSignal(pieces)
+        return self._made[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _piece(signal: Signal, part: Part) -> Signal:
+    cut = window(signal, slice(part.start_ns, part.end_ns))
+    return ShiftedSignal(cut, part.shift_ns) if part.shift_ns else cut
+
+
+def _id(episode_id: str | int) -> str:
+    if isinstance(episode_id, int) and not isinstance(episode_id, bool):
+        return f"{episode_id:012d}"
+    if isinstance(episode_id, str) and episode_id:
+        return episode_id.zfill(12) if episode_id.isdigit() else episode_id
+    raise TypeError(f"an episode id is a number or a string, not {episode_id!r}")

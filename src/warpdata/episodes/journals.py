@@ -1,0 +1,216 @@
+"""The journals behind a recording: one for small records, one per size of large ones, a ring per camera."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warpdata.bytekit.commit import fsync_folder, map_os_errors
+from warpdata.episodes.recorder import Durability, JournalKeeper
+from warpdata.formats.journal.layout import RECORD_BYTES
+from warpdata.formats.journal.writer import JournalWriter
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+KIND = "episode-signals"
+FRAMES_KIND = "episode-frames"
+CONTROL_STREAM = 0
+"""Records of this stream are JSON: signals as they appear, static items."""
+
+SMALL_RECORD_BYTES = 64 << 10
+SIGNALS_JOURNAL = "signals.journal"
+SEGMENT_BYTES = 64 << 20
+SEGMENT_FRAMES = 8
+
+
+def owner() -> dict[str, Any]:
+    """Who records: for the message of whoever finds the journal."""
+    return {"pid": os.getpid(), "host": socket.gethostname(), "started_ns": time.time_ns()}
+
+
+class KeptJournal:
+    """A journal with the threads that keep it ahead of its recorder."""
+
+    def __init__(
+        self, path: Path, descriptor: Mapping[str, Any], max_record_bytes: int, durability: Durability
+    ) -> None:
+        self.writer = JournalWriter(path, {**descriptor, "owner": owner()}, max_record_bytes=max_record_bytes)
+        self._keeper: JournalKeeper | None = JournalKeeper(self.writer, durability)
+
+    def check(self) -> None:
+        """Raise what went wrong while syncing."""
+        if self._keeper is not None and self._keeper.failure is not None:
+            raise self._keeper.failure
+
+    def close(self) -> None:
+        """Stop the threads and let go of the journal, which stays on disk."""
+        self._stop()
+        self.writer.close()
+
+    def discard(self) -> None:
+        """Stop the threads and delete the journal."""
+        self._stop()
+        self.writer.discard()
+
+    def _stop(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
+
+
+class Shelf:
+    """All journals of small and large records of one recording."""
+
+    def __init__(self, folder: Path, descriptor: Mapping[str, Any], durability: Durability) -> None:
+        self._folder = folder
+        self._descriptor = {**descriptor, "kind": KIND}
+        self._durability = durability
+        path = folder / SIGNALS_JOURNAL
+        self._small = KeptJournal(path, self._descriptor, SMALL_RECORD_BYTES, durability)
+        self._large: dict[int, KeptJournal] = {}
+        self.syncs_every_step = durability.every_step
+        self.small = self._small.writer
+        self.lock = threading.Lock()
+
+    def append(self, stream: int, step: int, ts_ns: int, payload: Buffer, size: int) -> None:
+        """Add one record of `size` bytes to the journal of its size."""
+        kept = self._small if size <= SMALL_RECORD_BYTES else self._of_size(size)
+        kept.writer.append(stream, step, 1, ts_ns, payload)
+        if self.syncs_every_step:
+            kept.writer.sync()
+
+    def check(self) -> None:
+        """Raise what went wrong while syncing."""
+        for kept in (self._small, *self._large.values()):
+            kept.check()
+
+    def close(self) -> None:
+        """Let go of all journals, which stay on disk."""
+        for kept in (self._small, *self._large.values()):
+            kept.close()
+
+    def _of_size(self, size: int) -> KeptJournal:
+        power = (size - 1).bit_length()
+        if power not in self._large:
+            path = self._folder / f"large-{power}.journal"
+            self._large[power] = KeptJournal(path, self._descriptor, 1 << power, self._durability)
+        return self._large[power]
+
+
+class Segment:
+    """One journal of a camera's ring: deleted once all its frames are safely encoded."""
+
+    def __init__(
+        self, path: Path, descriptor: Mapping[str, Any], frame_bytes: int, durability: Durability
+    ) -> None:
+        self.kept = KeptJournal(path, descriptor, frame_bytes, durability)
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.frames = 0
+        self.encoded = 0
+        self.is_full = False
+
+    def read(self, offset: int, out: memoryview) -> None:
+        """Read the payload of the frame at `offset`."""
+        position = offset + RECORD_BYTES
+        while out:
+            got = os.preadv(self.fd, [out], position)
+            out, position = out[got:], position + got
+
+    def close(self, *, discard: bool) -> None:
+        """Let go of the journal; with `discard` its space goes back to the disk."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+            (self.kept.discard if discard else self.kept.close)()
+
+
+class FrameRing:
+    """Raw frames of one camera until they are encoded, in a row of journals whose space is given back."""
+
+    def __init__(
+        self,
+        folder: Path,
+        stream: int,
+        descriptor: Mapping[str, Any],
+        frame_bytes: int,
+        durability: Durability,
+    ) -> None:
+        self._folder = folder
+        self._stream = stream
+        self._descriptor = {**descriptor, "kind": FRAMES_KIND, "stream": stream}
+        self._frame_bytes = frame_bytes
+        # Raw frames are not synced by the clock: their encoded fragments are, and most raw frames never reach
+        # the disk at all. Syncing would also make every page of the window fault again when it is filled.
+        self._durability = durability if durability.every_step else Durability()
+        self._size = max(SEGMENT_BYTES, SEGMENT_FRAMES * frame_bytes)
+        self._made = 0
+        self._segments: deque[Segment] = deque()
+        self._spare: Segment | None = None
+        self._lock = threading.Lock()
+        self._current = self._make()
+        self._segments.append(self._current)
+
+    def append(self, step: int, ts_ns: int, frame: Buffer) -> tuple[Segment, int]:
+        """Copy a frame into the journal; when this returns it survives the death of the process."""
+        segment = self._current
+        if segment.kept.writer.position >= self._size:
+            segment = self._rotate()
+        offset = segment.kept.writer.append(self._stream, step, 1, ts_ns, frame)
+        if self._durability.every_step:
+            segment.kept.writer.sync()
+        segment.frames += 1
+        return segment, offset
+
+    def prepare(self) -> None:
+        """Make the next journal ahead of time; meant for the encoder's thread."""
+        with self._lock:
+            if self._spare is None and self._current.kept.writer.position > self._size // 2:
+                self._spare = self._make()
+
+    def release(self, segment: Segment, frames: int) -> None:
+        """Say that `frames` more frames of a journal are safely encoded; full journals go when all are."""
+        segment.encoded += frames
+        while self._segments and self._segments[0].is_full:
+            first = self._segments[0]
+            if first.encoded < first.frames:
+                return
+            self._segments.popleft()
+            first.close(discard=True)
+
+    def close(self) -> None:
+        """Let go of what is left, which stays on disk."""
+        if self._spare is not None:
+            self._segments.append(self._spare)
+        for segment in self._segments:
+            segment.close(discard=False)
+
+    def _rotate(self) -> Segment:
+        with self._lock:
+            following = self._spare or self._make()
+            self._spare = None
+        self._segments.append(following)
+        self._current.is_full = True
+        self._current = following
+        return following
+
+    def _make(self) -> Segment:
+        path = self._folder / f"frames-{self._stream}-{self._made:06d}.journal"
+        self._made += 1
+        return Segment(path, self._descriptor, self._frame_bytes, self._durability)
+
+
+def remove_folder(folder: Path) -> None:
+    """Take a recording folder away: at once for readers, then its contents."""
+    gone = folder.with_name(f"{folder.name}-done")
+    with map_os_errors(folder):
+        os.rename(folder, gone)
+        fsync_folder(folder.parent)
+    shutil.rmtree(gone, ignore_errors=True)

@@ -1,0 +1,248 @@
+"""One signal being recorded: values go to the journal at once, to the parquet file in the background."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.commit import fsync_folder, map_os_errors
+from warpdata.bytekit.dtype import dtype_named
+from warpdata.episodes.journals import SMALL_RECORD_BYTES, Shelf
+from warpdata.episodes.statistics import ClockStatistics, ValueStatistics
+from warpdata.episodes.values import as_event, as_numbers, as_timestamp, mismatch, not_increasing
+from warpdata.formats.episodedir.arrow import TableWriter, signal_schema
+from warpdata.formats.episodedir.signal_file import Description
+from warpdata.formats.journal.writer import StepRecord
+from warpdata.timeline.times import INT64_MIN
+
+if TYPE_CHECKING:
+    from warpdata.episodes.background import Background
+
+_BLOCK_BYTES = 1 << 20
+_BLOCK_ROWS = (16, 16384)
+_EVENTS_PER_BLOCK = 4096
+_SLICE_ROWS = 1024
+
+
+class SummedFile(io.RawIOBase):
+    """A new file that knows the checksum of what was written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size_bytes = 0
+        self.crc32c = 0
+        with map_os_errors(path):
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """How many bytes were written."""
+        return self.size_bytes
+
+    def write(self, data: Any) -> int:
+        """Append all of `data`."""
+        view = memoryview(data).cast("B")
+        if self._fd < 0:  # let go of: whatever a library still wants to write goes nowhere
+            return view.nbytes
+        self.crc32c = crc32c(view, self.crc32c)
+        self.size_bytes += view.nbytes
+        rest = view
+        with map_os_errors(self.path):
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        return view.nbytes
+
+    def commit(self, target: Path) -> None:
+        """Make it durable and give it its name."""
+        with map_os_errors(target):
+            os.fsync(self._fd)
+            self.discard()
+            os.replace(self.path, target)
+            fsync_folder(target.parent)
+
+    def discard(self) -> None:
+        """Close the file."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Spool:
+    """The parquet file and the statistics of a signal, fed in blocks by one thread."""
+
+    def __init__(self, path: Path, description: Description) -> None:
+        self.description = description
+        self.clock = ClockStatistics()
+        is_number = description.kind not in ("text", "bytes")
+        self.values = ValueStatistics(description.shape) if is_number else None
+        self._path = path
+        self._file: SummedFile | None = None
+        self._table: TableWriter | None = None
+
+    def write(self, stamps: NDArray[np.int64], values: NDArray[Any]) -> None:
+        """Add a block of records."""
+        if self._table is None:
+            about = self.description.to_json()
+            self._file = SummedFile(self._path)
+            self._table = TableWriter(self._file, signal_schema(about), about)
+        self._table.write(stamps, values)
+        for start in range(0, len(stamps), _SLICE_ROWS):
+            time.sleep(0)  # give way: whoever appends must not wait for statistics
+            rows = slice(start, start + _SLICE_ROWS)
+            self.clock.add(stamps[rows])
+            if self.values is not None:
+                time.sleep(0)
+                self.values.add(values[rows])
+
+    def commit(self, target: Path) -> dict[str, Any]:
+        """Finish the file under its name; returns what meta.json says of the signal."""
+        if self._table is None:
+            self.write(
+                np.empty(0, np.int64), np.empty((0, *self.description.shape), _dtype(self.description))
+            )
+        assert self._table is not None
+        assert self._file is not None
+        self._table.close()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._file.commit(target)
+        found = {**self.description.to_json(), **self.clock.to_json()}
+        if self.values is not None:
+            found["values"] = self.values.to_json()
+        found["file"] = {"bytes": self._file.size_bytes, "crc32c": f"{self._file.crc32c:08x}"}
+        return found
+
+    def discard(self) -> None:
+        """Let go of the unfinished file."""
+        if self._file is not None:
+            self._file.discard()
+
+
+class NumberLane:
+    """Numbers and arrays of one type and shape; `append` is two small copies and a checksum."""
+
+    def __init__(self, name: str, stream: int, spool: Spool, shelf: Shelf, background: Background) -> None:
+        description = spool.description
+        self.name = name
+        self.spool = spool
+        self.count = 0
+        self._shape = description.shape
+        self._dtype = dtype_named(description.dtype).dtype
+        self._last = INT64_MIN - 1
+        self._stream = stream
+        self._shelf = shelf
+        self._background = background
+        row_bytes = self._dtype.itemsize * int(np.prod(self._shape, dtype=np.int64))
+        self._rows = min(max(_BLOCK_BYTES // row_bytes, _BLOCK_ROWS[0]), _BLOCK_ROWS[1])
+        self._record = StepRecord(stream, row_bytes)
+        # The value is laid directly into the record that is copied to the journal.
+        self._cell = np.frombuffer(self._record.payload, self._dtype).reshape(self._shape)
+        self._is_small = row_bytes <= SMALL_RECORD_BYTES
+        self._filled = 0
+        self._new_block()
+
+    def append(self, data: Any, ts_ns: Any) -> None:
+        """Record a copy of `data`; when this returns it survives a crash."""
+        if type(data) is not np.ndarray or data.dtype != self._dtype or data.shape != self._shape:
+            data = self._converted(data)
+        if type(ts_ns) is not int or ts_ns.bit_length() > 63:
+            ts_ns = as_timestamp(ts_ns)
+        with self._shelf.lock:
+            if ts_ns <= self._last:
+                raise not_increasing(self.name, ts_ns, self._last)
+            self._cell[...] = data
+            self._to_journal(ts_ns)
+            self._last = ts_ns
+            self.count += 1
+            row = self._filled
+            self._stamps[row] = ts_ns
+            self._values[row] = data
+            self._filled = row + 1
+            if self._filled == self._rows:
+                self.flush()
+
+    def _to_journal(self, ts_ns: int) -> None:
+        record, shelf = self._record, self._shelf
+        if not self._is_small:
+            shelf.append(self._stream, self.count, ts_ns, record.payload, record.payload.nbytes)
+            return
+        shelf.small.append_packed(record.stamp(self.count, ts_ns), record.size)
+        if shelf.syncs_every_step:
+            shelf.small.sync()
+
+    def flush(self) -> None:
+        """Hand the records collected so far to the background."""
+        if self._filled:
+            stamps, values = self._stamps[: self._filled], self._values[: self._filled]
+            spool = self.spool
+            self._new_block()
+            self._background.submit(lambda: spool.write(stamps, values))
+
+    def _new_block(self) -> None:
+        self._stamps = np.empty(self._rows, np.int64)
+        self._values = np.empty((self._rows, *self._shape), self._dtype)
+        self._filled = 0
+
+    def _converted(self, data: Any) -> NDArray[Any]:
+        """The value as an array of exactly this signal's type and shape, or SchemaMismatchError."""
+        if isinstance(data, str | bytes | bytearray | memoryview):
+            raise mismatch(self.name, f"{self._dtype}{list(self._shape)}", type(data).__name__)
+        array = as_numbers(data)
+        if array.dtype != self._dtype or array.shape != self._shape:
+            expected = f"{self._dtype}{list(self._shape)}"
+            raise mismatch(self.name, expected, f"{array.dtype}{list(array.shape)}")
+        return array
+
+
+class EventLane:
+    """Text or bytes of any length."""
+
+    def __init__(self, name: str, stream: int, spool: Spool, shelf: Shelf, background: Background) -> None:
+        self.name = name
+        self.spool = spool
+        self.count = 0
+        self._kind = spool.description.kind
+        self._last = INT64_MIN - 1
+        self._stream = stream
+        self._shelf = shelf
+        self._background = background
+        self._stamps: list[int] = []
+        self._values: list[Any] = []
+
+    def append(self, data: Any, ts_ns: Any) -> None:
+        """Record a copy of `data`; when this returns it survives a crash."""
+        packed = as_event(data, self._kind, self.name)
+        ts_ns = as_timestamp(ts_ns)
+        with self._shelf.lock:
+            if ts_ns <= self._last:
+                raise not_increasing(self.name, ts_ns, self._last)
+            self._shelf.append(self._stream, self.count, ts_ns, packed, len(packed))
+            self._last = ts_ns
+            self.count += 1
+            self._stamps.append(ts_ns)
+            self._values.append(data if self._kind == "text" else packed)
+            if len(self._stamps) == _EVENTS_PER_BLOCK:
+                self.flush()
+
+    def flush(self) -> None:
+        """Hand the records collected so far to the background."""
+        if self._stamps:
+            stamps, values = np.array(self._stamps, np.int64), np.empty(len(self._values), object)
+            values[:] = self._values
+            spool = self.spool
+            self._stamps, self._values = [], []
+            self._background.submit(lambda: spool.write(stamps, values))
+
+
+def _dtype(description: Description) -> Any:
+    is_event = description.kind in ("text", "bytes")
+    return np.dtype(object) if is_event else dtype_named(description.dtype).dtype

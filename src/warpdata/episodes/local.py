@@ -1,0 +1,178 @@
+"""A dataset on this machine: a root of episode directories, read like a list, written by episode."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from warpdata.episodes.disk_episode import DiskEpisode
+from warpdata.episodes.disk_writer import DiskEpisodeWriter
+from warpdata.episodes.edits import EditedEpisode, Edits, Entry
+from warpdata.episodes.listing import episode_path, list_episodes
+from warpdata.episodes.unfinished import Unfinished, unfinished_at
+from warpdata.errors import ConflictError
+from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.times import as_int, as_int_array, is_many
+
+DEFAULT_CACHE_BYTES = 256 << 20
+_MAX_OPEN = 1024
+
+
+class LocalDataset(Sequence[Episode]):
+    """Finished episodes of a root in id order; edits of the dataset are applied, recordings never change."""
+
+    def __init__(
+        self, root: str | os.PathLike[str], *, edited: bool = True, cache_bytes: int = DEFAULT_CACHE_BYTES
+    ) -> None:
+        self.root = Path(root)
+        self._edited = edited
+        self._cache_bytes = cache_bytes
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, Episode] = OrderedDict()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look again at what is there."""
+        listing = list_episodes(self.root)
+        self._edits: Edits | None = None
+        self._unfinished = listing.unfinished
+        numbers = listing.finished
+        self._entries: Sequence[Entry] = self.edits.apply(numbers) if self._edited else Edits.plain(numbers)
+        with self._lock:
+            self._open.clear()
+
+    @property
+    def edits(self) -> Edits:
+        """The edit log of this root: `drop`, `undrop`, `set_static`, `trim`, `split`, `concat`, `undo`."""
+        if self._edits is None:
+            self._edits = Edits(self.root)
+        return self._edits
+
+    @property
+    def unfinished(self) -> list[Unfinished]:
+        """Recordings that are not finished: still running, or left by a crash, and what they hold."""
+        return [unfinished_at(episode_path(self.root, number)) for number in self._unfinished]
+
+    @property
+    def ids(self) -> list[str]:
+        """The id of every episode, in order."""
+        return [entry.id for entry in self._entries]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, key: int) -> Episode: ...
+    @overload
+    def __getitem__(self, key: slice | Sequence[int]) -> list[Episode]: ...
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return [self._episode(entry) for entry in self._entries[key]]
+        if is_many(key):
+            return [self[number] for number in as_int_array(key, "an index").tolist()]
+        index, count = as_int(key, "an index"), len(self._entries)
+        if not -count <= index < count:
+            raise IndexError(f"episode {index} of a dataset with {count} episodes")
+        return self._episode(self._entries[index])
+
+    def __iter__(self) -> Iterator[Episode]:
+        for entry in self._entries:
+            yield self._episode(entry)
+
+    def open(self, episode_id: str | int) -> Episode:
+        """The episode with this id."""
+        wanted = f"{episode_id:012d}" if isinstance(episode_id, int) else episode_id
+        for entry in self._entries:
+            if entry.id == wanted:
+                return self._episode(entry)
+        raise KeyError(f"no episode {wanted!r} in {self.root}")
+
+    def _episode(self, entry: Entry) -> Episode:
+        """The opened episode; the last ones used stay open as long as they fit in the cache."""
+        with self._lock:
+            found = self._open.get(entry.id)
+            if found is not None:
+                self._open.move_to_end(entry.id)
+                return found
+        made = self._make(entry)
+        with self._lock:
+            self._open[entry.id] = made
+            self._trim()
+        return made
+
+    def _make(self, entry: Entry) -> Episode:
+        parts = [DiskEpisode(episode_path(self.root, part.number)) for part in entry.parts]
+        return parts[0] if entry.is_plain else EditedEpisode(entry, parts)
+
+    def _trim(self) -> None:
+        used = sum(_loaded_bytes(episode) for episode in self._open.values())
+        while len(self._open) > 1 and (used > self._cache_bytes or len(self._open) > _MAX_OPEN):
+            _, dropped = self._open.popitem(last=False)
+            used -= _loaded_bytes(dropped)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_reopened, (self.root, self._edited, self._cache_bytes))
+
+    def __repr__(self) -> str:
+        return f"<LocalDataset {self.root}: {len(self)} episodes>"
+
+
+class LocalDatasetWriter:
+    """Adds episodes to a root; any number of processes may do so at once."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        video: VideoOptions | None = None,
+        durability: str = "100ms",
+    ) -> None:
+        self.root = Path(root)
+        self._video = video
+        self._durability = durability
+
+    def new_episode(self) -> DiskEpisodeWriter:
+        """Claim the next free id and return the writer of its episode."""
+        number = self._next()
+        while True:
+            try:
+                return DiskEpisodeWriter(
+                    episode_path(self.root, number), video=self._video, durability=self._durability
+                )
+            except ConflictError:
+                number += 1
+
+    def _next(self) -> int:
+        """One past the highest id any block knows; the exclusive mkdir settles who gets it."""
+        blocks = _numbers(self.root)
+        for block in reversed(blocks):
+            inside = _numbers(episode_path(self.root, block).parent)
+            if inside:
+                return inside[-1] + 1
+        return 0
+
+    def __enter__(self) -> LocalDatasetWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held open between episodes."""
+
+
+def _numbers(folder: Path) -> list[int]:
+    try:
+        return sorted(int(name) for name in os.listdir(folder) if len(name) == 12 and name.isdigit())
+    except FileNotFoundError:
+        return []
+
+
+def _loaded_bytes(episode: Episode) -> int:
+    return episode.loaded_bytes() if isinstance(episode, DiskEpisode | EditedEpisode) else 0
+
+
+def _reopened(root: Path, edited: bool, cache_bytes: int) -> LocalDataset:
+    return LocalDataset(root, edited=edited, cache_bytes=cache_bytes)

@@ -1,0 +1,249 @@
+"""Pack an episode directory into one `.wshard` and back, losing nothing; play video inside the shard."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warpdata.bytekit.commit import commit_folder, write_file
+from warpdata.bytekit.dtype import dtype_of
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.ranges import FileRangeReader, Range, RangeReader, check_range
+from warpdata.episodes.disk_episode import DiskEpisode
+from warpdata.episodes.lanes import Spool
+from warpdata.episodes.shard_episode import ChannelSignals, ShardEpisode
+from warpdata.episodes.signals import SimpleSignal, VideoSignal, signal_meta
+from warpdata.errors import CorruptLayoutError
+from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import plain_static, restored_static, write_meta, write_static
+from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_index
+from warpdata.formats.episodedir.names import check_name, signal_file
+from warpdata.formats.episodedir.signal_file import Description, FileSum, parse_signal
+from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.save import CompressionChoice, save_wshard
+from warpdata.formats.wshard.schema import check_channel_id
+from warpdata.timeline.memory import ArraySignal
+from warpdata.timeline.signal import Signal
+
+DIRECTORY_BLOCK = "meta/directory"
+"""JSON: what meta.json and static.json of the directory said, and in which blocks the signals are."""
+
+VIDEO_PREFIX = "video/"
+FRAMES_PREFIX = "aux/frames/"
+TABLE_PREFIX = "aux/table/"
+_ACTION = "action/"
+
+
+def pack_episode(
+    directory: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    compression: CompressionChoice = None,
+) -> Path:
+    """Write an episode directory as one shard; video keeps its encoded bytes."""
+    source = DiskEpisode(directory)
+    packed = WShardEpisode(str(source.meta.get("uid") or source.id))
+    stored: dict[str, str] = {}
+    for name, signal in source.signals.items():
+        stored[name] = _add_signal(packed, name, signal)
+    static = {name: plain_static(name, value) for name, value in source.static.items()}
+    about = {"meta": dict(source.meta), "static": static, "signals": stored}
+    packed.blocks = {DIRECTORY_BLOCK: dump_json(about), **packed.blocks}
+    save_wshard(packed, output, compression)
+    return Path(output)
+
+
+def _add_signal(packed: WShardEpisode, name: str, signal: Signal) -> str:
+    """Put one signal into the shard; returns how it is stored."""
+    if isinstance(signal, VideoSignal):
+        signal.check()
+        suffix = Path(signal.path).suffix
+        packed.blocks[f"{VIDEO_PREFIX}{name}{suffix}"] = _file(signal.path)
+        packed.blocks[FRAMES_PREFIX + name] = _file(signal.frames_path)
+        return f"video{suffix}"
+    assert isinstance(signal, SimpleSignal)
+    if signal.meta.is_object or not _is_channel_id(name.removeprefix(_ACTION)):
+        packed.blocks[TABLE_PREFIX + name] = _file(signal.path)
+        return "table"
+    about = {"kind": signal.meta.kind, "unit": signal.meta.units}
+    if signal.meta.names is not None:
+        about["names"] = list(signal.meta.names)  # type: ignore[assignment]
+    kept = {key: value for key, value in about.items() if value is not None}
+    lane, key = (
+        (packed.actions, name[len(_ACTION) :]) if name.startswith(_ACTION) else (packed.observations, name)
+    )
+    lane[key] = Channel(key, signal.values(), timestamps_ns=np.array(signal.timestamps), about=kept)
+    return "channel"
+
+
+def _is_channel_id(name: str) -> bool:
+    try:
+        check_channel_id(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _file(path: str) -> bytes:
+    with FileRangeReader(path) as reader:
+        return bytes(reader.read(0, reader.size))
+
+
+def is_packed(shard: ShardReader) -> bool:
+    """Whether a shard holds a packed episode directory."""
+    return DIRECTORY_BLOCK in shard
+
+
+class PackedEpisode(ShardEpisode):
+    """A packed directory opened in place: the same names, signals, static items and metadata."""
+
+    def __init__(self, shard: ShardReader) -> None:
+        self._shard = shard
+        about = shard.read_json(DIRECTORY_BLOCK)
+        try:
+            self._stored: dict[str, str] = {str(k): str(v) for k, v in about["signals"].items()}
+            static = {name: restored_static(value) for name, value in about["static"].items()}
+            meta = dict(about["meta"])
+        except (KeyError, TypeError, AttributeError):
+            raise CorruptLayoutError("what the directory said is damaged", block=DIRECTORY_BLOCK) from None
+        wanted = [name.removeprefix(_ACTION) for name, how in self._stored.items() if how == "channel"]
+        super().__init__(load_wshard(shard, channels=wanted), static=static, meta=meta)
+        self._signals = _PackedSignals(shard, self._stored, ChannelSignals(self.tensors))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (PackedEpisode, (self._shard,))
+
+
+class _PackedSignals(Mapping[str, Signal]):
+    def __init__(self, shard: ShardReader, stored: Mapping[str, str], channels: Mapping[str, Signal]) -> None:
+        self._shard = shard
+        self._stored = stored
+        self._channels = channels
+        self._made: dict[str, Signal] = {}
+
+    def __getitem__(self, name: str) -> Signal:
+        if name not in self._made:
+            how = self._stored[name]
+            if how.startswith("video"):
+                self._made[name] = ShardVideo(self._shard, name, how.removeprefix("video"))
+            elif how == "table":
+                self._made[name] = _table(self._shard, name)
+            else:
+                self._made[name] = self._channels[name]
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+
+def _table(shard: ShardReader, name: str) -> Signal:
+    block = TABLE_PREFIX + name
+    description, stamps, values = parse_signal(shard.read(block), f"{shard.path}#{block}")
+    return ArraySignal(stamps, values, signal_meta(description))
+
+
+class ShardVideo(VideoSignal):
+    """A camera inside a shard, played by reading only the frames it needs."""
+
+    def __init__(self, shard: ShardReader, name: str, suffix: str) -> None:
+        self._shard = shard
+        self._name = name
+        self._suffix = suffix
+        super().__init__(f"{shard.path}#{VIDEO_PREFIX}{name}{suffix}", f"{shard.path}#{FRAMES_PREFIX}{name}")
+
+    def _loaded(self) -> FrameIndex:
+        if self._index is None:
+            index = parse_frame_index(self._shard.read(FRAMES_PREFIX + self._name), self.frames_path)
+            if index.stream is None:
+                raise CorruptLayoutError("a frame index without places", path=self.frames_path)
+            self._index = index
+        return self._index
+
+    def _bytes(self) -> RangeReader:
+        block = self._shard.block(f"{VIDEO_PREFIX}{self._name}{self._suffix}")
+        if block.codec != "none":
+            raise CorruptLayoutError("video in a shard is never compressed again", block=block.name)
+        return PartRangeReader(self._shard.range_reader, block.data_offset, block.disk_size, self.path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ShardVideo, (self._shard, self._name, self._suffix))
+
+
+class PartRangeReader:
+    """A stretch of another reader's bytes as bytes of their own."""
+
+    def __init__(self, reader: RangeReader, offset: int, size: int, name: str) -> None:
+        self._reader = reader
+        self._offset = offset
+        self.size = size
+        self.name = name
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end) of the stretch."""
+        check_range(self, start, end)
+        return self._reader.read(self._offset + start, self._offset + end)
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range."""
+        for start, end in ranges:
+            check_range(self, start, end)
+        return self._reader.read_many([(self._offset + start, self._offset + end) for start, end in ranges])
+
+    def close(self) -> None:
+        """The reader behind it stays open."""
+
+
+def unpack_episode(shard_path: str | os.PathLike[str], directory: str | os.PathLike[str]) -> Path:
+    """Write a packed episode as a directory again: values, times, metadata and video as they were."""
+    shard = ShardReader.open(shard_path)
+    if not is_packed(shard):
+        raise CorruptLayoutError("not a packed episode directory", path=shard.path, hint="Use `warp chunk`.")
+    episode = PackedEpisode(shard)
+    target = Path(directory)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with commit_folder(target) as folder:
+        signals = dict(episode.meta.get("signals") or {})
+        for name in episode.signals:
+            _write_signal(folder, check_name(name), episode, signals)
+        total = FileSum.of(write_static(folder, {n: plain_static(n, v) for n, v in episode.static.items()}))
+        meta = {**episode.meta, "signals": signals} if signals else dict(episode.meta)
+        meta["static_file"] = {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"}
+        write_meta(folder, meta)
+    return target
+
+
+def _write_signal(folder: Path, name: str, episode: PackedEpisode, signals: dict[str, Any]) -> None:
+    shard, how = episode._shard, episode._stored[name]
+    signal_file(folder, name).parent.mkdir(parents=True, exist_ok=True)
+    if how.startswith("video"):
+        suffix = how.removeprefix("video")
+        write_file(signal_file(folder, name, suffix), shard.read(f"{VIDEO_PREFIX}{name}{suffix}"))
+        write_file(signal_file(folder, name, layout.FRAMES_SUFFIX), shard.read(FRAMES_PREFIX + name))
+    elif how == "table":
+        write_file(signal_file(folder, name), shard.read(TABLE_PREFIX + name))
+    else:
+        signal = episode.signals[name]
+        made = _write_table(folder, name, signal)
+        if name in signals:
+            signals[name] = {**signals[name], "file": made["file"]}
+
+
+def _write_table(folder: Path, name: str, signal: Signal) -> dict[str, Any]:
+    meta = signal.meta
+    description = Description(meta.kind, dtype_of(meta.dtype).name, meta.shape, meta.units, meta.names)
+    target = signal_file(folder, name)
+    spool = Spool(target.with_name(f".{target.name}.part"), description)
+    step = max(1, (4 << 20) // max(1, meta.dtype.itemsize * int(np.prod(meta.shape, dtype=np.int64))))
+    for start in range(0, len(signal), step):
+        part = signal[start : start + step]
+        spool.write(np.array(part.timestamps), np.array(part.values()))
+    return spool.commit(target)

@@ -1,0 +1,235 @@
+"""Signals read from an episode directory: parquet files and videos, opened when first asked for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.errors import CorruptLayoutError, FormatError, TruncatedError
+from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
+from warpdata.formats.episodedir.frame_reader import FrameReader, plan_foreign, plan_of
+from warpdata.formats.episodedir.signal_file import Description, FileSum, Summary, read_signal, read_summary
+from warpdata.timeline.memory import ClockedSignal
+from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind
+from warpdata.timeline.signal import Record
+from warpdata.timeline.times import frozen
+
+
+def signal_meta(description: Description) -> SignalMeta:
+    """What a stored description means for a reader of the signal."""
+    is_object = description.kind in ("text", "bytes")
+    dtype = OBJECT if is_object else dtype_named(description.dtype).dtype
+    return SignalMeta(
+        dtype, description.shape, as_kind(description.kind), description.units, description.names
+    )
+
+
+class SimpleSignal(ClockedSignal):
+    """A scalar, vector, tensor, text or bytes signal in a parquet file; values are read on first use."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        summary: Summary | None = None,
+        expected: FileSum | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        self._summary = summary
+        self._expected = expected
+        self._data: tuple[NDArray[np.int64], NDArray[Any]] | None = None
+        self._meta: SignalMeta | None = None
+
+    @property
+    def meta(self) -> SignalMeta:
+        """Element type, shape and kind, from the footer of the file."""
+        if self._meta is None:
+            self._meta = signal_meta(self._about().description)
+        return self._meta
+
+    def __len__(self) -> int:
+        return self._about().count
+
+    @property
+    def loaded_bytes(self) -> int:
+        """How much of the signal is in memory."""
+        return 0 if self._data is None else self._data[0].nbytes + self._data[1].nbytes
+
+    def _about(self) -> Summary:
+        if self._summary is None:
+            self._summary = read_summary(self.path)
+        return self._summary
+
+    def _loaded(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        data = self._data
+        if data is None:
+            about = self._about()
+            stamps, values = read_signal(self.path, self._expected)
+            if len(stamps) != about.count or (len(stamps) and int(stamps[-1]) != about.last_ts):
+                raise CorruptLayoutError(
+                    "the records do not match what the episode says of them", path=self.path
+                )
+            data = self._data = (frozen(stamps), frozen(values))
+        return data
+
+    def _clock(self) -> NDArray[np.int64]:
+        return (self._data or self._loaded())[0]
+
+    def _edge(self, index: int) -> int:
+        about = self._about()
+        edge = about.first_ts if index == 0 else about.last_ts
+        return super()._edge(index) if edge is None else edge
+
+    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        return frozen((self._data or self._loaded())[1][indices])
+
+    def _values_in(self, rows: range) -> NDArray[Any]:
+        return (self._data or self._loaded())[1][rows.start : rows.stop : rows.step]
+
+    def _record(self, index: int) -> Record:
+        stamps, values = self._data or self._loaded()
+        return values[index], int(stamps[index])
+
+    def _floor(self, ts_ns: int) -> int:
+        data = self._data
+        if data is None or not -(1 << 63) <= ts_ns < 1 << 63:
+            return super()._floor(ts_ns)
+        return int(data[0].searchsorted(ts_ns, "right")) - 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_simple, (self.path, self._summary, self._expected))
+
+
+class VideoSignal(ClockedSignal):
+    """A camera: a video and its frame index; frames are decoded when asked for."""
+
+    def __init__(
+        self,
+        video_path: str | os.PathLike[str],
+        frames_path: str | os.PathLike[str],
+        *,
+        summary: Summary | None = None,
+        expected: FileSum | None = None,
+    ) -> None:
+        self.path = os.fspath(video_path)
+        self.frames_path = os.fspath(frames_path)
+        self._summary = summary
+        self._expected = expected
+        self._index: FrameIndex | None = None
+        self._frames: FrameReader | None = None
+        self._owner_pid = 0
+        self._lock = threading.Lock()
+        self._meta: SignalMeta | None = None
+
+    @property
+    def meta(self) -> SignalMeta:
+        """Shape and element type of one frame."""
+        if self._meta is None:
+            known = self._summary.description if self._summary is not None else self._loaded().description
+            if not known.shape:
+                known = Description("image", "u8", self._foreign_shape())
+            self._meta = signal_meta(known)
+        return self._meta
+
+    def __len__(self) -> int:
+        return self._summary.count if self._summary is not None else len(self._loaded().ts_ns)
+
+    def check(self) -> None:
+        """Open index and video and compare their counts; raises what is wrong with them."""
+        self._reader()
+
+    def _loaded(self) -> FrameIndex:
+        if self._index is None:
+            self._index = read_frame_index(self.frames_path, self._expected)
+            if self._summary is not None and len(self._index.ts_ns) != self._summary.count:
+                raise CorruptLayoutError("the frame index does not match the episode", path=self.frames_path)
+        return self._index
+
+    def _clock(self) -> NDArray[np.int64]:
+        return frozen(self._loaded().ts_ns)
+
+    def _edge(self, index: int) -> int:
+        about = self._summary
+        edge = None if about is None else (about.first_ts if index == 0 else about.last_ts)
+        return super()._edge(index) if edge is None else edge
+
+    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        if not len(indices):
+            return np.empty((0, *self.meta.shape), self.meta.dtype)
+        return frozen(self._reader().frames(indices))
+
+    def _record(self, index: int) -> Record:
+        return self._reader().frame(index), int(self._clock()[index])
+
+    def _reader(self) -> FrameReader:
+        """The decoder of this process; a forked child gets its own."""
+        if self._frames is None or self._owner_pid != os.getpid():
+            if self._owner_pid not in (0, os.getpid()):
+                self._lock = threading.Lock()
+            with self._lock:
+                if self._frames is None or self._owner_pid != os.getpid():
+                    self._frames = self._open()
+                    self._owner_pid = os.getpid()
+        return self._frames
+
+    def _open(self) -> FrameReader:
+        index = self._loaded()
+        reader = self._bytes()
+        if index.stream is None or index.shape is None:
+            plan, stream, shape = plan_foreign(self.path)
+        else:
+            plan, stream, shape = plan_of(index), index.stream, index.shape
+            if reader.size < (index.video_bytes or 0):
+                raise TruncatedError(f"{reader.size} bytes of {index.video_bytes} are left", path=self.path)
+        if len(plan) != len(index.ts_ns):
+            raise CorruptLayoutError(
+                f"the video has {len(plan)} frames, its index {len(index.ts_ns)}", path=self.path
+            )
+        return FrameReader(reader, plan, stream, shape)
+
+    def _bytes(self) -> RangeReader:
+        try:
+            return FileRangeReader(self.path)
+        except FileNotFoundError:
+            raise CorruptLayoutError("the video file is missing", path=self.path) from None
+
+    def _foreign_shape(self) -> tuple[int, ...]:
+        return self._reader().shape
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_video, (self.path, self.frames_path, self._summary, self._expected))
+
+
+def open_signal(folder: Path, name: str, suffix: str) -> SimpleSignal | VideoSignal:
+    """The signal of an episode whose data file has this suffix."""
+    from_name = folder / (name + suffix)
+    if suffix == ".parquet":
+        return SimpleSignal(from_name)
+    return VideoSignal(from_name, folder / f"{name}.frames.parquet")
+
+
+def damage_of(signal: SimpleSignal | VideoSignal) -> FormatError | None:
+    """Read everything of a signal; the error it gives, or None."""
+    try:
+        if isinstance(signal, VideoSignal):
+            signal.check()
+        for _ in signal:
+            pass
+    except FormatError as error:
+        return error
+    return None
+
+
+def _simple(path: str, summary: Summary | None, expected: FileSum | None) -> SimpleSignal:
+    return SimpleSignal(path, summary=summary, expected=expected)
+
+
+def _video(path: str, frames: str, summary: Summary | None, expected: FileSum | None) -> VideoSignal:
+    return VideoSignal(path, frames, summary=summary, expected=expected)

@@ -1,0 +1,225 @@
+"""Running statistics of a signal: clock and values, exact to merge, with quantiles of stated error."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+RELATIVE_ERROR = 0.02
+MAX_CHANNELS = 64
+"""Signals of more numbers per record get statistics over all of them together."""
+
+_GAMMA_LOG = math.log((1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR))
+_SMALLEST = 1e-12
+_GAP_FACTOR = 5.0
+"""A pause this many times the usual one is a gap."""
+
+
+@dataclass(slots=True)
+class ClockStatistics:
+    """Count, rate, jitter and gaps of a clock, from its timestamps in pieces."""
+
+    count: int = 0
+    first_ts: int | None = None
+    last_ts: int | None = None
+    _sketch: Sketch = field(default_factory=lambda: Sketch(1))
+    _longest: int = 0
+    _longest_at: int = 0
+    _sum: float = 0.0
+    _squares: float = 0.0
+
+    def add(self, stamps: NDArray[np.int64]) -> None:
+        """Add the next timestamps."""
+        if not len(stamps):
+            return
+        before = [] if self.last_ts is None else [self.last_ts]
+        pauses = np.diff(np.concatenate([np.array(before, np.int64), stamps]))
+        if self.first_ts is None:
+            self.first_ts = int(stamps[0])
+        self.count += len(stamps)
+        self.last_ts = int(stamps[-1])
+        if not len(pauses):
+            return
+        at = int(pauses.argmax())
+        if int(pauses[at]) > self._longest:
+            self._longest = int(pauses[at])
+            self._longest_at = int(stamps[at + len(stamps) - len(pauses)]) - self._longest
+        as_float = pauses.astype(np.float64)
+        self._sum += float(as_float.sum())
+        self._squares += float((as_float * as_float).sum())
+        self._sketch.add(as_float[:, None])
+
+    def to_json(self) -> dict[str, Any]:
+        """Rate per second, jitter as the deviation of the pauses, gaps beyond five usual pauses."""
+        found: dict[str, Any] = {
+            "count": self.count,
+            "first_ts_ns": self.first_ts,
+            "last_ts_ns": self.last_ts,
+        }
+        pauses = self.count - 1
+        if pauses < 1:
+            return found
+        mean = self._sum / pauses
+        usual = float(self._sketch.quantiles([0.5])[0][0])
+        found["rate_hz"] = round(1e9 / mean, 6)
+        found["jitter_ns"] = round(math.sqrt(max(0.0, self._squares / pauses - mean * mean)), 1)
+        found["usual_pause_ns"] = round(usual)
+        found["gaps"] = self._sketch.count_above(_GAP_FACTOR * usual)
+        found["longest_pause_ns"] = self._longest
+        found["longest_pause_at_ns"] = self._longest_at
+        return found
+
+
+class ValueStatistics:
+    """Per channel: min, max, mean, standard deviation, invalid values and quantiles; merging is exact."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        channels = int(np.prod(shape, dtype=np.int64))
+        self.channels = channels if 0 < channels <= MAX_CHANNELS else 1
+        self.count = np.zeros(self.channels, np.int64)
+        self.invalid = np.zeros(self.channels, np.int64)
+        self.low = np.full(self.channels, np.inf)
+        self.high = np.full(self.channels, -np.inf)
+        self.mean = np.zeros(self.channels)
+        self.m2 = np.zeros(self.channels)
+        self.sketch = Sketch(self.channels)
+
+    @np.errstate(over="ignore", invalid="ignore")  # values near the limits of float64 give null statistics
+    def add(self, values: NDArray[Any]) -> None:
+        """Add a batch of records."""
+        flat = np.asarray(values, np.float64).reshape(-1, self.channels)
+        if not len(flat):
+            return
+        finite = np.isfinite(flat)
+        other = ValueStatistics.__new__(ValueStatistics)
+        other.channels = self.channels
+        other.count = finite.sum(axis=0)
+        other.invalid = len(flat) - other.count
+        if other.invalid.any():
+            some = np.maximum(other.count, 1)
+            other.low = np.where(finite, flat, np.inf).min(axis=0)
+            other.high = np.where(finite, flat, -np.inf).max(axis=0)
+            other.mean = np.where(finite, flat, 0.0).sum(axis=0) / some
+            centred = np.where(finite, flat - other.mean, 0.0)
+        else:
+            other.low, other.high, other.mean = flat.min(axis=0), flat.max(axis=0), flat.mean(axis=0)
+            centred = flat - other.mean
+        other.m2 = (centred * centred).sum(axis=0)
+        other.sketch = Sketch(self.channels)
+        other.sketch.add(flat)
+        self.merge(other)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def merge(self, other: ValueStatistics) -> None:
+        """Add everything `other` has seen."""
+        total = self.count + other.count
+        some = np.maximum(total, 1)
+        delta = other.mean - self.mean
+        self.m2 = self.m2 + other.m2 + delta * delta * self.count * other.count / some
+        self.mean = np.where(total > 0, self.mean + delta * other.count / some, 0.0)
+        self.count, self.invalid = total, self.invalid + other.invalid
+        self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        self.sketch.merge(other.sketch)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON for meta.json; channels without a finite value have null."""
+        std = np.sqrt(self.m2 / np.maximum(self.count, 1))
+        quantiles = self.sketch.quantiles(list(QUANTILES))
+        return {
+            "min": _numbers(self.low), "max": _numbers(self.high), "mean": _numbers(self.mean, self.count),
+            "std": _numbers(std, self.count), "invalid": self.invalid.tolist(),
+            "quantiles": {
+                str(q): _numbers(quantiles[i], self.sketch.counts()) for i, q in enumerate(QUANTILES)
+            },
+            "quantile_relative_error": RELATIVE_ERROR,
+        }  # fmt: skip
+
+
+class Sketch:
+    """Counts of values in buckets that grow by a constant factor: any quantile within 2 % of its value."""
+
+    def __init__(self, channels: int) -> None:
+        self._channels = channels
+        self._keys = np.empty(0, np.int64)
+        self._counts = np.empty(0, np.int64)
+        self._new: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Count a batch of shape [records, channels]; what is not finite is left out."""
+        keys = _bucket_of(values) + np.arange(self._channels) * _CHANNEL_STRIDE
+        self._new.append(np.unique(keys[np.isfinite(values)], return_counts=True))
+        if len(self._new) >= _COMPACT_AFTER:
+            self._compact()
+
+    def merge(self, other: Sketch) -> None:
+        """Add the counts of another sketch: exact."""
+        self._new += [(other._keys, other._counts), *other._new]
+        self._compact()
+
+    def counts(self) -> NDArray[np.int64]:
+        """How many values each channel has."""
+        return np.array([counts.sum() for _, counts in self._by_channel()], np.int64)
+
+    def quantiles(self, wanted: list[float]) -> NDArray[np.float64]:
+        """[quantile, channel]; zero where there are no values."""
+        out = np.zeros((len(wanted), self._channels))
+        for channel, (keys, counts) in enumerate(self._by_channel()):
+            if len(keys):
+                ranks = np.cumsum(counts)
+                targets = np.maximum(1, np.ceil(np.array(wanted) * ranks[-1]))
+                out[:, channel] = _value_of(keys[ranks.searchsorted(targets)])
+        return out
+
+    def count_above(self, limit: float) -> int:
+        """How many values of the first channel lie in buckets above `limit`."""
+        keys, counts = self._by_channel()[0]
+        return int(counts[keys > int(_bucket_of(np.array([[limit]]))[0, 0])].sum())
+
+    def _by_channel(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        self._compact()
+        middle = np.arange(self._channels) * _CHANNEL_STRIDE
+        edges = self._keys.searchsorted([*(middle - _CHANNEL_STRIDE // 2), middle[-1] + _CHANNEL_STRIDE // 2])
+        return [
+            (self._keys[low:high] - middle[channel], self._counts[low:high])
+            for channel, (low, high) in enumerate(pairwise(edges.tolist()))
+        ]
+
+    def _compact(self) -> None:
+        if self._new:
+            keys = np.concatenate([self._keys, *(new[0] for new in self._new)])
+            counts = np.concatenate([self._counts, *(new[1] for new in self._new)])
+            self._keys, place = np.unique(keys, return_inverse=True)
+            self._counts = np.zeros(len(self._keys), np.int64)
+            np.add.at(self._counts, place, counts)
+            self._new = []
+
+
+_CHANNEL_STRIDE = 1 << 23
+_COMPACT_AFTER = 16
+_ZERO_OFFSET = 1 << 20
+
+
+def _bucket_of(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Ordered integers: negative values below 0, tiny ones at 0, positive above."""
+    size = np.abs(values)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        power = np.ceil(np.log(size) / _GAMMA_LOG)
+    power = np.where(np.isfinite(power), power, 0.0).astype(np.int64) + _ZERO_OFFSET
+    return np.where(size < _SMALLEST, 0, np.where(values < 0, -power, power))
+
+
+def _value_of(keys: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The middle of each bucket."""
+    size = np.exp((np.abs(keys) - _ZERO_OFFSET) * _GAMMA_LOG) * (1 - RELATIVE_ERROR)
+    return np.where(keys == 0, 0.0, np.sign(keys) * size)
+
+
+def _numbers(values: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> list[float | None]:
+    keep = np.isfinite(values) if counts is None else np.isfinite(values) & (counts > 0)
+    return [float(value) if good else None for value, good in zip(values, keep, strict=True)]

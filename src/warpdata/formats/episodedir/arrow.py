@@ -1,0 +1,243 @@
+"""Parquet files of signals and frame indexes. The door of pyarrow."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from warpdata.bytekit.dtype import dtype_named
+from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError
+from warpdata.formats.episodedir import layout
+
+_FLOATS = {"f64", "f32", "f16"}
+_STORED_AS = {"bf16": "u16"}
+"""Arrow has no bf16; its bits are stored as u16 and the true type in the schema metadata."""
+
+_TEXT = {"text": pa.string(), "bytes": pa.binary()}
+
+
+def signal_schema(description: Mapping[str, Any]) -> Any:
+    """The schema of a signal file: `timestamp` and `value`, with the description in its metadata."""
+    fields = [
+        pa.field(layout.TIME_COLUMN, pa.int64(), nullable=False),
+        pa.field(layout.VALUE_COLUMN, _value_type(description), nullable=False),
+    ]
+    text = json.dumps(dict(description), separators=(",", ":"))
+    return pa.schema(fields, metadata={layout.SCHEMA_KEY: text.encode()})
+
+
+def _value_type(description: Mapping[str, Any]) -> Any:
+    kind = description["kind"]
+    if kind in _TEXT:
+        return _TEXT[kind]
+    item = pa.from_numpy_dtype(dtype_named(_STORED_AS.get(description["dtype"], description["dtype"])).dtype)
+    if not description["shape"]:
+        return item
+    return pa.list_(pa.field("element", item, nullable=False), int(np.prod(description["shape"])))
+
+
+class TableWriter:
+    """A parquet file that grows by row groups."""
+
+    def __init__(self, path: Any, schema: Any, description: Mapping[str, Any]) -> None:
+        self._schema = schema
+        self._description = description
+        self._writer = pq.ParquetWriter(
+            path, schema, compression="zstd", compression_level=1, use_dictionary=False, version="2.6",
+            column_encoding=_encodings(description), write_page_checksum=True, store_schema=True,
+        )  # fmt: skip
+
+    def write(self, stamps: NDArray[np.int64], values: NDArray[Any]) -> None:
+        """Add rows as one row group."""
+        columns = [pa.array(stamps), _to_arrow(values, self._description)]
+        table = pa.Table.from_arrays(columns, schema=self._schema)
+        self._writer.write_table(table, row_group_size=max(1, len(stamps)))
+
+    def close(self) -> None:
+        """Write the footer."""
+        self._writer.close()
+
+
+def _encodings(description: Mapping[str, Any]) -> dict[str, str]:
+    chosen = {layout.TIME_COLUMN: "DELTA_BINARY_PACKED"}
+    if description["kind"] not in _TEXT and description["dtype"] in _FLOATS:
+        column = layout.VALUE_COLUMN + (".list.element" if description["shape"] else "")
+        chosen[column] = "BYTE_STREAM_SPLIT"
+    return chosen
+
+
+def _to_arrow(values: NDArray[Any], description: Mapping[str, Any]) -> Any:
+    if description["kind"] in _TEXT:
+        return pa.array(values.tolist(), type=_TEXT[description["kind"]])
+    if description["dtype"] in _STORED_AS:
+        values = values.view(np.uint16)
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    if not description["shape"]:
+        return flat
+    return pa.FixedSizeListArray.from_arrays(flat, type=_value_type(description))
+
+
+class Footer:
+    """What the end of a parquet file tells without reading its columns."""
+
+    def __init__(self, data: Any, path: str) -> None:
+        self.path = path
+        with arrow_errors(path):
+            source = data if isinstance(data, str) else pa.BufferReader(data)
+            self._file = pq.ParquetFile(source, page_checksum_verification=True)
+            self.schema = self._file.schema_arrow
+            self.rows = self._file.metadata.num_rows
+        if not 0 <= self.rows <= layout.MAX_RECORDS:
+            raise CorruptLayoutError(f"a file of {self.rows} rows", path=path)
+
+    @property
+    def description(self) -> dict[str, Any] | None:
+        """Our description of the signal, or None in files of other writers."""
+        text = (self.schema.metadata or {}).get(layout.SCHEMA_KEY)
+        if text is None:
+            return None
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise CorruptLayoutError("the description in the schema is not JSON", path=self.path)
+        return found
+
+    def time_column(self, own: str) -> str:
+        """The column of the clock: ours, or the first named clock of the existing library."""
+        names = list(self.schema.names)
+        found = (
+            own
+            if own in names
+            else next((n for n in names if n.startswith(layout.FOREIGN_TIME_PREFIX)), None)
+        )
+        if found is None or self.schema.field(found).type != pa.int64():
+            raise CorruptLayoutError(f"no int64 column {own!r}", path=self.path)
+        return found
+
+    def bounds(self, column: str) -> tuple[int, int] | None:
+        """Least and greatest value of an int64 column by the statistics of its row groups."""
+        found: list[tuple[int, int]] = []
+        with arrow_errors(self.path):
+            meta = self._file.metadata
+            for number in range(meta.num_row_groups):
+                group = meta.row_group(number)
+                if not group.num_rows:
+                    continue
+                chunk = group.column(self.schema.names.index(column))
+                if (
+                    chunk.path_in_schema != column
+                    or chunk.statistics is None
+                    or not chunk.statistics.has_min_max
+                ):
+                    return None
+                found.append((int(chunk.statistics.min), int(chunk.statistics.max)))
+        return (found[0][0], found[-1][1]) if found else None
+
+    def read(self, columns: list[str]) -> dict[str, Any]:
+        """These columns, each as one arrow array."""
+        with arrow_errors(self.path):
+            table = self._file.read(columns=columns, use_threads=False)
+            out = {}
+            for name in columns:
+                chunks = table.column(name)
+                out[name] = chunks.combine_chunks() if chunks.num_chunks != 1 else chunks.chunk(0)
+        for name, array in out.items():
+            if len(array) != self.rows or array.null_count:
+                raise CorruptLayoutError(f"column {name!r} has missing values", path=self.path)
+        return out
+
+    def value_dtype(self) -> tuple[Any, bool]:
+        """(numpy dtype or None for text, whether values are lists) of the `value` column."""
+        if layout.VALUE_COLUMN not in self.schema.names:
+            raise CorruptLayoutError(f"no column {layout.VALUE_COLUMN!r}", path=self.path)
+        kind = self.schema.field(layout.VALUE_COLUMN).type
+        is_list = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind)
+        item = kind.value_type if is_list else kind
+        if pa.types.is_string(item) or pa.types.is_binary(item):
+            return (str if pa.types.is_string(item) else bytes), is_list
+        try:
+            return np.dtype(item.to_pandas_dtype()), is_list
+        except (NotImplementedError, TypeError):
+            raise CorruptLayoutError(f"values of type {item} are not known", path=self.path) from None
+
+
+def int64_of(array: Any) -> NDArray[np.int64]:
+    """An arrow int64 array as numpy, without a copy where arrow allows."""
+    return np.asarray(array.to_numpy(zero_copy_only=False), np.int64)
+
+
+def column_of(array: Any) -> NDArray[Any]:
+    """Any flat arrow array as numpy."""
+    out: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return out
+
+
+def values_of(array: Any, dtype: str, shape: tuple[int, ...], path: str) -> NDArray[Any]:
+    """The `value` column as one batch of the described type and shape."""
+    with arrow_errors(path):
+        stored = dtype_named(_STORED_AS.get(dtype, dtype)).dtype
+        rows, size = len(array), int(np.prod(shape, dtype=np.int64))
+        flat = array.flatten() if shape else array
+        out: NDArray[Any] = flat.to_numpy(zero_copy_only=False)
+    if out.dtype != stored or out.size != rows * size or flat.null_count:
+        raise CorruptLayoutError(f"values are not {rows} records of {dtype}{list(shape)}", path=path)
+    if dtype in _STORED_AS:
+        out = out.view(dtype_named(dtype).dtype)
+    return out.reshape(rows, *shape)
+
+
+def list_shape(array: Any, path: str) -> tuple[int, ...]:
+    """The one length all lists of a foreign file share."""
+    with arrow_errors(path):
+        lengths = np.unique(array.value_lengths().to_numpy(zero_copy_only=False))
+    if len(lengths) != 1:
+        raise CorruptLayoutError("vectors of different lengths in one signal", path=path)
+    return (int(lengths[0]),)
+
+
+def objects_of(array: Any, path: str) -> NDArray[Any]:
+    """Text or bytes as an array of objects."""
+    out = np.empty(len(array), object)
+    with arrow_errors(path):
+        out[:] = array.to_pylist()
+    return out
+
+
+def write_columns(path: str, columns: Mapping[str, NDArray[Any]], description: Mapping[str, Any]) -> None:
+    """Write flat columns with a description, as one row group."""
+    arrays = {name: pa.array(values) for name, values in columns.items()}
+    fields = [pa.field(name, array.type, nullable=False) for name, array in arrays.items()]
+    text = json.dumps(dict(description), separators=(",", ":"))
+    schema = pa.schema(fields, metadata={layout.SCHEMA_KEY: text.encode()})
+    table = pa.Table.from_arrays(list(arrays.values()), schema=schema)
+    ints = [name for name, array in arrays.items() if array.type == pa.int64()]
+    pq.write_table(
+        table, path, compression="zstd", compression_level=1, use_dictionary=False, version="2.6",
+        column_encoding=dict.fromkeys(ints, "DELTA_BINARY_PACKED"), write_page_checksum=True,
+        row_group_size=max(1, len(table)),
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def arrow_errors(path: str) -> Iterator[None]:
+    """Turn whatever pyarrow says about damaged bytes into ours."""
+    try:
+        yield
+    except FormatError:
+        raise
+    except FileNotFoundError:
+        raise CorruptLayoutError("the file is missing", path=path) from None
+    except MemoryError:
+        raise LimitExceededError("the file announces more than fits in memory", path=path) from None
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CorruptLayoutError(f"not a readable parquet file ({text})", path=path) from None

@@ -1,0 +1,146 @@
+"""static.json and meta.json: written whole, read with care."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.commit import write_file
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, StoreError
+from warpdata.formats.episodedir import layout
+
+BYTES_TAG = "__bytes_base64__"
+CHECKSUM_KEY = "checksum"
+MAX_STATIC_ARRAY = 1 << 16
+"""More numbers than this belong in a signal, not in JSON."""
+
+
+def plain_static(name: str, value: Any) -> Any:
+    """`value` as JSON can hold it; what cannot be held is a TypeError or ValueError naming the item."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {BYTES_TAG: base64.b64encode(bytes(value)).decode()}
+    if isinstance(value, np.ndarray):
+        return _plain_array(name, value)
+    if isinstance(value, np.generic):
+        return plain_static(name, value.item())
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return _finite(name, value)
+    if isinstance(value, Mapping):
+        return {_key(name, key): plain_static(name, inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_static(name, inner) for inner in value]
+    raise TypeError(f"static item {name!r}: a {type(value).__name__} cannot be stored as JSON")
+
+
+def _plain_array(name: str, array: np.ndarray[Any, Any]) -> Any:
+    if array.dtype.kind not in "biuf" and not np.issubdtype(array.dtype, np.floating):
+        raise TypeError(f"static item {name!r}: an array of {array.dtype} cannot be stored as JSON")
+    if array.size > MAX_STATIC_ARRAY:
+        raise ValueError(f"static item {name!r}: {array.size} numbers are too many; record them as a signal")
+    return plain_static(name, array.tolist())
+
+
+def _finite(name: str, value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"static item {name!r}: {value} cannot be stored as JSON")
+    return float(value)
+
+
+def _key(name: str, key: Any) -> str:
+    if not isinstance(key, str) or key == BYTES_TAG:
+        raise TypeError(f"static item {name!r}: key {key!r} is not a plain string")
+    return key
+
+
+def restored_static(value: Any) -> Any:
+    """What `plain_static` made, with bytes as bytes again."""
+    if isinstance(value, dict):
+        if set(value) == {BYTES_TAG}:
+            try:
+                return base64.b64decode(value[BYTES_TAG], validate=True)
+            except (binascii.Error, TypeError, ValueError):
+                raise CorruptLayoutError("bytes in a static item are not base64") from None
+        return {key: restored_static(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [restored_static(inner) for inner in value]
+    return value
+
+
+def write_static(folder: Path, items: Mapping[str, Any]) -> bytes:
+    """Write static.json and return its bytes."""
+    data = dump_json(dict(items))
+    write_file(folder / layout.STATIC_FILE, data)
+    return data
+
+
+def read_static(folder: Path) -> dict[str, Any]:
+    """The static items of an episode; none where there is no static.json."""
+    path = folder / layout.STATIC_FILE
+    if not path.exists():
+        return {}
+    data = read_bytes(path)
+    try:
+        return {name: restored_static(value) for name, value in parse_json_object(data).items()}
+    except FormatError as error:
+        raise _at(error, path) from None
+
+
+def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+    """Write meta.json with a checksum over everything else in it."""
+    plain = {key: value for key, value in meta.items() if key != CHECKSUM_KEY}
+    text = json.dumps(
+        {**plain, CHECKSUM_KEY: _checksum(plain)}, indent=1, ensure_ascii=False, allow_nan=False
+    )
+    write_file(folder / layout.META_FILE, text.encode())
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """The system metadata of an episode, checked; none where there is no meta.json."""
+    path = folder / layout.META_FILE
+    if not path.exists():
+        return {}
+    data = read_bytes(path)
+    try:
+        meta = parse_json_object(data)
+    except FormatError as error:
+        raise _at(error, path) from None
+    stated = meta.pop(CHECKSUM_KEY, None)
+    if stated is not None and stated != _checksum(meta):
+        raise ChecksumError("meta.json was changed after it was written", path=path)
+    return meta
+
+
+def read_bytes(path: str | os.PathLike[str], *, max_bytes: int = layout.MAX_JSON_BYTES) -> bytes:
+    """All bytes of a small file."""
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size > max_bytes:
+                raise CorruptLayoutError(f"a file of this kind has at most {max_bytes} bytes", path=path)
+            return file.read()
+    except FileNotFoundError:
+        raise BlobNotFoundError("no such file", path=path) from None
+    except OSError as error:
+        raise StoreError(f"cannot read ({error.strerror})", path=path) from None
+
+
+def _checksum(meta: Mapping[str, Any]) -> str:
+    text = json.dumps(meta, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return f"{crc32c(text.encode()):08x}"
+
+
+def _at(error: FormatError, path: Path) -> FormatError:
+    return type(error)(error.message, path=path, hint=error.hint)

@@ -1,0 +1,87 @@
+"""edits.jsonl: one checksummed JSON object per line, only ever appended to."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError
+from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import read_bytes
+
+CRC_KEY = "crc32c"
+
+
+def pack_line(edit: dict[str, Any]) -> bytes:
+    """One line of the log."""
+    body = {key: value for key, value in edit.items() if key != CRC_KEY}
+    return dump_json({**body, CRC_KEY: f"{crc32c(dump_json(body)):08x}"}) + b"\n"
+
+
+def read_log(root: Path) -> tuple[list[dict[str, Any]], bool]:
+    """All edits in order, and whether the log belongs to another program (it is then left alone)."""
+    path = root / layout.EDITS_FILE
+    if not path.exists():
+        return [], False
+    data = read_bytes(path)
+    whole, _, torn = data.rpartition(b"\n")
+    lines = whole.split(b"\n") if whole else []
+    if _is_foreign(lines, torn):
+        return [], True
+    edits = [_unpack(line, number, path) for number, line in enumerate(lines, 1)]
+    for expected, edit in enumerate(edits, 1):
+        if edit.get("seq") != expected:
+            raise CorruptLayoutError(f"edit {expected} is missing in line {expected}", path=path)
+    return edits, False
+
+
+def append_edit(root: Path, edit: dict[str, Any]) -> None:
+    """Add one line, durable when this returns; a torn line of a crash before is cut off first."""
+    path = root / layout.EDITS_FILE
+    with map_os_errors(path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            end = _end_of_lines(fd)
+            os.ftruncate(fd, end)
+            os.pwrite(fd, pack_line(edit), end)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _end_of_lines(fd: int) -> int:
+    size = os.fstat(fd).st_size
+    data = os.pread(fd, min(size, layout.MAX_JSON_BYTES), 0)
+    return data.rfind(b"\n") + 1
+
+
+def _unpack(line: bytes, number: int, path: Path) -> dict[str, Any]:
+    try:
+        edit = parse_json_object(line)
+    except FormatError as error:
+        raise CorruptLayoutError(f"line {number} of the edits is {error.message}", path=path) from None
+    stated = edit.pop(CRC_KEY, None)
+    if stated != f"{crc32c(dump_json(edit)):08x}":
+        raise ChecksumError(f"line {number} of the edits was changed after it was written", path=path)
+    return edit
+
+
+def _is_foreign(lines: list[bytes], torn: bytes) -> bool:
+    """Logs of the existing library have the same name but neither sequence numbers nor checksums."""
+    for line in (*lines, torn):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(found, dict) or "seq" in found or CRC_KEY in found:
+            return False
+    return bool(lines)

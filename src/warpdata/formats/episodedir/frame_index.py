@@ -1,0 +1,141 @@
+"""The frame index beside a video: true times, and where each encoded frame lies."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.checksum import crc32c
+from warpdata.errors import CorruptLayoutError, FormatError
+from warpdata.formats.episodedir import arrow, layout
+from warpdata.formats.episodedir.documents import read_bytes
+from warpdata.formats.episodedir.images import FrameShape, Stream
+from warpdata.formats.episodedir.signal_file import Description, FileSum, check_clock
+
+_MAX_FILE_BYTES = 1 << 33
+_DTYPES = {"uint8": "u8", "uint16": "u16"}
+
+
+@dataclass(frozen=True, slots=True)
+class FrameIndex:
+    """One row per frame in the order shown; `offset` is None in indexes of other writers."""
+
+    description: Description
+    ts_ns: NDArray[np.int64]
+    shape: FrameShape | None = None
+    stream: Stream | None = None
+    keyframe: NDArray[np.bool_] | None = None
+    offset: NDArray[np.int64] | None = None
+    size: NDArray[np.int64] | None = None
+    crc32c: NDArray[np.uint32] | None = None
+    video_bytes: int | None = None
+
+
+def image_description(shape: FrameShape, units: str | None = None) -> Description:
+    """The description of a camera."""
+    return Description("image", _DTYPES[shape.dtype], shape.shape, units)
+
+
+def write_frame_index(path: str, index: FrameIndex, fps: int) -> None:
+    """Write the index of a finished video."""
+    stream = index.stream
+    assert stream is not None
+    about = {
+        **index.description.to_json(), "video_bytes": index.video_bytes, "fps": fps, "codec": stream.codec,
+        "pix_fmt": stream.pix_fmt, "coded": [stream.coded_width, stream.coded_height],
+        "extradata": base64.b64encode(stream.extradata).decode(),
+    }  # fmt: skip
+    columns = {
+        "ts_ns": index.ts_ns, "pts": np.arange(len(index.ts_ns), dtype=np.int64), "keyframe": index.keyframe,
+        "offset": index.offset, "size": index.size, "crc32c": index.crc32c,
+    }  # fmt: skip
+    arrow.write_columns(path, columns, about)  # type: ignore[arg-type]
+
+
+def read_frame_index(path: str, expected: FileSum | None = None) -> FrameIndex:
+    """Read and check a frame index, ours or the existing library's."""
+    data = read_bytes(path, max_bytes=_MAX_FILE_BYTES)
+    if expected is not None:
+        expected.check(data, path)
+    return parse_frame_index(data, path)
+
+
+def parse_frame_index(data: bytes, path: str) -> FrameIndex:
+    """A frame index from the bytes of its file."""
+    footer = arrow.Footer(data, path)
+    about = footer.description
+    column = footer.time_column(layout.FRAME_TIME_COLUMN)
+    if about is None or not set(layout.FRAME_COLUMNS) <= set(footer.schema.names):
+        stamps = arrow.int64_of(footer.read([column])[column])
+        check_clock(stamps, path)
+        return FrameIndex(Description("image", "u8", ()), stamps)
+    found = footer.read(list(layout.FRAME_COLUMNS))
+    stamps = arrow.int64_of(found["ts_ns"])
+    check_clock(stamps, path)
+    return _own_index(found, stamps, about, path)
+
+
+def _own_index(
+    found: dict[str, Any], stamps: NDArray[np.int64], about: dict[str, Any], path: str
+) -> FrameIndex:
+    description = Description.from_json(about, path)
+    try:
+        shape = _frame_shape(description)
+        width, height = (int(side) for side in about["coded"])
+        extradata = base64.b64decode(about["extradata"], validate=True)
+        stream = Stream(str(about["codec"]), str(about["pix_fmt"]), width, height, extradata)
+        video_bytes = int(about["video_bytes"])
+    except (KeyError, TypeError, ValueError, binascii.Error):
+        raise CorruptLayoutError("the description of the video is damaged", path=path) from None
+    offset, size = arrow.int64_of(found["offset"]), arrow.int64_of(found["size"])
+    keyframe = arrow.column_of(found["keyframe"]).astype(np.bool_)
+    sums = arrow.column_of(found["crc32c"]).astype(np.uint32)
+    if len(offset) and (offset.min() < 0 or size.min() < 1 or size.max() > layout.MAX_PACKET_BYTES):
+        raise CorruptLayoutError("frames of impossible size", path=path)
+    if len(offset) and ((offset + size).max() > video_bytes or not keyframe[0]):
+        raise CorruptLayoutError("frames lie past the end of the video", path=path)
+    return FrameIndex(description, stamps, shape, stream, keyframe, offset, size, sums, video_bytes)
+
+
+def _frame_shape(description: Description) -> FrameShape:
+    dtype = {"u8": "uint8", "u16": "uint16"}[description.dtype]
+    height, width = description.shape[:2]
+    if max(height, width) > layout.MAX_FRAME_SIDE or len(description.shape) not in (2, 3):
+        raise ValueError("no such image")
+    return FrameShape(height, width, 3 if len(description.shape) == 3 else 0, dtype)
+
+
+def pack_mark(mark: layout.FrameMark) -> bytes:
+    """A mark with its checksum."""
+    packed = bytearray(layout.FRAME_MARK.pack(*mark))
+    layout.MARK_CRC.pack_into(
+        packed, layout.FRAME_MARK_CHECKED.stop, crc32c(packed[layout.FRAME_MARK_CHECKED])
+    )
+    return bytes(packed)
+
+
+def read_marks(path: str, video_bytes: int) -> list[layout.FrameMark]:
+    """The marks a recorder left, as far as they are whole and inside the video."""
+    marks: list[layout.FrameMark] = []
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return marks
+    except OSError as error:
+        raise FormatError(f"cannot read ({error.strerror})", path=path) from None
+    for start in range(0, len(data) - layout.FRAME_MARK_BYTES + 1, layout.FRAME_MARK_BYTES):
+        piece = data[start : start + layout.FRAME_MARK_BYTES]
+        mark = layout.FrameMark(*layout.FRAME_MARK.unpack(piece))
+        if (
+            crc32c(piece[layout.FRAME_MARK_CHECKED]) != mark.mark_crc32c
+            or mark.offset + mark.size > video_bytes
+        ):
+            break
+        marks.append(mark)
+    return marks

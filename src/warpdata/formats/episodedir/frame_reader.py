@@ -1,0 +1,179 @@
+"""Decoded frames by number, from any bytes: planned by keyframe, no group decoded twice per batch."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.ranges import RangeReader
+from warpdata.errors import ChecksumError, CorruptLayoutError
+from warpdata.formats.episodedir.frame_index import FrameIndex
+from warpdata.formats.episodedir.images import FrameShape, Stream
+from warpdata.formats.episodedir.video import VideoDecoder, list_packets
+
+DEFAULT_CACHE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PacketPlan:
+    """Where the packets are, in decoding order, and which of them a frame needs."""
+
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    frame: NDArray[np.int64]
+    """Packet -> number of the frame it shows."""
+    packet: NDArray[np.int64]
+    """Frame -> its packet."""
+    start: NDArray[np.int64]
+    """Frame -> the keyframe packet to begin decoding at."""
+    crc32c: NDArray[np.uint32] | None
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+def plan_of(index: FrameIndex) -> PacketPlan:
+    """The plan of one of our videos, whose frames are stored in the order they are shown."""
+    assert index.offset is not None
+    assert index.size is not None
+    assert index.keyframe is not None
+    numbers = np.arange(len(index.ts_ns), dtype=np.int64)
+    start = np.maximum.accumulate(np.where(index.keyframe, numbers, 0))
+    return PacketPlan(index.offset, index.size, numbers, numbers, start, index.crc32c)
+
+
+def plan_foreign(path: str, dtype: str = "uint8") -> tuple[PacketPlan, Stream, FrameShape]:
+    """The plan of a video of another writer, found by walking through its packets once."""
+    probe, places, keyframe, times = list_packets(path)
+    count = len(places)
+    order = np.argsort(times, kind="stable")
+    frame = np.empty(count, np.int64)
+    frame[order] = np.arange(count)
+    keys = np.flatnonzero(keyframe)
+    if count and (not len(keys) or keys[0] != 0):
+        raise CorruptLayoutError("the video does not begin with a keyframe", path=path)
+    before = np.maximum.accumulate(np.where(keyframe, np.arange(count), 0))
+    # A frame shown before the keyframe that precedes it in the file belongs to the group before.
+    late = frame[before] > frame
+    before = np.where(late, before[np.maximum(before - 1, 0)], before)
+    plan = PacketPlan(places[:, 0], places[:, 1], frame, order.astype(np.int64), before[order], None)
+    return plan, probe.stream, FrameShape(probe.height, probe.width, 3, dtype)
+
+
+class FrameReader:
+    """One decoder over one video; any number of threads may ask, one at a time decodes."""
+
+    def __init__(
+        self,
+        reader: RangeReader,
+        plan: PacketPlan,
+        stream: Stream,
+        shape: FrameShape,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ) -> None:
+        self._reader = reader
+        self._plan = plan
+        self._shape = shape
+        self._decoder = VideoDecoder(stream, shape)
+        self._lock = threading.Lock()
+        self._at = -1
+        self._shown = -1
+        self._kept: OrderedDict[int, NDArray[np.generic]] = OrderedDict()
+        self._keep_count = max(1, cache_bytes // max(1, shape.nbytes))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one frame."""
+        return self._shape.shape
+
+    def frame(self, number: int) -> NDArray[np.generic]:
+        """One frame, read-only; the last ones asked for are kept."""
+        with self._lock:
+            found = self._kept.get(number)
+            if found is None:
+                found = np.empty(self._shape.shape, self._shape.dtype)
+                self._decode({number: [found]})
+                found.flags.writeable = False
+                self._keep(number, found)
+            return found
+
+    def frames(self, numbers: NDArray[np.int64]) -> NDArray[np.generic]:
+        """Many frames in any order as one batch."""
+        out = np.empty((len(numbers), *self._shape.shape), self._shape.dtype)
+        wanted: dict[int, list[NDArray[np.generic]]] = {}
+        with self._lock:
+            for row, number in enumerate(numbers.tolist()):
+                kept = self._kept.get(number)
+                if kept is not None:
+                    out[row] = kept
+                else:
+                    wanted.setdefault(number, []).append(out[row])
+            self._decode(wanted)
+        return out
+
+    def _keep(self, number: int, frame: NDArray[np.generic]) -> None:
+        self._kept[number] = frame
+        while len(self._kept) > self._keep_count:
+            self._kept.popitem(last=False)
+
+    def _decode(self, wanted: dict[int, list[NDArray[np.generic]]]) -> None:
+        """Decode exactly the groups of frames that hold `wanted`, each once, and fill the arrays."""
+        try:
+            for number in sorted(wanted):
+                if number in wanted:
+                    self._go_to(number)
+                    self._decode_until(number, wanted)
+        except BaseException:
+            self._at = -1  # the decoder's state is unknown now
+            raise
+
+    def _go_to(self, number: int) -> None:
+        start = int(self._plan.start[number])
+        if self._at < start or number <= self._shown:
+            if self._at >= 0 or self._shown >= 0:
+                self._decoder.reset()
+            self._at, self._shown = start, -1
+
+    def _decode_until(self, number: int, wanted: dict[int, list[NDArray[np.generic]]]) -> None:
+        while number in wanted:
+            stop = max(self._at, int(self._plan.packet[number])) + 1
+            if self._at >= len(self._plan):
+                self._take(self._decoder.drain(), wanted)
+                self._at = self._shown = -1
+                if number in wanted:
+                    raise CorruptLayoutError(
+                        f"frame {number} is missing in the video", path=self._reader.name
+                    )
+                return
+            for packet in self._packets(self._at, min(stop, len(self._plan))):
+                shown = int(self._plan.frame[self._at])
+                self._at += 1
+                self._take(self._decoder.feed(shown, packet), wanted)
+
+    def _take(self, pictures: object, wanted: dict[int, list[NDArray[np.generic]]]) -> None:
+        for number, picture in pictures:  # type: ignore[attr-defined]
+            self._shown = max(self._shown, number)
+            targets = wanted.pop(number, None)
+            if targets:
+                self._decoder.pixels(picture, targets[0])
+                for other in targets[1:]:
+                    other[...] = targets[0]
+
+    def _packets(self, start: int, stop: int) -> list[bytes]:
+        plan = self._plan
+        ranges = [
+            (int(o), int(o + s)) for o, s in zip(plan.offset[start:stop], plan.size[start:stop], strict=True)
+        ]
+        found = [bytes(view) for view in self._reader.read_many(ranges)]
+        if plan.crc32c is not None:
+            for number, packet in enumerate(found, start):
+                if crc32c(packet) != plan.crc32c[number]:
+                    raise ChecksumError(
+                        f"frame {number} was changed after it was written", path=self._reader.name
+                    )
+        return found

@@ -1,0 +1,90 @@
+"""Cameras: the shape of their frames, how they are encoded, what a decoder must know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.formats.episodedir import layout
+
+ENCODERS = {"h264": "libx264", "hevc": "libx265", "h265": "libx265", "av1": "libsvtav1", "ffv1": "ffv1"}
+
+
+@dataclass(frozen=True, slots=True)
+class VideoOptions:
+    """How a camera is encoded; `None` chooses by the kind of image."""
+
+    codec: str | None = None
+    gop_size: int = 10
+    fps: int = 30
+    quality: int | None = None
+    preset: str | None = None
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.codec is not None and self.codec not in ENCODERS:
+            raise ValueError(f"unknown codec {self.codec!r}; use one of {', '.join(ENCODERS)}")
+        if self.gop_size < 1 or self.fps < 1 or self.threads < 0:
+            raise ValueError("gop_size and fps are at least 1, threads at least 0")
+
+
+class FrameShape(NamedTuple):
+    """Height, width and channels (0 for a single plane) of a camera, and its element type."""
+
+    height: int
+    width: int
+    channels: int
+    dtype: str
+
+    @classmethod
+    def of(cls, frame: NDArray[Any]) -> FrameShape:
+        """The shape of an HxWx3 uint8, HxW uint8 or HxW uint16 image; anything else is a ValueError."""
+        colour = frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8
+        plane = frame.ndim == 2 and frame.dtype in (np.uint8, np.uint16)
+        if not (colour or plane) or 0 in frame.shape or max(frame.shape) > layout.MAX_FRAME_SIDE:
+            raise ValueError(
+                f"an image is uint8 HxWx3, uint8 HxW or uint16 HxW, not {frame.dtype} {frame.shape}"
+            )
+        return cls(frame.shape[0], frame.shape[1], 3 if colour else 0, str(frame.dtype))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array of one frame."""
+        return (self.height, self.width, 3) if self.channels else (self.height, self.width)
+
+    @property
+    def nbytes(self) -> int:
+        """Raw bytes of one frame."""
+        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+
+    @property
+    def raw_format(self) -> str:
+        """What FFmpeg calls the raw pixels."""
+        return "rgb24" if self.channels else ("gray" if self.dtype == "uint8" else "gray16le")
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What a decoder must know about an encoded camera."""
+
+    codec: str
+    pix_fmt: str
+    coded_width: int
+    coded_height: int
+    extradata: bytes
+
+
+def choose_codec(shape: FrameShape, options: VideoOptions) -> str:
+    """The codec asked for, or the default: h264 for colour, lossless ffv1 for gray and depth."""
+    codec = options.codec or ("h264" if shape.channels else "ffv1")
+    if shape.dtype == "uint16" and codec != "ffv1":
+        raise ValueError(f"uint16 images are stored lossless with codec 'ffv1', not {codec!r}")
+    return codec
+
+
+def suffix_for(codec: str) -> str:
+    """The file name ending of a codec's container."""
+    return ".mkv" if codec == "ffv1" else ".mp4"

@@ -1,0 +1,142 @@
+"""One numeric, text or bytes signal as a parquet file: described, written in pieces, read whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_of
+from warpdata.errors import ChecksumError, CorruptLayoutError, TruncatedError
+from warpdata.formats.episodedir import arrow, layout
+from warpdata.formats.episodedir.documents import read_bytes
+
+_KINDS = ("scalar", "vector", "tensor", "image", "text", "bytes")
+_MAX_FILE_BYTES = 1 << 36
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What one signal holds, as it is stored beside its values."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    units: str | None = None
+    names: tuple[str, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The description as JSON holds it."""
+        found: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.shape)}
+        if self.units is not None:
+            found["units"] = self.units
+        if self.names is not None:
+            found["names"] = list(self.names)
+        return found
+
+    @classmethod
+    def from_json(cls, found: Any, path: str) -> Description:
+        """Check a stored description."""
+        try:
+            shape = tuple(int(side) for side in found["shape"])
+            names = None if found.get("names") is None else tuple(str(name) for name in found["names"])
+            made = cls(str(found["kind"]), str(found["dtype"]), shape, found.get("units"), names)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise CorruptLayoutError("the description of the signal is damaged", path=path) from None
+        known = made.dtype in DTYPE_NAMES or (made.kind in ("text", "bytes") and made.dtype == made.kind)
+        if made.kind not in _KINDS or not known or any(side < 1 for side in shape):
+            raise CorruptLayoutError(f"a signal of kind {made.kind!r}, type {made.dtype!r}", path=path)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class FileSum:
+    """Size and checksum of a file, as meta.json keeps them."""
+
+    size_bytes: int
+    crc32c: int
+
+    @classmethod
+    def of(cls, data: bytes) -> FileSum:
+        """The sum of these bytes."""
+        return cls(len(data), crc32c(data))
+
+    def check(self, data: bytes, path: str) -> None:
+        """Raise unless `data` is what was written."""
+        if len(data) < self.size_bytes:
+            raise TruncatedError(f"{len(data)} bytes of {self.size_bytes} are left", path=path)
+        if len(data) != self.size_bytes or crc32c(data) != self.crc32c:
+            raise ChecksumError("the file was changed after it was written", path=path)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a footer tells: the description, how many records, first and last time."""
+
+    description: Description
+    count: int
+    first_ts: int | None
+    last_ts: int | None
+
+
+def read_summary(path: str) -> Summary:
+    """Open a signal file and read only its footer."""
+    footer = arrow.Footer(path, path)
+    description = _description(footer)
+    bounds = footer.bounds(footer.time_column(layout.TIME_COLUMN))
+    if bounds is None and footer.rows:
+        stamps, _ = read_signal(path)
+        bounds = (int(stamps[0]), int(stamps[-1]))
+    first, last = bounds or (None, None)
+    return Summary(description, footer.rows, first, last)
+
+
+def read_signal(path: str, expected: FileSum | None = None) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """All timestamps and values of a signal file, verified and read-only."""
+    data = read_bytes(path, max_bytes=_MAX_FILE_BYTES)
+    if expected is not None:
+        expected.check(data, path)
+    return parse_signal(data, path)[1:]
+
+
+def parse_signal(data: bytes, path: str) -> tuple[Description, NDArray[np.int64], NDArray[Any]]:
+    """Description, timestamps and values from the bytes of a signal file."""
+    footer = arrow.Footer(data, path)
+    description = _description(footer)
+    column = footer.time_column(layout.TIME_COLUMN)
+    found = footer.read([column, layout.VALUE_COLUMN])
+    stamps = arrow.int64_of(found[column])
+    check_clock(stamps, path)
+    if description.kind in ("text", "bytes"):
+        values = arrow.objects_of(found[layout.VALUE_COLUMN], path)
+    else:
+        values = arrow.values_of(found[layout.VALUE_COLUMN], description.dtype, description.shape, path)
+    stamps.flags.writeable = values.flags.writeable = False
+    return description, stamps, values
+
+
+def check_clock(stamps: NDArray[np.int64], path: str) -> None:
+    """Raise unless the timestamps of a file are strictly increasing."""
+    wrong = np.flatnonzero(stamps[1:] <= stamps[:-1])
+    if len(wrong):
+        raise CorruptLayoutError(f"the time of record {int(wrong[0]) + 1} is not increasing", path=path)
+
+
+def _description(footer: arrow.Footer) -> Description:
+    stated = footer.description
+    if stated is not None:
+        return Description.from_json(stated, footer.path)
+    dtype, is_list = footer.value_dtype()
+    if dtype in (str, bytes):
+        return Description("text" if dtype is str else "bytes", "text" if dtype is str else "bytes", ())
+    shape: tuple[int, ...] = ()
+    if is_list:
+        shape = arrow.list_shape(footer.read([layout.VALUE_COLUMN])[layout.VALUE_COLUMN], footer.path)
+    try:
+        name = dtype_of(dtype).name
+    except ValueError:
+        raise CorruptLayoutError(f"values of type {dtype} are not known", path=footer.path) from None
+    return Description("vector" if is_list else "scalar", name, shape)

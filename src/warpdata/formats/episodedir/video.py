@@ -1,0 +1,256 @@
+"""Encode frames into fragmented video, decode encoded frames. The door of av."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError
+from warpdata.formats.episodedir.images import ENCODERS, FrameShape, Stream, VideoOptions, choose_codec
+
+if TYPE_CHECKING:
+    import av
+    from av.video.frame import VideoFrame
+
+_DECODERS = {"h265": "hevc", "av1": "libdav1d"}
+
+
+class VideoEncoder:
+    """Encodes frames one by one into `sink`, which only ever grows."""
+
+    def __init__(
+        self, sink: Any, shape: FrameShape, options: VideoOptions, *, first_frame: int = 0, fragment: int = 1
+    ) -> None:
+        self._shape = shape
+        self._codec = choose_codec(shape, options)
+        self._next = first_frame
+        self._tick = Fraction(1, options.fps)
+        self.keyframes: deque[bool] = deque()
+        """Whether each packet given to the sink begins a group, in order; the owner takes them out."""
+        self._pad = (shape.height % 2, shape.width % 2) if self._chroma_is_halved else (0, 0)
+        library = _av()
+        container_options = {"flush_packets": "1"}
+        if self._codec == "ffv1":
+            container_options["cluster_size_limit"] = "1"
+        else:
+            container_options["movflags"] = "frag_keyframe+empty_moov+default_base_moof" + (
+                "+frag_discont" if first_frame else ""
+            )
+            container_options["fragment_index"] = str(fragment)
+        kind = "matroska" if self._codec == "ffv1" else "mp4"
+        try:
+            self._container = library.open(
+                sink, "w", format=kind, options=container_options, buffer_size=1 << 20
+            )
+            self._stream = self._open_stream(options)
+        except (library.FFmpegError, ValueError) as error:
+            raise ValueError(f"cannot encode {shape} as {self._codec} ({error})") from None
+        self._scale = library.video.reformatter.VideoReformatter()
+
+    @property
+    def _chroma_is_halved(self) -> bool:
+        return bool(self._shape.channels) and self._codec != "ffv1"
+
+    @property
+    def pix_fmt(self) -> str:
+        """The format of the encoded pixels."""
+        if not self._shape.channels:
+            return self._shape.raw_format
+        return "yuv420p" if self._codec != "ffv1" else "bgr0"
+
+    def _open_stream(self, options: VideoOptions) -> Any:
+        stream = self._container.add_stream(
+            ENCODERS[self._codec], rate=Fraction(options.fps), options=_codec_options(self._codec, options)
+        )
+        stream.width = self._shape.width + self._pad[1]
+        stream.height = self._shape.height + self._pad[0]
+        stream.pix_fmt = self.pix_fmt
+        stream.codec_context.thread_count = options.threads
+        stream.codec_context.gop_size = 1 if self._codec == "ffv1" else options.gop_size
+        return stream
+
+    def encode(self, frame: NDArray[Any]) -> bool:
+        """Encode the next frame; True when a new group of frames began, so all before it are in the sink."""
+        picture = _av().VideoFrame.from_ndarray(self._padded(frame), format=self._shape.raw_format)
+        if self.pix_fmt != self._shape.raw_format:
+            picture = self._scale.reformat(picture, format=self.pix_fmt, threads=1)
+        picture.pts = self._next
+        picture.time_base = self._tick
+        self._next += 1
+        return self._mux(self._stream.encode(picture))
+
+    def close(self) -> None:
+        """Encode what is delayed and end the file."""
+        self._mux(self._stream.encode(None))
+        self._container.close()
+
+    def discard(self) -> None:
+        """Let go of the encoder without finishing the file."""
+        self._container = self._stream = None
+
+    def _mux(self, packets: Iterable[Any]) -> bool:
+        began = False
+        for packet in packets:
+            began = began or packet.is_keyframe
+            self.keyframes.append(packet.is_keyframe)
+            self._container.mux(packet)
+        return began
+
+    def _padded(self, frame: NDArray[Any]) -> NDArray[Any]:
+        if not any(self._pad):
+            return frame
+        return np.pad(frame, ((0, self._pad[0]), (0, self._pad[1]), (0, 0))[: frame.ndim], mode="edge")
+
+
+class VideoDecoder:
+    """Turns encoded frames into arrays; keeps the state of one decoder, so one caller at a time."""
+
+    def __init__(self, stream: Stream, shape: FrameShape) -> None:
+        library = _av()
+        self._shape = shape
+        name = _DECODERS.get(stream.codec, stream.codec)
+        try:
+            self._context = library.CodecContext.create(name, "r")
+        except (library.FFmpegError, ValueError):
+            raise CorruptLayoutError(f"no decoder for video codec {stream.codec!r}") from None
+        if stream.extradata:
+            self._context.extradata = stream.extradata
+        self._context.width, self._context.height = stream.coded_width, stream.coded_height
+        if stream.pix_fmt:
+            self._context.pix_fmt = stream.pix_fmt
+        self._context.thread_count = 1
+        # One converter for all frames, without threads of its own: those would not survive a fork.
+        self._scale = library.video.reformatter.VideoReformatter()
+
+    def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, Any]]:
+        """Decode one packet; yields (frame number, picture) for whatever comes out."""
+        library = _av()
+        item = library.Packet(packet)
+        item.pts = item.dts = number
+        yield from self._out(item)
+
+    def drain(self) -> Iterator[tuple[int, Any]]:
+        """The pictures the decoder still holds back."""
+        yield from self._out(None)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything fed so far."""
+        self._context.flush_buffers()
+
+    def _out(self, item: Any) -> Iterator[tuple[int, Any]]:
+        library = _av()
+        try:
+            pictures = self._context.decode(item)
+        except library.EOFError:
+            return
+        except library.FFmpegError as error:
+            raise CorruptLayoutError(f"damaged video ({error})") from None
+        for picture in pictures:
+            yield int(picture.pts), picture
+
+    def pixels(self, picture: VideoFrame, out: NDArray[Any]) -> None:
+        """Copy the pixels of a picture into `out`, cropped to the size of the camera."""
+        shape = self._shape
+        if picture.width < shape.width or picture.height < shape.height:
+            raise CorruptLayoutError(f"video of {picture.width}x{picture.height}, expected {shape}")
+        if picture.format.name != shape.raw_format:
+            picture = self._scale.reformat(picture, format=shape.raw_format, threads=1)
+        plane: Any = picture.planes[0]
+        rows = np.frombuffer(plane, shape.dtype).reshape(picture.height, -1)
+        width = shape.width * (3 if shape.channels else 1)
+        out.reshape(shape.height, width)[:] = rows[: shape.height, :width]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A video file as its container describes it: the stream, its size, and where its packets are."""
+
+    stream: Stream
+    width: int
+    height: int
+
+
+def probe(path: str) -> Probe:
+    """Read codec and size of a video file from its header."""
+    with _opened(path) as container:
+        return _probe(container, path)
+
+
+def list_packets(path: str) -> tuple[Probe, NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+    """Probe plus (offset, size) of every packet in decoding order, keyframe flags, and presentation times."""
+    library = _av()
+    with _opened(path) as container:
+        found = _probe(container, path)
+        rows: list[tuple[int, int]] = []
+        keys: list[bool] = []
+        times: list[int] = []
+        try:
+            for packet in container.demux(video=0):
+                if packet.size:
+                    rows.append((-1 if packet.pos is None else packet.pos, packet.size))
+                    keys.append(bool(packet.is_keyframe))
+                    times.append(packet.pts if packet.pts is not None else packet.dts or 0)
+        except library.FFmpegError as error:
+            raise CorruptLayoutError(f"damaged video ({error})", path=path) from None
+    places = np.array(rows, np.int64).reshape(-1, 2)
+    if len(places) and places[:, 0].min() < 0:
+        raise CorruptLayoutError("the video does not say where its frames are", path=path)
+    return found, places, np.array(keys, np.bool_), np.array(times, np.int64)
+
+
+def _probe(container: av.container.InputContainer, path: str) -> Probe:
+    if not container.streams.video:
+        raise CorruptLayoutError("no video in this file", path=path)
+    context = container.streams.video[0].codec_context
+    stream = Stream(
+        context.name, context.pix_fmt or "", context.coded_width or context.width,
+        context.coded_height or context.height, bytes(context.extradata or b""),
+    )  # fmt: skip
+    if stream.codec == "libdav1d":
+        stream = Stream("av1", *(stream.pix_fmt, stream.coded_width, stream.coded_height, stream.extradata))
+    return Probe(stream, context.width, context.height)
+
+
+def _opened(path: str) -> Any:
+    library = _av()
+    try:
+        return library.open(path, metadata_errors="ignore")
+    except FileNotFoundError:
+        raise CorruptLayoutError("the video file is missing", path=path) from None
+    except library.FFmpegError as error:
+        raise CorruptLayoutError(f"not a readable video ({error})", path=path) from None
+    except OSError as error:
+        raise FormatError(f"cannot open the video ({error})", path=path) from None
+
+
+def _codec_options(codec: str, options: VideoOptions) -> dict[str, str]:
+    if codec == "ffv1":
+        return {"level": "3", "slicecrc": "1", "slices": "4"}
+    gop = str(options.gop_size)
+    chosen = {"g": gop, "crf": str(options.quality)} if options.quality is not None else {"g": gop}
+    if codec == "av1":
+        preset = options.preset or "10"
+        return {**chosen, "preset": preset, "svtav1-params": f"pred-struct=1:keyint={gop}:lp=1"}
+    chosen |= {"preset": options.preset or "veryfast", "tune": "zerolatency"}
+    if codec == "h264":
+        chosen["x264-params"] = f"keyint={gop}:min-keyint={gop}:scenecut=0:bframes=0"
+    else:
+        chosen["x265-params"] = f"keyint={gop}:min-keyint={gop}:scenecut=0:bframes=0:log-level=none"
+    return chosen
+
+
+def _av() -> Any:
+    """The library, or what to install."""
+    try:
+        import av  # noqa: PLC0415
+        import av.video.reformatter  # noqa: PLC0415
+    except ImportError:
+        raise MissingExtraError.for_extra("av", "video") from None
+    return av

@@ -1,0 +1,210 @@
+"""Signals whose records are already in memory, and several signals joined end to end."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.errors import SchemaMismatchError, TimestampOrderError
+from warpdata.timeline.meta import OBJECT, Kind, SignalMeta, numeric_kind
+from warpdata.timeline.signal import Record, Signal
+from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int_array, frozen
+
+
+class ClockedSignal(Signal):
+    """A signal that keeps its timestamps as one array; a backend adds the values."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _clock(self) -> NDArray[np.int64]:
+        """All timestamps, strictly increasing."""
+
+    def _ts_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._clock()[indices]
+
+    def _ts_in(self, rows: range) -> NDArray[np.int64]:
+        return self._clock()[rows.start : rows.stop : rows.step]
+
+    def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._clock().searchsorted(times, "right").astype(np.int64) - 1
+
+    def _floor(self, ts_ns: int) -> int:
+        if not INT64_MIN <= ts_ns <= INT64_MAX:
+            return len(self) - 1 if ts_ns > 0 else -1
+        return int(self._clock().searchsorted(ts_ns, "right")) - 1
+
+
+class ArraySignal(ClockedSignal):
+    """A signal over two arrays in memory, which are not copied."""
+
+    __slots__ = ("_meta", "_ts", "_values")
+
+    def __init__(self, timestamps: Any, values: Any, meta: SignalMeta | None = None) -> None:
+        stamps = as_int_array(timestamps, "a time")
+        batch = np.asarray(values)
+        if batch.ndim == 0 or len(stamps) != len(batch):
+            raise ValueError(f"{len(stamps)} timestamps for values of shape {batch.shape}")
+        check_increasing(stamps)
+        self._ts = frozen(stamps)
+        self._values = frozen(_as_objects(values) if batch.dtype.kind in "USO" else batch)
+        self._meta = _meta_of(self._values) if meta is None else meta
+
+    @property
+    def meta(self) -> SignalMeta:
+        """Element type, shape and kind."""
+        return self._meta
+
+    def __len__(self) -> int:
+        return len(self._ts)
+
+    def _clock(self) -> NDArray[np.int64]:
+        return self._ts
+
+    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        return frozen(self._values[indices])
+
+    def _values_in(self, rows: range) -> NDArray[Any]:
+        return self._values[rows.start : rows.stop : rows.step]
+
+    def _record(self, index: int) -> Record:
+        return self._values[index], int(self._ts[index])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ArraySignal, (self._ts, self._values, self._meta))
+
+
+class JoinedSignal(Signal):
+    """Signals of one kind, one after the other in time: the chunks of an episode as one signal."""
+
+    __slots__ = ("_parts", "_starts", "_ts")
+
+    def __init__(self, parts: Sequence[Signal]) -> None:
+        if not parts:
+            raise ValueError("nothing to join")
+        kept = [part for part in parts if len(part)] or [parts[0]]
+        for earlier, later in pairwise(kept):
+            if not earlier.meta.same_values(later.meta):
+                raise SchemaMismatchError(f"cannot join {later.meta} behind {earlier.meta}")
+            if later.first_ts <= earlier.last_ts:
+                raise TimestampOrderError(
+                    f"a part begins at {later.first_ts}, which is not after {earlier.last_ts}"
+                )
+        self._parts = kept
+        self._starts = np.cumsum([0, *(len(part) for part in kept)], dtype=np.int64)
+        self._ts: NDArray[np.int64] | None = None
+
+    @property
+    def meta(self) -> SignalMeta:
+        """Element type, shape and kind, the same in all parts."""
+        return self._parts[0].meta
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def timestamps(self) -> NDArray[np.int64]:
+        """All timestamps of all parts."""
+        if self._ts is None:
+            self._ts = frozen(np.concatenate([part.timestamps for part in self._parts]))
+        return self._ts
+
+    def _edge(self, index: int) -> int:
+        return (self._parts[0]._edge(0)) if index == 0 else self._parts[-1]._edge(len(self._parts[-1]) - 1)
+
+    def _ts_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.timestamps[indices]
+
+    def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.timestamps.searchsorted(times, "right").astype(np.int64) - 1
+
+    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        meta = self.meta
+        out = np.empty((len(indices), *meta.shape), meta.dtype)
+        owner = self._starts.searchsorted(indices, "right") - 1
+        for number in np.unique(owner):
+            chosen = owner == number
+            out[chosen] = self._parts[number]._values_at(indices[chosen] - self._starts[number])
+        return frozen(out)
+
+    def _values_in(self, rows: range) -> NDArray[Any]:
+        if len(rows) and rows.step == 1:
+            owner = int(self._starts.searchsorted(rows.start, "right")) - 1
+            start = int(self._starts[owner])
+            if rows.stop <= self._starts[owner + 1]:
+                return self._parts[owner]._values_in(range(rows.start - start, rows.stop - start))
+        return super()._values_in(rows)
+
+    def _record(self, index: int) -> Record:
+        owner = int(self._starts.searchsorted(index, "right")) - 1
+        return self._parts[owner]._record(index - int(self._starts[owner]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (JoinedSignal, (self._parts,))
+
+
+def check_increasing(stamps: NDArray[np.int64]) -> None:
+    """Raise unless timestamps are strictly increasing."""
+    wrong = np.flatnonzero(stamps[1:] <= stamps[:-1])
+    if len(wrong):
+        at = int(wrong[0])
+        raise TimestampOrderError(
+            f"timestamp {int(stamps[at + 1])} of record {at + 1} is not increasing after {int(stamps[at])}"
+        )
+
+
+def _as_objects(values: Any) -> NDArray[Any]:
+    out = np.empty(len(values), object)
+    out[:] = list(values)
+    kinds = {type(value) for value in out}
+    if kinds - {str} and kinds - {bytes}:
+        raise TypeError("values are numbers, or all str, or all bytes")
+    return out
+
+
+def _meta_of(values: NDArray[Any]) -> SignalMeta:
+    if values.dtype == OBJECT:
+        kind: Kind = "bytes" if len(values) and isinstance(values[0], bytes) else "text"
+        return SignalMeta(OBJECT, (), kind)
+    return SignalMeta(values.dtype, values.shape[1:], numeric_kind(values.shape[1:]))
+
+
+class ShiftedSignal(Signal):
+    """A signal moved in time by a constant."""
+
+    __slots__ = ("_base", "_shift")
+
+    def __init__(self, base: Signal, shift_ns: int) -> None:
+        self._base = base
+        self._shift = shift_ns
+
+    @property
+    def meta(self) -> SignalMeta:
+        """Element type, shape and kind."""
+        return self._base.meta
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+    def _ts_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._base._ts_at(indices) + self._shift
+
+    def _edge(self, index: int) -> int:
+        return self._base._edge(index) + self._shift
+
+    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        return self._base._values_at(indices)
+
+    def _values_in(self, rows: range) -> NDArray[Any]:
+        return self._base._values_in(rows)
+
+    def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._base._search_ts(times - self._shift)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ShiftedSignal, (self._base, self._shift))

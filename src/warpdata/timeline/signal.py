@@ -1,0 +1,290 @@
+"""A signal: records (value, ts_ns) in strictly increasing time. Indexing is written here, for all kinds."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.errors import TimeRangeError
+from warpdata.timeline.meta import SignalMeta
+from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int, as_int_array, frozen, grid, is_many
+
+Record = tuple[Any, int]
+_BLOCK = 64
+"""Records read at a time while iterating."""
+
+
+class Signal(Sequence[Record]):
+    """A step function of time: value(t) is the last record at or before t, undefined before the first.
+
+    A backend gives `meta`, `__len__`, `_ts_at`, `_values_at` and `_search_ts`; all else is written above.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def meta(self) -> SignalMeta:
+        """Element type, shape and kind, known without reading values."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many records there are."""
+
+    @abstractmethod
+    def _ts_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The timestamps of these records; every index is valid."""
+
+    @abstractmethod
+    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """The values of these records as one batch; every index is valid."""
+
+    @abstractmethod
+    def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """For each time the position of the last record at or before it, -1 before the first."""
+
+    # Optional shortcuts of a backend.
+
+    def _ts_in(self, rows: range) -> NDArray[np.int64]:
+        return self._ts_at(np.arange(rows.start, rows.stop, rows.step, dtype=np.int64))
+
+    def _values_in(self, rows: range) -> NDArray[Any]:
+        return self._values_at(np.arange(rows.start, rows.stop, rows.step, dtype=np.int64))
+
+    def _record(self, index: int) -> Record:
+        at = np.array([index], np.int64)
+        return self._values_at(at)[0], int(self._ts_at(at)[0])
+
+    def _floor(self, ts_ns: int) -> int:
+        if not INT64_MIN <= ts_ns <= INT64_MAX:
+            return len(self) - 1 if ts_ns > 0 else -1
+        return int(self._search_ts(np.array([ts_ns], np.int64))[0])
+
+    # The interface.
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return SignalView(self, _slice_rows(key, len(self)))
+        if is_many(key):
+            return SignalView(self, _wrapped(as_int_array(key, "an index"), len(self)))
+        index, count = as_int(key, "an index"), len(self)
+        if not -count <= index < count:
+            raise IndexError(f"record {index} of a signal with {count} records")
+        return self._record(index % count)
+
+    def __iter__(self) -> Iterator[Record]:
+        for start in range(0, len(self), _BLOCK):
+            rows = range(start, min(start + _BLOCK, len(self)))
+            yield from zip(self._values_in(rows), self._ts_in(rows).tolist(), strict=True)
+
+    @property
+    def time(self) -> SignalTime:
+        """Access by time instead of by position."""
+        return SignalTime(self)
+
+    @property
+    def timestamps(self) -> NDArray[np.int64]:
+        """All timestamps, read-only."""
+        return frozen(self._ts_in(range(len(self))))
+
+    def values(self) -> NDArray[Any]:
+        """All values as one read-only batch; text and bytes as an array of objects."""
+        return frozen(self._values_in(range(len(self))))
+
+    @property
+    def first_ts(self) -> int:
+        """The time of the first record."""
+        return self._edge(0)
+
+    @property
+    def last_ts(self) -> int:
+        """The time of the last record."""
+        return self._edge(len(self) - 1)
+
+    def _edge(self, index: int) -> int:
+        if not len(self):
+            raise TimeRangeError("the signal has no records")
+        return int(self._ts_at(np.array([index], np.int64))[0])
+
+    def __repr__(self) -> str:
+        meta = self.meta
+        return f"<{type(self).__name__} {meta.kind} {meta.dtype}{list(meta.shape)}, {len(self)} records>"
+
+
+class SignalTime:
+    """`signal.time`: floor lookups, windows, and sampling at requested times."""
+
+    __slots__ = ("_signal",)
+
+    def __init__(self, signal: Signal) -> None:
+        self._signal = signal
+
+    def __getitem__(self, key: Any) -> Any:
+        if type(key) is int:
+            return value_at(self._signal, key)
+        if isinstance(key, slice):
+            return window(self._signal, key) if key.step is None else self._stepped(key)
+        if is_many(key):
+            return sampled(self._signal, as_int_array(key, "a time"))
+        return value_at(self._signal, as_int(key, "a time"))
+
+    def _stepped(self, key: slice) -> Signal:
+        signal = self._signal
+        step = positive_step(key.step)
+        if not len(signal) and (key.start is None or key.stop is None):
+            return SignalView(signal, range(0))
+        start = signal.first_ts if key.start is None else as_int(key.start, "a time")
+        stop = signal.last_ts + 1 if key.stop is None else as_int(key.stop, "a time")
+        return sampled(signal, grid(start, stop, step))
+
+
+def value_at(signal: Signal, ts_ns: int) -> Record:
+    """The record that holds at `ts_ns`, with its stored timestamp."""
+    position = signal._floor(ts_ns)
+    if position < 0:
+        raise before_first(signal, ts_ns)
+    return signal._record(position)
+
+
+def window(signal: Signal, key: slice) -> Signal:
+    """Exactly the records with start <= ts < stop, without a copy."""
+    low = 0 if key.start is None else signal._floor(as_int(key.start, "a time") - 1) + 1
+    high = len(signal) if key.stop is None else signal._floor(as_int(key.stop, "a time") - 1) + 1
+    return SignalView(signal, range(low, max(low, high)))
+
+
+def sampled(signal: Signal, times: NDArray[np.int64]) -> Signal:
+    """The value that holds at each requested time, stamped with the requested time."""
+    positions = signal._search_ts(times)
+    if len(positions) and positions.min() < 0:
+        raise before_first(signal, int(times[positions.argmin()]))
+    return SignalView(signal, positions, times)
+
+
+def before_first(signal: Signal, ts_ns: int) -> TimeRangeError:
+    """The error for a time at which the signal has no value yet."""
+    if not len(signal):
+        return TimeRangeError(f"no value at {ts_ns}: the signal has no records")
+    return TimeRangeError(f"no value at {ts_ns}: the first record is at {signal.first_ts}")
+
+
+def positive_step(step: Any) -> int:
+    """A step of a time grid, checked."""
+    number = as_int(step, "a step")
+    if number <= 0:
+        raise ValueError(f"a step must be positive, not {number}")
+    return number
+
+
+class SignalView(Signal):
+    """Some records of another signal, in a chosen order, maybe stamped with requested times; no copy."""
+
+    __slots__ = ("_base", "_clock", "_rows", "_times")
+
+    _base: Signal
+    _rows: range | NDArray[np.int64]
+    _times: NDArray[np.int64] | None
+    _clock: NDArray[np.int64] | None
+
+    def __init__(
+        self, base: Signal, rows: range | NDArray[np.int64], times: NDArray[np.int64] | None = None
+    ) -> None:
+        if isinstance(base, SignalView):  # views of views stay one step away from the data
+            if times is None and base._times is not None:
+                times = base._times[_as_key(rows)]
+            rows, base = _chain(base._rows, rows), base._base
+        self._base = base
+        self._rows = rows
+        self._times = None if times is None else frozen(times)
+        self._clock = None
+
+    @property
+    def meta(self) -> SignalMeta:
+        """What the values are: the same as in the signal behind the view."""
+        return self._base.meta
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def timestamps(self) -> NDArray[np.int64]:
+        """All timestamps of the view, read-only."""
+        if self._times is not None:
+            return self._times
+        if self._clock is None:
+            rows = self._rows
+            found = self._base._ts_in(rows) if isinstance(rows, range) else self._base._ts_at(rows)
+            self._clock = frozen(found)
+        return self._clock
+
+    def values(self) -> NDArray[Any]:
+        """All values of the view as one read-only batch; a slice of data in memory is not copied."""
+        rows = self._rows
+        return frozen(self._base._values_in(rows) if isinstance(rows, range) else self._base._values_at(rows))
+
+    def _ts_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.timestamps[indices]
+
+    def _ts_in(self, rows: range) -> NDArray[np.int64]:
+        return self.timestamps[rows.start : rows.stop : rows.step]
+
+    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        rows = self._rows
+        return self._base._values_at(
+            rows.start + indices * rows.step if isinstance(rows, range) else rows[indices]
+        )
+
+    def _values_in(self, rows: range) -> NDArray[Any]:
+        own = self._rows
+        return (
+            self._base._values_in(own[_as_key(rows)])
+            if isinstance(own, range)
+            else self._base._values_at(own[_as_key(rows)])
+        )
+
+    def _record(self, index: int) -> Record:
+        value, ts_ns = self._base._record(int(self._rows[index]))
+        return (value, ts_ns) if self._times is None else (value, int(self._times[index]))
+
+    def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        stamps = self.timestamps
+        if not isinstance(self._rows, range) and np.any(stamps[1:] < stamps[:-1]):
+            raise ValueError("these records are not in the order of time; sort them before asking by time")
+        return np.searchsorted(stamps, times, side="right").astype(np.int64) - 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (SignalView, (self._base, self._rows, self._times))
+
+
+def _slice_rows(key: slice, count: int) -> range:
+    for bound in (key.start, key.stop, key.step):
+        if bound is not None:
+            as_int(bound, "an index")
+    if key.step is not None and as_int(key.step, "an index") <= 0:
+        raise ValueError(f"a step must be positive, not {key.step}")
+    return range(count)[key]
+
+
+def _wrapped(indices: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Negative positions counted from the end; anything outside is an IndexError."""
+    bad = (indices < -count) | (indices >= count)
+    if bad.any():
+        raise IndexError(f"record {int(indices[bad][0])} of a signal with {count} records")
+    return np.where(indices < 0, indices + count, indices)
+
+
+def _chain(outer: range | NDArray[np.int64], inner: range | NDArray[np.int64]) -> range | NDArray[np.int64]:
+    """The rows of the base that a view of a view shows."""
+    if isinstance(inner, range):
+        return outer[slice(inner.start, inner.stop, inner.step)]
+    if isinstance(outer, range):
+        return outer.start + inner * outer.step
+    return outer[inner]
+
+
+def _as_key(rows: range | NDArray[np.int64]) -> Any:
+    return slice(rows.start, rows.stop, rows.step) if isinstance(rows, range) else rows

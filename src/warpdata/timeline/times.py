@@ -1,0 +1,73 @@
+"""What may index a signal: integers only, in every form numpy and Python have; no float ever gets in."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+INT64_MIN = -(1 << 63)
+INT64_MAX = (1 << 63) - 1
+MAX_GRID = 1 << 28
+"""More times than this in one request are a mistake, not a grid."""
+
+
+def as_int(value: Any, what: str) -> int:
+    """`value` as a Python integer; bool, float and everything else is a TypeError."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool | np.bool_):
+        raise TypeError(f"{what} must be an integer, not a bool")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an integer, not {type(value).__name__}") from None
+
+
+def clamp(ts_ns: int) -> int:
+    """The nearest time an int64 can hold: comparisons with stored times stay true."""
+    return min(max(ts_ns, INT64_MIN), INT64_MAX)
+
+
+def is_many(key: Any) -> bool:
+    """Whether an index names several records: a list, a tuple, a range or an array."""
+    if isinstance(key, np.ndarray):
+        return key.ndim > 0
+    return isinstance(key, list | tuple | range)
+
+
+def as_int_array(values: Any, what: str) -> NDArray[np.int64]:
+    """A one-dimensional int64 array of integers; masks, floats and nested sequences are a TypeError."""
+    if not isinstance(values, np.ndarray):
+        return _from_sequence(values, what)
+    if values.ndim != 1:
+        raise TypeError(f"{what} must be a flat sequence, not an array of {values.ndim} dimensions")
+    if values.dtype.kind not in "iu":
+        raise TypeError(f"{what} must be integers, not {values.dtype} (boolean masks are not supported)")
+    if values.dtype == np.uint64:
+        return np.minimum(values, np.uint64(INT64_MAX)).astype(np.int64)
+    return values.astype(np.int64, copy=False)
+
+
+def _from_sequence(values: Any, what: str) -> NDArray[np.int64]:
+    numbers = [clamp(as_int(value, what)) for value in values]
+    return np.array(numbers, np.int64)
+
+
+def grid(start: int, stop: int, step: int) -> NDArray[np.int64]:
+    """The times start, start + step, … below stop."""
+    count = max(0, -(-(stop - start) // step))
+    if count > MAX_GRID:
+        raise ValueError(f"a grid of {count} times is too large; at most {MAX_GRID}")
+    if count and (start < INT64_MIN or start + (count - 1) * step > INT64_MAX):
+        raise ValueError("the grid leaves the range of 64-bit nanoseconds")
+    return start + np.arange(count, dtype=np.int64) * step if count else np.empty(0, np.int64)
+
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """A view of an array that nobody can write through."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
