@@ -132,6 +132,14 @@ def test_a_flipped_bit_is_an_error_or_changes_nothing(episode: Path, tmp_path: P
     assert noticed > len(places) // 2
 
 
+def test_a_damaged_checksum_key_is_noticed(episode: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "ep"
+    shutil.copytree(episode, copy)
+    text = (copy / "meta.json").read_text()
+    (copy / "meta.json").write_text(text.replace('"checksum"', '"chucksum"'))
+    assert isinstance(snapshot(copy)["meta"], FormatError)
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_every_truncation_is_noticed(episode: Path, tmp_path: Path, file: str) -> None:
     good = snapshot(episode)
