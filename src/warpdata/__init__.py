@@ -9,8 +9,12 @@ from warpdata._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from warpdata.errors import WarpError as WarpError
+    from warpdata.formats.rvf.signing import SigningKey as SigningKey
+    from warpdata.search.store import VectorStore as VectorStore
 
 _HOMES: dict[str, str] = {
+    "SigningKey": "warpdata.formats.rvf.signing",
+    "VectorStore": "warpdata.search.store",
     "WarpError": "warpdata.errors",
 }
 """Public name -> the module it lives in; nothing is imported until the name is asked for."""

@@ -19,12 +19,16 @@ DOORS: dict[str, set[str]] = {
     "zstandard": {"bytekit/codec.py"},
     "lz4": {"bytekit/codec.py"},
     "ml_dtypes": {"bytekit/dtype.py"},
+    "cryptography": {"formats/rvf/signing.py"},
+    "faiss": {"search/ann.py"},
+    "pqcrypto": {"formats/rvf/signing.py"},
+    "pyarrow": {"search/columns.py"},
 }
 """Foreign library -> the only modules that may import it. numpy is free everywhere."""
 
 FREE = {"numpy", "warpdata"}
 
-OPTIONAL_DOORS: set[str] = set()
+OPTIONAL_DOORS: set[str] = {"formats/rvf/signing.py", "search/ann.py"}
 """Doors of optional libraries: they may import inside a function and raise MissingExtraError."""
 
 THREAD_ROOMS = ("stores/", "loading/fetch.py", "episodes/recorder.py")

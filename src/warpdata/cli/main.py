@@ -17,7 +17,7 @@ from warpdata.cli.console import Console
 from warpdata.errors import WarpError
 from warpdata.settings import Settings
 
-COMMANDS = ("spec", "completion")
+COMMANDS = ("vectors", "spec", "completion")
 """In the order `warp --help` lists them; each is a module of `warpdata.cli.commands`."""
 
 
