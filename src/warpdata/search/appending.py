@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.commit import commit_file, map_os_errors
 from warpdata.errors import PermissionError_, StoreError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.deletion import encode_deletions
@@ -59,7 +59,14 @@ class StoreAppender:
         self._profile = content.profile
         self._fd = _open_for_writing(path)
         self.snapshot = content.snapshot
+        self._drop_torn_tail()
         self._appender = SegmentAppender(self._fd, path, content.snapshot, durable=durable)
+
+    def _drop_torn_tail(self) -> None:
+        """Cut off what a crash left behind the last commit: half a manifest may not lie between whole ones."""
+        if os.fstat(self._fd).st_size > self.snapshot.end:
+            with map_os_errors(self._path):
+                os.ftruncate(self._fd, self.snapshot.end)
 
     def close(self) -> None:
         """Close the file."""

@@ -22,8 +22,8 @@ TRAVERSAL_SHARE = 0.2
 _MAX_EF = 4096
 _MAX_LENGTH = 1e30
 """Squares beyond this, and NaN, take the way that checks every number."""
-_PROBED_SHARE = 0.015
-"""The share of all rows that a probe of normal effort compares with."""
+DEFAULT_PROBE_SHARE = 0.05
+"""The share of all rows that a probe of normal effort compares with, where none was measured."""
 _NORMAL_EF = 64
 _ROWS_PER_EF = 4
 _HITS_BUFFER = 256
@@ -37,6 +37,7 @@ class Cells:
     centroid_of_cell: Ints
     starts: Ints
     ends: Ints
+    probe_share: float = DEFAULT_PROBE_SHARE
 
     def order(self, query: Floats, metric: str) -> Ints:
         """The cells from the nearest centroid to the farthest."""
@@ -48,9 +49,9 @@ class Cells:
     def enough(self, order: Ints, ef: int) -> int:
         """How many of the cells in this order a search of effort `ef` looks into: a share of all rows."""
         total = int(self.ends[-1]) if len(self.ends) else 0
-        wanted = max(_ROWS_PER_EF * ef, _PROBED_SHARE * total * ef / _NORMAL_EF)
+        wanted = max(_ROWS_PER_EF * ef, self.probe_share * total * ef / _NORMAL_EF)
         gathered = np.cumsum((self.ends - self.starts)[order])
-        return max(1, int(np.searchsorted(gathered, wanted, side="right")))
+        return min(len(order), int(np.searchsorted(gathered, wanted, side="left")) + 1)
 
 
 class Engine:

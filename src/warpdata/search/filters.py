@@ -180,6 +180,8 @@ def _literal(node: ast.expr) -> Any:
         if node.id in words:
             return words[node.id]
         raise ValueError(f"{node.id} is compared with a field, not with a value; quote text; {_HELP}")
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return [_literal(each) for each in node.elts]
     try:
         return ast.literal_eval(node)
     except ValueError:

@@ -16,6 +16,8 @@ from warpdata.formats.rvf.payloads.hot import HotSet, encode_hot
 from warpdata.formats.rvf.payloads.layer_a import LayerA, LayerAOffsets, encode_layer_a, make_partitions
 from warpdata.formats.rvf.payloads.layout import EntryPoint, IndexHeader, Partition
 from warpdata.search.ann import Graph
+from warpdata.search.calibrate import measured_share
+from warpdata.search.engine import Cells
 from warpdata.search.metric import prepared
 from warpdata.search.profile import IndexPlan, Profile
 
@@ -43,6 +45,7 @@ class IndexPayloads:
     """Entry points, top nodes, centroids."""
     hot: bytes | None = None
     hot_count: int = 0
+    probe_share: float = 0.0
 
     def pointed(self, root: Root, seg_offset: int) -> Root:
         """The root with its pointers into layer A."""
@@ -75,7 +78,15 @@ def index_payloads(
     return IndexPayloads(
         count, graphs, payload, offsets, (len(layer.entry_points), top, len(layer.centroids)),
         None if hot is None else encode_hot(hot), 0 if hot is None else len(hot.ids),
+        _probe_share(rows, profile, arranged),
     )  # fmt: skip
+
+
+def _probe_share(rows: LiveRows, profile: Profile, arranged: Arrangement) -> float:
+    assert arranged.centroids is not None
+    starts, ends = arranged.bounds[:-1], arranged.bounds[1:]
+    cells = Cells(arranged.centroids, arranged.cells, starts, ends)
+    return measured_share(prepared(rows.vectors, profile.metric), cells, profile.metric)
 
 
 def _flat_payload(plan: IndexPlan) -> bytes:

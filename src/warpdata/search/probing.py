@@ -18,7 +18,7 @@ from warpdata.formats.rvf.payloads.layout import BlockEntry
 from warpdata.formats.rvf.reader import check_against_directory
 from warpdata.search import quantise
 from warpdata.search.content import Content, is_plain
-from warpdata.search.engine import Cells
+from warpdata.search.engine import DEFAULT_PROBE_SHARE, Cells
 from warpdata.search.metric import merge_nearest, nearest, prepared
 
 Floats = NDArray[np.float32]
@@ -26,6 +26,8 @@ Ints = NDArray[np.int64]
 
 MAX_TAIL_BYTES = 256 << 10
 """With more unindexed rows than this, loading everything is the better first step."""
+MAX_PROBE_SHARE = 0.25
+"""Where neighbours are scattered over more of the partitions than this, everything is loaded at once."""
 _CODE_PROBES = 4
 """With codes at hand, this many times more cells are looked at before full vectors are read."""
 _RERANK = 4
@@ -65,7 +67,8 @@ class Prober:
         """Whether a store can be searched this way."""
         tail = sum(entry.payload_length for entry in content.tail_entries)
         plain = all(is_plain(entry) for entry in content.base_entries)
-        return 0 in content.layers and plain and bool(content.base_entries) and tail <= MAX_TAIL_BYTES
+        worth = content.profile.probe_share <= MAX_PROBE_SHARE and tail <= MAX_TAIL_BYTES
+        return 0 in content.layers and plain and worth and bool(content.base_entries)
 
     def search(self, queries: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
         """Ids and distances of the nearest live vectors of prepared queries."""
@@ -258,4 +261,5 @@ def cells_of(content: Content) -> Cells:
     starts, ends = parts["id_start"].astype(np.int64), parts["id_end"].astype(np.int64)
     if len(centroid) and (centroid.max() >= len(layer.centroids) or (ends < starts).any()):
         raise CorruptLayoutError("the partition map contradicts itself", path=content.reader.name)
-    return Cells(layer.centroids.astype(np.float32), centroid, starts, ends)
+    share = content.profile.probe_share or DEFAULT_PROBE_SHARE
+    return Cells(layer.centroids.astype(np.float32), centroid, starts, ends, share)

@@ -52,6 +52,8 @@ class Profile:
     """Segments whose rows the index covers, in the order of its nodes."""
     code_segments: tuple[int, ...] = ()
     """Segments that hold codes of the same rows."""
+    probe_share: float = 0.0
+    """The share of the rows that a probe of partitions must look at; measured when the index is built."""
 
     def to_json(self) -> bytes:
         """The record's bytes."""
@@ -84,4 +86,5 @@ def _from_json(body: dict[str, Any]) -> Profile:
         None if codes is None else CodePlan(**codes),
         tuple(int(each) for each in body.get("row_segments", ())),
         tuple(int(each) for each in body.get("code_segments", ())),
+        float(body.get("probe_share", 0.0)),
     )

@@ -137,6 +137,7 @@ class _Rewriter:
             self._profile,
             row_segments=tuple(entry.segment_id for entry, _ in row_segments),
             code_segments=tuple(entry.segment_id for entry in code_segments),
+            probe_share=0.0 if index is None else index.probe_share,
         )
         self._commit(profile, root, [*layers, *extra])
 

@@ -66,8 +66,9 @@ class VectorStore:
         self._mutex = threading.RLock()
         self._lock: WriterLock | None = None
         self._appender: StoreAppender | None = None
-        self._closed = False
+        self._closed = True
         self._attach(reader, snapshot)
+        self._closed = False
 
     @classmethod
     def create(

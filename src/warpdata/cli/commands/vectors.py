@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,8 @@ def _add_add(actions: Any) -> None:
 
 def _add_search(actions: Any) -> None:
     sub = _action(actions, "search", "find the nearest vectors")
+    # A list of numbers may begin with a minus; argparse would take it for an option.
+    sub._negative_number_matcher = re.compile(r"^-[\d.,eE+-]+$")
     sub.add_argument("query", help="a .npy or .parquet file, - for JSON lines, or numbers like 0.1,0.2,0.3")
     _add_input(sub)
     sub.add_argument("-k", type=int, default=10, help="how many")

@@ -110,6 +110,8 @@ def _manifest_payload(reader: RangeReader, offset: int) -> tuple[SegmentHeader, 
         if not any(payload[-_TORN_SECTOR_BYTES:]):
             raise _Torn
         raise ChecksumError(f"manifest {header.segment_id} does not match its hash", path=reader.name)
+    if not runtime and align_up(end, layout.ALIGNMENT) > reader.size:
+        raise _Torn
     if not runtime and header.alignment_pad != align_up(len(payload), layout.ALIGNMENT) - len(payload):
         raise CorruptLayoutError("the padding of a manifest is wrong", path=reader.name)
     return header, payload
@@ -146,7 +148,7 @@ def _delta(reader: RangeReader, offset: int, header: SegmentHeader, payload: mem
             raise _NotOurs
         chain = manifest.unpack_chain(value, reader.name)
         steps.append((records, at))
-        if not 0 <= chain.prev_manifest_offset < at:
+        if not 0 <= chain.prev_manifest_offset < at or not _follows_its_segments(records, at, reader):
             raise _NotOurs
         at = chain.prev_manifest_offset
         head, data = _chained(reader, at, chain.prev_manifest_id, chain.checkpoint_hash)
@@ -160,6 +162,16 @@ def _delta(reader: RangeReader, offset: int, header: SegmentHeader, payload: mem
         "wire", epoch, tuple(segments), offset, header.segment_id, header.content_hash, end, base.root,
         base.records, base.checkpointed, base.end, None, tuple(steps[0][0]),
     )  # fmt: skip
+
+
+def _follows_its_segments(records: list[Tlv], offset: int, reader: RangeReader) -> bool:
+    """A small manifest stands right behind the segments it lists; inside other data it does not."""
+    entries = _directory(records, offset, reader)
+    if not entries:
+        return False
+    last = entries[-1]
+    end = last.file_offset + layout.HEADER_BYTES + (last.compressed_length or last.payload_length)
+    return align_up(end, layout.ALIGNMENT) == offset
 
 
 def _chained(
@@ -181,7 +193,7 @@ def _directory(records: list[Tlv], manifest_offset: int, reader: RangeReader) ->
     for entry in entries:
         stored = entry.compressed_length or entry.payload_length
         if entry.file_offset + layout.HEADER_BYTES + stored > manifest_offset:
-            raise CorruptLayoutError("the directory lists a segment behind its manifest", path=reader.name)
+            raise _NotOurs
     return tuple(entries)
 
 

@@ -75,6 +75,8 @@ def _refuse_manifest(seg_type: int, where: str) -> None:
 
 def _refuse_disguised(reader: RangeReader, start: int, header: SegmentHeader) -> None:
     """A manifest whose type was damaged looks like an uncommitted segment; its payload gives it away."""
+    if header.seg_type == SegmentType.MANIFEST:
+        return
     payload = reader.read(start, start + header.payload_length)
     disguised = payload[: len(_CHAIN_PREFIX)] == _CHAIN_PREFIX
     if header.checksum_algo == layout.CHECKSUM_IDS["crc32c"]:

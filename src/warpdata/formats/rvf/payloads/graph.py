@@ -177,9 +177,7 @@ def _decode_adjacency(
         raise TruncatedError("the last restart group is cut off")
     walked = _walk_groups(values, ordinals[offsets], node_count, interval)
     layer_counts, sizes, firsts = walked
-    neighbors = _gather_lists(values, sizes, firsts, layer_counts, interval if absolute else 0)
-    if neighbors.size and (neighbors.min() < 0 or neighbors.max() >= node_count):
-        raise CorruptLayoutError("a neighbour of the graph does not exist")
+    neighbors = _valid_lists(values, sizes, firsts, layer_counts, (interval,) if absolute else (0, interval))
     used_values = int((firsts[-1] + sizes[-1]) if len(sizes) else ordinals[offsets[-1]] + 1)
     used = int(np.searchsorted(ordinals, used_values, side="left"))
     return Adjacency(node_count, layer_counts, sizes, neighbors), used
@@ -229,6 +227,15 @@ def _take(values: Ints, position: Ints) -> Ints:
     if position.size and position.max() >= len(values):
         raise TruncatedError("the adjacency data is cut off")
     return values[position]
+
+
+def _valid_lists(values: Ints, sizes: Ints, firsts: Ints, layer_counts: Ints, forms: tuple[int, ...]) -> Ints:
+    """The lists in the first form whose neighbours all exist: bytes alone do not tell the forms apart."""
+    for absolute_interval in forms:
+        found = _gather_lists(values, sizes, firsts, layer_counts, absolute_interval)
+        if not found.size or (found.min() >= 0 and found.max() < len(layer_counts)):
+            return found
+    raise CorruptLayoutError("a neighbour of the graph does not exist")
 
 
 def _gather_lists(

@@ -144,7 +144,7 @@ def directory_count(head: Buffer, payload_bytes: int, where: str = "") -> int:
 
 def block_ends(entries: Sequence[BlockEntry], payload_bytes: int) -> list[int]:
     """Where the bytes of each block end at the latest: the next block, or the payload."""
-    return [*(entry.block_offset for entry in entries[1:]), payload_bytes]
+    return [*(entry.block_offset for entry in entries[1:]), payload_bytes][: len(entries)]
 
 
 def decode_block(
