@@ -63,7 +63,7 @@ class StoreAppender:
         self._appender = SegmentAppender(self._fd, path, content.snapshot, durable=durable)
 
     def _drop_torn_tail(self) -> None:
-        """Cut off what a crash left behind the last commit: half a manifest may not lie between whole ones."""
+        """Cut off what a crash left: half a manifest may not lie between whole ones."""
         if os.fstat(self._fd).st_size > self.snapshot.end:
             with map_os_errors(self._path):
                 os.ftruncate(self._fd, self.snapshot.end)

@@ -179,7 +179,7 @@ class Content:
 
     def base_is_dead(self, ids: Ids, tail: RowData) -> NDArray[np.bool_]:
         """Which of these ids of indexed rows were deleted or replaced since."""
-        dead = np.isin(ids, self.bitmap_ids) | np.isin(ids, tail.table.ids)
+        dead = _members(ids, self.bitmap_ids) | _members(ids, tail.table.ids)
         for entry in self.snapshot.of_type(SegmentType.JOURNAL):
             dead |= deleted_mask(ids, self.journal(entry).entries)
         return dead
@@ -299,6 +299,14 @@ class Content:
         if members:
             keep = np.isin(visible, decode_membership(self.read(members[-1]), self.reader.name))
         return visible[keep], rows.take(np.flatnonzero(rows.live)[keep])
+
+
+def _members(ids: Ids, ordered: Ids) -> NDArray[np.bool_]:
+    """Which ids are among the ordered ones."""
+    if not len(ordered):
+        return np.zeros(len(ids), bool)
+    at = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)
+    return np.asarray(ordered[at] == ids)
 
 
 def _layer_entries(value: bytes, where: str) -> list[LayerEntry]:

@@ -63,9 +63,10 @@ class Journal:
 
 def deletions(ids: NDArray[np.uint64]) -> list[DeleteRange]:
     """Ids as the fewest entries: runs become ranges, loners single deletions."""
-    unique = np.unique(ids)
-    if not unique.size:
+    if not ids.size:
         return []
+    ordered = np.sort(ids)
+    unique = ordered[np.append(True, ordered[1:] != ordered[:-1])]
     breaks = np.flatnonzero(np.diff(unique) != 1)
     firsts = unique[np.concatenate(([0], breaks + 1))].tolist()
     lasts = unique[np.concatenate((breaks, [len(unique) - 1]))].tolist()
