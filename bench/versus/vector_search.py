@@ -299,7 +299,7 @@ def run(rows: int, dim: int, queries: int, repeats: int, rounds: int) -> dict[st
         size = (folder / "v.rvf").stat().st_size
         first["warpdata"]["bytes_limit"] = round(0.02 * size + 65_536)
         return {
-            "rows": rows, "dim": dim, "warm": table, "cold": first, **about,
+            "rows": rows, "dim": dim, "m": M, "ef_construction": EF_CONSTRUCTION, "warm": table, "cold": first, **about,
             "sizes": sizes(x, q, expected, folder), "single_appends": appends(dim, folder),
             "open_us": open_microseconds(folder / "v.rvf"),
         }  # fmt: skip
@@ -310,7 +310,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a shrunk run of seconds")
     parser.add_argument("--dim", type=int, action="append", default=[])
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--ef-construction", type=int, default=200, help="the same for every graph")
     args = parser.parse_args()
+    globals()["EF_CONSTRUCTION"] = args.ef_construction
     rows, queries, repeats, rounds = (5000, 100, 2, 3) if args.quick else (100_000, 500, 5, 7)
     results = {f"{rows}x{dim}": run(rows, dim, queries, repeats, rounds) for dim in args.dim or [128]}
     print(json.dumps(results, indent=1))

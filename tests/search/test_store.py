@@ -543,6 +543,24 @@ def test_hot_partitions_are_promoted(tmp_path: Path) -> None:
         assert store.stats()["stage"] == "partitions"
 
 
+def test_access_counters_outlive_their_writer(tmp_path: Path) -> None:
+    x = data(3000, 16)
+    path = tmp_path / "c.rvf"
+    with VectorStore.create(path, dim=16) as store:
+        store.add(x)
+        store.build_index("hnsw")
+    for _ in range(2):
+        with VectorStore.open(path, mode="a") as store:
+            store.warm()
+            for _ in range(300):
+                store.search(x[17], 10)
+    with VectorStore.open(path, mode="a") as store:
+        assert store._searcher.sketch.total_accesses >= 2 * 256 * 10
+        store.compact()
+        assert "HOT" in [s["type"] for s in store.segments()]
+        assert [s["type"] for s in store.segments()].count("SKETCH") == 1
+
+
 def test_unknown_segments_and_records_are_preserved(tmp_path: Path) -> None:
     path = tmp_path / "u.rvf"
     with VectorStore.create(path, dim=8) as store:
@@ -674,12 +692,13 @@ def test_threads_may_search_at_once(tmp_path: Path) -> None:
 
 
 def test_root_tells_what_the_file_is(tmp_path: Path) -> None:
-    with VectorStore.create(tmp_path / "r.rvf", dim=16) as store:
+    with VectorStore.create(tmp_path / "r.rvf", dim=16, metric="cosine") as store:
         store.add(data(2000, 16))
         store.build_index("hnsw")
         root = store._content.snapshot.root
         assert root is not None
         assert (root.dimension, root.total_vector_count, root.base_dtype) == (16, 2000, 0)
+        assert root.flags >> layout.ROOT_METRIC_SHIFT == layout.METRIC_IDS["cosine"]
         entry = next(s for s in store._content.snapshot.segments if s.file_offset == root.centroid.seg_offset)
         assert entry.seg_type == SegmentType.INDEX
         layer = store._content.layer_a

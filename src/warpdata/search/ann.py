@@ -203,7 +203,7 @@ def _check_levels(adjacency: Adjacency, layer: Ints) -> None:
 def cluster(vectors: Floats, count: int, *, seed: int = 1, rounds: int = 10) -> Floats:
     """`count` centroids of the vectors (k-means on a sample)."""
     library = _faiss()
-    sample = max(count * 64, 4096)
+    sample = max(count * 128, 4096)
     rng = np.random.default_rng(seed)
     chosen = vectors
     if len(vectors) > sample:
@@ -248,7 +248,7 @@ def assign(vectors: Floats, centroids: Floats) -> Ints:
     return np.asarray(found[:, 0], np.int64)
 
 
-def train_codebook(vectors: Floats, m: int, *, seed: int = 1, sample: int = 32_768) -> Floats:
+def train_codebook(vectors: Floats, m: int, *, seed: int = 1, sample: int = 131_072) -> Floats:
     """A product quantiser's codebook (m, 256, sub_dim); fewer centroids where there are fewer vectors."""
     library = _faiss()
     rng = np.random.default_rng(seed)
@@ -260,7 +260,7 @@ def train_codebook(vectors: Floats, m: int, *, seed: int = 1, sample: int = 32_7
     for part in range(m):
         piece = np.ascontiguousarray(vectors[:, part * sub_dim : (part + 1) * sub_dim])
         kmeans = library.Kmeans(
-            sub_dim, k, niter=12, seed=seed, verbose=False,
+            sub_dim, k, niter=30, seed=seed, verbose=False,
             min_points_per_centroid=1, max_points_per_centroid=sample,
         )  # fmt: skip
         kmeans.train(piece)

@@ -24,7 +24,7 @@ from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.snapshot import Snapshot
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 from warpdata.search.profile import Profile
-from warpdata.search.rewrite import MAX_BLOCK_ROWS, dimension_record
+from warpdata.search.rewrite import MAX_BLOCK_ROWS, dimension_record, root_flags
 
 if TYPE_CHECKING:
     from warpdata.search.content import Content
@@ -36,7 +36,7 @@ CHECKPOINT_RATIO = 4
 _SEGMENT_ROWS_BYTES = 128 << 20
 _REPLACED_TAGS = {
     Tag.SEGMENT_DIR, Tag.OVERLAY_CHAIN, Tag.PROFILE_CONFIG, Tag.DELETION_BITMAP, Tag.DIMENSION_CATALOG,
-    Tag.MANIFEST_SIGNATURE, Tag.KEY_DIRECTORY,
+    Tag.MANIFEST_SIGNATURE, Tag.KEY_DIRECTORY, Tag.ACCESS_SKETCH_REF,
 }  # fmt: skip
 
 
@@ -95,29 +95,29 @@ class StoreAppender:
         return self._appender.position - self.snapshot.checkpoint_end >= CHECKPOINT_RATIO * size
 
     def _checkpoint(self, entries: list[DirectoryEntry], state: WriterState) -> Snapshot:
-        """List everything; deletions move from journals into the bitmap."""
-        kept = [entry for entry in self.snapshot.segments if not self._is_consumed(entry)]
+        """List everything that counts; deletions move from journals into the bitmap."""
         small, large = state.deleted, state.deleted[:0]
         if len(small) and int(small[-1]) > layout.MAX_BITMAP_ID:
             cut = int(np.searchsorted(small, np.uint64(layout.MAX_BITMAP_ID), side="right"))
             small, large = small[:cut], small[cut:]
-        fresh = [entry for entry in entries if not self._is_consumed(entry)]
-        listed = [*kept, *fresh]
+        listed = _counting([*self.snapshot.segments, *entries])
         if len(large):
             listed.append(self._appender.append(delete_segment(large, self.snapshot.epoch + 1)))
         root = self._root(state)
-        records = self._records(root, state, small)
+        records = self._records(root, state, small, listed)
         return self._appender.commit_checkpoint(listed, root, records)
 
-    def _is_consumed(self, entry: DirectoryEntry) -> bool:
-        """Journals of deletions alone are marked by their tier; the bitmap stands for them."""
-        return entry.seg_type == SegmentType.JOURNAL and entry.tier == layout.TIER_HOT
-
-    def _records(self, root: Root, state: WriterState, deleted: Ids) -> list[Tlv]:
+    def _records(
+        self, root: Root, state: WriterState, deleted: Ids, listed: list[DirectoryEntry]
+    ) -> list[Tlv]:
         profile = replace(self._profile, next_id=state.next_id)
         out: list[Tlv] = [(int(Tag.PROFILE_CONFIG), profile.to_json()), dimension_record(root, state.live)]
         if len(deleted):
             out.append((int(Tag.DELETION_BITMAP), encode_deletions(deleted)))
+        sketches = [entry for entry in listed if entry.seg_type == SegmentType.SKETCH]
+        if sketches:
+            place = layout.SKETCH_REF.pack(sketches[-1].segment_id, sketches[-1].file_offset)
+            out.append((int(Tag.ACCESS_SKETCH_REF), place))
         return [*out, *(each for each in self.snapshot.records if each[0] not in _REPLACED_TAGS)]
 
     def _root(self, state: WriterState) -> Root:
@@ -126,6 +126,17 @@ class StoreAppender:
             old, total_vector_count=state.live, epoch=self.snapshot.epoch + 1, modified_ns=time.time_ns(),
             flags=old.flags & ~layout.ROOT_SIGNED, signature=None,
         )  # fmt: skip
+
+
+def _counting(entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
+    """Without journals of deletions alone (the bitmap stands for them) and older access counters."""
+    sketches = [entry.segment_id for entry in entries if entry.seg_type == SegmentType.SKETCH]
+    return [
+        entry
+        for entry in entries
+        if not (entry.seg_type == SegmentType.JOURNAL and entry.tier == layout.TIER_HOT)
+        and (entry.seg_type != SegmentType.SKETCH or entry.segment_id == sketches[-1])
+    ]
 
 
 def _open_for_writing(path: str) -> int:
@@ -143,7 +154,7 @@ def create_file(path: str, dim: int, profile: Profile, *, durable: bool, overwri
     """A new, empty store: one checkpoint."""
     now_ns = time.time_ns()
     root = Root(
-        dim, layout.DTYPE_IDS[profile.dtype], 0, 1, now_ns, now_ns,
+        dim, layout.DTYPE_IDS[profile.dtype], 0, 1, now_ns, now_ns, flags=root_flags(profile.metric),
         identity=FileIdentity(secrets.token_bytes(16), bytes(16), bytes(32), 0),
     )  # fmt: skip
     records = [(int(Tag.PROFILE_CONFIG), profile.to_json()), dimension_record(root, 0)]

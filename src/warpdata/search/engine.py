@@ -70,6 +70,7 @@ class Engine:
         self._tail = np.zeros((0, self._base.shape[1]), np.float32)
         self._version = -1
         self._base_bits: NDArray[np.uint8] | None = None
+        self._live_share = 1.0
         self.is_plain = False
         """Whether every row is alive and indexed: then the graph alone answers."""
         self.hits: list[Ints] = []
@@ -83,6 +84,7 @@ class Engine:
         self._tail = prepared(self.rows.tail_vectors, self.metric)
         live = self.rows.live[: self.rows.indexed]
         self._base_bits = None if live.all() else np.packbits(live, bitorder="little")
+        self._live_share = float(live.mean()) if len(live) else 0.0
         self.is_plain = self.graph is not None and self._base_bits is None and not len(self._tail)
 
     def search(
@@ -112,8 +114,7 @@ class Engine:
         rows, scores = graph.search_one(query, k, ef)
         if rows[-1] < 0:
             return None
-        if len(self.hits) < _HITS_BUFFER:
-            self.hits.append(rows)
+        self.hits.append(rows)
         if self.metric != "l2":
             scores = 1 - scores if self.metric == "cosine" else -scores
         return table.base_ids.take(rows), scores
@@ -128,12 +129,16 @@ class Engine:
             return rows, scores
         return rows, (1 - scores if self.metric == "cosine" else -scores)
 
-    def drain_hits(self) -> Ints | None:
-        """Rows found since the last call, once there are enough to be worth counting."""
-        if len(self.hits) < _HITS_BUFFER:
-            return None
-        rows, self.hits = np.concatenate([each.ravel() for each in self.hits]), []
-        return rows[rows >= 0]
+    @property
+    def has_many_hits(self) -> bool:
+        """Whether enough rows were found since the last drain to be worth counting."""
+        return len(self.hits) >= _HITS_BUFFER
+
+    def drain_hits(self) -> Ints:
+        """The indexed rows found since the last call."""
+        hits, self.hits = self.hits, []
+        rows = np.concatenate([np.zeros(0, np.int64), *(each.ravel() for each in hits)])
+        return rows[(rows >= 0) & (rows < self.rows.indexed)]
 
     def _search_base(
         self, queries: Floats, k: int, ef: int, live: Mask, filtered: bool, exact: bool
@@ -141,21 +146,22 @@ class Engine:
         everything = not filtered and self._base_bits is None
         if exact or (self.graph is None and self.cells is None):
             return nearest(queries, self._base, k, self.metric, None if everything else live)
-        share = 1.0 if everything else float(live.mean()) if len(live) else 0.0
+        share = float(live.mean()) if filtered and len(live) else self._live_share
         if share * len(live) <= max(PREFILTER_SHARE * len(live), 2 * k):
             return nearest(queries, self._base, k, self.metric, live)
         if self.graph is None:
             return self._search_cells(queries, k, ef, None if everything else live)
-        return self._search_graph(queries, k, ef, live, share)
-
-    def _search_graph(
-        self, queries: Floats, k: int, ef: int, live: Mask, share: float
-    ) -> tuple[Ints, Floats]:
-        assert self.graph is not None
-        if share == 1.0:
+        if everything:
             return self.plain_search(queries, k, ef)
-        wider = ef if share > TRAVERSAL_SHARE else min(int(ef / share), max(ef, _MAX_EF))
-        rows, scores = self.graph.search(queries, k, wider, np.packbits(live, bitorder="little"))
+        bits = np.packbits(live, bitorder="little") if filtered else self._base_bits
+        return self._search_allowed(queries, k, _widened_effort(ef, share), live, bits)
+
+    def _search_allowed(
+        self, queries: Floats, k: int, ef: int, live: Mask, bits: NDArray[np.uint8] | None
+    ) -> tuple[Ints, Floats]:
+        """The graph, with only some of its nodes as results."""
+        assert self.graph is not None
+        rows, scores = self.graph.search(queries, k, ef, bits)
         distances = scores if self.metric == "l2" else 1 - scores if self.metric == "cosine" else -scores
         short = np.flatnonzero((rows < 0).any(axis=1))
         if len(short):
@@ -187,3 +193,8 @@ class Engine:
         self.hits.append(rows[:1])
         found, away = nearest(query[None], self._base[rows], k, self.metric)
         return rows[found[0]], away[0]
+
+
+def _widened_effort(ef: int, share: float) -> int:
+    """More effort where fewer of the nodes may be results."""
+    return ef if share > TRAVERSAL_SHARE else min(int(ef / share), max(ef, _MAX_EF))

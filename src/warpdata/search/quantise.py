@@ -39,7 +39,7 @@ def train(
     if kind == "pq":
         return ProductQuant(dim, ann.train_codebook(_widened(vectors, parts), parts))
     if kind == "residual_pq":
-        centroids = ann.cluster(vectors, _coarse_count(len(vectors))) if coarse is None else coarse
+        centroids = ann.cluster(vectors, _coarse_count(len(vectors)), rounds=25) if coarse is None else coarse
         residual = vectors - centroids[ann.assign(vectors, centroids)]
         return ResidualQuant(dim, centroids, ann.train_codebook(_widened(residual, parts), parts))
     raise ValueError(f"unknown quantisation {kind!r}; use one of {', '.join(KINDS)}")

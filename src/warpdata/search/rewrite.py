@@ -248,7 +248,8 @@ class _Rewriter:
             dimension=self._rows.vectors.shape[1], base_dtype=layout.DTYPE_IDS[self._profile.dtype],
             total_vector_count=len(self._rows.ids), epoch=self._content.snapshot.epoch + 1,
             created_ns=old.created_ns or self._now_ns, modified_ns=self._now_ns, profile_id=old.profile_id,
-            quantdict=quant, identity=old.identity, reserved=old.reserved,
+            flags=root_flags(self._profile.metric), quantdict=quant, identity=old.identity,
+            reserved=old.reserved,
         )  # fmt: skip
 
     def _write_metadata(self) -> None:
@@ -288,6 +289,11 @@ def dimension_record(root: Root, live: int) -> Tlv:
     return Tag.DIMENSION_CATALOG, head + layout.DIMENSION_ENTRY.pack(
         root.dimension, root.base_dtype, flags, live, offset
     )
+
+
+def root_flags(metric: str) -> int:
+    """The flags of a root: the metric, so that the root alone tells it."""
+    return layout.METRIC_IDS[metric] << layout.ROOT_METRIC_SHIFT
 
 
 def arrange(vectors: Floats, ids: NDArray[np.uint64], plan: IndexPlan | None) -> Arrangement:

@@ -93,6 +93,7 @@ class RowData:
         self.base_vectors: Floats = vectors[:indexed]
         self._tail_ids: list[Ints] = [ids[indexed:].astype(np.int64)]
         self._tail_vectors: list[Floats] = [vectors[indexed:]]
+        self._all_ids: Ints | None = None
         self.version = 0
         """Counts changes, so that what was derived from the rows can be derived again."""
 
@@ -116,7 +117,9 @@ class RowData:
     @property
     def ids(self) -> Ints:
         """Ids of all rows, in order."""
-        return np.concatenate([self.base_ids, self.tail_ids])
+        if self._all_ids is None or len(self._all_ids) != len(self.live):
+            self._all_ids = np.concatenate([self.base_ids, self.tail_ids])
+        return self._all_ids
 
     def take(self, rows: Ints) -> Floats:
         """The vectors of these rows."""

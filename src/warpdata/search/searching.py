@@ -48,6 +48,7 @@ class Searcher:
         self._columns: tuple[int, FilterColumns] | None = None
         self._sketch: AccessSketch | None = None
         self._cold_served = 0
+        self._counted_before = 0
 
     # -- state ---------------------------------------------------------------------------------------
 
@@ -162,7 +163,10 @@ class Searcher:
             return None
         if query.shape != (self._content.dim,) or k < 1 or ef < k:
             return None
-        return engine.quick(query, k, ef)
+        found = engine.quick(query, k, ef)
+        if engine.has_many_hits:
+            self._count(engine.drain_hits())
+        return found
 
     def close(self) -> None:
         """Forget what is loaded."""
@@ -206,9 +210,8 @@ class Searcher:
         if rows[0, -1] < 0 or (len(rows) > 1 and (rows[:, -1] < 0).any()):
             missing = rows < 0
             ids[missing], distances[missing] = -1, np.inf
-        hits = engine.drain_hits()
-        if hits is not None:
-            self._count(hits)
+        if engine.has_many_hits:
+            self._count(engine.drain_hits())
         return (ids[0], distances[0]) if single else (ids, distances)
 
     def _queries(self, queries: ArrayLike) -> tuple[Floats, bool]:
@@ -248,12 +251,19 @@ class Searcher:
         rows = self.rows
         kind = None if payload is None else records.INDEX_NAMES[payload.header.index_type]
         graph = None
-        if payload is not None and kind == "hnsw" and rows.indexed == payload.header.node_count:
+        if payload is not None and kind == "hnsw" and self._fits(payload, rows):
             graph = Graph.restore(
                 prepared(rows.base_vectors, metric), metric, payload.adjacency, self._shape(payload)
             )
         cells = cells_of(content) if graph is None and 0 in content.layers and rows.indexed else None
         return Engine(rows, metric, graph, cells)
+
+    def _fits(self, payload: GraphPayload, rows: RowData) -> bool:
+        """Whether the graph is that of the rows; one of a shipped program may be stale, ours may not."""
+        fits = rows.indexed == payload.header.node_count
+        if not fits and payload.trailer is None and not self._content.is_runtime:
+            raise CorruptLayoutError("the graph does not fit its vectors", path=self._content.reader.name)
+        return fits
 
     def _shape(self, payload: GraphPayload) -> GraphShape:
         header = payload.header
@@ -299,6 +309,7 @@ class Searcher:
         """How often each partition was asked for."""
         if self._sketch is None:
             self._sketch = self._content.sketch()
+            self._counted_before = self._sketch.total_accesses
         return self._sketch
 
     def _count(self, rows: Ints) -> None:
@@ -306,13 +317,19 @@ class Searcher:
             starts = cells_of(self._content).starts
             self.sketch.add(np.searchsorted(starts, rows, side="right") - 1)
 
+    def new_accesses(self) -> int:
+        """Accesses counted since the counters were read from the file."""
+        self._count_rest()
+        return 0 if self._sketch is None else self._sketch.total_accesses - self._counted_before
+
+    def _count_rest(self) -> None:
+        if self._engine is not None and self._engine.hits:
+            self._count(self._engine.drain_hits())
+
     def hot_ids(self, limit: int) -> NDArray[np.uint64]:
         """Ids of the partitions asked for most, as many as may be hot."""
         none = np.zeros(0, np.uint64)
-        if self._engine is not None and self._engine.hits and 0 in self._content.layers:
-            rows = np.concatenate([each.ravel() for each in self._engine.hits])
-            self._engine.hits = []
-            self._count(rows[(rows >= 0) & (rows < self._engine.rows.indexed)])
+        self._count_rest()
         if 0 not in self._content.layers or not self.sketch.total_accesses:
             return none
         cells = cells_of(self._content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
-from warpdata.errors import PermissionError_, UnsupportedVersionError, WriterClosedError
+from warpdata.errors import OutOfSpaceError, PermissionError_, UnsupportedVersionError, WriterClosedError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.payloads import meta
 from warpdata.formats.rvf.payloads.journal import JournalEntry, UpdateField, encode_journal
 from warpdata.formats.rvf.payloads.meta import encode_meta
+from warpdata.formats.rvf.payloads.sketch import encode_sketch
 from warpdata.formats.rvf.reader import open_snapshot
 from warpdata.formats.rvf.snapshot import Snapshot
 from warpdata.formats.rvf.verify import Damage, verify_file
@@ -46,6 +48,7 @@ Ids = NDArray[np.int64]
 FilterLike = str | Mapping[str, Any] | Filter | Sequence[int] | NDArray[np.integer]
 
 _MAX_HOT_SHARE = 0.05
+_WORTH_KEEPING = 256
 
 
 class VectorStore:
@@ -444,6 +447,8 @@ class VectorStore:
         with self._mutex:
             if self._closed:
                 return
+            if self._appender is not None:
+                self._keep_counters(self._appender)
             self._closed = True
             self._searcher.close()
             if self._appender is not None:
@@ -451,6 +456,13 @@ class VectorStore:
             self._reader.close()
             if self._lock is not None:
                 self._lock.release()
+
+    def _keep_counters(self, appender: StoreAppender) -> None:
+        """Access counters outlive a writer that was asked often; a full disk is no reason to fail here."""
+        if self._searcher.new_accesses() >= _WORTH_KEEPING:
+            with contextlib.suppress(OutOfSpaceError):
+                payload = encode_sketch(self._searcher.sketch)
+                appender.commit([NewSegment(SegmentType.SKETCH, payload)], appender.state)
 
     def __enter__(self) -> VectorStore:
         return self

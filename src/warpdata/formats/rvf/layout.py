@@ -183,6 +183,8 @@ class RootFields(NamedTuple):
 
 ROOT = struct.Struct("<4sHHQQQHBBIQQQIIQIIQIIQIIQIIQI")
 ROOT_SIGNED = 0x0004
+ROOT_METRIC_SHIFT = 4
+"""Bits 4 and 5 of the root's flags: 0 l2, 1 inner product, 2 cosine."""
 ROOT_SIGNATURE_HEAD_OFFSET = 0x098
 ROOT_SIGNATURE_OFFSET = 0x09C
 ROOT_IDENTITY_OFFSET = 0xF00
