@@ -299,7 +299,8 @@ def run(rows: int, dim: int, queries: int, repeats: int, rounds: int) -> dict[st
         size = (folder / "v.rvf").stat().st_size
         first["warpdata"]["bytes_limit"] = round(0.02 * size + 65_536)
         return {
-            "rows": rows, "dim": dim, "m": M, "ef_construction": EF_CONSTRUCTION, "warm": table, "cold": first, **about,
+            "rows": rows, "dim": dim, "m": M, "ef_construction": EF_CONSTRUCTION,
+            "warm": table, "cold": first, **about,
             "sizes": sizes(x, q, expected, folder), "single_appends": appends(dim, folder),
             "open_us": open_microseconds(folder / "v.rvf"),
         }  # fmt: skip

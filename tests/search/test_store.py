@@ -639,6 +639,8 @@ def test_export_to_both_dialects(tmp_path: Path) -> None:
         store.export(tmp_path / "wire.rvf")
         with pytest.raises(ValueError, match="dialect"):
             store.export(tmp_path / "x.rvf", dialect="other")
+        with pytest.raises(ValueError, match="another file"):
+            store.export(tmp_path / "e.rvf")
         expected = store.search(x[9], 5, exact=True)
     for name, dialect in (("runtime.rvf", "runtime"), ("wire.rvf", "wire")):
         with VectorStore.open(tmp_path / name) as again:

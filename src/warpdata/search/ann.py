@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import CorruptLayoutError, MissingExtraError
+from warpdata.errors import CorruptLayoutError, LimitExceededError, MissingExtraError
 from warpdata.formats.rvf.payloads.graph import Adjacency
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+
+_MAX_M = 1024
+"""More neighbours per node than any graph has; faiss takes memory for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class Graph:
     def restore(cls, vectors: Floats, metric: str, adjacency: Adjacency, shape: GraphShape) -> Graph:
         """The graph of a file, without building it again."""
         library = _faiss()
+        if shape.m > _MAX_M:
+            raise LimitExceededError(f"a graph with {shape.m} neighbours per node")
         if adjacency.node_count != len(vectors) or not 0 <= shape.entry_point < max(1, len(vectors)):
             raise CorruptLayoutError("the graph does not fit its vectors")
         index = _empty(library, vectors.shape[1], metric, shape.m)

@@ -44,13 +44,17 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.uint64]
 ParentOpener = Callable[[str], "RangeReader"]
 
+_MAX_LINEAGE = 16
+"""More parents than this are a circle."""
+
 
 class Content:
     """What one snapshot of a file holds; nothing is read before it is asked for."""
 
     def __init__(
-        self, reader: RangeReader, snapshot: Snapshot, open_parent: ParentOpener | None = None
+        self, reader: RangeReader, snapshot: Snapshot, open_parent: ParentOpener | None = None, depth: int = 0
     ) -> None:
+        self._depth = depth
         self.reader = reader
         self.snapshot = snapshot
         self._open_parent = open_parent
@@ -283,11 +287,11 @@ class Content:
         if not maps:
             return None
         parent_id, name = decode_cow_map(self.read(maps[-1]), self.reader.name)
-        if self._open_parent is None:
+        if self._open_parent is None or self._depth >= _MAX_LINEAGE:
             raise CorruptLayoutError(f"the parent file {name!r} cannot be reached", path=self.reader.name)
         reader = self._open_parent(name)
         try:
-            parent = Content(reader, open_snapshot(reader), self._open_parent)
+            parent = Content(reader, open_snapshot(reader), self._open_parent, self._depth + 1)
             if parent.snapshot.root is None or parent.snapshot.root.identity.file_id != parent_id:
                 raise CorruptLayoutError(f"{name!r} is not the parent of this file", path=self.reader.name)
             rows = parent.load_rows()

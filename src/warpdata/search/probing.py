@@ -259,7 +259,9 @@ def cells_of(content: Content) -> Cells:
     parts = layer.partitions
     centroid = parts["centroid_id"].astype(np.int64)
     starts, ends = parts["id_start"].astype(np.int64), parts["id_end"].astype(np.int64)
-    if len(centroid) and (centroid.max() >= len(layer.centroids) or (ends < starts).any()):
+    edges = np.append(starts, layer.header.node_count)
+    touching = len(starts) and starts[0] == 0 and np.array_equal(ends, edges[1:])
+    if not touching or centroid.max() >= len(layer.centroids) or (ends <= starts).any():
         raise CorruptLayoutError("the partition map contradicts itself", path=content.reader.name)
     share = content.profile.probe_share or DEFAULT_PROBE_SHARE
     return Cells(layer.centroids.astype(np.float32), centroid, starts, ends, share)

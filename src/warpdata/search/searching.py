@@ -256,6 +256,8 @@ class Searcher:
                 prepared(rows.base_vectors, metric), metric, payload.adjacency, self._shape(payload)
             )
         cells = cells_of(content) if graph is None and 0 in content.layers and rows.indexed else None
+        if cells is not None and int(cells.ends[-1]) != rows.indexed:
+            raise CorruptLayoutError("the partitions do not fit their vectors", path=content.reader.name)
         return Engine(rows, metric, graph, cells)
 
     def _fits(self, payload: GraphPayload, rows: RowData) -> bool:

@@ -432,6 +432,8 @@ class VectorStore:
         """Write all live vectors to a new file in the dialect of this library or of shipped programs."""
         with self._mutex:
             self._check_open()
+            if self._path is not None and os.path.exists(path) and os.path.samefile(path, self._path):
+                raise ValueError("a store is exported to another file; compact() writes its own anew")
             rows = self._live_rows(self._searcher.rows)
             if dialect == "runtime":
                 write_runtime(os.fspath(path), rows, self.metric)
