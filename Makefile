@@ -21,7 +21,7 @@ check: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.installed-test
-	$(BIN)/python bench/run.py
+	$(BIN)/python -m bench.run
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff format .

@@ -7,7 +7,10 @@ WarpError                      .code is stable, .hint says what to do next
 │   ├── TruncatedError         bytes are missing
 │   ├── ChecksumError          bytes were changed
 │   ├── CorruptLayoutError     the structure contradicts itself
-│   └── LimitExceededError     larger than any honest file
+│   ├── LimitExceededError     larger than any honest file
+│   ├── UnsupportedDtypeError  an element type this release does not know
+│   ├── WidthMismatchError     parts of one corpus disagree about their width
+│   └── EmptyCorpusError       nothing to read: no shards, or no rows in them
 ├── StoreError                 the bytes could not be moved
 │   ├── BlobNotFoundError      (also FileNotFoundError)
 │   ├── AuthenticationError
@@ -25,6 +28,7 @@ WarpError                      .code is stable, .hint says what to do next
 │   ├── WriterClosedError      (also RuntimeError)
 │   └── JournalInUseError      another recorder owns this path, or left it unfinished
 ├── TimeRangeError             (also KeyError) asked before the first sample
+├── ResidencyError             a bounded window and its cursor disagree: a bug, never wrong rows
 └── MissingExtraError          (also ImportError) an optional library is not installed
 """
 
@@ -98,6 +102,16 @@ class TruncatedError(FormatError):
     code = "truncated"
     default_hint = "The copy is incomplete; fetch it again, or run `warp salvage` on a recording."
 
+    def __init__(
+        self, fact: str, *, expected: int | None = None, actual: int | None = None, **identity: Any
+    ) -> None:
+        super().__init__(fact, **identity)
+        self.expected = expected
+        self.actual = actual
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), {"expected": self.expected, "actual": self.actual})
+
 
 class ChecksumError(FormatError):
     """The stored checksum does not match the bytes."""
@@ -117,6 +131,27 @@ class LimitExceededError(FormatError):
 
     code = "limit_exceeded"
     default_hint = "The file is damaged or hostile; do not raise the limit to read it."
+
+
+class UnsupportedDtypeError(FormatError):
+    """The elements are of a type this release cannot read."""
+
+    code = "unsupported_dtype"
+    default_hint = "Upgrade warpdata, or write the data again as f32, f16 or bf16."
+
+
+class WidthMismatchError(FormatError):
+    """Two shards of one corpus have rows of different widths."""
+
+    code = "width_mismatch"
+    default_hint = "Open shards of one width together; those of another model or layer are another corpus."
+
+
+class EmptyCorpusError(FormatError):
+    """There is nothing to read."""
+
+    code = "empty_corpus"
+    default_hint = "Check that the path names a corpus and that its harvest wrote rows."
 
 
 class StoreError(WarpError):
@@ -234,6 +269,13 @@ class TimeRangeError(WarpError, KeyError):
 
     code = "time_range"
     default_hint = "Ask at or after the first timestamp."
+
+
+class ResidencyError(WarpError):
+    """The bytes in a bounded window are not those the cursor is at."""
+
+    code = "residency"
+    default_hint = "This is a bug: please report it. No row was handed out."
 
 
 class MissingExtraError(WarpError, ImportError):

@@ -22,16 +22,17 @@ DOORS: dict[str, set[str]] = {
     "cryptography": {"formats/rvf/signing.py"},
     "faiss": {"search/ann.py"},
     "pqcrypto": {"formats/rvf/signing.py"},
-    "pyarrow": {"search/columns.py"},
+    "pyarrow": {"corpora/side_table.py", "search/columns.py"},
+    "torch": {"corpora/torch_door.py"},
 }
 """Foreign library -> the only modules that may import it. numpy is free everywhere."""
 
 FREE = {"numpy", "warpdata"}
 
-OPTIONAL_DOORS: set[str] = {"formats/rvf/signing.py", "search/ann.py"}
+OPTIONAL_DOORS: set[str] = {"corpora/torch_door.py", "formats/rvf/signing.py", "search/ann.py"}
 """Doors of optional libraries: they may import inside a function and raise MissingExtraError."""
 
-THREAD_ROOMS = ("stores/", "loading/fetch.py", "episodes/recorder.py")
+THREAD_ROOMS = ("stores/", "loading/fetch.py", "episodes/recorder.py", "corpora/worker.py")
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve"}
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base", "core", "manager", "handler"}
 

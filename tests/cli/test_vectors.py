@@ -116,3 +116,20 @@ def test_exit_codes(warp: Any, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as usage:
         main(["vectors"])
     assert usage.value.code == 2
+
+
+def test_inspect_and_verify_know_vector_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "f.rvf")
+    assert main(["vectors", "create", path, "--dim", "4"]) == 0
+    np.save(tmp_path / "x.npy", rows())
+    assert main(["vectors", "add", path, str(tmp_path / "x.npy")]) == 0
+    capsys.readouterr()
+    assert main(["inspect", path]) == 0
+    assert "dialect  wire" in capsys.readouterr().out
+    assert main(["inspect", path, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dialect"] == "wire"
+    assert main(["verify", path]) == 0
+    content = bytearray(Path(path).read_bytes())
+    content[4500 + 200] ^= 1
+    Path(path).write_bytes(content)
+    assert main(["verify", path]) == 3

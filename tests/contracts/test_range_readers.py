@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from tests.contracts.range_reader import DATA, RangeReaderContract
 from warpdata.bytekit import ranges
-from warpdata.bytekit.ranges import BytesRangeReader, FileRangeReader, MmapRangeReader, RangeReader
+from warpdata.bytekit.ranges import (
+    BytesRangeReader,
+    FileRangeReader,
+    LocalRangeReader,
+    MmapRangeReader,
+    RangeReader,
+)
 from warpdata.errors import BlobNotFoundError, StoreError, TruncatedError
 
 
@@ -31,20 +37,33 @@ class TestFile(RangeReaderContract):
             reader.read(50, 200)
 
 
+class TestLocal(RangeReaderContract):
+    def open(self, data: bytes, folder: Path) -> RangeReader:
+        (folder / "x.bin").write_bytes(data)
+        return LocalRangeReader(folder / "x.bin")
+
+    def test_small_ranges_are_copies_and_large_ones_views(self, tmp_path: Path) -> None:
+        reader = self.open(DATA, tmp_path)
+        assert isinstance(reader, LocalRangeReader)
+        assert isinstance(reader.read(0, 1000).obj, bytes)
+        assert not isinstance(reader.read(0, 70_000).obj, bytes)
+        assert bytes(reader.view(3, 9)) == DATA[3:9]
+
+
 class TestMmap(RangeReaderContract):
     def open(self, data: bytes, folder: Path) -> RangeReader:
         (folder / "x.bin").write_bytes(data)
         return MmapRangeReader(folder / "x.bin")
 
 
-@pytest.mark.parametrize("kind", [FileRangeReader, MmapRangeReader])
+@pytest.mark.parametrize("kind", [FileRangeReader, LocalRangeReader, MmapRangeReader])
 def test_readers_of_files_can_be_pickled(kind: type, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(DATA)
     again = pickle.loads(pickle.dumps(kind(tmp_path / "x")))
     assert bytes(again.read(3, 9)) == DATA[3:9]
 
 
-@pytest.mark.parametrize("kind", [FileRangeReader, MmapRangeReader])
+@pytest.mark.parametrize("kind", [FileRangeReader, LocalRangeReader, MmapRangeReader])
 def test_what_is_not_a_file_is_a_typed_error(kind: type, tmp_path: Path) -> None:
     with pytest.raises(BlobNotFoundError, match="no such file"):
         kind(tmp_path / "absent")

@@ -37,6 +37,12 @@ def test_crc32c_is_castagnoli(data: bytes) -> None:
     assert checksum.crc32c(data) == slow_crc32c(data)
 
 
+@given(st.binary(max_size=60), st.binary(max_size=60))
+def test_checksums_of_neighbours_can_be_joined(first: bytes, second: bytes) -> None:
+    joined = checksum.join_crc32c(checksum.crc32c(first), checksum.crc32c(second), len(second))
+    assert joined == checksum.crc32c(first + second)
+
+
 @given(st.binary(max_size=100))
 def test_byte_orders_mirror_each_other(data: bytes) -> None:
     assert checksum.xxh3_128(data, "little") == checksum.xxh3_128(data, "big")[::-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import lz4.block as _lz4
@@ -70,6 +70,22 @@ def encode_zstd_stream(
 def encode_zstd_frame(data: Buffer, level: int = ZSTD_DEFAULT_LEVEL) -> bytes:
     """One zstd frame with content size and its own content checksum."""
     return _compressor(level, checksum=True).compress(byte_view(data))
+
+
+def decode_zstd_frames(data: memoryview, ends: Sequence[int], sizes: Sequence[int]) -> bytes:
+    """Decompress neighbouring frames that end at these offsets and must hold exactly these sizes, joined."""
+    context, announced = _decompressor(), _zstd.frame_content_size
+    pieces, start = [], 0
+    try:
+        for end, size in zip(ends, sizes, strict=True):
+            frame = data[start:end]
+            if announced(frame) != size:
+                raise CorruptLayoutError(f"a zstd frame does not hold the {size} bytes of the seek table")
+            pieces.append(context.decompress(frame, allow_extra_data=False))
+            start = end
+    except _zstd.ZstdError as error:
+        raise CorruptLayoutError(f"damaged zstd frame ({error})") from None
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def zstd_frame_size(data: Buffer) -> int | None:

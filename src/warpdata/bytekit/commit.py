@@ -30,6 +30,22 @@ class NewFile:
         self.fd = fd
         self.path = path
         self.position = 0
+        self._reserved_bytes = 0
+
+    def reserve(self, size_bytes: int) -> None:
+        """Allocate what this file will need: a full disk shows now, and renaming over a file is quick."""
+        if size_bytes and hasattr(os, "posix_fallocate"):
+            try:
+                os.posix_fallocate(self.fd, 0, size_bytes)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                    raise
+            self._reserved_bytes = size_bytes
+
+    def trim(self) -> None:
+        """Give back what was reserved and not written."""
+        if self._reserved_bytes > self.position:
+            os.ftruncate(self.fd, self.position)
 
     def write(self, data: Buffer) -> int:
         """Append all of `data` and return the offset it begins at."""
@@ -51,7 +67,10 @@ class NewFile:
 
     def seek(self, position: int) -> None:
         """Go on at `position`: what was written after it is cut off."""
+        if position == self.position:
+            return
         os.ftruncate(self.fd, position)
+        self._reserved_bytes = 0
         os.lseek(self.fd, position, os.SEEK_SET)
         self.position = position
 
@@ -67,7 +86,9 @@ def commit_file(
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             try:
-                yield NewFile(fd, target)
+                new = NewFile(fd, target)
+                yield new
+                new.trim()
                 if durable:
                     os.fsync(fd)
             finally:

@@ -13,13 +13,19 @@ if TYPE_CHECKING:
 MAX_JSON_BYTES = 64 << 20
 
 
-def parse_json_object(data: Buffer, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """Parse a JSON object; anything else, a duplicate key, NaN or absurd nesting is a FormatError."""
+def parse_json_object(
+    data: Buffer, *, max_bytes: int = MAX_JSON_BYTES, allow_nan: bool = False
+) -> dict[str, Any]:
+    """Parse a JSON object; anything else, a duplicate key, NaN or absurd nesting is a FormatError.
+
+    `allow_nan` takes the words NaN and Infinity, which other programs write though JSON has none.
+    """
     size = memoryview(data).nbytes
     if size > max_bytes:
         raise LimitExceededError(f"JSON of {size} bytes, at most {max_bytes} are allowed")
     try:
-        value = json.loads(bytes(data), object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+        constant = float if allow_nan else _refuse_constant
+        value = json.loads(bytes(data), object_pairs_hook=_unique_keys, parse_constant=constant)
     except (ValueError, RecursionError) as error:
         raise CorruptLayoutError(f"not valid JSON ({error})") from None
     if not isinstance(value, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -20,6 +21,8 @@ Range = tuple[int, int]
 
 DEFAULT_GAP_BYTES = 64 << 10
 DEFAULT_SPAN_BYTES = 16 << 20
+COPY_BELOW_BYTES = 64 << 10
+"""Copying this much is quicker than faulting in its pages."""
 
 
 @runtime_checkable
@@ -100,6 +103,8 @@ def check_range(reader: RangeReader, start: int, end: int) -> None:
 class BytesRangeReader:
     """Ranges of a buffer in memory."""
 
+    is_local = True
+
     def __init__(self, data: Buffer, name: str = "<bytes>") -> None:
         self._view = byte_view(data).toreadonly()
         self.name = name
@@ -165,11 +170,13 @@ class FileRangeReader:
 class MmapRangeReader:
     """Ranges of a local file as views of a memory mapping: no copy, pages come as they are touched."""
 
+    is_local = True
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
         fd, self.size = _open_file(self.name)
         try:
-            self._view = memoryview(mmap.mmap(fd, self.size, prot=mmap.PROT_READ) if self.size else b"")
+            self._view = _mapped(fd, self.size)
         finally:
             os.close(fd)
 
@@ -197,9 +204,43 @@ class MmapRangeReader:
         return (MmapRangeReader, (self.name,))
 
 
-def open_local(path: str | os.PathLike[str]) -> MmapRangeReader:
-    """A reader of a local file that hands out views of its mapping."""
-    return MmapRangeReader(path)
+class LocalRangeReader(FileRangeReader):
+    """Ranges of a local file: small ones by one positioned read, large ones as views of a mapping."""
+
+    is_local = True
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        self._view: memoryview | None = None
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end): a copy below 64 KiB, else a view of the mapping."""
+        if end - start <= COPY_BELOW_BYTES:
+            return super().read(start, end)
+        return self.view(start, end)
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range."""
+        return [self.read(start, end) for start, end in ranges]
+
+    def view(self, start: int, end: int) -> memoryview:
+        """The bytes [start, end) as a view of the mapping, however few they are."""
+        check_range(self, start, end)
+        if self._view is None:
+            self._view = _mapped(self._fd, self.size)
+        return self._view[start:end]
+
+    def close(self) -> None:
+        """Close the file, and drop the mapping once no view of it is left."""
+        self._view = None
+        super().close()
+
+    def __reduce__(self) -> tuple[type[FileRangeReader], tuple[str]]:
+        return (LocalRangeReader, (self.name,))
+
+
+def _mapped(fd: int, size: int) -> memoryview:
+    return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ) if size else b"")
 
 
 def total_bytes(ranges: Iterable[Range]) -> int:
@@ -216,15 +257,8 @@ def _open_file(path: str) -> tuple[int, int]:
         raise PermissionError_("this file may not be read", path=path) from None
     except OSError as error:
         raise StoreError(f"cannot open ({error.strerror})", path=path) from None
-    try:
-        size = os.fstat(fd).st_size
-        if not _is_regular(fd):
-            raise StoreError("not a regular file", path=path)
-    except BaseException:
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
         os.close(fd)
-        raise
-    return fd, size
-
-
-def _is_regular(fd: int) -> bool:
-    return (os.fstat(fd).st_mode & 0o170000) == 0o100000
+        raise StoreError("not a regular file", path=path)
+    return fd, found.st_size

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import bisect
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from warpdata.bytekit.codec import ZSTD_DEFAULT_LEVEL, decode, encode_zstd_frame
+from warpdata.bytekit.codec import ZSTD_DEFAULT_LEVEL, decode_zstd_frames, encode_zstd_frame
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import CorruptLayoutError
 
@@ -39,10 +39,10 @@ class SeekFooter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SeekTable:
-    """Where each frame starts, compressed and raw; both arrays have one entry more than there are frames."""
+    """Where each frame starts, compressed and raw; both lists have one entry more than there are frames."""
 
-    disk_starts: NDArray[np.int64]
-    raw_starts: NDArray[np.int64]
+    disk_starts: list[int]
+    raw_starts: list[int]
 
     @property
     def frame_count(self) -> int:
@@ -51,13 +51,15 @@ class SeekTable:
 
     def frames_for(self, start: int, end: int) -> tuple[int, int]:
         """The half-open range of frames that hold the raw bytes [start, end)."""
-        first = int(np.searchsorted(self.raw_starts, start, side="right")) - 1
-        last = int(np.searchsorted(self.raw_starts, end, side="left"))
-        return first, max(first, last)
+        first = bisect.bisect_right(self.raw_starts, start) - 1
+        return first, max(first, bisect.bisect_left(self.raw_starts, end))
 
-    def decode_frame(self, index: int, data: Buffer) -> bytes:
-        """Decompress frame `index` from its compressed bytes; zstd checks the frame's own checksum."""
-        return decode("zstd", data, int(self.raw_starts[index + 1] - self.raw_starts[index]))
+    def decode_frames(self, first: int, last: int, data: memoryview) -> bytes:
+        """Decompress frames [first, last) from their compressed bytes; zstd checks each frame's own checksum."""
+        base, raw = self.disk_starts[first], self.raw_starts
+        ends = [end - base for end in self.disk_starts[first + 1 : last + 1]]
+        sizes = [raw[index + 1] - raw[index] for index in range(first, last)]
+        return decode_zstd_frames(data, ends, sizes)
 
 
 def encode_seekable(pieces: Iterable[Buffer], level: int = ZSTD_DEFAULT_LEVEL) -> Iterator[bytes]:
@@ -105,4 +107,4 @@ def unpack_seek_table(table: Buffer, disk_size: int, raw_size: int) -> SeekTable
     np.cumsum(entries[:, :2], axis=0, dtype=np.int64, out=starts[1:])
     if starts[-1, 0] != disk_size - size or starts[-1, 1] != raw_size:
         raise CorruptLayoutError("zstd seek table does not add up to the size of its block")
-    return SeekTable(starts[:, 0].copy(), starts[:, 1].copy())
+    return SeekTable(starts[:, 0].tolist(), starts[:, 1].tolist())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-def byte_view(data: Buffer) -> memoryview:
+def byte_view(data: Buffer | NDArray[Any]) -> memoryview:
     """The bytes of a contiguous buffer or array as a flat view; bf16 and empty arrays included."""
     if isinstance(data, np.ndarray):
         if not data.flags.c_contiguous:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import sys
@@ -86,6 +87,11 @@ class Progress:
         if self._visible and self._drawn_s:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
+
+
+def add_json_flag(parser: argparse.ArgumentParser) -> None:
+    """The `--json` flag every reading command has."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str], right: Sequence[int] = ()) -> list[str]:

@@ -17,7 +17,9 @@ from warpdata.cli.console import Console
 from warpdata.errors import WarpError
 from warpdata.settings import Settings
 
-COMMANDS = ("vectors", "spec", "completion")
+COMMANDS = (
+    "inspect", "verify", "salvage", "chunk", "join", "pack", "unpack", "corpus", "vectors", "spec", "completion",
+)  # fmt: skip
 """In the order `warp --help` lists them; each is a module of `warpdata.cli.commands`."""
 
 
@@ -55,11 +57,6 @@ def build_parser() -> argparse.ArgumentParser:
 def command_module(name: str) -> ModuleType:
     """The module of a command; `-` in the command is `_` in the module."""
     return importlib.import_module(f"warpdata.cli.commands.{name.replace('-', '_')}")
-
-
-def add_json_flag(parser: argparse.ArgumentParser) -> None:
-    """The `--json` flag every reading command has."""
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def _run(args: argparse.Namespace, console: Console, *, debug: bool) -> int:

@@ -181,10 +181,15 @@ def _search(args: argparse.Namespace, console: Console) -> int:
 
 
 def _info(args: argparse.Namespace, console: Console) -> int:
+    return show_info(args.file, console)
+
+
+def show_info(path: str, console: Console) -> int:
+    """Print what a vector file holds; `warp inspect` does it too."""
     from warpdata.cli.console import human_bytes, table
     from warpdata.search.store import VectorStore
 
-    with VectorStore.open(args.file) as store:
+    with VectorStore.open(path) as store:
         about = {**store.stats(), "segment_list": store.segments()}
     for name in ("dialect", "vectors", "dim", "metric", "dtype", "epoch", "index", "codes"):
         console.print(f"{name:<8} {about[name]}")

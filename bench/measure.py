@@ -1,0 +1,76 @@
+"""Timing that survives a noisy machine: rivals take turns, and each is judged by its best rounds."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def race(rivals: Mapping[str, Callable[[], object]], rounds: int, calls: int = 1) -> dict[str, float]:
+    """Best seconds per call of each rival over `rounds` rounds in which they take turns of `calls` calls."""
+    best = dict.fromkeys(rivals, float("inf"))
+    for work in rivals.values():
+        work()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for name, work in rivals.items():
+                best[name] = min(best[name], seconds(lambda: [work() for _ in range(calls)]) / calls)  # noqa: B023
+    finally:
+        gc.enable()
+    return best
+
+
+def latencies_us(step: Callable[[int], object], count: int) -> dict[str, float]:
+    """Percentiles of `count` calls in microseconds."""
+    clock, found = time.perf_counter_ns, np.empty(count, np.int64)
+    for index in range(count):
+        start = clock()
+        step(index)
+        found[index] = clock() - start
+    p50, p99, p999 = np.percentile(found, [50, 99, 99.9]) / 1000
+    return {"p50": float(p50), "p99": float(p99), "p99.9": float(p999), "max": float(found.max()) / 1000}
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    with open("/proc/self/statm") as stat:
+        return int(stat.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_growth_bytes(work: Callable[[], object]) -> int:
+    """How far above its start the resident memory went while `work` ran."""
+    with open("/proc/self/clear_refs", "w") as refs:
+        refs.write("5")
+    before = resident_bytes()
+    work()
+    with open("/proc/self/status") as status:
+        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    return peak * 1024 - before
+
+
+def machine() -> dict[str, Any]:
+    return {"python": platform.python_version(), "system": platform.system(), "cores": os.cpu_count()}
+
+
+def save(area: str, report: Mapping[str, Any]) -> None:
+    """Write the results of one area, with the machine they were measured on."""
+    RESULTS.mkdir(exist_ok=True)
+    text = json.dumps({"machine": machine(), **report}, indent=1, default=float)
+    (RESULTS / f"{area}.json").write_text(text + "\n")

@@ -1,0 +1,47 @@
+"""Draw the tables of the Markdown pages in this folder from the JSON results: `python -m bench.tables`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+SLOT = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.S)
+
+
+def table(report: dict[str, Any]) -> str:
+    """Bars as rows if the report has them, else its plain numbers."""
+    if "bars" in report:
+        lines = ["| task | measured | bar | holds |", "|---|---|---|---|"]
+        lines += [
+            f"| {name} | {row['value']:.3g} | {row['bar']} | {'yes' if row['holds'] else '**no**'} |"
+            for name, row in report["bars"].items()
+        ]
+    else:
+        lines = ["| what | number |", "|---|---|"]
+        lines += [
+            f"| {name.replace('_', ' ')} | {value:,} |" for name, value in report.items() if name != "machine"
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def redraw(page: Path) -> str:
+    """The page with every table drawn from its results."""
+
+    def fill(slot: re.Match[str]) -> str:
+        results = HERE / "results" / f"{slot[2]}.json"
+        drawn = table(json.loads(results.read_text())) if results.exists() else "Not measured yet.\n"
+        return f"{slot[1]}\n{drawn}\n{slot[4]}"
+
+    return SLOT.sub(fill, page.read_text())
+
+
+def main() -> None:
+    for page in sorted(HERE.glob("*.md")):
+        page.write_text(redraw(page))
+
+
+if __name__ == "__main__":
+    main()

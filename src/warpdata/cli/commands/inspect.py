@@ -1,0 +1,173 @@
+"""`warp inspect`: what a file holds, block by block, without reading the data."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from warpdata.cli import exits
+from warpdata.cli.console import add_json_flag, human_bytes, table
+
+if TYPE_CHECKING:
+    from warpdata.cli.console import Console
+
+HELP = "show the blocks, dtypes, shapes, codecs and sizes of a file"
+
+_SHADES = "█▓▒░"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp inspect`."""
+    parser.add_argument("file", help="a .wshard, a chunk list, the .partial of a recording, or a vector file")
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Describe one file."""
+    from warpdata.cli.sniff import file_kind
+
+    kind = file_kind(args.file)
+    if kind == "journal":
+        return _journal(args.file, console)
+    if kind == "vectors":
+        from warpdata.cli.commands.vectors import show_info
+
+        return show_info(args.file, console)
+    report = _shard_report(args.file)
+    console.emit(report)
+    if not console.as_json:
+        _print_shard(report, console)
+    return exits.OK
+
+
+def _shard_report(path: str) -> dict[str, Any]:
+    from warpdata.formats.wshard.layout import LANE_PREFIX, ROLE_CHUNK_LIST, ROLE_EPISODE
+    from warpdata.formats.wshard.reader import ShardReader
+    from warpdata.formats.wshard.schema import read_schema
+
+    shard = ShardReader.open(path)
+    report: dict[str, Any] = {
+        "path": path,
+        "kind": {ROLE_EPISODE: "episode", ROLE_CHUNK_LIST: "chunk-list"}.get(shard.role, "shard"),
+        "role": shard.role,
+        "size_bytes": shard.size,
+        "table_checksum": shard.table.is_checksummed,
+        "blocks": [_block_report(shard, name) for name in shard.names],
+    }
+    if shard.role == ROLE_EPISODE:
+        schema = read_schema(shard)
+        report["episode"] = {
+            "id": schema.id,
+            "env_id": schema.env_id,
+            "length": schema.length,
+            "timebase": schema.timebase.to_json(),
+            "metadata": schema.metadata,
+            "lanes": [
+                lane for lane in LANE_PREFIX if any(name.startswith(lane + "/") for name in shard.names)
+            ],
+        }
+    elif shard.role == ROLE_CHUNK_LIST:
+        report["chunks"] = shard.read_json("meta/manifest")
+    return report
+
+
+def _block_report(shard: Any, name: str) -> dict[str, Any]:
+    block = shard.block(name)
+    spec = shard.specs.get(name)
+    rows = block.raw_size // spec.row_bytes if spec is not None and spec.row_bytes else None
+    return {
+        "name": name,
+        "dtype": None if spec is None else str(spec.dtype),
+        "shape": None if spec is None or rows is None else [rows, *spec.shape],
+        "codec": block.codec,
+        "seekable": block.is_seekable,
+        "offset": block.data_offset,
+        "disk_bytes": block.disk_size,
+        "raw_bytes": block.raw_size,
+        "crc32c": f"{block.crc32c:08x}",
+        "content_type": block.content_type,
+        "windows_verified_by": _windows_guard(shard, name),
+    }
+
+
+def _windows_guard(shard: Any, name: str) -> str:
+    """What a range of rows of this block is checked against when it is read."""
+    from warpdata.formats.wshard.layout import PIECES_FROM_BYTES, PIECES_PREFIX
+
+    block = shard.block(name)
+    if block.is_seekable:
+        return "frames"
+    if PIECES_PREFIX + name in shard:
+        return "pieces"
+    return "nothing" if block.codec == "none" and block.raw_size > PIECES_FROM_BYTES else "whole block"
+
+
+def _print_shard(report: dict[str, Any], console: Console) -> None:
+    mark = "table checksum ok" if report["table_checksum"] else "no table checksum"
+    console.print(
+        f"{console.paint(report['path'], 'bold')}  {report['kind']}, "
+        f"{human_bytes(report['size_bytes'])}, {len(report['blocks'])} blocks, {mark}"
+    )
+    if episode := report.get("episode"):
+        time = episode["timebase"]
+        console.print(
+            f"episode {episode['id']!r}  env {episode['env_id']!r}  {episode['length']} steps  "
+            f"{time['type']} at {time['tick_hz']:g} Hz  lanes: {', '.join(episode['lanes'])}"
+        )
+    console.print()
+    rows = [
+        [
+            each["name"],
+            each["dtype"] or "",
+            "×".join(map(str, each["shape"])) if each["shape"] is not None else "",
+            each["codec"] + ("+seek" if each["seekable"] else ""),
+            human_bytes(each["disk_bytes"]),
+            f"{each['raw_bytes'] / each['disk_bytes']:.2f}×" if each["disk_bytes"] else "",
+            each["windows_verified_by"],
+        ]
+        for each in report["blocks"]
+    ]
+    header = ["block", "dtype", "shape", "codec", "stored", "ratio", "windows verified by"]
+    for line in table(rows, header, right=[4, 5]):
+        console.print(line)
+    console.print()
+    for line in block_map(report, min(console.width, 100)):
+        console.print(line)
+
+
+def block_map(report: dict[str, Any], width: int) -> list[str]:
+    """A picture of the file: one bar, each block as wide as its share of the bytes."""
+    total = max(1, report["size_bytes"])
+    bar, legend = [], []
+    shown = sorted(report["blocks"], key=lambda each: -each["disk_bytes"])[:5]
+    shown = [each for each in shown if each["disk_bytes"] * 100 >= total]
+    names = {each["name"]: index for index, each in enumerate(shown)}
+    for each in report["blocks"]:
+        cells = round(each["disk_bytes"] / total * width)
+        bar.append((_SHADES[names[each["name"]] % 4] if each["name"] in names else "·") * cells)
+    for each in shown:
+        share = each["disk_bytes"] / total
+        legend.append(f"{_SHADES[names[each['name']] % 4]} {each['name']} {share:.0%}")
+    return ["".join(bar).ljust(width, "·")[:width], "  ".join(legend)]
+
+
+def _journal(path: str, console: Console) -> int:
+    from warpdata.formats.journal.reader import JournalReader, is_live
+
+    journal = JournalReader.open(path)
+    scan = journal.scan()
+    report = {
+        "path": path,
+        "kind": "journal",
+        "is_live": is_live(path),
+        "descriptor": journal.descriptor,
+        "records": len(scan.records),
+        "dropped_bytes": scan.dropped_bytes,
+    }
+    console.emit(report)
+    state = "being recorded" if report["is_live"] else "unfinished: run `warp salvage` on it"
+    console.print(f"{path}  journal, {len(scan.records)} records, {state}")
+    for each in journal.descriptor.get("channels", []):
+        shape = "×".join(map(str, each.get("shape", [])))
+        console.print(f"  {each.get('lane')}/{each.get('id')}  {each.get('dtype')} {shape}")
+    return exits.OK

@@ -1,0 +1,56 @@
+"""`warp salvage`: finish interrupted recordings and print a loss receipt for each."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from warpdata.cli import exits
+from warpdata.cli.console import add_json_flag, human_bytes
+
+if TYPE_CHECKING:
+    from warpdata.cli.console import Console
+
+HELP = "turn the journals of crashed recordings into valid episodes; exit code 3 if anything was lost"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp salvage`."""
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="the .partial, or the name it was to have")
+    parser.add_argument("--output", help="where to write it (one PATH only)")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that has the name already")
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Salvage each path; one that fails does not stop the others."""
+    from warpdata.errors import WarpError
+
+    if args.output and len(args.paths) > 1:
+        raise ValueError("--output goes with one PATH")
+    receipts, failed = [], False
+    for path in args.paths:
+        try:
+            receipts.append(_salvage(path, args, console))
+        except WarpError as error:
+            failed = True
+            console.error(error.code, str(error), error.hint)
+    console.emit(receipts)
+    if failed:
+        return exits.ERROR
+    return exits.OK if all(each["is_complete"] for each in receipts) else exits.DAMAGED
+
+
+def _salvage(path: str, args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    from warpdata.episodes.salvage import salvage
+
+    with console.progress("salvage") as bar:
+        receipt = salvage(path, args.output, overwrite=args.overwrite, progress=bar)
+    console.print(f"{receipt.source} → {receipt.output or 'unchanged'}")
+    kept = f"{receipt.steps_kept} steps kept, {receipt.time_kept_s:.3f} s"
+    console.print(f"  episode {receipt.episode_id!r}: {kept}")
+    for name, count in receipt.channels.items():
+        console.print(f"    {name}: {count}")
+    dropped = f"{receipt.steps_lost} steps and {human_bytes(receipt.bytes_dropped)} dropped: "
+    console.print(f"  {'' if receipt.is_complete else dropped}{receipt.why}")
+    return receipt.to_json()

@@ -1,0 +1,1 @@
+"""Foreign formats in and out: one format per file."""

@@ -1,0 +1,55 @@
+"""Stored rows to the element type the reader asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from warpdata.bytekit.dtype import DType
+from warpdata.corpora.batch import Rows
+
+OUTPUT_DTYPES: dict[str, np.dtype[Any]] = {"float64": np.dtype(np.float64), "float32": np.dtype(np.float32)}
+_PIECE_ROWS = 64
+
+
+def output_dtype(name: str, stored: DType) -> np.dtype[Any]:
+    """The numpy type for `float64`, `float32` or `stored` (as on disk)."""
+    if name == "stored":
+        return stored.dtype
+    found = OUTPUT_DTYPES.get(name)
+    if found is None:
+        raise ValueError(f"rows come as float64, float32 or stored, not as {name!r}")
+    return found
+
+
+def raw_dtype(stored: DType) -> np.dtype[Any]:
+    """What rows are held as before decoding: bf16 as its bits, so that numpy moves it at full speed."""
+    return np.dtype("<u2") if stored.name == "bf16" else stored.dtype
+
+
+def decode_rows(raw: Rows, out: Rows, stored: DType) -> None:
+    """Fill `out` with the values of `raw`, which holds the bits of `stored` elements; any bits are values."""
+    with np.errstate(all="ignore"):
+        _decode(raw, out, stored)
+
+
+def _decode(raw: Rows, out: Rows, stored: DType) -> None:
+    if stored.name != "bf16":
+        np.copyto(out, raw, casting="unsafe")
+    elif out.dtype == stored.dtype:
+        np.copyto(out.view(np.uint16), raw)
+    elif out.dtype == np.float32:
+        np.left_shift(raw, 16, out=out.view(np.uint32), dtype=np.uint32, casting="unsafe")
+    else:
+        _widen_bf16(raw, out)
+
+
+def _widen_bf16(raw: Rows, out: Rows) -> None:
+    """bf16 to float64 through a small float32 buffer that stays in the processor's cache."""
+    buffer = np.empty((min(_PIECE_ROWS, len(raw)), raw.shape[1]), np.float32)
+    for start in range(0, len(raw), _PIECE_ROWS):
+        piece = raw[start : start + _PIECE_ROWS]
+        bits = buffer[: len(piece)]
+        np.left_shift(piece, 16, out=bits.view(np.uint32), dtype=np.uint32, casting="unsafe")
+        np.copyto(out[start : start + len(piece)], bits)

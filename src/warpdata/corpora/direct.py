@@ -1,0 +1,124 @@
+"""Pieces read past the page cache: for corpora larger than memory, and for files that may change."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+
+import numpy as np
+
+from warpdata.corpora import pieces
+from warpdata.corpora.batch import Rows
+from warpdata.corpora.decode import decode_rows, raw_dtype
+from warpdata.corpora.pieces import Piece, now_truncated
+from warpdata.corpora.shards import ShardSet
+from warpdata.errors import StoreError
+
+DIRECT_ALIGN = 4096
+
+
+class DirectPieces:
+    """Pieces read past the page cache into a few reused buffers: for corpora larger than memory."""
+
+    def __init__(self, shards: ShardSet) -> None:
+        self._shards = shards
+        self._dtype = shards.dtype
+        self._files: dict[int, int] = {}
+        self._free: list[mmap.mmap] = []
+        self._is_direct = hasattr(os, "O_DIRECT")
+
+    def is_near(self, piece: Piece) -> bool:  # noqa: ARG002
+        """Never: every piece comes from the disk."""
+        return False
+
+    def copy(self, piece: Piece, rows: Rows, start: int, out: Rows) -> None:  # noqa: ARG002
+        """Decode rows of the piece."""
+        decode_rows(rows[start : start + len(out)], out, self._dtype)
+
+    def load(self, piece: Piece) -> Rows:
+        """The same as `fetch`."""
+        return self.fetch(piece)
+
+    def fetch(self, piece: Piece) -> Rows:
+        """Read the blocks of the disk that hold the piece and see the rows inside them."""
+        info = self._shards.shards[piece.shard]
+        start, end = info.row_offset(piece.start), info.row_offset(piece.end)
+        low = start // DIRECT_ALIGN * DIRECT_ALIGN
+        size = -(-(end - low) // DIRECT_ALIGN) * DIRECT_ALIGN
+        buffer = self._buffer(size)
+        got = self._fill(piece.shard, memoryview(buffer)[:size], low)
+        if low + got < end:
+            raise now_truncated(info, end, low + got)
+        count = (piece.end - piece.start) * info.width
+        flat = np.frombuffer(buffer, raw_dtype(info.dtype), count=count, offset=start - low)
+        return flat.reshape(piece.end - piece.start, info.width)
+
+    def _fill(self, shard: int, view: memoryview, offset: int) -> int:
+        got = 0
+        while got < view.nbytes:
+            try:
+                count = os.preadv(self._fd(shard), [view[got:]], offset + got)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._is_direct:
+                    raise StoreError(f"cannot read ({error.strerror})", path=self._name(shard)) from None
+                self._fall_back()
+                continue
+            if not count or (got + count) % DIRECT_ALIGN:
+                return got + count
+            got += count
+        if not self._is_direct:
+            os.posix_fadvise(self._fd(shard), offset, view.nbytes, os.POSIX_FADV_DONTNEED)
+        return got
+
+    def release(self, piece: Piece, rows: Rows) -> None:
+        """Take the buffer back; close the file after its last piece."""
+        base = rows.base
+        while isinstance(base, np.ndarray) and base.base is not None:
+            base = base.base
+        if isinstance(base, memoryview):
+            base = base.obj
+        if isinstance(base, mmap.mmap):
+            self._free.append(base)
+        if piece.end >= self._shards.shards[piece.shard].n_rows:
+            self._close_file(piece.shard)
+
+    def close(self) -> None:
+        """Close the files."""
+        for shard in list(self._files):
+            self._close_file(shard)
+        self._free.clear()
+
+    def _buffer(self, size: int) -> mmap.mmap:
+        while self._free:
+            buffer = self._free.pop()
+            if len(buffer) >= size:
+                return buffer
+        return mmap.mmap(-1, max(size, DIRECT_ALIGN))
+
+    def _fd(self, shard: int) -> int:
+        fd = self._files.get(shard)
+        if fd is None:
+            flags = os.O_DIRECT if self._is_direct else 0
+            try:
+                fd = pieces.open_shard(self._name(shard), flags)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._is_direct:
+                    raise
+                self._fall_back()
+                return self._fd(shard)
+            self._files[shard] = fd
+        return fd
+
+    def _fall_back(self) -> None:
+        """This file system has no direct reads: go through the page cache and drop it behind us."""
+        self._is_direct = False
+        self.close()
+
+    def _close_file(self, shard: int) -> None:
+        fd = self._files.pop(shard, None)
+        if fd is not None:
+            os.close(fd)
+
+    def _name(self, shard: int) -> str:
+        return self._shards.shards[shard].name

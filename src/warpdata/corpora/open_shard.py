@@ -1,0 +1,153 @@
+"""The shard a harvest is writing: rows in a partial file, each append acknowledged in its journal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.commit import fsync_folder, map_os_errors
+from warpdata.bytekit.dtype import DType, dtype_named
+from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.view import byte_view
+from warpdata.corpora.batch import Rows
+from warpdata.formats.gamsae import layout
+from warpdata.formats.gamsae.journal import Append, Columns, pack_frame, read_frames
+from warpdata.formats.gamsae.writer import pack_header
+
+
+def shard_name(index: int) -> str:
+    """The name of a shard; names sort as numbers do."""
+    return f"shard-{index:06d}{layout.SHARD_SUFFIX}"
+
+
+def partial_path(folder: Path, index: int) -> Path:
+    """Where the rows of an unfinished shard are."""
+    return folder / f"shard-{index:06d}{layout.PARTIAL_SUFFIX}"
+
+
+def journal_path(folder: Path, index: int) -> Path:
+    """Where its appends are acknowledged."""
+    return folder / f"shard-{index:06d}{layout.JOURNAL_SUFFIX}"
+
+
+class OpenShard:
+    """An unfinished shard: nothing acknowledged is lost when the process is killed."""
+
+    def __init__(self, folder: Path, index: int, width: int, dtype: DType, *, sync_appends: bool) -> None:
+        self.folder = folder
+        self.index = index
+        self.n_rows = 0
+        self._width = width
+        self._dtype = dtype
+        self._sync_appends = sync_appends
+        self._rows_fd = _open(partial_path(folder, index))
+        self._journal_fd = _open(journal_path(folder, index))
+        self._journal_bytes = 0
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of the acknowledged rows."""
+        return self.n_rows * self._width * self._dtype.itemsize
+
+    def begin(self) -> None:
+        """Start with no rows, whatever the files held."""
+        self._cut(layout.HEADER_BYTES, 0)
+        os.pwrite(self._rows_fd, pack_header(0, self._width, self._dtype.name), 0)
+
+    def recover(self, schema: Mapping[str, str]) -> Iterator[Rows]:
+        """The acknowledged rows of a killed harvest, append by append; everything after them is cut off."""
+        with FileRangeReader(journal_path(self.folder, self.index)) as journal:
+            for append in read_frames(journal, schema):
+                rows = self._acknowledged(append)
+                if rows is None:
+                    break
+                self.n_rows += append.n_rows
+                self._journal_bytes += len(pack_frame(rows, append.columns))
+                yield rows
+        self._cut(layout.HEADER_BYTES + self.payload_bytes, self._journal_bytes)
+        os.pwrite(self._rows_fd, pack_header(0, self._width, self._dtype.name), 0)
+
+    def _acknowledged(self, append: Append) -> Rows | None:
+        """The rows of an append, or None if the disk does not hold them whole."""
+        size = append.n_rows * self._width * self._dtype.itemsize
+        if size > os.fstat(self._rows_fd).st_size:
+            return None
+        data = os.pread(self._rows_fd, size, layout.HEADER_BYTES + self.payload_bytes)
+        if len(data) != size or crc32c(data) != append.rows_crc32c:
+            return None
+        return np.frombuffer(data, self._dtype.dtype).reshape(append.n_rows, self._width)
+
+    def append(self, rows: Rows, columns: Columns) -> None:
+        """Write rows, then the frame that acknowledges them; on failure the shard is as before."""
+        end = layout.HEADER_BYTES + self.payload_bytes
+        frame = pack_frame(rows, columns)
+        with map_os_errors(partial_path(self.folder, self.index)):
+            try:
+                _write_at(self._rows_fd, byte_view(rows), end)
+                if self._sync_appends:
+                    os.fdatasync(self._rows_fd)
+                _write_at(self._journal_fd, memoryview(frame), self._journal_bytes)
+                if self._sync_appends:
+                    os.fdatasync(self._journal_fd)
+            except BaseException:
+                self._cut(end, self._journal_bytes)
+                raise
+        self.n_rows += len(rows)
+        self._journal_bytes += len(frame)
+
+    def finish(self) -> Path:
+        """Write the header, make everything durable and give the shard its name."""
+        os.pwrite(self._rows_fd, pack_header(self.n_rows, self._width, self._dtype.name), 0)
+        os.fsync(self._rows_fd)
+        os.fsync(self._journal_fd)
+        self.close()
+        target = self.folder / shard_name(self.index)
+        os.rename(partial_path(self.folder, self.index), target)
+        fsync_folder(self.folder)
+        return target
+
+    def discard(self) -> None:
+        """Remove an unfinished shard that holds no rows."""
+        self.close()
+        partial_path(self.folder, self.index).unlink(missing_ok=True)
+        journal_path(self.folder, self.index).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the files; what was acknowledged stays."""
+        for fd in (self._rows_fd, self._journal_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._rows_fd = self._journal_fd = -1
+
+    def _cut(self, rows_bytes: int, journal_bytes: int) -> None:
+        os.ftruncate(self._rows_fd, rows_bytes)
+        os.ftruncate(self._journal_fd, journal_bytes)
+
+
+def journal_columns(folder: Path, index: int, schema: Mapping[str, str]) -> Iterator[Columns]:
+    """The side columns of a finished shard, append by append."""
+    with FileRangeReader(journal_path(folder, index)) as journal:
+        for append in read_frames(journal, schema):
+            yield append.columns
+
+
+def stored_dtype(name: str) -> DType:
+    """A dtype rows can be stored as."""
+    if name not in layout.DTYPE_TAGS:
+        raise ValueError(f"rows can be stored as {', '.join(layout.DTYPE_TAGS)}, not as {name!r}")
+    return dtype_named(name)
+
+
+def _open(path: Path) -> int:
+    with map_os_errors(path):
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+
+def _write_at(fd: int, view: memoryview, offset: int) -> None:
+    while view.nbytes:
+        count = os.pwrite(fd, view, offset)
+        view, offset = view[count:], offset + count

@@ -1,0 +1,128 @@
+"""Runs of rows as they come off the disk: what every reader of them keeps to, and the checks they share."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.view import byte_view
+from warpdata.corpora.batch import Rows
+from warpdata.corpora.shards import ShardSet
+from warpdata.errors import BlobNotFoundError, ChecksumError, StoreError, TruncatedError
+from warpdata.formats.gamsae.reader import ShardInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows [start, end) of one shard."""
+
+    shard: int
+    start: int
+    end: int
+
+
+class PieceReader(Protocol):
+    """Brings pieces in, and takes them back when they have been read."""
+
+    def is_near(self, piece: Piece) -> bool:
+        """True if `load` would not wait for anything, so that no thread is needed for it."""
+
+    def load(self, piece: Piece) -> Rows:
+        """The raw rows of a piece that is near."""
+
+    def fetch(self, piece: Piece) -> Rows:
+        """The raw rows of a piece that is not; called from the read-ahead thread."""
+
+    def copy(self, piece: Piece, rows: Rows, start: int, out: Rows) -> None:
+        """Decode rows of a loaded piece, from its row `start` on, into `out`."""
+
+    def release(self, piece: Piece, rows: Rows) -> None:
+        """The piece is behind the cursor."""
+
+    def close(self) -> None:
+        """Give back files and buffers."""
+
+
+class CheckedPieces:
+    """Pieces whose runs are compared with corpus.json the first time they are read."""
+
+    def __init__(self, inner: PieceReader, shards: ShardSet) -> None:
+        assert shards.run_crcs is not None
+        self._inner = inner
+        self._shards = shards
+        self._seen = [np.zeros(len(crcs), np.bool_) for crcs in shards.run_crcs]
+
+    def is_near(self, piece: Piece) -> bool:
+        """True if there is nothing to read from the disk and nothing left to check."""
+        step = self._shards.run_rows
+        seen = self._seen[piece.shard][piece.start // step : -(-piece.end // step)]
+        return bool(seen.all()) and self._inner.is_near(piece)
+
+    def load(self, piece: Piece) -> Rows:
+        """Everything in it was checked before."""
+        return self._inner.load(piece)
+
+    def fetch(self, piece: Piece) -> Rows:
+        """Load the piece and check every run of it not checked before."""
+        rows = self._inner.fetch(piece)
+        check_runs(self._shards, piece, rows, self._seen[piece.shard])
+        return rows
+
+    def copy(self, piece: Piece, rows: Rows, start: int, out: Rows) -> None:
+        """Pass it on."""
+        self._inner.copy(piece, rows, start, out)
+
+    def release(self, piece: Piece, rows: Rows) -> None:
+        """Pass it on."""
+        self._inner.release(piece, rows)
+
+    def close(self) -> None:
+        """Pass it on."""
+        self._inner.close()
+
+
+def check_runs(shards: ShardSet, piece: Piece, rows: Rows, seen: Rows) -> None:
+    """Compare the whole runs inside a piece with their CRC32C, and remember those that passed."""
+    assert shards.run_crcs is not None
+    step, info = shards.run_rows, shards.shards[piece.shard]
+    for run in range(-(-piece.start // step), len(seen)):
+        start, end = run * step, min((run + 1) * step, info.n_rows)
+        if end > piece.end:
+            break
+        if seen[run]:
+            continue
+        found = crc32c(byte_view(rows[start - piece.start : end - piece.start]))
+        if found != int(shards.run_crcs[piece.shard][run]):
+            raise ChecksumError(f"rows {start} to {end} of the shard were changed", path=info.name)
+        seen[run] = True
+
+
+def open_shard(path: str, flags: int = 0) -> int:
+    """A descriptor of a shard file, or our error."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    except FileNotFoundError:
+        raise BlobNotFoundError("no such shard", path=path) from None
+
+
+def read_exactly(fd: int, view: memoryview, offset: int, info: ShardInfo) -> None:
+    """Fill `view` with the bytes of a file from `offset` on, or say that it was cut."""
+    end = offset + view.nbytes
+    while view.nbytes:
+        try:
+            count = os.preadv(fd, [view], end - view.nbytes)
+        except OSError as error:
+            raise StoreError(f"cannot read ({error.strerror})", path=info.name) from None
+        if not count:
+            raise now_truncated(info, end, end - view.nbytes)
+        view = view[count:]
+
+
+def now_truncated(info: ShardInfo, expected: int, actual: int) -> TruncatedError:
+    """The file became shorter after its header was read."""
+    fact = f"shard was cut after it was opened: {expected} bytes are needed, file has {actual}"
+    return TruncatedError(fact, expected=expected, actual=actual, path=info.name)

@@ -1,0 +1,66 @@
+"""Pieces fetched through range readers: a store, memory, or files by positioned reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from warpdata.bytekit.ranges import RangeReader
+from warpdata.corpora.batch import Rows
+from warpdata.corpora.decode import decode_rows, raw_dtype
+from warpdata.corpora.pieces import Piece
+from warpdata.corpora.shards import ShardSet
+from warpdata.errors import UnavailableError
+
+
+class RangedPieces:
+    """Pieces fetched through range readers; what fails for a moment is tried again, never skipped."""
+
+    def __init__(
+        self, shards: ShardSet, readers: Sequence[RangeReader], *, retries: int = 4, backoff_s: float = 0.05
+    ) -> None:
+        self._shards = shards.shards
+        self._dtype = shards.dtype
+        self._readers = readers
+        self._retries = retries
+        self._backoff_s = backoff_s
+
+    def is_near(self, piece: Piece) -> bool:  # noqa: ARG002
+        """Never: a range may come from far away."""
+        return False
+
+    def copy(self, piece: Piece, rows: Rows, start: int, out: Rows) -> None:  # noqa: ARG002
+        """Decode rows of the piece."""
+        decode_rows(rows[start : start + len(out)], out, self._dtype)
+
+    def load(self, piece: Piece) -> Rows:
+        """The same as `fetch`."""
+        return self.fetch(piece)
+
+    def fetch(self, piece: Piece) -> Rows:
+        """Fetch exactly the bytes of the piece."""
+        info = self._shards[piece.shard]
+        start, end = info.row_offset(piece.start), info.row_offset(piece.end)
+        data = self._read(self._readers[piece.shard], start, end)
+        return np.frombuffer(data, raw_dtype(info.dtype)).reshape(piece.end - piece.start, info.width)
+
+    def _read(self, reader: RangeReader, start: int, end: int) -> memoryview:
+        return read_with_retries(lambda: reader.read(start, end), self._retries, self._backoff_s)
+
+    def release(self, piece: Piece, rows: Rows) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """The readers belong to whoever opened them."""
+
+
+def read_with_retries(read: Callable[[], memoryview], retries: int, backoff_s: float) -> memoryview:
+    """Try a read again while the store is unavailable, waiting longer each time."""
+    for attempt in range(retries):
+        try:
+            return read()
+        except UnavailableError:
+            time.sleep(backoff_s * 2**attempt)
+    return read()

@@ -1,0 +1,121 @@
+"""Runs of rows read in any order into buffers that are given: what a shuffle reads with."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import Protocol
+
+import numpy as np
+
+from warpdata.bytekit.view import byte_view
+from warpdata.corpora.batch import Rows
+from warpdata.corpora.decode import raw_dtype
+from warpdata.corpora.pieces import Piece, PieceReader, check_runs, open_shard, read_exactly
+from warpdata.corpora.shards import ShardSet
+
+MAX_OPEN_FILES = 64
+
+
+class RunReader(Protocol):
+    """Fills a buffer with a run of rows."""
+
+    def hint(self, piece: Piece) -> None:
+        """These rows will be asked for soon."""
+
+    def read(self, piece: Piece, out: Rows) -> None:
+        """Fill `out` with the raw rows of the piece."""
+
+    def close(self) -> None:
+        """Give back files and buffers."""
+
+
+class FileRuns:
+    """Runs through the page cache; the disk is told early what comes next."""
+
+    def __init__(self, shards: ShardSet) -> None:
+        self._shards = shards.shards
+        self._open: OrderedDict[int, int] = OrderedDict()
+
+    def hint(self, piece: Piece) -> None:
+        """Ask the system to start reading."""
+        if hasattr(os, "posix_fadvise"):
+            info = self._shards[piece.shard]
+            start, size = info.row_offset(piece.start), (piece.end - piece.start) * info.row_bytes
+            os.posix_fadvise(self._fd(piece.shard), start, size, os.POSIX_FADV_WILLNEED)
+
+    def read(self, piece: Piece, out: Rows) -> None:
+        """Let the kernel copy the rows into the buffer."""
+        info = self._shards[piece.shard]
+        read_exactly(self._fd(piece.shard), byte_view(out), info.row_offset(piece.start), info)
+
+    def _fd(self, shard: int) -> int:
+        fd = self._open.pop(shard, None)
+        if fd is None:
+            if len(self._open) >= MAX_OPEN_FILES:
+                os.close(self._open.popitem(last=False)[1])
+            fd = open_shard(self._shards[shard].name)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        self._open[shard] = fd
+        return fd
+
+    def close(self) -> None:
+        """Close the files."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+class CopiedRuns:
+    """Runs of a reader that brings pieces in its own buffers: direct reads, or a store."""
+
+    def __init__(self, pieces: PieceReader) -> None:
+        self._pieces = pieces
+
+    def hint(self, piece: Piece) -> None:
+        """The reader is asked when its turn comes."""
+
+    def read(self, piece: Piece, out: Rows) -> None:
+        """Bring the piece in and copy it."""
+        rows = self._pieces.fetch(piece)
+        np.copyto(out, rows)
+        self._pieces.release(Piece(piece.shard, piece.start, piece.start), rows)
+
+    def close(self) -> None:
+        """Give back the reader's buffers."""
+        self._pieces.close()
+
+
+class CheckedRuns:
+    """Runs compared with corpus.json the first time any row of them is read."""
+
+    def __init__(self, inner: RunReader, shards: ShardSet) -> None:
+        assert shards.run_crcs is not None
+        self._inner = inner
+        self._shards = shards
+        self._seen = [np.zeros(len(crcs), np.bool_) for crcs in shards.run_crcs]
+
+    def hint(self, piece: Piece) -> None:
+        """Pass it on."""
+        self._inner.hint(piece)
+
+    def read(self, piece: Piece, out: Rows) -> None:
+        """Read the piece; a run that is only partly in it is read whole, once, to be checked."""
+        self._inner.read(piece, out)
+        seen = self._seen[piece.shard]
+        check_runs(self._shards, piece, out, seen)
+        step = self._shards.run_rows
+        for run in {piece.start // step, max(piece.start, piece.end - 1) // step}:
+            if run < len(seen) and not seen[run]:
+                self._check_whole(piece.shard, run)
+
+    def _check_whole(self, shard: int, run: int) -> None:
+        info, step = self._shards.shards[shard], self._shards.run_rows
+        whole = Piece(shard, run * step, min((run + 1) * step, info.n_rows))
+        rows = np.empty((whole.end - whole.start, info.width), raw_dtype(info.dtype))
+        self._inner.read(whole, rows)
+        check_runs(self._shards, whole, rows, self._seen[shard])
+
+    def close(self) -> None:
+        """Pass it on."""
+        self._inner.close()

@@ -1,0 +1,223 @@
+"""Rows of local shards in their fixed order, with memory that stays bounded."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from warpdata.bytekit.pages import available_bytes
+from warpdata.corpora import shards as shard_sets
+from warpdata.corpora.batch import RowBatch, RowIds, Rows
+from warpdata.corpora.decode import output_dtype
+from warpdata.corpora.direct import DirectPieces
+from warpdata.corpora.fixed_order import FixedOrderReader, new_ids
+from warpdata.corpora.mapped import MappedPieces
+from warpdata.corpora.pieces import CheckedPieces, PieceReader
+from warpdata.corpora.runs import CheckedRuns, CopiedRuns, FileRuns, RunReader
+from warpdata.corpora.shards import ShardSet
+from warpdata.corpora.shuffled import ShuffleOptions
+from warpdata.corpora.torch_door import torch_dataset
+
+if TYPE_CHECKING:
+    from typing import Self
+
+DEFAULT_PREFETCH_BYTES = 8 << 20
+DEFAULT_BATCH_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """How rows are read and what they come as."""
+
+    dtype: str = "float64"
+    """`float64`, `float32`, or `stored`."""
+    copy: bool = True
+    """False gives views of the mapping; the dtype must then be the stored one."""
+    batch_rows: int = DEFAULT_BATCH_ROWS
+    prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
+    io: str = "auto"
+    """`mmap`, `direct` (past the page cache), or `auto`: direct for corpora beyond half of free memory."""
+    verify: bool = True
+    """Check runs of rows against corpus.json the first time they are read, where there is one."""
+
+    def __post_init__(self) -> None:
+        if self.io not in ("auto", "mmap", "direct"):
+            raise ValueError(f"io is auto, mmap or direct, not {self.io!r}")
+        if self.batch_rows < 1 or self.prefetch_bytes < 1:
+            raise ValueError("batch_rows and prefetch_bytes are at least 1")
+        if not self.copy and self.io == "direct":
+            raise ValueError("views need the mapping; use io='mmap' with copy=False")
+
+
+class FixedOrderSource(ABC):
+    """What every fixed-order source shares: a cursor over shards, and batches that never cross one."""
+
+    def __init__(
+        self, shards: ShardSet, pieces: PieceReader, options: SourceOptions, batch_rows: int
+    ) -> None:
+        self.shards = shards
+        self.options = options
+        self.batch_rows = batch_rows
+        self._dtype = output_dtype(options.dtype, shards.dtype)
+        self._bases = shards.first_rows()
+        self._shard_rows = shards.shard_rows
+        self._width = shards.width
+        checked = options.verify and shards.run_crcs is not None
+        self._pieces = CheckedPieces(pieces, shards) if checked else pieces
+        self._reader = FixedOrderReader(shards, self._pieces, options.prefetch_bytes)
+        self.reset()
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of all shards."""
+        return self.shards.total_rows
+
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        return self.shards.width
+
+    @property
+    def position(self) -> int:
+        """The id of the next row."""
+        if self._shard == len(self._shard_rows):
+            return self.total_rows
+        return int(self._bases[self._shard]) + self._row
+
+    def reset(self) -> None:
+        """Begin again at the first row."""
+        self.seek(0)
+
+    def seek(self, row_id: int) -> None:
+        """Go on at the row with this id; the number of rows is the end."""
+        if not 0 <= row_id <= self.total_rows:
+            raise ValueError(f"row {row_id} of {self.total_rows}")
+        self._shard = int(np.searchsorted(self._bases, row_id, "right")) - 1
+        self._row = row_id - int(self._bases[self._shard])
+        self._skip_drained()
+
+    def next_batch(self, out: Rows | None = None) -> RowBatch | None:
+        """The next rows, or None after the last; `out` is filled and handed back instead of a new array."""
+        if self._shard == len(self._shard_rows):
+            return None
+        limit = self.batch_rows if out is None else min(self.batch_rows, self._checked_out(out))
+        take = min(limit, self._shard_rows[self._shard] - self._row)
+        batch = RowBatch(self._rows(take, out), self._ids(take))
+        self._row += take
+        self._skip_drained()
+        return batch
+
+    def _rows(self, take: int, out: Rows | None) -> Rows:
+        rows = np.empty((take, self._width), self._dtype) if out is None else out[:take]
+        try:
+            self._reader.read(self._shard, self._row, rows)
+        except BaseException:
+            self._reader.seek(self._shard, self._row)  # the next call tries these very rows again
+            raise
+        return rows
+
+    def _checked_out(self, out: Rows) -> int:
+        if out.ndim != 2 or out.shape[1] != self.width or out.dtype != self._dtype or not len(out):
+            raise ValueError(f"out must be a matrix of width {self.width} and dtype {self._dtype}")
+        return len(out)
+
+    def _ids(self, take: int) -> RowIds:
+        ids: RowIds = new_ids(self.position, take)
+        return ids
+
+    def _skip_drained(self) -> None:
+        rows = self._shard_rows
+        while self._shard < len(rows) and self._row >= rows[self._shard]:
+            self._shard, self._row = self._shard + 1, 0
+
+    def run_reader(self) -> RunReader:
+        """A reader of runs in any order, for a shuffle; it is closed by whoever asked for it."""
+        runs = self._unchecked_runs()
+        checked = self.options.verify and self.shards.run_crcs is not None
+        return CheckedRuns(runs, self.shards) if checked else runs
+
+    @abstractmethod
+    def _unchecked_runs(self) -> RunReader: ...
+
+    @abstractmethod
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+    def reopened(self) -> Self:
+        """The same source opened anew: what a worker process reads with."""
+        kind, arguments = self.__reduce__()
+        again: Self = kind(*arguments)
+        return again
+
+    def to_torch(self, batch_size: int = DEFAULT_BATCH_ROWS, **options: Any) -> Any:
+        """The shuffled corpus as a torch IterableDataset; keyword arguments as for ShuffledRows."""
+        return torch_dataset(self, ShuffleOptions(batch_size=batch_size, **options))
+
+    def __iter__(self) -> Iterator[RowBatch]:
+        while (batch := self.next_batch()) is not None:
+            yield batch
+
+    def __len__(self) -> int:
+        return self.total_rows
+
+    def close(self) -> None:
+        """Stop reading ahead and give back files and buffers."""
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_reader"):
+            self._reader.close()
+
+
+class MmapShardSource(FixedOrderSource):
+    """Rows of local shards in a fixed order with stable ids, read ahead in a thread and released behind."""
+
+    def __init__(self, shards: ShardSet, options: SourceOptions | None = None) -> None:
+        options = SourceOptions() if options is None else options
+        self._mapped = MappedPieces(shards)
+        pieces: PieceReader = DirectPieces(shards) if _wants_direct(shards, options) else self._mapped
+        batch_rows = max(1, min(options.batch_rows, shards.total_rows))
+        super().__init__(shards, pieces, options, batch_rows)
+        if not options.copy and self._dtype != shards.dtype.dtype:
+            raise ValueError(f"copy=False cannot turn {shards.dtype} into {self._dtype}; use dtype='stored'")
+
+    @classmethod
+    def open(cls, paths: Sequence[str | os.PathLike[str]], **options: Any) -> Self:
+        """Open these shard files; their order is the order of the rows."""
+        return cls(shard_sets.open_paths(paths), SourceOptions(**options))
+
+    @classmethod
+    def open_dir(cls, folder: str | os.PathLike[str], **options: Any) -> Self:
+        """Open every `.shard` file of a folder by name, or a bf16 directory."""
+        return cls(shard_sets.open_folder(folder), SourceOptions(**options))
+
+    def _rows(self, take: int, out: Rows | None) -> Rows:
+        if self.options.copy or out is not None:
+            return super()._rows(take, out)
+        self._reader.pass_over(self._shard, self._row, take)
+        rows = self._mapped.view(self._shard)[self._row : self._row + take]
+        return rows.view(self._dtype)
+
+    def _unchecked_runs(self) -> RunReader:
+        direct = _wants_direct(self.shards, self.options)
+        return CopiedRuns(DirectPieces(self.shards)) if direct else FileRuns(self.shards)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.shards, self.options))
+
+
+def _wants_direct(shards: ShardSet, options: SourceOptions) -> bool:
+    if options.io != "auto":
+        return options.io == "direct"
+    free = available_bytes()
+    return options.copy and free is not None and shards.payload_bytes > free // 2

@@ -1,0 +1,300 @@
+"""Per-row warm starts on disk: batches in and out, checkpoints that are whole or absent, bounded size."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.errors import LimitExceededError, TruncatedError, WriterClosedError
+from warpdata.formats.rowstate import layout
+from warpdata.formats.rowstate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from warpdata.formats.rowstate.log import (
+    ENTRY,
+    Array,
+    FrameBody,
+    FrameBounds,
+    check_frame,
+    pack_frame,
+    pack_log_header,
+    walk_frames,
+)
+
+if TYPE_CHECKING:
+    from typing import Self
+
+DEFAULT_MAX_BYTES = 8 << 30
+COMPACT_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WarmRows:
+    """States of some rows, flat: row k has latents[latent_offsets[k]:latent_offsets[k+1]], so has active."""
+
+    row_ids: npt.NDArray[np.uint64]
+    iterations: npt.NDArray[np.uint32]
+    latents: npt.NDArray[np.float64]
+    latent_offsets: npt.NDArray[np.int64]
+    active: npt.NDArray[np.uint32]
+    active_offsets: npt.NDArray[np.int64]
+    found: npt.NDArray[np.bool_] | None = None
+    """After `get`: which rows were there; the others are empty."""
+
+    @classmethod
+    def from_rows(
+        cls, row_ids: npt.ArrayLike, latents: Sequence[npt.ArrayLike], active: Sequence[npt.ArrayLike],
+        iterations: npt.ArrayLike,
+    ) -> WarmRows:  # fmt: skip
+        """From one array of latents and one active set per row."""
+        values, sets = (
+            [np.asarray(x, np.float64) for x in latents],
+            [np.asarray(x, np.uint32) for x in active],
+        )
+        return cls(
+            np.asarray(row_ids, np.uint64), np.asarray(iterations, np.uint32),
+            np.concatenate([np.empty(0), *values]), _offsets([len(x) for x in values]),
+            np.concatenate([np.empty(0, np.uint32), *sets]), _offsets([len(x) for x in sets]),
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.row_ids)
+
+    def latents_of(self, index: int) -> npt.NDArray[np.float64]:
+        """The latent coordinates of the row at `index`."""
+        return self.latents[self.latent_offsets[index] : self.latent_offsets[index + 1]]
+
+    def active_of(self, index: int) -> npt.NDArray[np.uint32]:
+        """The active set of the row at `index`."""
+        return self.active[self.active_offsets[index] : self.active_offsets[index + 1]]
+
+
+class RowWarmCache:
+    """Warm starts keyed by (model, row id). Reopening gives exactly what the last checkpoint held."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        model: str,
+        total_rows: int,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        self._model = hashlib.sha256(model.encode()).digest()
+        self.folder = Path(folder) / self._model.hex()[:16]
+        self.max_bytes = max_bytes
+        self._entries = np.zeros(total_rows, ENTRY)
+        self._frames: list[FrameBounds] = []
+        self._unchecked: list[FrameBounds] = []
+        self._fd = -1
+        with map_os_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            if (self.folder / layout.CHECKPOINT_NAME).is_file():
+                self._resume()
+            else:
+                self._new_log(0)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def total_rows(self) -> int:
+        """Row ids are below this."""
+        return len(self._entries)
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self._entries["is_present"]))
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the log, rows that were replaced included."""
+        return self._end
+
+    def put(self, rows: WarmRows) -> None:
+        """Remember the states of these rows; of a row given twice the last one counts."""
+        self._require_open()
+        ids = self._checked_ids(rows.row_ids)
+        body = FrameBody(
+            ids.astype("<u8"), np.diff(rows.latent_offsets).astype("<u4"),
+            np.diff(rows.active_offsets).astype("<u4"), rows.iterations.astype("<u4"),
+            np.ascontiguousarray(rows.latents, "<f8"), np.ascontiguousarray(rows.active, "<u4"),
+        )  # fmt: skip
+        _check_shape(rows, body)
+        frame = pack_frame(body)
+        if self._end + len(frame) > self.max_bytes:
+            self._compact(len(frame))
+        self._append(frame, body)
+
+    def get(self, row_ids: npt.ArrayLike) -> WarmRows:
+        """The states of these rows in their order; rows that are not there are empty and not `found`."""
+        self._require_open()
+        ids = self._checked_ids(row_ids)
+        entries = self._entries[ids]
+        with self._mapped() as log:
+            self._check_touched(entries, log)
+            latents = _ragged(log.values("<f8"), entries["latents_at"] // 8, entries["n_latents"])
+            active = _ragged(log.values("<u4"), entries["active_at"] // 4, entries["n_active"])
+        return WarmRows(
+            ids.astype(np.uint64), entries["iterations"].copy(), latents, _offsets(entries["n_latents"]),
+            active, _offsets(entries["n_active"]), entries["is_present"].astype(np.bool_),
+        )  # fmt: skip
+
+    def checkpoint(self) -> None:
+        """Commit everything put so far: after a crash exactly this is there."""
+        self._require_open()
+        os.fsync(self._fd)
+        ids = np.flatnonzero(self._entries["is_present"]).astype("<u8")
+        target = self.folder / layout.CHECKPOINT_NAME
+        save_checkpoint(target, Checkpoint(self._model, self._number, self._end, ids, self._entries[ids]))
+        for stale in self.folder.glob("log-*"):
+            if stale != self._path:
+                stale.unlink()
+
+    def close(self) -> None:
+        """Close without a checkpoint."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None and self._fd >= 0:
+            self.checkpoint()
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
+    def _resume(self) -> None:
+        saved = load_checkpoint(self.folder / layout.CHECKPOINT_NAME, self._model)
+        self._number, self._end = saved.log_number, saved.log_bytes
+        self._path = self.folder / layout.LOG_NAME.format(self._number)
+        with FileRangeReader(self._path) as reader:
+            if reader.size < self._end:
+                raise TruncatedError(
+                    f"the log is truncated: the checkpoint expects {self._end} bytes, file has {reader.size}",
+                    expected=self._end, actual=reader.size, path=self._path,
+                )  # fmt: skip
+        if len(saved.row_ids) and int(saved.row_ids.max()) >= self.total_rows:
+            raise LimitExceededError(f"the cache holds rows beyond {self.total_rows}", path=self.folder)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        os.ftruncate(self._fd, self._end)
+        self._entries[saved.row_ids.astype(np.int64)] = saved.entries
+        with FileRangeReader(self._path) as reader:
+            self._frames = list(walk_frames(reader, self._model))
+        self._unchecked = list(self._frames)
+
+    def _new_log(self, number: int) -> None:
+        self._number = number
+        self._path = self.folder / layout.LOG_NAME.format(number)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._end = os.pwrite(self._fd, pack_log_header(self._model), 0)
+        self._frames, self._unchecked = [], []
+
+    def _append(self, frame: bytes, body: FrameBody) -> None:
+        start = self._end + layout.FRAME_HEADER.size
+        with map_os_errors(self._path):
+            view = memoryview(frame)
+            while view.nbytes:
+                view = view[os.pwrite(self._fd, view, self._end + len(frame) - view.nbytes) :]
+        self._entries[body.row_ids.astype(np.int64)] = body.entries(start)
+        self._end += len(frame)
+        self._frames.append(FrameBounds(start, self._end, 0))
+
+    def _compact(self, incoming: int) -> None:
+        """Write the live rows to a new log, newest first until three quarters of the limit are full."""
+        ids = np.flatnonzero(self._entries["is_present"])
+        entries = self._entries[ids]
+        sizes = 20 + 8 * entries["n_latents"].astype(np.int64) + 4 * entries["n_active"].astype(np.int64)
+        newest = np.argsort(entries["latents_at"], kind="stable")[::-1]
+        room = max(0, self.max_bytes * 3 // 4 - incoming)
+        keep = ids[np.sort(newest[np.cumsum(sizes[newest]) <= room])]
+        if incoming > self.max_bytes:
+            raise LimitExceededError(f"one batch of {incoming} bytes, the cache may have {self.max_bytes}")
+        kept = [self.get(keep[i : i + COMPACT_ROWS]) for i in range(0, len(keep), COMPACT_ROWS)]
+        self.close()
+        self._entries[:] = np.zeros((), ENTRY)
+        self._new_log(self._number + 1)
+        for rows in kept:
+            self.put(rows)
+
+    def _check_touched(self, entries: Array, log: _Log) -> None:
+        """Check the frames these rows are in, each once after opening."""
+        if not self._unchecked or not len(entries):
+            return
+        starts = np.array([frame.start for frame in self._unchecked])
+        ends = np.array([frame.end for frame in self._unchecked])
+        at = entries["latents_at"][entries["is_present"] == 1].astype(np.int64)
+        index = np.searchsorted(starts, at, "right") - 1
+        inside = (index >= 0) & (at <= ends[index])
+        for touched in np.unique(index[inside])[::-1].tolist():
+            frame = self._unchecked[touched]
+            check_frame(log.data[frame.start : frame.end], frame, self._path)
+            del self._unchecked[touched]
+
+    def _mapped(self) -> _Log:
+        return _Log(self._fd, self._end)
+
+    def _checked_ids(self, row_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        ids = np.asarray(row_ids)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise TypeError("row ids are one list of integers")
+        if len(ids) and (ids.min() < 0 or ids.max() >= self.total_rows):
+            raise ValueError(f"row ids are from 0 to {self.total_rows - 1}")
+        return ids.astype(np.int64)
+
+    def _require_open(self) -> None:
+        if self._fd < 0:
+            raise WriterClosedError("this cache was closed")
+
+
+class _Log:
+    """The log mapped for one call."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._map = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        self.data = memoryview(self._map)
+
+    def values(self, dtype: str) -> Array:
+        """The whole log as elements of a type."""
+        return np.frombuffer(self.data, dtype, count=len(self.data) // np.dtype(dtype).itemsize)
+
+    def __enter__(self) -> _Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.data = memoryview(b"")
+
+
+def _ragged(values: Array, starts: Array, counts: Array) -> Array:
+    """The elements of many short runs, one after the other, in one gather."""
+    offsets = _offsets(counts)
+    places = np.arange(offsets[-1]) + np.repeat(starts.astype(np.int64) - offsets[:-1], counts)
+    gathered: Array = values[places]
+    return gathered
+
+
+def _offsets(counts: Any) -> npt.NDArray[np.int64]:
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+def _check_shape(rows: WarmRows, body: FrameBody) -> None:
+    count = len(body.row_ids)
+    if not (len(body.n_latents) == len(body.n_active) == len(body.iterations) == count):
+        raise ValueError("row ids, offsets and iterations are of different lengths")
+    if rows.latent_offsets[-1] != len(rows.latents) or rows.active_offsets[-1] != len(rows.active):
+        raise ValueError("the offsets do not end where the values do")

@@ -1,0 +1,307 @@
+"""Harvest a corpus: append batches of rows from a model, roll shards, survive being killed, go on later."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.dtype import dtype_named
+from warpdata.corpora.open_shard import (
+    OpenShard,
+    journal_columns,
+    journal_path,
+    partial_path,
+    shard_name,
+    stored_dtype,
+)
+from warpdata.corpora.side_table import COLUMN_DTYPES, extend_side_table, side_rows
+from warpdata.corpora.statistics import RowStatistics
+from warpdata.errors import (
+    BlobNotFoundError,
+    ConflictError,
+    JournalInUseError,
+    SchemaMismatchError,
+    WriterClosedError,
+)
+from warpdata.formats.gamsae import layout
+from warpdata.formats.gamsae.corpus_json import CorpusRecord, load_corpus, save_corpus
+from warpdata.formats.gamsae.digest import digest_shard
+from warpdata.formats.gamsae.writer import encode_rows
+
+if TYPE_CHECKING:
+    from typing import Self
+
+LOCK_NAME = ".harvest.lock"
+DEFAULT_SHARD_BYTES = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusOptions:
+    """What a new corpus is made of."""
+
+    dtype: str = "f32"
+    shard_bytes: int = DEFAULT_SHARD_BYTES
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Side columns by name: `{"token_id": "i64", "position": "i32"}`."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Where the rows come from: model, layer, tokenizer, dataset."""
+    sync_appends: bool = False
+    """Survive power loss after every append, not only the death of the process."""
+
+
+class CorpusWriter:
+    """Append rows to a corpus folder: an append that returned survives a kill; `close` completes it."""
+
+    def __init__(self, folder: str | os.PathLike[str], width: int, **options: Any) -> None:
+        chosen = CorpusOptions(**options)
+        stored_dtype(chosen.dtype)
+        _check_columns(chosen.columns)
+        if width < 1:
+            raise ValueError("rows have at least one column")
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        lock = _locked(path)
+        if any(path.glob("*" + layout.SHARD_SUFFIX)) or (path / layout.CORPUS_JSON).exists():
+            _unlock(path, lock)
+            raise ConflictError(
+                "a corpus is here already", path=path, hint="Use CorpusWriter.reopen to append."
+            )
+        row_bytes = width * dtype_named(chosen.dtype).itemsize
+        record = CorpusRecord(
+            width, chosen.dtype, layout.rows_per_run(row_bytes), is_complete=False,
+            columns=dict(chosen.columns), provenance=dict(chosen.provenance),
+        )  # fmt: skip
+        save_corpus(path, record)
+        self._start(path, lock, record, chosen.shard_bytes, chosen.sync_appends)
+
+    @classmethod
+    def reopen(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        shard_bytes: int = DEFAULT_SHARD_BYTES,
+        sync_appends: bool = False,
+    ) -> Self:
+        """Go on with a corpus, finished or killed: every acknowledged row is there, and nothing else."""
+        path = Path(folder)
+        if not (path / layout.CORPUS_JSON).is_file():
+            raise BlobNotFoundError("no corpus.json here: nothing to go on with", path=path)
+        lock = _locked(path)
+        writer = cls.__new__(cls)
+        try:
+            record = load_corpus(path)
+            assert record is not None
+            writer._start(path, lock, replace(record, is_complete=False), shard_bytes, sync_appends)
+        except BaseException:
+            _unlock(path, lock)
+            raise
+        return writer
+
+    def _start(
+        self, folder: Path, lock: int, record: CorpusRecord, shard_bytes: int, sync_appends: bool
+    ) -> None:
+        self.folder = folder
+        self._lock = lock
+        self._record = record
+        self._dtype = stored_dtype(record.dtype)
+        self._shard_bytes = max(1, shard_bytes)
+        self._sync_appends = sync_appends
+        stored = record.statistics
+        width = record.width
+        self._statistics = RowStatistics.from_dict(stored, width) if stored else RowStatistics(width)
+        self._shard: OpenShard | None = None
+        self._is_open = True
+        self._adopt_finished()
+        self._recover_partial()
+
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        return self._record.width
+
+    @property
+    def total_rows(self) -> int:
+        """Rows acknowledged so far: a harvest that goes on begins with this row of its input."""
+        return self._record.total_rows + (0 if self._shard is None else self._shard.n_rows)
+
+    def statistics(self) -> dict[str, Any]:
+        """Mean, RMS and norms of the rows so far."""
+        return self._statistics.to_dict()
+
+    def append(self, rows: npt.ArrayLike, **columns: npt.ArrayLike) -> int:
+        """Add rows and their side columns; returns the id of the first. Acknowledged when it returns."""
+        if not self._is_open:
+            raise WriterClosedError("this corpus writer was closed")
+        matrix = encode_rows(rows, self._dtype)
+        if matrix.shape[1] != self.width:
+            raise SchemaMismatchError(f"rows of width {matrix.shape[1]} in a corpus of width {self.width}")
+        side = self._side_columns(columns, len(matrix))
+        first = self.total_rows
+        if len(matrix):
+            shard = self._open_shard()
+            shard.append(matrix, side)
+            self._statistics.update(matrix)
+            if shard.payload_bytes >= self._shard_bytes:
+                self._seal()
+        return first
+
+    def hook(self, columns: Callable[[], Mapping[str, npt.ArrayLike]] | None = None) -> Callable[..., None]:
+        """A forward hook for a torch module: every output is appended, `columns` says its side data."""
+
+        def take(_module: Any, _inputs: Any, output: Any) -> None:
+            tensor = output[0] if isinstance(output, tuple) else output
+            rows = tensor.detach().reshape(-1, self.width).float().cpu().numpy()
+            self.append(rows, **({} if columns is None else columns()))
+
+        return take
+
+    def close(self) -> None:
+        """Finish the last shard, write rows.parquet and the complete corpus.json."""
+        if not self._is_open:
+            return
+        self._seal()
+        self._write_side_table()
+        save_corpus(self.folder, replace(self._with_statistics(), is_complete=True))
+        for index in range(len(self._record.shards)):
+            journal_path(self.folder, index).unlink(missing_ok=True)
+        self._unlock()
+
+    def abandon(self) -> None:
+        """Stop as a kill would: what was acknowledged stays and can be reopened."""
+        if self._is_open:
+            if self._shard is not None:
+                self._shard.close()
+            self._unlock()
+
+    def _open_shard(self) -> OpenShard:
+        if self._shard is None:
+            index = len(self._record.shards)
+            self._shard = self._new_shard(index)
+            self._shard.begin()
+        return self._shard
+
+    def _new_shard(self, index: int) -> OpenShard:
+        return OpenShard(self.folder, index, self.width, self._dtype, sync_appends=self._sync_appends)
+
+    def _seal(self) -> None:
+        shard, self._shard = self._shard, None
+        if shard is None:
+            return
+        if not shard.n_rows:
+            shard.discard()
+            return
+        with map_os_errors(self.folder):
+            self._list(shard.finish())
+
+    def _list(self, path: Path) -> None:
+        """Add a finished shard to corpus.json; its journal goes unless side columns wait in it."""
+        index = len(self._record.shards)
+        entry = digest_shard(path, self._record.run_rows).record()
+        self._record = replace(self._record, shards=(*self._record.shards, entry))
+        save_corpus(self.folder, self._with_statistics())
+        if not self._record.columns:
+            journal_path(self.folder, index).unlink(missing_ok=True)
+
+    def _with_statistics(self) -> CorpusRecord:
+        return replace(self._record, statistics=self._statistics.to_dict())
+
+    def _adopt_finished(self) -> None:
+        """A shard that got its name just before a kill is listed now."""
+        path = self.folder / shard_name(len(self._record.shards))
+        if path.is_file():
+            shard = self._record
+            data = np.memmap(path, self._dtype.dtype, "r", offset=layout.HEADER_BYTES)
+            for start in range(0, len(data), shard.width * 4096):
+                self._statistics.update(data[start : start + shard.width * 4096].reshape(-1, shard.width))
+            self._list(path)
+
+    def _recover_partial(self) -> None:
+        """Take over the acknowledged rows of a killed harvest."""
+        index = len(self._record.shards)
+        if partial_path(self.folder, index).exists() and journal_path(self.folder, index).exists():
+            self._shard = self._new_shard(index)
+            for rows in self._shard.recover(self._record.columns):
+                self._statistics.update(rows)
+
+    def _side_columns(self, columns: Mapping[str, npt.ArrayLike], count: int) -> dict[str, npt.NDArray[Any]]:
+        schema = self._record.columns
+        if set(columns) != set(schema):
+            raise SchemaMismatchError(
+                f"side columns {sorted(columns)} were given, the corpus has {sorted(schema)}"
+            )
+        return {name: _column(name, columns[name], kind, count) for name, kind in schema.items()}
+
+    def _write_side_table(self) -> None:
+        if self._record.columns and side_rows(self.folder) < self._record.total_rows:
+            extend_side_table(self.folder, self._record.columns, self._waiting_columns())
+
+    def _waiting_columns(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """Side columns of the shards that rows.parquet does not cover yet."""
+        covered, first = side_rows(self.folder), 0
+        for index, shard in enumerate(self._record.shards):
+            if first >= covered:
+                yield from journal_columns(self.folder, index, self._record.columns)
+            first += shard.n_rows
+
+    def _unlock(self) -> None:
+        self._is_open = False
+        _unlock(self.folder, self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abandon()
+
+
+def _locked(folder: Path) -> int:
+    """Only one harvest writes to a folder; the lock of a killed one is gone with it."""
+    with map_os_errors(folder):
+        fd = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise JournalInUseError(
+            "another harvest is writing this corpus",
+            path=folder,
+            hint="Wait for it, or choose another folder.",
+        ) from None
+    return fd
+
+
+def _unlock(folder: Path, lock: int) -> None:
+    (folder / LOCK_NAME).unlink(missing_ok=True)
+    os.close(lock)
+
+
+def _check_columns(columns: Mapping[str, str]) -> None:
+    for name, kind in columns.items():
+        if kind not in COLUMN_DTYPES:
+            raise ValueError(f"side column {name!r} is one of {', '.join(COLUMN_DTYPES)}, not {kind!r}")
+        if name == layout.ROW_ID_COLUMN or not name.isidentifier():
+            raise ValueError(f"{name!r} cannot be the name of a side column")
+
+
+def _column(name: str, values: npt.ArrayLike, kind: str, count: int) -> npt.NDArray[Any]:
+    dtype = dtype_named(kind).dtype
+    array = np.asarray(values)
+    if array.shape != (count,):
+        raise SchemaMismatchError(f"side column {name!r} has shape {array.shape}, there are {count} rows")
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise SchemaMismatchError(f"side column {name!r} is {array.dtype}, the corpus has {kind}")
+    cast = np.ascontiguousarray(array, dtype)
+    if cast.dtype.kind in "iu" and not np.array_equal(cast, array):
+        raise SchemaMismatchError(f"side column {name!r} has values that do not fit {kind}")
+    return cast

@@ -1,0 +1,32 @@
+"""The loss receipt: what a salvage kept, what it could not, and why."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LossReceipt:
+    """What came out of a salvage; `is_complete` says whether everything that was written is there."""
+
+    source: str
+    output: str | None
+    episode_id: str
+    steps_kept: int
+    steps_lost: int
+    time_kept_s: float
+    channels: dict[str, int]
+    bytes_dropped: int
+    why: str
+    damage: list[dict[str, Any]] = field(default_factory=list)
+    last_crc32c: str | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing that was written is missing."""
+        return self.steps_lost == 0 and self.bytes_dropped == 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The receipt as JSON."""
+        return {**asdict(self), "is_complete": self.is_complete}

@@ -1,0 +1,75 @@
+"""Keeps a journal ahead of its recorder: windows ready before they are needed, bytes on disk soon after."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from dataclasses import dataclass
+
+from warpdata.errors import StoreError
+from warpdata.formats.journal.writer import JournalWriter
+
+_PERIOD = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """How much of a recording power loss may take: a period, every step, or whatever the kernel decides."""
+
+    every_step: bool = False
+    period_s: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Durability:
+        """From `"step"`, `"none"`, or a period such as `"100ms"` or `"2s"`."""
+        if text == "step":
+            return cls(every_step=True)
+        if text == "none":
+            return cls()
+        match = _PERIOD.fullmatch(text)
+        if match is None:
+            raise ValueError(f"durability is 'step', 'none' or a period like '100ms', not {text!r}")
+        return cls(period_s=float(match[1]) * (0.001 if match[2] == "ms" else 1.0))
+
+
+class JournalKeeper:
+    """Two threads beside a recorder: one prepares the next window, one syncs; `close()` ends both."""
+
+    def __init__(self, journal: JournalWriter, durability: Durability) -> None:
+        self._journal = journal
+        self._period_s = durability.period_s
+        self._stop = threading.Event()
+        self._wanted = threading.Event()
+        self._wanted.set()
+        journal.on_advance = self._wanted.set
+        self.failure: StoreError | None = None
+        """Why syncing stopped, if it did: the recorder raises it with the next step."""
+        self._threads = [threading.Thread(target=self._prepare, name="warp-journal-window", daemon=True)]
+        if self._period_s is not None:
+            self._threads.append(threading.Thread(target=self._sync, name="warp-journal-sync", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stop both threads; the journal itself stays open."""
+        self._journal.on_advance = None
+        self._stop.set()
+        self._wanted.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _prepare(self) -> None:
+        while self._wanted.wait() and not self._stop.is_set():
+            self._wanted.clear()
+            # A disk too full for the next window is no error yet: the recorder meets it when it gets there.
+            with contextlib.suppress(OSError):
+                self._journal.prepare()
+
+    def _sync(self) -> None:
+        while not self._stop.wait(self._period_s):
+            try:
+                self._journal.sync()
+            except StoreError as error:
+                self.failure = error
+                return

@@ -1,0 +1,223 @@
+"""A journal of whole steps: what stands where in each record, and how its columns are read back."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.align import align_up
+from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.mapping import PAGE_BYTES
+from warpdata.errors import CorruptLayoutError
+from warpdata.formats.journal.layout import RECORD_BYTES
+from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.schema import TensorSpec, Timebase, check_channel_id
+
+KIND = "wshard-steps"
+GIVEN_REWARD, GIVEN_DONE, GIVEN_TRUNCATED = 1, 2, 4
+
+_FIELD_ALIGNMENT = 8
+_WINDOW_BYTES = 16 << 20
+_TS_OFFSET = -8
+"""The time of a step is the last field of the record header, just before the payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepField:
+    """One channel or flag of a step: where it lies in the payload and what it is."""
+
+    id: str
+    lane: str
+    tensor: TensorSpec
+    offset: int
+    compression: str | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepLayout:
+    """The payload of a step record."""
+
+    channels: tuple[StepField, ...]
+    flags: dict[str, StepField]
+    payload_bytes: int
+
+    @classmethod
+    def plan(cls, channels: Sequence[Mapping[str, Any]], reward_dtype: str = "f32") -> StepLayout:
+        """Place the channels a caller describes, and the flags behind them."""
+        if reward_dtype not in ("f16", "bf16", "f32", "f64"):
+            raise ValueError(f"rewards are floats, not {reward_dtype!r}")
+        fields, offset = [], 0
+        for each in channels:
+            spec = _channel_field(each, offset)
+            offset = align_up(offset + spec.tensor.row_bytes, _FIELD_ALIGNMENT)
+            fields.append(spec)
+        names = [(each.lane, each.id) for each in fields]
+        if len(set(names)) != len(names) or len({each.id for each in fields}) != len(fields):
+            raise ValueError("two channels have the same id")
+        flags = {}
+        for name, dtype in (
+            ("reward", reward_dtype),
+            ("done", "bool"),
+            ("truncated", "bool"),
+            ("given", "u8"),
+        ):
+            flags[name] = StepField(name, "flag", TensorSpec(dtype_named(dtype), ()), offset)
+            offset += dtype_named(dtype).itemsize
+        return cls(tuple(fields), flags, offset)
+
+    def to_json(self) -> dict[str, Any]:
+        """The part of the journal's descriptor that describes its records."""
+        return {
+            "payload_bytes": self.payload_bytes,
+            "channels": [_field_json(each) for each in self.channels],
+            "fields": {name: _field_json(each) for name, each in self.flags.items()},
+        }
+
+    @classmethod
+    def from_json(cls, descriptor: Mapping[str, Any], path: str) -> StepLayout:
+        """Read it back out of a journal's descriptor."""
+        try:
+            size = int(descriptor["payload_bytes"])
+            channels = tuple(_field_from_json(each) for each in descriptor["channels"])
+            flags = {name: _field_from_json(each) for name, each in descriptor["fields"].items()}
+            if any(
+                not 0 <= each.offset <= size - each.tensor.row_bytes for each in [*channels, *flags.values()]
+            ):
+                raise ValueError("a field lies outside the record")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptLayoutError(f"the journal describes no steps ({error})", path=path) from None
+        return cls(channels, flags, size)
+
+    def compression(self) -> dict[str, str]:
+        """The compression wanted for each block of the finished file."""
+        return {f"{each.lane}/{each.id}": each.compression for each in self.channels if each.compression}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Records of one size that follow each other without a gap."""
+
+    offset: int
+    count: int
+
+
+class StepColumn:
+    """The rows of one field over all records of a journal, gathered a window at a time."""
+
+    def __init__(self, path: str, runs: Sequence[Run], stride: int, offset: int, spec: TensorSpec) -> None:
+        self._path = path
+        self._runs = runs
+        self._stride = stride
+        self._offset = RECORD_BYTES + offset
+        self.spec = spec
+        self.length = sum(run.count for run in runs)
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end), copied out of the journal in bounded memory."""
+        out = np.empty((end - start, self.spec.row_bytes), np.uint8)
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            filled = 0
+            for low, count in self._stretches(start, end):
+                self._gather(fd, low, out[filled : filled + count])
+                filled += count
+        finally:
+            os.close(fd)
+        return out.reshape(-1).view(self.spec.dtype.dtype).reshape(end - start, *self.spec.shape)
+
+    def _stretches(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """(file offset, count) of stretches of records that fit in one window."""
+        per_window = max(1, _WINDOW_BYTES // self._stride)
+        first = 0
+        for run in self._runs:
+            low, high = max(start - first, 0), min(end - first, run.count)
+            for at in range(low, high, per_window):
+                yield run.offset + at * self._stride, min(per_window, high - at)
+            first += run.count
+
+    def _gather(self, fd: int, offset: int, out: NDArray[np.uint8]) -> None:
+        base = offset // PAGE_BYTES * PAGE_BYTES
+        size = offset - base + (len(out) - 1) * self._stride + self._offset + self.spec.row_bytes
+        with mmap.mmap(fd, size, prot=mmap.PROT_READ, offset=base) as window:
+            view: NDArray[np.uint8] = np.ndarray(
+                out.shape, np.uint8, window, offset - base + self._offset, (self._stride, 1)
+            )
+            out[:] = view
+            del view
+
+
+def step_episode(path: str, descriptor: Mapping[str, Any], runs: Sequence[Run], stride: int) -> WShardEpisode:
+    """The episode a step journal holds, its channels still in the journal."""
+    layout = StepLayout.from_json(descriptor, path)
+
+    def column(each: StepField) -> StepColumn:
+        return StepColumn(path, runs, stride, each.offset, each.tensor)
+
+    episode = _identity(descriptor, path)
+    episode.length = sum(run.count for run in runs)
+    for each in layout.channels:
+        target = episode.actions if each.lane == "action" else episode.observations
+        target[each.id] = Channel.over(each.id, column(each), about=each.about)
+    given = int(np.bitwise_or.reduce(column(layout.flags["given"]).rows(0, episode.length), initial=0))
+    if given & GIVEN_REWARD:
+        episode.rewards = Channel.over("reward", column(layout.flags["reward"]))
+    if given & GIVEN_DONE:
+        episode.terminations = Channel.over("done", column(layout.flags["done"]))
+    if given & GIVEN_TRUNCATED:
+        episode.truncations = Channel.over("truncated", column(layout.flags["truncated"]))
+    if episode.timebase.type == "timestamps_ns":
+        stamps = StepColumn(path, runs, stride, _TS_OFFSET, TensorSpec(dtype_named("i64"), ()))
+        episode.set_clock(stamps)
+    return episode
+
+
+def _identity(descriptor: Mapping[str, Any], path: str) -> WShardEpisode:
+    try:
+        meta = descriptor["episode"]
+        timebase = Timebase(meta["timebase"]["type"], meta["timebase"]["tick_hz"])
+        return WShardEpisode(meta["id"], meta["env_id"], 0, timebase, metadata=dict(meta["metadata"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptLayoutError(f"the journal names no episode ({error})", path=path) from None
+
+
+def _channel_field(each: Mapping[str, Any], offset: int) -> StepField:
+    known = {"id", "dtype", "shape", "compression", "lane"}
+    channel_id, lane = str(each["id"]), str(each.get("lane", "signal"))
+    check_channel_id(channel_id)
+    if lane not in ("signal", "action"):
+        raise ValueError(f"the lane of {channel_id!r} is 'signal' or 'action', not {lane!r}")
+    tensor = TensorSpec(dtype_named(str(each["dtype"])), tuple(int(size) for size in each.get("shape", ())))
+    if any(size < 0 for size in tensor.shape):
+        raise ValueError(f"the shape of {channel_id!r} is negative")
+    about = {key: value for key, value in each.items() if key not in known}
+    return StepField(channel_id, lane, tensor, offset, each.get("compression"), about)
+
+
+def _field_json(each: StepField) -> dict[str, Any]:
+    return {
+        "id": each.id, "lane": each.lane, "dtype": str(each.tensor.dtype), "shape": list(each.tensor.shape),
+        "offset": each.offset, "compression": each.compression, "about": each.about,
+    }  # fmt: skip
+
+
+def _field_from_json(each: Mapping[str, Any]) -> StepField:
+    shape = tuple(int(size) for size in each["shape"])
+    if any(size < 0 for size in shape):
+        raise ValueError("a shape is negative")
+    tensor = TensorSpec(dtype_named(each["dtype"]), shape)
+    return StepField(
+        str(each["id"]),
+        str(each["lane"]),
+        tensor,
+        int(each["offset"]),
+        each["compression"],
+        dict(each["about"]),
+    )

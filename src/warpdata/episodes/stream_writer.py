@@ -1,0 +1,301 @@
+"""Record an episode step by step: once the call returns, the step is safe from `kill -9`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.commit import map_os_errors
+from warpdata.episodes.recorder import Durability, JournalKeeper
+from warpdata.episodes.step_journal import (
+    GIVEN_DONE,
+    GIVEN_REWARD,
+    GIVEN_TRUNCATED,
+    KIND,
+    Run,
+    StepLayout,
+    step_episode,
+)
+from warpdata.errors import (
+    JournalInUseError,
+    RecordingError,
+    SchemaMismatchError,
+    TimestampOrderError,
+    WarpError,
+    WriterClosedError,
+)
+from warpdata.formats.journal.reader import JournalReader, is_live
+from warpdata.formats.journal.writer import JournalWriter, StepRecord
+from warpdata.formats.wshard.save import save_wshard
+from warpdata.formats.wshard.schema import Timebase
+from warpdata.formats.wshard.writer import Compression
+
+if TYPE_CHECKING:
+    from typing import Self
+
+_NAN = float("nan")
+
+
+class WShardStreamWriter:
+    """Streams one episode into `<path>.partial` and turns it into `path` when the episode ends."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        episode_id: str,
+        channels: Sequence[Mapping[str, Any]],
+        *,
+        env_id: str = "",
+        timebase: Timebase | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        reward_dtype: str = "f32",
+        durability: str = "100ms",
+    ) -> None:
+        self.path = os.fspath(path)
+        self.partial_path = self.path + ".partial"
+        self.steps = 0
+        self._layout = StepLayout.plan(channels, reward_dtype)
+        for each in self._layout.channels:
+            Compression.parse(each.compression)
+        self._durability = Durability.parse(durability)
+        self._timebase = timebase or Timebase()
+        self._episode = {
+            "id": episode_id,
+            "env_id": env_id,
+            "timebase": self._timebase.to_json(),
+            "metadata": dict(metadata or {}),
+        }
+        self._journal: JournalWriter | None = None
+        self._keeper: JournalKeeper | None = None
+        self._state = "new"
+        self._last_ts_ns: int | None = None
+
+    def begin_episode(self) -> None:
+        """Create the journal; a journal already there is an error that says whose it is."""
+        if self._state != "new":
+            raise WriterClosedError(f"the episode is {self._state}", path=self.path)
+        check_free(self.partial_path)
+        self._record = StepRecord(0, self._layout.payload_bytes)
+        self._slots = [
+            (
+                each.id,
+                each.tensor.dtype.dtype,
+                each.tensor.shape,
+                _slot(self._record, each.offset, each.tensor),
+            )
+            for each in self._layout.channels
+        ]
+        flags = self._layout.flags
+        self._reward, self._done, self._truncated, self._given = (
+            _slot(self._record, flags[name].offset, flags[name].tensor)
+            for name in ("reward", "done", "truncated", "given")
+        )
+        self._descriptor = {
+            "kind": KIND, "owner": owner(), "episode": self._episode, "target": os.path.basename(self.path),
+            **self._layout.to_json(),
+        }  # fmt: skip
+        self._journal = JournalWriter(
+            self.partial_path, self._descriptor, max_record_bytes=self._layout.payload_bytes
+        )
+        self._keeper = JournalKeeper(self._journal, self._durability)
+        self._state = "recording"
+
+    def write_timestep(
+        self,
+        values: Mapping[str, Any],
+        reward: float | None = None,
+        done: bool | None = None,
+        *,
+        truncated: bool | None = None,
+        timestamp_ns: int | None = None,
+    ) -> None:
+        """Record one step; when this returns, it survives the death of this process."""
+        if self._state != "recording":
+            raise self._not_recording()
+        if self._keeper.failure is not None:  # type: ignore[union-attr]
+            raise self._keeper.failure  # type: ignore[union-attr]
+        for name, dtype, shape, slot in self._slots:
+            value = values.get(name)
+            if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+                value = _fitting(name, value, dtype, shape)
+            slot[...] = value
+        if len(values) != len(self._slots):
+            raise self._unknown_channels(values)
+        self._set_flags(reward, done, truncated)
+        ts_ns = 0 if timestamp_ns is None else timestamp_ns
+        if timestamp_ns is not None or self._timebase.type == "timestamps_ns":
+            ts_ns = self._checked_time(timestamp_ns)
+        journal: JournalWriter = self._journal  # type: ignore[assignment]
+        journal.append_packed(self._record.stamp(self.steps, ts_ns), self._record.size)
+        self.steps += 1
+        if self._durability.every_step:
+            journal.sync()
+
+    def end_episode(self) -> None:
+        """Turn the journal into the finished file: contiguous blocks, checksums, fsync, atomic rename."""
+        if self._state != "recording":
+            raise self._not_recording()
+        journal = self._release()
+        try:
+            runs = [Run(journal.records_offset, self.steps)]
+            episode = step_episode(self.partial_path, self._descriptor, runs, self._record.size)
+            save_wshard(episode, self.path, self._layout.compression())
+        except WarpError as error:
+            raise with_salvage_hint(error, self.partial_path) from None
+        finally:
+            self._state = "unfinished"
+        os.unlink(self.partial_path)
+        self._state = "finished"
+
+    def abort(self) -> None:
+        """Delete the journal and everything recorded in it."""
+        if self._state in ("recording", "unfinished"):
+            if self._state == "recording":
+                self._release()
+            with map_os_errors(self.partial_path):
+                os.unlink(self.partial_path)
+        self._state = "aborted"
+
+    def close(self) -> None:
+        """Let go of the journal without finishing the episode; it can be salvaged later."""
+        if self._state == "recording":
+            self._release()
+            self._state = "unfinished"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._state != "recording":
+            return
+        if error is None:
+            self.end_episode()
+            return
+        self.close()
+        error.add_note(
+            f"{self.steps} steps are kept in {self.partial_path}; finish them with `warp salvage {self.path}`"
+        )
+
+    def _set_flags(self, reward: float | None, done: bool | None, truncated: bool | None) -> None:
+        given = 0
+        self._reward[...] = _NAN if reward is None else reward
+        self._done[...] = bool(done)
+        self._truncated[...] = bool(truncated)
+        if reward is not None:
+            given |= GIVEN_REWARD
+        if done is not None:
+            given |= GIVEN_DONE
+        if truncated is not None:
+            given |= GIVEN_TRUNCATED
+        self._given[...] = given
+
+    def _checked_time(self, timestamp_ns: int | None) -> int:
+        if timestamp_ns is None:
+            raise TimestampOrderError("this timebase needs timestamp_ns with every step", path=self.path)
+        if isinstance(timestamp_ns, bool) or not isinstance(timestamp_ns, int | np.integer):
+            raise TypeError(f"timestamp_ns is integer nanoseconds, not {type(timestamp_ns).__name__}")
+        if self._last_ts_ns is not None and timestamp_ns <= self._last_ts_ns:
+            raise TimestampOrderError(
+                f"{timestamp_ns} is not increasing after {self._last_ts_ns}", path=self.path
+            )
+        self._last_ts_ns = int(timestamp_ns)
+        return self._last_ts_ns
+
+    def _release(self) -> JournalWriter:
+        """Stop the threads and close the journal; what was written stays in it."""
+        journal, keeper = self._journal, self._keeper
+        self._journal = self._keeper = None
+        if journal is None or keeper is None:
+            raise self._not_recording()
+        keeper.close()
+        journal.close()
+        return journal
+
+    def _not_recording(self) -> WarpError:
+        if self._state == "new":
+            return RecordingError(
+                "the episode has not begun", path=self.path, hint="Call begin_episode() first."
+            )
+        return WriterClosedError(f"the episode is {self._state}", path=self.path)
+
+    def _unknown_channels(self, values: Mapping[str, Any]) -> SchemaMismatchError:
+        unknown = sorted(set(values) - {name for name, *_ in self._slots})
+        return SchemaMismatchError(f"no channel has the id {', '.join(map(repr, unknown))}", path=self.path)
+
+
+def owner() -> dict[str, Any]:
+    """Who is recording: written into a journal so that others can tell."""
+    return {"pid": os.getpid(), "host": socket.gethostname(), "started_ns": time.time_ns()}
+
+
+def check_free(partial_path: str) -> None:
+    """Raise JournalInUseError if a journal is at this path, saying whether its owner lives."""
+    if not os.path.exists(partial_path):
+        return
+    who = owner_of(partial_path)
+    if is_live(partial_path):
+        raise JournalInUseError(
+            f"being recorded by {who}",
+            path=partial_path,
+            hint="Record to another path, or stop that process.",
+        )
+    raise JournalInUseError(
+        f"an unfinished recording of {who} is there",
+        path=partial_path,
+        hint=f"Run `warp salvage {partial_path}` to finish it, or delete it.",
+    )
+
+
+def owner_of(partial_path: str) -> str:
+    """The owner of a journal in words; a journal that cannot be read has an unknown one."""
+    try:
+        who = JournalReader.open(partial_path).descriptor.get("owner", {})
+        return f"process {who['pid']} on {who['host']}"
+    except (WarpError, KeyError, TypeError, AttributeError):
+        return "an unknown process"
+
+
+def with_salvage_hint(error: WarpError, partial_path: str) -> WarpError:
+    """The same error, with the way to the data that is still in the journal."""
+    error.hint = f"Everything recorded is kept: make room, then run `warp salvage {partial_path}`."
+    return error
+
+
+def _slot(record: StepRecord, offset: int, tensor: Any) -> NDArray[Any]:
+    """The part of the record a field is copied into, with its dtype and shape."""
+    count = tensor.row_bytes // tensor.dtype.itemsize
+    if not count:
+        return np.zeros(tensor.shape, tensor.dtype.dtype)
+    flat = np.frombuffer(record.payload, tensor.dtype.dtype, count, offset)
+    return flat.reshape(tensor.shape)
+
+
+def _fitting(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """A value that is no exact array: Python numbers and lists are taken, arrays of another dtype are not."""
+    if value is None:
+        raise SchemaMismatchError(f"channel {name!r} is missing in this step")
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype != dtype:
+            raise SchemaMismatchError(f"channel {name!r} is {dtype}, not {array.dtype}")
+    else:
+        array = _converted(name, value, dtype)
+    if array.shape != shape:
+        raise SchemaMismatchError(f"channel {name!r} has the shape {list(shape)}, not {list(array.shape)}")
+    return array
+
+
+def _converted(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind in "fc" and dtype.kind in "iub":
+            raise TypeError("a fraction does not fit in whole numbers")
+        return np.asarray(value, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SchemaMismatchError(f"channel {name!r} is {dtype}: {error}") from None

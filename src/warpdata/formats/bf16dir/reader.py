@@ -1,0 +1,106 @@
+"""Read the manifest.json of a bf16 directory and judge the files it lists."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.errors import (
+    BlobNotFoundError,
+    CorruptLayoutError,
+    FormatError,
+    TruncatedError,
+    UnsupportedDtypeError,
+    UnsupportedVersionError,
+)
+from warpdata.formats.bf16dir import layout
+
+
+@dataclass(frozen=True, slots=True)
+class Bf16File:
+    """One headerless file of rows."""
+
+    path: str
+    n_rows: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bf16Directory:
+    """What manifest.json says, checked against the files."""
+
+    width: int
+    files: tuple[Bf16File, ...]
+    extra: dict[str, Any]
+    """Every other key of the manifest: model name, layer, statistics."""
+
+
+def is_bf16_directory(folder: str | os.PathLike[str]) -> bool:
+    """True if the folder has a manifest.json of this format."""
+    path = Path(folder) / layout.MANIFEST_NAME
+    if not path.is_file():
+        return False
+    with FileRangeReader(path) as reader:
+        return layout.FORMAT.encode() in bytes(reader.read(0, min(reader.size, 4096)))
+
+
+def read_directory(folder: str | os.PathLike[str]) -> Bf16Directory:
+    """Read and judge a bf16 directory: every listed file is there and has the size its rows need."""
+    path = Path(folder) / layout.MANIFEST_NAME
+    with FileRangeReader(path) as reader:
+        data = bytes(reader.read(0, min(reader.size, layout.MAX_MANIFEST_BYTES + 1)))
+    try:
+        body = parse_json_object(data, max_bytes=layout.MAX_MANIFEST_BYTES, allow_nan=True)
+        _check_identity(body)
+        return _directory(Path(folder), body)
+    except FormatError as error:
+        if error.path is None:
+            error = type(error)(error.message, path=str(path))
+        raise error from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptLayoutError(f"not a bf16 manifest ({error!r})", path=str(path)) from None
+
+
+def _check_identity(body: dict[str, Any]) -> None:
+    if body["format"] != layout.FORMAT:
+        raise CorruptLayoutError(f"the manifest is of format {body['format']!r}")
+    if body["format_version"] != layout.VERSION:
+        raise UnsupportedVersionError(f"the manifest is of version {body['format_version']!r}")
+    if body["dtype"] != layout.DTYPE or body["byte_order"] != layout.BYTE_ORDER:
+        raise UnsupportedDtypeError(f"elements are {body['byte_order']}-endian {body['dtype']}")
+
+
+def _directory(folder: Path, body: dict[str, Any]) -> Bf16Directory:
+    width = _count(body["d_model"])
+    files = tuple(_file(folder, entry, width) for entry in body["shards"])
+    if sum(file.n_rows for file in files) != _count(body["total_tokens"]):
+        raise CorruptLayoutError("the rows of the files do not add up to total_tokens")
+    known = {"format", "format_version", "dtype", "byte_order", "d_model", "shards", "total_tokens"}
+    return Bf16Directory(width, files, {key: value for key, value in body.items() if key not in known})
+
+
+def _file(folder: Path, entry: dict[str, Any], width: int) -> Bf16File:
+    name, n_rows = str(entry["file"]), _count(entry["rows"])
+    if name != os.path.basename(name) or name in ("", ".", ".."):
+        raise CorruptLayoutError(f"{name!r} is no name of a file in this folder")
+    path, expected = folder / name, n_rows * width * layout.ITEM_BYTES
+    if _count(entry["bytes"]) != expected:
+        raise CorruptLayoutError(f"{name} is listed with {entry['bytes']} bytes, its rows need {expected}")
+    if not path.is_file():
+        raise BlobNotFoundError("a listed file is missing", path=path)
+    actual = path.stat().st_size
+    if actual < expected:
+        fact = f"file is truncated: the manifest expects {expected} bytes, file has {actual}"
+        raise TruncatedError(fact, expected=expected, actual=actual, path=path)
+    if actual > expected:
+        raise CorruptLayoutError(f"the manifest expects {expected} bytes, file has {actual}", path=path)
+    return Bf16File(str(path), n_rows)
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise CorruptLayoutError(f"{value!r} is no count")
+    return value

@@ -1,0 +1,1 @@
+"""GAMSAE01: one shard of fixed-width activation rows. SPEC.md is the law."""

@@ -1,0 +1,1 @@
+"""The recording journal behind a `.partial`: framed, checksummed, memory-mapped, salvageable."""

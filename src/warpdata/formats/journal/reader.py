@@ -1,0 +1,227 @@
+"""Read what a journal holds, whatever state its writer left it in."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.ranges import MmapRangeReader, RangeReader
+from warpdata.errors import (
+    BadMagicError,
+    ChecksumError,
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    TruncatedError,
+    UnsupportedVersionError,
+)
+from warpdata.formats.journal import layout
+
+_SCAN_STEP = 1 << 20
+_WORK_FACTOR = 8
+"""Searching behind damage may checksum at most this many times the size of the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records found, in file order, as columns."""
+
+    offset: NDArray[np.int64]
+    payload_bytes: NDArray[np.int64]
+    stream: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    first_step: NDArray[np.int64]
+    ts_ns: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    @property
+    def payload_offset(self) -> NDArray[np.int64]:
+        """Where each payload begins in the file."""
+        return self.offset + layout.RECORD_BYTES
+
+    def of_stream(self, stream: int) -> Records:
+        """Only the records of one stream."""
+        keep = self.stream == stream
+        return Records(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A stretch of the journal that holds no readable record."""
+
+    start: int
+    end: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Everything a journal still holds, and what it lost."""
+
+    records: Records
+    damage: tuple[Damage, ...]
+    last_crc32c: int
+    end_offset: int
+
+    @property
+    def dropped_bytes(self) -> int:
+        """How many bytes are not part of any readable record."""
+        return sum(each.end - each.start for each in self.damage)
+
+
+@dataclass(slots=True)
+class _Columns:
+    rows: list[array[int]] = field(default_factory=lambda: [array("q") for _ in range(6)])
+
+    def add(self, *values: int) -> None:
+        for column, value in zip(self.rows, values, strict=True):
+            column.append(value)
+
+    def records(self) -> Records:
+        return Records(*(np.array(column, np.int64) for column in self.rows))
+
+
+class JournalReader:
+    """A journal opened for reading: its descriptor, and a scan of its records."""
+
+    def __init__(self, reader: RangeReader) -> None:
+        self.reader = reader
+        self.name = reader.name
+        self.header = _unpack_header(reader)
+        self.descriptor = _read_descriptor(reader, self.header)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str] | RangeReader) -> JournalReader:
+        """Open a journal by path or over a RangeReader."""
+        return cls(path if isinstance(path, RangeReader) else MmapRangeReader(path))
+
+    def scan(self) -> Scan:
+        """Find every complete record; a torn or damaged stretch is skipped and reported."""
+        found = _Columns()
+        damage: list[Damage] = []
+        position, last_crc = self.header.records_offset, 0
+        work = _WORK_FACTOR * self.reader.size
+        while position < self.reader.size:
+            record = self._record_at(position)
+            if record is not None:
+                found.add(position, *record[2:])
+                last_crc = record.crc32c
+                position += layout.record_span(record.payload_bytes)
+                continue
+            following, work = self._next_record(position + layout.RECORD_ALIGNMENT, work)
+            end = self._last_nonzero(position, following)
+            if end > position:
+                damage.append(Damage(position, end, self._why(position)))
+            if following == self.reader.size:
+                break
+            position = following
+        return Scan(found.records(), tuple(damage), last_crc, position)
+
+    def payload(self, offset: int, payload_bytes: int) -> memoryview:
+        """The payload of the record at `offset`, as a view where the reader allows."""
+        start = offset + layout.RECORD_BYTES
+        return self.reader.read(start, start + payload_bytes)
+
+    def _record_at(self, position: int) -> layout.RecordHeader | None:
+        """The record that begins here, if it is whole and its checksum holds."""
+        if position + layout.RECORD_BYTES > self.reader.size:
+            return None
+        head = self.reader.read(position, position + layout.RECORD_BYTES)
+        record = layout.RecordHeader(*layout.RECORD.unpack(head))
+        end = position + layout.RECORD_BYTES + record.payload_bytes
+        if record.magic != layout.RECORD_MAGIC or record.payload_bytes > self.header.max_record_bytes:
+            return None
+        if end > self.reader.size or record.first_step >> 62:
+            return None
+        checked = self.reader.read(position + layout.CHECKED_FROM, end)
+        return record if crc32c(checked) == record.crc32c else None
+
+    def _next_record(self, position: int, work: int) -> tuple[int, int]:
+        """The next place at or after `position` where a whole record begins, or the end of the file."""
+        while position < self.reader.size and work > 0:
+            stop = min(position + _SCAN_STEP + len(layout.RECORD_MAGIC), self.reader.size)
+            area = bytes(self.reader.read(position, stop))
+            at = area.find(layout.RECORD_MAGIC)
+            if at < 0:
+                position += _SCAN_STEP
+                continue
+            position += at
+            if position % layout.RECORD_ALIGNMENT == 0 and self._record_at(position) is not None:
+                return position, work
+            work -= self.header.max_record_bytes
+            position += 1
+        return self.reader.size, work
+
+    def _last_nonzero(self, start: int, end: int) -> int:
+        """Where the bytes of [start, end) that are not zero end: space that was never written is no loss."""
+        while end > start:
+            low = max(start, end - _SCAN_STEP)
+            used = np.flatnonzero(np.frombuffer(self.reader.read(low, end), np.uint8))
+            if len(used):
+                return low + int(used[-1]) + 1
+            end = low
+        return start
+
+    def _why(self, position: int) -> str:
+        head = bytes(self.reader.read(position, min(position + 4, self.reader.size)))
+        if head == layout.RECORD_MAGIC:
+            return "record is torn or its checksum does not match"
+        return "no record begins where one was expected"
+
+
+def is_live(path: str | os.PathLike[str]) -> bool:
+    """Whether a running process holds this journal open for writing."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def is_journal(reader: RangeReader) -> bool:
+    """Whether these bytes begin like a journal."""
+    return reader.size >= len(layout.MAGIC) and bytes(reader.read(0, len(layout.MAGIC))) == layout.MAGIC
+
+
+def _unpack_header(reader: RangeReader) -> layout.Header:
+    if not is_journal(reader):
+        raise BadMagicError("not a recording journal", path=reader.name)
+    if reader.size < layout.HEADER_BYTES:
+        raise TruncatedError("the header of the journal is incomplete", path=reader.name)
+    raw = reader.read(0, layout.HEADER_BYTES)
+    header = layout.Header(*layout.HEADER.unpack(raw[: layout.HEADER.size]))
+    if crc32c(raw[layout.HEADER_CHECKED]) != header.header_crc32c:
+        raise ChecksumError("the header of the journal is damaged", path=reader.name)
+    if header.version != layout.VERSION:
+        raise UnsupportedVersionError(f"journal version {header.version} is not known", path=reader.name)
+    if header.max_record_bytes > layout.MAX_RECORD_BYTES:
+        raise LimitExceededError(f"records of {header.max_record_bytes} bytes", path=reader.name)
+    return header
+
+
+def _read_descriptor(reader: RangeReader, header: layout.Header) -> dict[str, Any]:
+    end = layout.HEADER_BYTES + header.descriptor_bytes
+    if header.descriptor_bytes > layout.MAX_DESCRIPTOR_BYTES or header.records_offset < end:
+        raise CorruptLayoutError("the descriptor of the journal does not fit", path=reader.name)
+    if reader.size < end:
+        raise TruncatedError("the descriptor of the journal is incomplete", path=reader.name)
+    text = reader.read(layout.HEADER_BYTES, end)
+    if crc32c(text) != header.descriptor_crc32c:
+        raise ChecksumError("the descriptor of the journal is damaged", path=reader.name)
+    try:
+        return parse_json_object(text)
+    except FormatError as error:
+        raise type(error)(f"descriptor: {error.message}", path=reader.name) from None

@@ -1,0 +1,112 @@
+"""Frames of the row state log: pack one, walk over all, check one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpdata.bytekit.align import align_up, padding
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.view import byte_view
+from warpdata.errors import BadMagicError, ChecksumError, CorruptLayoutError
+from warpdata.formats.rowstate import layout
+
+Array = npt.NDArray[Any]
+
+ENTRY = np.dtype(
+    [
+        ("latents_at", "<u8"), ("active_at", "<u8"), ("n_latents", "<u4"), ("n_active", "<u4"),
+        ("iterations", "<u4"), ("is_present", "<u4"),
+    ]
+)  # fmt: skip
+"""Where one row is: offsets in the log, counts, and the number that needs no lookup."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBounds:
+    """Where a frame's body lies in the log, and what it must sum to."""
+
+    start: int
+    end: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameBody:
+    """The arrays of one frame: states of rows, flat, one after the other."""
+
+    row_ids: Array
+    n_latents: Array
+    n_active: Array
+    iterations: Array
+    latents: Array
+    active: Array
+
+    def arrays(self) -> list[Array]:
+        """In the order they are stored."""
+        return [self.row_ids, self.n_latents, self.n_active, self.iterations, self.latents, self.active]
+
+    def entries(self, body_offset: int) -> Array:
+        """Where each row of this frame is once its body begins at `body_offset`."""
+        count = len(self.row_ids)
+        counts_bytes = align_up(4 * count, layout.ALIGN)
+        latents = body_offset + 8 * count + 3 * counts_bytes
+        active = latents + 8 * len(self.latents)
+        entries = np.zeros(count, ENTRY)
+        entries["latents_at"] = latents + 8 * (np.cumsum(self.n_latents, dtype=np.int64) - self.n_latents)
+        entries["active_at"] = active + 4 * (np.cumsum(self.n_active, dtype=np.int64) - self.n_active)
+        entries["n_latents"], entries["n_active"] = self.n_latents, self.n_active
+        entries["iterations"], entries["is_present"] = self.iterations, 1
+        return entries
+
+
+def pack_log_header(model: bytes) -> bytes:
+    """The first bytes of a log."""
+    return layout.LOG_HEADER.pack(layout.LOG_MAGIC, model)
+
+
+def pack_frame(body: FrameBody) -> bytes:
+    """A whole frame."""
+    parts = [bytes(byte_view(array)) + padding(array.nbytes, layout.ALIGN) for array in body.arrays()]
+    packed = b"".join(parts)
+    header = layout.FrameHeader(
+        layout.FRAME_MAGIC, len(body.row_ids), len(body.latents), len(body.active), crc32c(packed), 0
+    )
+    unsigned = layout.FRAME_HEADER.pack(*header)
+    return layout.FRAME_HEADER.pack(*header._replace(header_crc32c=crc32c(unsigned))) + packed
+
+
+def walk_frames(reader: RangeReader, model: bytes) -> Iterator[FrameBounds]:
+    """The frames of a log; every header is checked, no body is read."""
+    head = layout.LogHeader._make(layout.LOG_HEADER.unpack(reader.read(0, layout.LOG_HEADER.size)))
+    if head.magic != layout.LOG_MAGIC or head.model != model:
+        raise BadMagicError("not the row state log of this model", path=reader.name)
+    offset = layout.LOG_HEADER.size
+    while offset < reader.size:
+        start = offset + layout.FRAME_HEADER.size
+        frame = layout.FrameHeader._make(layout.FRAME_HEADER.unpack(reader.read(offset, start)))
+        unsigned = layout.FRAME_HEADER.pack(*frame._replace(header_crc32c=0))
+        if frame.magic != layout.FRAME_MAGIC or crc32c(unsigned) != frame.header_crc32c:
+            raise ChecksumError(f"the frame at {offset} was changed", path=reader.name)
+        offset = start + body_bytes(frame.n_rows, frame.n_latents, frame.n_active)
+        if offset > reader.size:
+            raise CorruptLayoutError(f"the frame at {start} passes the end of the log", path=reader.name)
+        yield FrameBounds(start, offset, frame.body_crc32c)
+
+
+def body_bytes(n_rows: int, n_latents: int, n_active: int) -> int:
+    """The size of a frame's body."""
+    counts = 3 * align_up(4 * n_rows, layout.ALIGN)
+    return 8 * n_rows + counts + 8 * n_latents + align_up(4 * n_active, layout.ALIGN)
+
+
+def check_frame(data: memoryview, bounds: FrameBounds, path: str | os.PathLike[str]) -> None:
+    """Compare the body of a frame with its checksum."""
+    if crc32c(data) != bounds.crc32c:
+        raise ChecksumError(f"the row states at {bounds.start} were changed", path=path)

@@ -1,0 +1,242 @@
+"""A channel: named rows of one dtype and shape, in memory or still on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.dtype import DType, dtype_of
+from warpdata.errors import SchemaMismatchError
+from warpdata.formats.wshard.schema import TensorSpec
+
+
+class RowSource(Protocol):
+    """Where the rows of a channel come from."""
+
+    @property
+    def spec(self) -> TensorSpec: ...
+
+    @property
+    def length(self) -> int: ...
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end), reading no more than they need."""
+
+
+class ArrayRows:
+    """Rows of an array in memory."""
+
+    def __init__(self, array: NDArray[Any], spec: TensorSpec) -> None:
+        self.array = array
+        self.spec = spec
+        self.length = len(array)
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end) as a view."""
+        return self.array[start:end]
+
+
+class WatchedRows:
+    """Rows of another source, with a call for every stretch that was read: how many bytes it had."""
+
+    def __init__(self, rows: RowSource, on_bytes: Callable[[int], None]) -> None:
+        self._rows = rows
+        self._on_bytes = on_bytes
+        self.spec = rows.spec
+        self.length = rows.length
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end)."""
+        self._on_bytes((end - start) * self.spec.row_bytes)
+        return self._rows.rows(start, end)
+
+
+class Channel:
+    """Named rows over time; `data` is read when first touched, `channel[a:b]` reads only those rows."""
+
+    def __init__(
+        self,
+        name: str,
+        data: Any,
+        *,
+        timestamps_ns: Any = None,
+        about: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        array = _checked(name, data)
+        self.name = name
+        self.about: dict[str, Any] = {**(about or {}), **more}
+        self._rows: RowSource = ArrayRows(array, TensorSpec(dtype_of(array.dtype), array.shape[1:]))
+        self._data: NDArray[Any] | None = array
+        self._clock: RowSource | None = None
+        if timestamps_ns is not None:
+            self.timestamps_ns = timestamps_ns
+
+    @classmethod
+    def over(
+        cls,
+        name: str,
+        rows: RowSource,
+        *,
+        clock: RowSource | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> Channel:
+        """A channel whose rows stay where they are until they are asked for."""
+        channel = cls.__new__(cls)
+        channel.name, channel.about = name, dict(about or {})
+        channel._rows, channel._data, channel._clock = rows, None, clock
+        return channel
+
+    @property
+    def data(self) -> NDArray[Any]:
+        """All rows as one array of shape [length, *shape]; read-only where it maps a file."""
+        if self._data is None:
+            self._data = self._rows.rows(0, self._rows.length)
+        return self._data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        array = _checked(self.name, value)
+        self._rows = ArrayRows(array, TensorSpec(dtype_of(array.dtype), array.shape[1:]))
+        self._data = array
+
+    @property
+    def dtype(self) -> DType:
+        """The element type; equal to its short name (`"f32"`) and to its numpy dtype."""
+        return self._rows.spec.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one row, without the time axis."""
+        return self._rows.spec.shape
+
+    @property
+    def length(self) -> int:
+        """How many rows there are."""
+        return self._rows.length
+
+    @property
+    def row_source(self) -> RowSource:
+        """Where the rows come from; for writers that stream them."""
+        return self._rows
+
+    @property
+    def clock_source(self) -> RowSource | None:
+        """Where the timestamps of a channel with its own clock come from."""
+        return self._clock
+
+    @property
+    def timestamps_ns(self) -> NDArray[np.int64] | None:
+        """The channel's own clock, one int64 per row, or None if it follows the episode."""
+        return None if self._clock is None else self._clock.rows(0, self._clock.length)
+
+    @timestamps_ns.setter
+    def timestamps_ns(self, value: Any) -> None:
+        if value is None:
+            self._clock = None
+            return
+        array = np.asarray(value)
+        if array.dtype != np.int64 or array.shape != (self.length,):
+            raise SchemaMismatchError(
+                f"the clock of {self.name!r} is {array.dtype}{list(array.shape)}, "
+                f"int64[{self.length}] was expected"
+            )
+        self._clock = ArrayRows(array, TensorSpec(dtype_of("i64"), ()))
+
+    def __getattr__(self, name: str) -> Any:
+        # What is known about a channel (unit, modality, semantics …) reads like an attribute.
+        if not name.startswith("_") and name in self.__dict__.get("about", {}):
+            return self.about[name]
+        if name in ("unit", "semantics", "modality", "description", "sampling_rate_hz", "content_type"):
+            return None
+        raise AttributeError(f"channel has no attribute {name!r}")
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, key: Any) -> Any:
+        if self._data is not None:
+            return self._data[key]
+        if isinstance(key, tuple):
+            return (
+                self._lazy(key[0])[(slice(None), *key[1:])]
+                if _keeps_axis(key[0])
+                else self._lazy(key[0])[key[1:]]
+            )
+        return self._lazy(key)
+
+    def _lazy(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self._slice(*key.indices(self.length))
+        if isinstance(key, int | np.integer):
+            row = int(key) + (self.length if key < 0 else 0)
+            if not 0 <= row < self.length:
+                raise IndexError(f"row {int(key)} of {self.length} in channel {self.name!r}")
+            return self._rows.rows(row, row + 1)[0]
+        if isinstance(key, list):
+            return np.stack([self._lazy(each) for each in key]) if key else self._slice(0, 0, 1)
+        return self.data[key]
+
+    def _slice(self, start: int, stop: int, step: int) -> NDArray[Any]:
+        if step == 1:
+            return self._rows.rows(start, max(start, stop))
+        picked = range(start, stop, step)
+        if not picked:
+            return self._rows.rows(0, 0)
+        low, high = min(picked[0], picked[-1]), max(picked[0], picked[-1])
+        return self._rows.rows(low, high + 1)[[index - low for index in picked]]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if dtype is None and not copy:
+            return self.data
+        return np.array(self.data, dtype=dtype)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Channel):
+            return NotImplemented
+        same = (self.name, self.dtype, self.shape, self.length, self.about) == (
+            other.name, other.dtype, other.shape, other.length, other.about
+        )  # fmt: skip
+        return same and _same_bytes(self.data, other.data) and _same_clock(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What lies in a file stays there: another process opens the file again instead of receiving its bytes."""
+        keep = isinstance(self._rows, ArrayRows)
+        return {**self.__dict__, "_data": self._data if keep else None}
+
+    def __repr__(self) -> str:
+        shape = ",".join(map(str, (self.length, *self.shape)))
+        clock = ", own clock" if self._clock is not None else ""
+        return f"Channel({self.name!r}, {self.dtype}[{shape}]{clock})"
+
+
+def _keeps_axis(key: Any) -> bool:
+    return not isinstance(key, int | np.integer)
+
+
+def _checked(name: str, data: Any) -> NDArray[Any]:
+    array = np.asarray(data)
+    try:
+        dtype_of(array.dtype)
+    except ValueError as error:
+        raise SchemaMismatchError(
+            f"channel {name!r}: {error}", hint="Convert it with .astype() first."
+        ) from None
+    if array.ndim == 0:
+        raise SchemaMismatchError(f"channel {name!r} has no time axis", hint="Give an array of shape [T, …].")
+    return array
+
+
+def _same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
+
+
+def _same_clock(a: Channel, b: Channel) -> bool:
+    if a.timestamps_ns is None or b.timestamps_ns is None:
+        return a.timestamps_ns is b.timestamps_ns
+    return bool(np.array_equal(a.timestamps_ns, b.timestamps_ns))

@@ -1,0 +1,222 @@
+"""Chunk lists: a long episode as several shards, described by one small shard of role 4."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from warpdata.bytekit.checksum import RunningSha256
+from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError
+from warpdata.formats.wshard import layout
+from warpdata.formats.wshard.reader import ShardReader, Source
+from warpdata.formats.wshard.writer import ShardWriter
+
+MAX_CHUNKS = 1_000_000
+_HASH_STEP = 4 << 20
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkEntry:
+    """One chunk of a chunk list; `timestep_range` is half-open."""
+
+    chunk_index: int
+    uri: str
+    sha256: str
+    timestep_range: tuple[int, int] | None
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkList:
+    """What a chunk list file says: the chunks of one episode, in order."""
+
+    episode_id: str
+    env_id: str
+    total_timesteps: int
+    chunks: tuple[ChunkEntry, ...]
+    path: Path | None = None
+
+    @property
+    def total_chunks(self) -> int:
+        """How many chunks there are."""
+        return len(self.chunks)
+
+    def __fspath__(self) -> str:
+        if self.path is None:
+            raise TypeError("this chunk list was not read from or written to a file")
+        return os.fspath(self.path)
+
+    def chunk_path(self, entry: ChunkEntry) -> Path:
+        """Where a chunk lies: beside the chunk list, never outside its folder."""
+        check_uri(entry.uri, os.fspath(self.path or ""))
+        return (self.path.parent if self.path else Path()) / entry.uri
+
+
+def check_uri(uri: str, path: str) -> None:
+    """Raise unless a chunk's URI stays inside the folder of its chunk list."""
+    parts = uri.replace("\\", "/").split("/")
+    if not uri or "\0" in uri or ":" in parts[0] or any(part in ("", ".", "..") for part in parts):
+        raise CorruptLayoutError(
+            f"chunk {uri!r} would lie outside the folder", block=layout.META_CHUNK_LIST, path=path
+        )
+
+
+def read_chunk_list(source: Source | ShardReader) -> ChunkList:
+    """Read a chunk list file, written by us or by the existing Go and Python programs."""
+    shard = source if isinstance(source, ShardReader) else ShardReader.open(source)
+    if shard.role != layout.ROLE_CHUNK_LIST or layout.META_CHUNK_LIST not in shard:
+        raise CorruptLayoutError("not a chunk list", path=shard.path)
+    meta = shard.read_json(layout.META_CHUNK_LIST)
+    try:
+        chunks = [_entry(each) for each in _items(meta)]
+        listed = ChunkList(
+            _str(meta, "episode_id"),
+            _str(meta, "env_id"),
+            _int(meta, "total_timesteps"),
+            tuple(sorted(chunks, key=lambda each: each.chunk_index)),
+            Path(shard.path),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptLayoutError(
+            f"chunk list is malformed ({error})", block=layout.META_CHUNK_LIST, path=shard.path
+        ) from None
+    for each in listed.chunks:
+        check_uri(each.uri, shard.path)
+    return listed
+
+
+def write_chunk_list(listed: ChunkList, path: str | os.PathLike[str], *, durable: bool = True) -> ChunkList:
+    """Write a chunk list file and return the list with its path."""
+    meta = {
+        "episode_id": listed.episode_id,
+        "env_id": listed.env_id,
+        "total_chunks": listed.total_chunks,
+        "total_timesteps": listed.total_timesteps,
+        "chunks": [_entry_json(each, listed.total_chunks) for each in listed.chunks],
+    }
+    with commit_file(path, durable=durable) as out:
+        writer = ShardWriter(out, [layout.META_CHUNK_LIST], role=layout.ROLE_CHUNK_LIST)
+        writer.add_bytes(layout.META_CHUNK_LIST, dump_json(meta), layout.CONTENT_JSON)
+        writer.finish()
+    return replace(listed, path=Path(path))
+
+
+def validate_chunk_continuity(
+    listed: ChunkList, *, check_files: bool = False, check_channels: bool = False
+) -> None:
+    """Raise CorruptLayoutError on a gap, a duplicate or a wrong length; on request read the chunks too."""
+    indices = [each.chunk_index for each in listed.chunks]
+    if sorted(indices) != list(range(len(indices))):
+        _fail(listed, f"chunk indices {indices[:20]} are not 0 to {len(indices) - 1}")
+    position = 0
+    for each in sorted(listed.chunks, key=lambda entry: entry.chunk_index):
+        start, end = each.timestep_range or (position, position + each.length)
+        if start != position:
+            _fail(listed, f"chunk {each.chunk_index} begins at step {start}, {position} was expected")
+        if end - start != each.length:
+            _fail(listed, f"chunk {each.chunk_index} has {each.length} steps, its range {end - start}")
+        position = end
+    if position != listed.total_timesteps:
+        _fail(listed, f"the chunks hold {position} steps, {listed.total_timesteps} were announced")
+    if check_files:
+        for each in listed.chunks:
+            check_chunk_hash(listed, each)
+    if check_channels:
+        _check_channels(listed)
+
+
+def check_chunk_hash(listed: ChunkList, entry: ChunkEntry) -> None:
+    """Raise unless the bytes of a chunk file have the SHA-256 of the list."""
+    path = listed.chunk_path(entry)
+    if not path.exists():
+        raise BlobNotFoundError(f"chunk {entry.chunk_index} is missing", path=path)
+    if file_sha256(path) != entry.sha256:
+        raise ChecksumError(f"chunk {entry.chunk_index} does not match its SHA-256", path=path)
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a whole file, read in pieces."""
+    state = RunningSha256()
+    with FileRangeReader(path) as reader:
+        for start in range(0, reader.size, _HASH_STEP):
+            state.update(reader.read(start, min(start + _HASH_STEP, reader.size)))
+    return state.hexdigest()
+
+
+def _check_channels(listed: ChunkList) -> None:
+    first: dict[str, Any] | None = None
+    for each in listed.chunks:
+        with ShardReader.open(listed.chunk_path(each)) as shard:
+            found = _channel_shapes(shard)
+        if first is not None and found != first:
+            _fail(listed, f"chunk {each.chunk_index} has other channels than chunk 0")
+        first = found
+
+
+def _channel_shapes(shard: ShardReader) -> dict[str, Any]:
+    return {
+        name: shard.spec(name)
+        for name in shard.names
+        if name.startswith(("signal/", "action/", "omen/", "uncert/"))
+    }
+
+
+def _fail(listed: ChunkList, fact: str) -> None:
+    raise CorruptLayoutError(fact, block=layout.META_CHUNK_LIST, path=listed.path or listed.episode_id)
+
+
+def _items(meta: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    chunks = meta.get("chunks", [])
+    if not isinstance(chunks, list) or not all(isinstance(each, dict) for each in chunks):
+        raise ValueError("chunks is not a list of objects")
+    if len(chunks) > MAX_CHUNKS:
+        raise ValueError(f"{len(chunks)} chunks are too many")
+    return chunks
+
+
+def _entry(each: dict[str, Any]) -> ChunkEntry:
+    length = _int(each, "length_T")
+    digest = _str(each, "sha256")
+    if not _SHA256.fullmatch(digest):
+        raise ValueError(f"{digest[:70]!r} is no SHA-256")
+    steps = each.get("timestep_range")
+    return ChunkEntry(_int(each, "chunk_index"), _str(each, "uri"), digest, _steps(steps), length)
+
+
+def _steps(value: Any) -> tuple[int, int] | None:
+    """Chunk lists store the last step; in memory a range ends after it."""
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2 or not all(type(each) is int for each in value):
+        raise ValueError("timestep_range is not a pair of steps")
+    return value[0], value[1] + 1
+
+
+def _entry_json(each: ChunkEntry, total: int) -> dict[str, Any]:
+    start, end = each.timestep_range or (0, each.length)
+    return {
+        "chunk_index": each.chunk_index, "uri": each.uri, "sha256": each.sha256,
+        "timestep_range": [start, end - 1], "length_T": each.length, "total_chunks": total,
+    }  # fmt: skip
+
+
+def _str(source: dict[str, Any], key: str) -> str:
+    value = source.get(key, "")
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is not a string")
+    return value
+
+
+def _int(source: dict[str, Any], key: str) -> int:
+    value = source.get(key)
+    if type(value) is not int or not 0 <= value < 1 << 48:
+        raise ValueError(f"{key} is not a count")
+    return value

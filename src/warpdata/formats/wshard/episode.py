@@ -1,0 +1,242 @@
+"""An episode by step: observations, actions, rewards and the lanes of models; filled by hand or loaded."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.errors import SchemaMismatchError
+from warpdata.formats.wshard import layout
+from warpdata.formats.wshard.channel import Channel, RowSource
+from warpdata.formats.wshard.residual import error_residual, pack_residual, sign2nddiff
+from warpdata.formats.wshard.schema import Timebase
+
+MODALITIES = tuple(layout.CONTENT_TYPE_OF_MODALITY)
+LATENT = "latent_action"
+LATENT_CODEBOOK = "latent_action_codebook"
+
+
+class ChannelMap(UserDict[str, Channel]):
+    """Channels by id; an array put in becomes a Channel of that name."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        channel = value if isinstance(value, Channel) else Channel(key, value)
+        channel.name = key
+        super().__setitem__(key, channel)
+
+
+class LaneMap(ChannelMap):
+    """Channels by path, such as `joint_pos/dreamer`; `lanes["joint_pos"]["dreamer"]` is the same channel."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for rest, each in value.items():
+                self[f"{key}/{rest}"] = each
+        else:
+            super().__setitem__(key, value)
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self.data:
+            return self.data[key]
+        below = {
+            name[len(key) + 1 :]: value for name, value in self.data.items() if name.startswith(key + "/")
+        }
+        if not below:
+            raise KeyError(key)
+        return _Branch(self, key, below)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.data or any(name.startswith(f"{key}/") for name in self.data)
+
+
+class _Branch(LaneMap):
+    """The channels below one path; what is put in lands in the whole map."""
+
+    def __init__(self, whole: LaneMap, prefix: str, below: dict[str, Channel]) -> None:
+        self._whole, self._prefix = whole, prefix
+        self.data = below
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._whole[f"{self._prefix}/{key}"] = value
+
+
+_FLAGS = {"rewards": layout.REWARD, "terminations": layout.DONE, "truncations": layout.TRUNCATED}
+
+
+@dataclass
+class WShardEpisode:
+    """One recorded episode by step; every channel has `length` rows unless it brings its own clock."""
+
+    id: str
+    env_id: str = ""
+    length: int = 0
+    timebase: Timebase = field(default_factory=Timebase)
+    observations: ChannelMap = field(default_factory=ChannelMap)
+    actions: ChannelMap = field(default_factory=ChannelMap)
+    rewards: Channel | None = None
+    terminations: Channel | None = None
+    truncations: Channel | None = None
+    timestamps_ns: NDArray[np.int64] | None = None
+    omens: LaneMap = field(default_factory=LaneMap)
+    uncerts: LaneMap = field(default_factory=LaneMap)
+    residuals: LaneMap = field(default_factory=LaneMap)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    models: list[Any] = field(default_factory=list)
+    chunk_index: int | None = None
+    total_chunks: int | None = None
+    timestep_range: tuple[int, int] | None = None
+    blocks: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("observations", "actions") and not isinstance(value, ChannelMap):
+            value = ChannelMap(value)
+        elif name in ("omens", "uncerts", "residuals") and not isinstance(value, LaneMap):
+            value = LaneMap(value)
+        elif name in _FLAGS and value is not None and not isinstance(value, Channel):
+            value = Channel(_FLAGS[name], value)
+        super().__setattr__(name, value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, WShardEpisode):
+            return NotImplemented
+        clocks = self.timestamps_ns, other.timestamps_ns
+        mine, theirs = dict(self.__dict__), dict(other.__dict__)
+        del mine["timestamps_ns"], theirs["timestamps_ns"]
+        blocks = mine.pop("blocks"), theirs.pop("blocks")
+        same_blocks = {k: bytes(v) for k, v in blocks[0].items()} == {
+            k: bytes(v) for k, v in blocks[1].items()
+        }
+        return mine == theirs and same_blocks and _same_array(*clocks)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def set_clock(self, rows: RowSource) -> None:
+        """Take the timestamps of the steps from a source that is read when they are first asked for."""
+        self.__dict__["timestamps_ns"] = rows
+
+    def lanes(self) -> Iterator[tuple[str, Channel]]:
+        """Every channel with its block name, in the order they are stored."""
+        for name, channel in self.observations.items():
+            yield f"signal/{name}", channel
+        for name, channel in self.actions.items():
+            yield f"action/{name}", channel
+        for prefix, lane in (("omen", self.omens), ("uncert", self.uncerts), ("residual", self.residuals)):
+            for name in lane.data:
+                yield f"{prefix}/{name}", lane.data[name]
+
+    def times_ns(self) -> NDArray[np.int64]:
+        """The time of each step in nanoseconds, from the timestamps or from the rate."""
+        if self.timestamps_ns is not None:
+            return self.timestamps_ns
+        return np.round(np.arange(self.length) * (1e9 / self.timebase.tick_hz)).astype(np.int64)
+
+    def add_modality(self, group: str, modality: str, data: Any, **about: Any) -> Channel:
+        """Add a multi-modal observation as `signal/<group>/<modality>`."""
+        if modality not in MODALITIES:
+            raise ValueError(f"{modality!r} is no modality; use one of {', '.join(MODALITIES)}")
+        name = f"{group}/{modality}"
+        self.observations[name] = Channel(name, data, about={"modality": modality, **about})
+        return self.observations[name]
+
+    def modality_groups(self) -> dict[str, dict[str, Channel]]:
+        """Observations by group and modality; a channel without a group belongs to `default`."""
+        groups: dict[str, dict[str, Channel]] = {}
+        for name, channel in self.observations.items():
+            group, _, rest = name.partition("/")
+            kind = channel.modality or (rest if rest in MODALITIES else None)
+            if kind:
+                groups.setdefault(group if rest else "default", {})[kind] = channel
+        return groups
+
+    def set_latent_action(self, model: str, embeddings: Any, codebook: Any = None) -> None:
+        """Store a model's latent actions, and their codebook indices if it has any."""
+        self.omens[f"{LATENT}/{model}"] = embeddings
+        if codebook is not None:
+            self.omens[f"{LATENT_CODEBOOK}/{model}"] = codebook
+
+    def latent_action(self, model: str) -> Channel:
+        """The latent action embeddings of a model."""
+        found: Channel = self.omens[f"{LATENT}/{model}"]
+        return found
+
+    def latent_codebook(self, model: str) -> Channel:
+        """The codebook indices of a model's latent actions."""
+        found: Channel = self.omens[f"{LATENT_CODEBOOK}/{model}"]
+        return found
+
+    def add_residual(self, channel: str, *, model: str | None = None) -> Channel:
+        """Store the sign2nddiff bits of an observation, or with `model` the error of its prediction."""
+        truth = self.observations[channel].data
+        if model is None:
+            packed = np.frombuffer(pack_residual(sign2nddiff(truth)), np.uint8)
+            key, value = f"{channel}/sign2nddiff", packed
+        else:
+            key, value = f"{channel}/error", error_residual(truth, self.omens[f"{channel}/{model}"].data)
+        self.residuals[key] = value
+        return self.residuals.data[key]
+
+    def validate(self) -> None:
+        """Raise SchemaMismatchError unless every channel has as many rows as the episode has steps."""
+        for block, channel in self.lanes():
+            if channel.clock_source is None and not block.startswith("residual/"):
+                self._expect(block, channel.length)
+        for attribute, block in _FLAGS.items():
+            flag: Channel | None = getattr(self, attribute)
+            if flag is not None:
+                self._expect(block, flag.length)
+                if flag.shape != ():
+                    raise SchemaMismatchError(f"{attribute} is not one value per step", block=block)
+        if self.timestamps_ns is not None:
+            self._expect(layout.TIMESTAMPS_NS, len(self.timestamps_ns))
+
+    def _expect(self, block: str, rows: int) -> None:
+        if rows != self.length:
+            raise SchemaMismatchError(
+                f"has {rows} rows, the episode has {self.length} steps",
+                block=block,
+                hint="Set length to the number of steps, or give the channel its own timestamps_ns.",
+            )
+
+    def __repr__(self) -> str:
+        parts = [f"id={self.id!r}", f"length={self.length}"]
+        parts += [
+            f"{name}={list(getattr(self, name))}"
+            for name in ("observations", "actions")
+            if getattr(self, name)
+        ]
+        parts += [
+            f"{name}={list(getattr(self, name))}"
+            for name in ("omens", "uncerts", "residuals")
+            if getattr(self, name)
+        ]
+        return f"WShardEpisode({', '.join(parts)})"
+
+
+class _Clock:
+    """Reads `timestamps_ns` from where it lies when it is first asked for."""
+
+    def __get__(self, episode: WShardEpisode | None, owner: type) -> Any:
+        if episode is None:
+            return self
+        value = episode.__dict__["timestamps_ns"]
+        if value is not None and not isinstance(value, np.ndarray):
+            value = episode.__dict__["timestamps_ns"] = value.rows(0, value.length)
+        return value
+
+    def __set__(self, episode: WShardEpisode, value: Any) -> None:
+        episode.__dict__["timestamps_ns"] = None if value is None else np.asarray(value)
+
+
+WShardEpisode.timestamps_ns = _Clock()  # type: ignore[assignment]
+
+
+def _same_array(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return bool(np.array_equal(a, b))

@@ -1,0 +1,263 @@
+"""Read blocks, and rows of blocks, of one shard through a RangeReader; every byte handed out was verified."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.codec import decode
+from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.ranges import LocalRangeReader, RangeReader
+from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes, unpack_seek_table
+from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError
+from warpdata.formats.wshard import layout
+from warpdata.formats.wshard.pieces import PieceChecksums
+from warpdata.formats.wshard.schema import TensorSpec, tensor_specs
+from warpdata.formats.wshard.table import Block, parse_table, unpack_header
+
+if TYPE_CHECKING:
+    from typing import Self
+
+HEAD_BYTES = 64 << 10
+"""The first read of a shard: header, table, names and usually all of the metadata."""
+
+Source = str | os.PathLike[str] | RangeReader
+
+
+class ShardReader:
+    """An open shard: its table was read and checked, its blocks are read when asked for."""
+
+    def __init__(self, reader: RangeReader, *, verify: bool = True) -> None:
+        self._reader = reader
+        self._verify = verify
+        self.path = reader.name
+        self._head = reader.read(0, min(HEAD_BYTES, reader.size))
+        header = unpack_header(self._head, reader.size, self.path)
+        self.table = parse_table(header, self._whole_head(header), reader.size, self.path)
+        self._verified: set[str] = set()
+        self._pieces: dict[str, PieceChecksums | None] = {}
+        self._seek_tables: dict[str, SeekTable] = {}
+        self._specs: dict[str, TensorSpec] | None = None
+
+    @classmethod
+    def open(cls, source: Source, *, verify: bool = True) -> ShardReader:
+        """Open a shard by path or over any RangeReader; `verify=False` trusts the bytes of blocks."""
+        # Asking for a path is much cheaper than asking for the protocol.
+        reader = LocalRangeReader(source) if isinstance(source, str | os.PathLike) else source
+        return cls(reader, verify=verify)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all blocks, in the order of the file."""
+        return self.table.names
+
+    @property
+    def role(self) -> int:
+        """What kind of shard this is: 5 an episode, 4 a chunk list."""
+        return self.table.header.role
+
+    @property
+    def range_reader(self) -> RangeReader:
+        """Where the bytes come from."""
+        return self._reader
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole file."""
+        return self._reader.size
+
+    def name_hashes(self) -> dict[str, int]:
+        """The hash the table stores for each block name."""
+        header = self.table.header
+        head = self._whole_head(header)[layout.TABLE_OFFSET : header.string_table_offset]
+        return dict(zip(self.names, (fields[0] for fields in layout.ENTRY.iter_unpack(head)), strict=True))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.table
+
+    def block(self, name: str) -> Block:
+        """Where and how a block is stored."""
+        found = self.table.get(name)
+        if found is None:
+            raise BlobNotFoundError(
+                "no such block", block=name, path=self.path, hint="`warp inspect` lists the blocks of a file."
+            )
+        return found
+
+    def read(self, name: str) -> bytes:
+        """The decompressed, verified bytes of a block."""
+        return bytes(self.view(name))
+
+    def view(self, name: str) -> memoryview:
+        """Like `read`, without a copy where the block is stored raw: a read-only view of the file."""
+        block = self.block(name)
+        if block.is_seekable:
+            data = self._frames(block, 0, block.raw_size)
+        elif block.codec != "none":
+            data = memoryview(self._decode(block, self._stored(block, 0, block.disk_size)))
+        else:
+            data = self._stored(block, 0, block.disk_size)
+        if self._verify and name not in self._verified:
+            self._check(block, data)
+        return data
+
+    def stored(self, name: str) -> memoryview:
+        """The bytes of a block as they lie in the file, compressed or not, verified by decoding them once."""
+        self.view(name)
+        block = self.block(name)
+        return self._stored(block, 0, block.disk_size)
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """A block that holds a JSON object, parsed."""
+        data = self.view(name)
+        try:
+            return parse_json_object(data)
+        except FormatError as error:
+            raise type(error)(error.message, block=name, path=self.path) from None
+
+    def read_rows(self, name: str, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end) of a tensor block, reading and verifying only the bytes that hold them."""
+        return self.rows_as(name, self.spec(name), start, end)
+
+    @property
+    def specs(self) -> dict[str, TensorSpec]:
+        """Dtype and row shape of every tensor block; empty where the shard is no episode."""
+        if self._specs is None:
+            self._specs = tensor_specs(self) if self.role == layout.ROLE_EPISODE else {}
+        return self._specs
+
+    def spec(self, name: str) -> TensorSpec:
+        """The dtype and shape of a tensor block, from the metadata of the episode."""
+        found = self.specs.get(name)
+        if found is None:
+            self.block(name)
+            raise CorruptLayoutError("the metadata does not say what it holds", block=name, path=self.path)
+        return found
+
+    def rows_as(self, name: str, spec: TensorSpec, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end) of a block that holds rows of this dtype and shape."""
+        block = self.block(name)
+        row = spec.row_bytes
+        if row == 0:
+            return np.zeros((end - start, *spec.shape), spec.dtype.dtype)
+        if not 0 <= start <= end <= block.raw_size // row:
+            raise IndexError(f"rows [{start}, {end}) of {block.raw_size // row} in block {name!r}")
+        data = self._range(block, row, start * row, end * row)
+        return np.frombuffer(data, spec.dtype.dtype).reshape(end - start, *spec.shape)
+
+    def mapped(self, name: str) -> memoryview | None:
+        """The bytes of a large raw block where looking at them costs nothing, not yet verified; else None."""
+        block = self.block(name)
+        large = block.codec == "none" and block.raw_size > layout.PIECES_FROM_BYTES
+        if not large or not getattr(self._reader, "is_local", False):
+            return None
+        return self._stored(block, 0, block.disk_size)
+
+    def verify_rows(self, name: str, row_bytes: int, start: int, end: int) -> None:
+        """Check the pieces that hold rows [start, end) of a raw block, unless they were checked before."""
+        if not self._verify or name in self._verified:
+            return
+        pieces = self.pieces(name)
+        if pieces is not None and not pieces.is_checked(start, end):
+            self._raw_range(self.block(name), row_bytes, start * row_bytes, end * row_bytes)
+
+    def _range(self, block: Block, row: int, start: int, end: int) -> memoryview:
+        if block.codec == "none":
+            return self._raw_range(block, row, start, end)
+        if block.is_seekable:
+            return self._frames(block, start, end)
+        return self.view(block.name)[start:end]
+
+    def _raw_range(self, block: Block, row: int, start: int, end: int) -> memoryview:
+        if not self._verify or block.name in self._verified:
+            return self._stored(block, start, end)
+        if block.raw_size <= layout.PIECES_FROM_BYTES:
+            return self.view(block.name)[start:end]
+        pieces = self.pieces(block.name)
+        if pieces is None:
+            # Files of other programs have no checksum a window could be held against; `inspect` says so.
+            return self._stored(block, start, end)
+        low, high = pieces.span(start, end, row, block.raw_size)
+        data = self._stored(block, low, high)
+        pieces.check(data, low, row, block.name, self.path)
+        return data[start - low : end - low]
+
+    def pieces(self, name: str) -> PieceChecksums | None:
+        """The piece checksums of a raw block, or None if the file has none for it."""
+        if name not in self._pieces:
+            aux = layout.PIECES_PREFIX + name
+            self._pieces[name] = PieceChecksums.unpack(self.view(aux), self.path) if aux in self else None
+        return self._pieces[name]
+
+    def _frames(self, block: Block, start: int, end: int) -> memoryview:
+        table = self._seek_table(block)
+        first, last = table.frames_for(start, end)
+        if first >= last:
+            return memoryview(b"")
+        stored = self._stored(block, table.disk_starts[first], table.disk_starts[last])
+        try:
+            raw = table.decode_frames(first, last, stored)
+        except FormatError as error:
+            raise type(error)(error.message, block=block.name, path=self.path) from None
+        skip = start - table.raw_starts[first]
+        return memoryview(raw)[skip : skip + end - start]
+
+    def _seek_table(self, block: Block) -> SeekTable:
+        if block.name not in self._seek_tables:
+            size = block.disk_size
+            try:
+                length = seek_table_bytes(self._stored(block, max(0, size - FOOTER_BYTES), size))
+                if length > size:
+                    raise CorruptLayoutError("its seek table is larger than the block")
+                found = unpack_seek_table(self._stored(block, size - length, size), size, block.raw_size)
+            except FormatError as error:
+                raise type(error)(error.message, block=block.name, path=self.path) from None
+            self._seek_tables[block.name] = found
+        return self._seek_tables[block.name]
+
+    def _decode(self, block: Block, stored: memoryview) -> bytes:
+        try:
+            return decode(block.codec, stored, block.raw_size)
+        except FormatError as error:
+            raise type(error)(error.message, block=block.name, path=self.path) from None
+
+    def _check(self, block: Block, data: memoryview) -> None:
+        if crc32c(data) != block.crc32c:
+            raise ChecksumError("its bytes do not match their checksum", block=block.name, path=self.path)
+        self._verified.add(block.name)
+
+    def _stored(self, block: Block, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of a block as they lie in the file."""
+        low, high = block.data_offset + start, block.data_offset + end
+        if high <= len(self._head):
+            return self._head[low:high]
+        return self._reader.read(low, high)
+
+    def _whole_head(self, header: layout.Header) -> memoryview:
+        if header.data_section_offset <= len(self._head):
+            return self._head
+        return self._reader.read(0, header.data_section_offset)
+
+    def close(self) -> None:
+        """Let go of the file; arrays handed out stay valid."""
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ShardReader({self.path!r}, {len(self.names)} blocks, {self._reader.size} bytes)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_reopen, (self._reader, self._verify))
+
+
+def _reopen(reader: RangeReader, verify: bool) -> ShardReader:
+    return ShardReader(reader, verify=verify)

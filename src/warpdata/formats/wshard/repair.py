@@ -1,0 +1,193 @@
+"""Put the rows of files in order that the existing streaming writers left interleaved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.align import align_up
+from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.ranges import RangeReader
+from warpdata.errors import CorruptLayoutError
+from warpdata.formats.wshard import layout
+from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.schema import (
+    EpisodeSchema,
+    TensorSpec,
+    Timebase,
+    check_channel_id,
+    guess_spec,
+    read_schema,
+)
+from warpdata.formats.wshard.table import Block, parse_table, unpack_header
+
+_FOREIGN_ALIGNMENT = 32
+_FLAG_SPECS = {layout.REWARD: "f32", layout.DONE: "u8", layout.TICKS: "i32"}
+
+
+class _Stream(NamedTuple):
+    """One block of an interleaved file: `rows` rows of it follow in every flush group."""
+
+    name: str
+    spec: TensorSpec
+
+
+class InterleavedRows:
+    """Rows of one block out of flush groups: in each group, so many rows of every block in turn."""
+
+    def __init__(
+        self, reader: RangeReader, start: int, streams: Sequence[_Stream], index: int, group: int, length: int
+    ) -> None:
+        self._reader = reader
+        self._start = start
+        self._before = sum(each.spec.row_bytes for each in streams[:index])
+        self._step = sum(each.spec.row_bytes for each in streams)
+        self._group = group
+        self.spec = streams[index].spec
+        self.length = length
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end), collected from the groups that hold them."""
+        parts = []
+        for first in range(start // self._group * self._group, end, self._group):
+            count = min(self._group, self.length - first)
+            low, high = max(start, first) - first, min(end, first + count) - first
+            base = self._start + first * self._step + self._before * count
+            row = self.spec.row_bytes
+            parts.append(bytes(self._reader.read(base + low * row, base + high * row)))
+        data = np.frombuffer(b"".join(parts), self.spec.dtype.dtype)
+        return data.reshape(end - start, *self.spec.shape)
+
+
+class _LenientShard:
+    """Metadata of a shard whose data blocks overlap: enough for the schema, nothing more."""
+
+    def __init__(self, reader: RangeReader) -> None:
+        self.reader = reader
+        self.path = reader.name
+        start = reader.read(0, min(reader.size, layout.TABLE_OFFSET))
+        header = unpack_header(start, reader.size, self.path)
+        head = reader.read(0, header.data_section_offset)
+        self._table = parse_table(header, head, reader.size, self.path, allow_overlap=True)
+
+    @property
+    def names(self) -> list[str]:
+        return self._table.names
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table
+
+    def block(self, name: str) -> Block:
+        found = self._table.get(name)
+        if found is None:
+            raise CorruptLayoutError("is missing", block=name, path=self.path)
+        return found
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        block = self.block(name)
+        return parse_json_object(self.reader.read(block.data_offset, block.data_offset + block.disk_size))
+
+
+def repair_stream(reader: RangeReader) -> WShardEpisode:
+    """The episode of a finished file whose streaming writer recorded wrong ranges."""
+    shard = _LenientShard(reader)
+    schema = read_schema(shard)
+    if layout.META_WSHARD not in shard or shard.read_json(layout.META_WSHARD).get("streaming") is not True:
+        raise CorruptLayoutError(
+            "was not written by a streaming writer; it cannot be put in order", path=reader.name
+        )
+    data = sorted(
+        (shard.block(name) for name in shard.names if not name.startswith("meta/")),
+        key=lambda block: block.data_offset,
+    )
+    streams = [_Stream(block.name, _stream_spec(block, schema, reader.name)) for block in data]
+    group = _group_rows(data, streams, schema.length, reader.name)
+    return _episode(reader, data[0].data_offset if data else 0, streams, group, schema)
+
+
+def repair_partial(
+    reader: RangeReader, episode_id: str, channels: Sequence[Mapping[str, Any]], flush_interval: int
+) -> tuple[WShardEpisode, int]:
+    """The episode of an unfinished file, given what its writer was told; and how many bytes are left over."""
+    if flush_interval <= 0:
+        raise ValueError(f"flush_interval must be positive, not {flush_interval}")
+    streams = [_channel_stream(each) for each in channels]
+    streams += [_Stream(name, TensorSpec(dtype_named(dtype), ())) for name, dtype in _FLAG_SPECS.items()]
+    start = _reserved_bytes([str(each["id"]) for each in channels])
+    step = sum(each.spec.row_bytes for each in streams)
+    if reader.size < start:
+        raise CorruptLayoutError("is shorter than the space its writer reserved", path=reader.name)
+    groups = (reader.size - start) // (step * flush_interval)
+    length = groups * flush_interval
+    schema = EpisodeSchema(episode_id, "", length, Timebase(), (), {}, {}, frozenset(), {}, [], None, {})
+    episode = _episode(reader, start, streams, flush_interval, schema)
+    return episode, reader.size - start - length * step
+
+
+def _reserved_bytes(ids: Sequence[str]) -> int:
+    """How much room the existing Python writer leaves for header, table and names."""
+    names = sum(len(f"signal/{each}".encode()) + len(f"action/{each}".encode()) for each in ids)
+    return align_up(
+        layout.TABLE_OFFSET + layout.ENTRY_BYTES * (7 + 2 * len(ids)) + names + 200, _FOREIGN_ALIGNMENT
+    )
+
+
+def _channel_stream(each: Mapping[str, Any]) -> _Stream:
+    channel_id, lane = str(each["id"]), str(each.get("lane", "signal"))
+    check_channel_id(channel_id)
+    spec = TensorSpec(dtype_named(str(each["dtype"])), tuple(int(size) for size in each.get("shape", ())))
+    return _Stream(f"{lane}/{channel_id}", spec)
+
+
+def _stream_spec(block: Block, schema: EpisodeSchema, path: str) -> TensorSpec:
+    """What one row of a block is: listed, a flag, or an action shaped like the channel of its name."""
+    if block.name in _FLAG_SPECS:
+        return TensorSpec(dtype_named(_FLAG_SPECS[block.name]), ())
+    row = block.raw_size // schema.length if schema.length else 0
+    lane, _, channel_id = block.name.partition("/")
+    for channel in schema.channels:
+        if channel.id == channel_id and channel.tensor.row_bytes == row:
+            return channel.tensor
+    found = guess_spec(block.name, block.raw_size, schema) if lane == "action" else None
+    if found is None:
+        raise CorruptLayoutError("nothing says what it holds", block=block.name, path=path)
+    return found
+
+
+def _group_rows(data: Sequence[Block], streams: Sequence[_Stream], length: int, path: str) -> int:
+    """Rows per flush, from the distance between the first two blocks."""
+    for block, each in zip(data, streams, strict=True):
+        if block.raw_size != each.spec.row_bytes * length:
+            raise CorruptLayoutError("does not hold one row per step", block=block.name, path=path)
+    if len(data) < 2:
+        return max(1, length)
+    distance, row = data[1].data_offset - data[0].data_offset, streams[0].spec.row_bytes
+    if not row or distance <= 0 or distance % row:
+        raise CorruptLayoutError("the flush groups of the stream do not add up", path=path)
+    return distance // row
+
+
+def _episode(
+    reader: RangeReader, start: int, streams: Sequence[_Stream], group: int, schema: EpisodeSchema
+) -> WShardEpisode:
+    episode = WShardEpisode(
+        schema.id, schema.env_id, schema.length, schema.timebase, metadata=schema.metadata
+    )
+    for index, each in enumerate(streams):
+        rows = InterleavedRows(reader, start, streams, index, group, schema.length)
+        lane, _, channel_id = each.name.partition("/")
+        channel = Channel.over(channel_id or lane, rows)
+        if lane == "signal":
+            episode.observations[channel_id] = channel
+        elif lane == "action":
+            episode.actions[channel_id] = channel
+        elif each.name == layout.REWARD:
+            episode.rewards = channel
+        elif each.name == layout.DONE:
+            episode.terminations = channel
+    return episode

@@ -1,0 +1,191 @@
+"""Cut an episode into steps [start, end) and join the cuts again, without reading what is not asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.dtype import dtype_named
+from warpdata.errors import CorruptLayoutError, SchemaMismatchError
+from warpdata.formats.wshard.channel import ArrayRows, Channel, RowSource
+from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.residual import pack_residual, unpack_residual
+from warpdata.formats.wshard.schema import TensorSpec
+
+_BITS = "/sign2nddiff"
+
+
+class SlicedRows:
+    """Rows [start, end) of another source."""
+
+    def __init__(self, rows: RowSource, start: int, end: int) -> None:
+        self._rows = rows
+        self._start = start
+        self.spec = rows.spec
+        self.length = end - start
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end) counted from the start of the slice."""
+        return self._rows.rows(self._start + start, self._start + end)
+
+
+class JoinedRows:
+    """The rows of several sources one after the other; each is opened when one of its rows is asked for."""
+
+    def __init__(self, spec: TensorSpec, lengths: Sequence[int], opened: Callable[[int], RowSource]) -> None:
+        self.spec = spec
+        self._starts = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+        self.length = int(self._starts[-1])
+        self._opened = opened
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end); a view where one source holds them all, else a copy."""
+        if start >= end:
+            return np.zeros((0, *self.spec.shape), self.spec.dtype.dtype)
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        last = int(np.searchsorted(self._starts, end, side="left"))
+        parts = [self._part(index, start, end) for index in range(first, last)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _part(self, index: int, start: int, end: int) -> NDArray[Any]:
+        low, high = int(self._starts[index]), int(self._starts[index + 1])
+        source = self._opened(index)
+        if source.spec != self.spec or source.length != high - low:
+            raise CorruptLayoutError(f"chunk {index} does not hold the rows its list promises")
+        return source.rows(max(start, low) - low, min(end, high) - low)
+
+
+class JoinedBits:
+    """Packed sign bits of several chunks as those of the whole, joined when asked for."""
+
+    def __init__(self, lengths: Sequence[int], first_bytes: int, opened: Callable[[int], Channel]) -> None:
+        self.spec = TensorSpec(dtype_named("u8"), ())
+        dims = first_bytes // -(-lengths[0] // 8)
+        self.length = dims * -(-sum(lengths) // 8)
+        self._lengths = lengths
+        self._opened = opened
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Bytes [start, end) of the packed whole."""
+        signs = [
+            unpack_residual(self._opened(index).data, length) for index, length in enumerate(self._lengths)
+        ]
+        return np.frombuffer(pack_residual(np.concatenate(signs)), np.uint8)[start:end]
+
+
+def slice_episode(episode: WShardEpisode, start: int, end: int) -> WShardEpisode:
+    """Steps [start, end) of an episode, lazily; channels with their own clock are cut at the same times."""
+    cut = replace(episode, length=end - start, timestep_range=(start, end), timestamps_ns=None, blocks={})
+    times = episode.times_ns()
+    low = times[start] if start else None
+    high = times[end] if end < episode.length else None
+    for name in ("observations", "actions"):
+        setattr(cut, name, {k: _cut(c, start, end, low, high) for k, c in getattr(episode, name).items()})
+    for name in ("omens", "uncerts"):
+        lanes = getattr(episode, name).data
+        setattr(cut, name, {key: _cut(each, start, end, None, None) for key, each in lanes.items()})
+    lanes = episode.residuals.data
+    cut.residuals = {k: _cut_residual(k, c, start, end, episode.length) for k, c in lanes.items()}  # type: ignore[assignment]
+    for name in ("rewards", "terminations", "truncations"):
+        flag = getattr(episode, name)
+        setattr(cut, name, None if flag is None else _cut(flag, start, end, None, None))
+    if episode.timestamps_ns is not None:
+        cut.timestamps_ns = episode.timestamps_ns[start:end]
+    if start == 0:
+        cut.blocks = dict(episode.blocks)
+    return cut
+
+
+def _cut(channel: Channel, start: int, end: int, low_ns: Any, high_ns: Any) -> Channel:
+    clock = channel.clock_source
+    if clock is not None:
+        stamps = clock.rows(0, clock.length)
+        start = 0 if low_ns is None else int(np.searchsorted(stamps, low_ns))
+        end = clock.length if high_ns is None else int(np.searchsorted(stamps, high_ns))
+        clock = SlicedRows(clock, start, end)
+    return Channel.over(
+        channel.name, SlicedRows(channel.row_source, start, end), clock=clock, about=channel.about
+    )
+
+
+def _cut_residual(key: str, channel: Channel, start: int, end: int, length: int) -> Channel:
+    if not key.endswith(_BITS):
+        if channel.length != length:
+            raise SchemaMismatchError("this residual cannot be cut by step", block=f"residual/{key}")
+        return _cut(channel, start, end, None, None)
+    signs = unpack_residual(channel.data, length)[start:end]
+    return Channel(key, np.frombuffer(pack_residual(signs), np.uint8))
+
+
+def join_episodes(lengths: Sequence[int], opened: Callable[[int], WShardEpisode]) -> WShardEpisode:
+    """One episode over its chunks; only the first chunk is opened until rows of others are asked for."""
+    first = opened(0)
+    whole = replace(first, length=sum(lengths), chunk_index=None, total_chunks=None, timestep_range=None)
+    join = _Join(lengths, opened)
+    for name in ("observations", "actions", "omens", "uncerts"):
+        lanes = getattr(first, name).data
+        setattr(whole, name, {key: join.channel(name, key, each) for key, each in lanes.items()})
+    whole.residuals = {key: join.residual(key, each) for key, each in first.residuals.data.items()}  # type: ignore[assignment]
+    for name in ("rewards", "terminations", "truncations"):
+        flag = getattr(first, name)
+        setattr(whole, name, None if flag is None else join.flag(name, flag))
+    if first.timestamps_ns is not None:
+        whole.set_clock(JoinedRows(_I64, lengths, join.timestamps))
+    return whole
+
+
+class _Join:
+    """Joins the channels of one name over all chunks."""
+
+    def __init__(self, lengths: Sequence[int], opened: Callable[[int], WShardEpisode]) -> None:
+        self._lengths = lengths
+        self._opened = opened
+
+    def channel(self, field: str, key: str, first: Channel) -> Channel:
+        lengths, clock = self._lengths, None
+        if first.clock_source is not None:
+            # A channel with its own clock has as many rows per chunk as its chunk says.
+            lengths = [self._find(index, field, key).length for index in range(len(self._lengths))]
+            clock = JoinedRows(_I64, lengths, lambda index: _clock(self._find(index, field, key)))
+        rows = JoinedRows(
+            first.row_source.spec, lengths, lambda index: self._find(index, field, key).row_source
+        )
+        return Channel.over(key, rows, clock=clock, about=first.about)
+
+    def residual(self, key: str, first: Channel) -> Channel:
+        if not key.endswith(_BITS):
+            return self.channel("residuals", key, first)
+        bits = JoinedBits(self._lengths, first.length, lambda index: self._find(index, "residuals", key))
+        return Channel.over(key, bits)
+
+    def flag(self, field: str, first: Channel) -> Channel:
+        def source(index: int) -> RowSource:
+            flag: Channel | None = getattr(self._opened(index), field)
+            return ArrayRows(np.zeros(0), first.row_source.spec) if flag is None else flag.row_source
+
+        return Channel.over(first.name, JoinedRows(first.row_source.spec, self._lengths, source))
+
+    def timestamps(self, index: int) -> RowSource:
+        stamps = self._opened(index).timestamps_ns
+        if stamps is None:
+            raise CorruptLayoutError(f"chunk {index} has no timestamps")
+        return ArrayRows(stamps, _I64)
+
+    def _find(self, index: int, field: str, key: str) -> Channel:
+        lanes: dict[str, Channel] = getattr(self._opened(index), field).data
+        if key not in lanes:
+            raise CorruptLayoutError(f"chunk {index} has no channel {key!r}")
+        return lanes[key]
+
+
+_I64 = TensorSpec(dtype_named("i64"), ())
+
+
+def _clock(channel: Channel) -> RowSource:
+    if channel.clock_source is None:
+        raise CorruptLayoutError(f"a chunk has no clock for channel {channel.name!r}")
+    return channel.clock_source

@@ -1,0 +1,262 @@
+"""The block table: parsed, checked and packed. Nothing here reads the data of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from warpdata.bytekit.align import align_up
+from warpdata.bytekit.checksum import crc32c, fnv1a64, xxh64
+from warpdata.errors import (
+    BadMagicError,
+    ChecksumError,
+    CorruptLayoutError,
+    LimitExceededError,
+    TruncatedError,
+    UnsupportedVersionError,
+)
+from warpdata.formats.wshard import layout
+
+_SALVAGE_HINT = "Run `warp salvage` if a streaming recorder wrote it; otherwise restore it from another copy."
+
+
+class Block(NamedTuple):
+    """Where one named block lies and how it is stored."""
+
+    name: str
+    codec: str
+    is_seekable: bool
+    data_offset: int
+    disk_size: int
+    raw_size: int
+    crc32c: int
+    content_type: int
+
+
+class BlockTable:
+    """The header of a shard and where its blocks are, by name, in the order of the file."""
+
+    __slots__ = ("_blocks", "_entries", "header", "is_checksummed")
+
+    def __init__(
+        self,
+        header: layout.Header,
+        entries: dict[str, tuple[int, ...]],
+        blocks: dict[str, Block],
+        is_checksummed: bool,
+    ) -> None:
+        self.header = header
+        self.is_checksummed = is_checksummed
+        """Whether header and table carry our checksum; else only structure and name hashes were checked."""
+        self._entries = entries
+        self._blocks = blocks
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all blocks."""
+        return list(self._entries or self._blocks)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries or name in self._blocks
+
+    def get(self, name: str) -> Block | None:
+        """The block of this name, or None."""
+        found = self._blocks.get(name)
+        if found is None and name in self._entries:
+            _, _, _, flags, offset, disk_size, raw_size, crc, content_type, _ = self._entries[name]
+            codec, is_seekable = _STORAGE[flags]
+            found = Block(name, codec, is_seekable, offset, disk_size, raw_size, crc, content_type)
+            self._blocks[name] = found
+        return found
+
+
+def unpack_header(start: memoryview, size: int, path: str) -> layout.Header:
+    """The header, with everything checked that needs no other byte."""
+    if bytes(start[:4]) != layout.MAGIC:
+        if size == 0 or layout.MAGIC.startswith(bytes(start[:4])):
+            raise TruncatedError(f"a file of {size} bytes is too short for a shard", path=path)
+        raise BadMagicError("not a shard: the file does not begin with SHRD", path=path)
+    if len(start) < layout.TABLE_OFFSET:
+        raise TruncatedError(f"a file of {size} bytes is too short for a shard", path=path)
+    header = layout.Header(*layout.HEADER.unpack(start[: layout.TABLE_OFFSET]))
+    if header.version != layout.VERSION:
+        raise UnsupportedVersionError(f"shard version {header.version} is not known", path=path)
+    _check_header(header, size, path)
+    return header
+
+
+def _check_header(header: layout.Header, size: int, path: str) -> None:
+    if header.index_entry_size != layout.ENTRY_BYTES:
+        raise CorruptLayoutError(f"table entries of {header.index_entry_size} bytes, not 48", path=path)
+    if header.entry_count > layout.MAX_ENTRIES:
+        raise LimitExceededError(f"{header.entry_count} blocks, at most 10,000,000 are allowed", path=path)
+    if header.alignment not in layout.ALIGNMENTS:
+        raise CorruptLayoutError(f"alignment {header.alignment} is none of 0, 16, 32, 64", path=path)
+    if header.string_table_offset != layout.TABLE_OFFSET + layout.ENTRY_BYTES * header.entry_count:
+        raise CorruptLayoutError("the names do not follow the block table", path=path, hint=_SALVAGE_HINT)
+    names = header.data_section_offset - header.string_table_offset
+    if names < 0:
+        raise CorruptLayoutError("the data begins before the names", path=path)
+    if names > layout.MAX_STRING_TABLE_BYTES:
+        raise LimitExceededError(f"{names} bytes of names, at most 100 MB are allowed", path=path)
+    if header.total_file_size != size:
+        kind = TruncatedError if size < header.total_file_size else CorruptLayoutError
+        raise kind(f"the file has {size} bytes, its header says {header.total_file_size}", path=path)
+    if header.data_section_offset > size:
+        raise TruncatedError("the file ends inside its block table", path=path)
+
+
+def parse_table(
+    header: layout.Header, head: memoryview, size: int, path: str, *, allow_overlap: bool = False
+) -> BlockTable:
+    """The blocks of a shard out of its first `data_section_offset` bytes."""
+    is_checksummed = _check_mark(header, head, path)
+    names = bytes(head[header.string_table_offset : header.data_section_offset])
+    table = head[layout.TABLE_OFFSET : header.string_table_offset]
+    if is_checksummed and (entries := _plain_entries(table, names, header.data_section_offset, size)):
+        return BlockTable(header, entries, {}, is_checksummed)
+    default = layout.CODEC_DEFAULTS.get(header.compression_default, "none")
+    blocks: dict[str, Block] = {}
+    position = header.data_section_offset
+    for entry in layout.ENTRY.iter_unpack(table):
+        block = _block(entry, names, default, is_checksummed, path)
+        if block.name in blocks:
+            raise CorruptLayoutError("two blocks have this name", block=block.name, path=path)
+        if not allow_overlap:
+            position = _after(block, position, size, path)
+        blocks[block.name] = block
+    return BlockTable(header, {}, blocks, is_checksummed)
+
+
+def _plain_entries(
+    table: memoryview, names: bytes, position: int, size: int
+) -> dict[str, tuple[int, ...]] | None:
+    """The entries of a checksummed table in one quick pass; None if any of them needs a closer look."""
+    if not names.isascii():
+        return None
+    text, most = names.decode("ascii"), layout.MAX_BLOCK_BYTES
+    entries: dict[str, tuple[int, ...]] = {}
+    count = 0
+    for entry in layout.ENTRY.iter_unpack(table):
+        _, at, length, flags, offset, disk_size, raw_size, _, _, _ = entry
+        name = text[at : at + length]
+        if (
+            offset < position
+            or raw_size > most
+            or flags not in _STORAGE
+            or (flags == 0 and raw_size != disk_size)
+        ):
+            return None
+        if len(name) != length or not 0 < length <= layout.MAX_NAME_BYTES or "\0" in name:
+            return None
+        position = offset + disk_size
+        entries[name] = entry
+        count += 1
+    return entries if position <= size and len(entries) == count else None
+
+
+def _after(block: Block, position: int, size: int, path: str) -> int:
+    """Where the next block may begin, after checking that this one follows the last and is inside the file."""
+    if not block.disk_size:
+        return position
+    if block.data_offset < position:
+        raise CorruptLayoutError(
+            "overlaps what is before it", block=block.name, path=path, hint=_SALVAGE_HINT
+        )
+    if block.data_offset + block.disk_size > size:
+        raise TruncatedError("lies past the end of the file", block=block.name, path=path)
+    return block.data_offset + block.disk_size
+
+
+def _block(entry: tuple[int, ...], names: bytes, default: str, is_trusted: bool, path: str) -> Block:
+    name_hash, name_at, name_bytes, flags, offset, disk_size, raw_size, crc, content_type, _ = entry
+    raw_name = names[name_at : name_at + name_bytes]
+    name = _name(raw_name, name_bytes, None if is_trusted else name_hash, path)
+    if raw_size > layout.MAX_BLOCK_BYTES or disk_size > layout.MAX_BLOCK_BYTES:
+        raise LimitExceededError(f"{max(raw_size, disk_size)} bytes are too many", block=name, path=path)
+    storage = _STORAGE.get(flags)
+    if storage is None:
+        storage = _default_storage(flags, default, disk_size == raw_size, name, path)
+    if raw_size != disk_size and storage[0] == "none":
+        raise CorruptLayoutError("stored raw, but its two sizes differ", block=name, path=path)
+    return Block(name, storage[0], storage[1], offset, disk_size, raw_size, crc, content_type)
+
+
+_STORAGE = {flags: (codec, False) for codec, flags in layout.ENTRY_FLAGS.items()}
+_STORAGE[layout.ENTRY_FLAGS["zstd"] | layout.ENTRY_SEEKABLE] = ("zstd", True)
+
+
+def _default_storage(flags: int, default: str, is_same_size: bool, name: str, path: str) -> tuple[str, bool]:
+    """Two existing writers set only the compressed bit, even where nothing was saved and the block is raw."""
+    if flags != layout.ENTRY_COMPRESSED:
+        raise CorruptLayoutError(f"unknown storage flags 0x{flags:04x}", block=name, path=path)
+    return ("none" if is_same_size else default), False
+
+
+def _name(raw: bytes, size: int, name_hash: int | None, path: str) -> str:
+    if len(raw) != size:
+        raise CorruptLayoutError("the name of a block lies outside the table of names", path=path)
+    if size > layout.MAX_NAME_BYTES or size == 0:
+        raise LimitExceededError(f"a block name of {size} bytes", path=path)
+    try:
+        name = raw.decode()
+    except UnicodeDecodeError:
+        raise CorruptLayoutError(f"the block name {raw[:40]!r} is not UTF-8", path=path) from None
+    if "\0" in name:
+        raise CorruptLayoutError("holds a NUL byte", block=name, path=path)
+    if name_hash is not None and name_hash != xxh64(raw) and name_hash != fnv1a64(raw):
+        raise CorruptLayoutError("the hash of the name is wrong", block=name, path=path)
+    return name
+
+
+def _check_mark(header: layout.Header, head: memoryview, path: str) -> bool:
+    """Check our table checksum; a file without it has zeros there, anything else is damage."""
+    if header.reserved != bytes(8):
+        raise CorruptLayoutError("reserved header bytes are not zero", path=path)
+    if header.table_mark == bytes(4) and header.table_crc32c == 0:
+        return False
+    if header.table_mark != layout.MARK:
+        raise CorruptLayoutError("the mark of the table checksum is damaged", path=path)
+    if table_crc32c(head, header.data_section_offset) != header.table_crc32c:
+        raise ChecksumError("header, block table or names were changed", path=path)
+    return True
+
+
+def table_crc32c(head: memoryview, end: int) -> int:
+    """The checksum over the first 48 header bytes, the table and the names with their padding."""
+    start = crc32c(head[: layout.MARKED_HEADER_BYTES])
+    return crc32c(head[layout.TABLE_OFFSET : end], start)
+
+
+def data_offset_for(names: Sequence[str]) -> int:
+    """Where the first block of a shard with these block names begins."""
+    text = sum(len(name.encode()) for name in names)
+    return align_up(layout.TABLE_OFFSET + layout.ENTRY_BYTES * len(names) + text, layout.ALIGNMENT)
+
+
+def pack_table(blocks: Sequence[Block], total_file_size: int, role: int, data_offset: int) -> bytes:
+    """Header, block table and names of a shard, with our checksum, up to where the data begins."""
+    names = [block.name.encode() for block in blocks]
+    header = layout.Header(
+        magic=layout.MAGIC, version=layout.VERSION, role=role, flags=layout.HEADER_FLAGS,
+        alignment=layout.ALIGNMENT, compression_default=0, index_entry_size=layout.ENTRY_BYTES,
+        entry_count=len(blocks), string_table_offset=layout.TABLE_OFFSET + layout.ENTRY_BYTES * len(blocks),
+        data_section_offset=data_offset, schema_offset=0,
+        total_file_size=total_file_size, table_mark=layout.MARK, table_crc32c=0, reserved=bytes(8),
+    )  # fmt: skip
+    rows, position = [], 0
+    for block, name in zip(blocks, names, strict=True):
+        rows.append(layout.ENTRY.pack(*_entry(block, name, position)))
+        position += len(name)
+    body = (b"".join(rows) + b"".join(names)).ljust(header.data_section_offset - layout.TABLE_OFFSET, b"\0")
+    head = layout.HEADER.pack(*header) + body
+    crc = table_crc32c(memoryview(head), header.data_section_offset)
+    return layout.HEADER.pack(*header._replace(table_crc32c=crc)) + body
+
+
+def _entry(block: Block, name: bytes, name_offset: int) -> layout.Entry:
+    flags = layout.ENTRY_FLAGS[block.codec] | (layout.ENTRY_SEEKABLE if block.is_seekable else 0)
+    return layout.Entry(
+        xxh64(name), name_offset, len(name), flags, block.data_offset, block.disk_size, block.raw_size,
+        block.crc32c, block.content_type, 0,
+    )  # fmt: skip

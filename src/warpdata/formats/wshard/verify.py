@@ -1,0 +1,129 @@
+"""The damage report of a shard: every finding, not only the first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from warpdata.bytekit.checksum import xxh64
+from warpdata.bytekit.ranges import MmapRangeReader, RangeReader
+from warpdata.errors import WarpError
+from warpdata.formats.wshard import layout
+from warpdata.formats.wshard.chunks import check_chunk_hash, read_chunk_list, validate_chunk_continuity
+from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.reader import ShardReader
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, or worth knowing (`is_damage` false)."""
+
+    code: str
+    message: str
+    block: str | None = None
+    hint: str = ""
+    is_damage: bool = True
+
+
+def verify_shard(source: str | os.PathLike[str] | RangeReader, *, full: bool = False) -> list[Finding]:
+    """Check every block of a shard; `full` also reads each row the way a training loop would."""
+    reader = source if isinstance(source, RangeReader) else MmapRangeReader(source)
+    try:
+        shard = ShardReader(reader)
+    except WarpError as error:
+        return [_finding(error)]
+    findings = [*_blocks(shard), *_notes(shard)]
+    if not any(each.is_damage for each in findings):
+        findings += _contents(shard, full=full)
+    return findings
+
+
+def _blocks(shard: ShardReader) -> Iterator[Finding]:
+    for name in shard.names:
+        try:
+            shard.view(name)
+        except WarpError as error:
+            yield _finding(error)
+
+
+def _notes(shard: ShardReader) -> Iterator[Finding]:
+    if not shard.table.is_checksummed:
+        yield Finding(
+            "no_table_checksum", "header and table carry no checksum of their own", is_damage=False,
+            hint="Save the episode again to add one.",
+        )  # fmt: skip
+    for name in shard.names:
+        block = shard.block(name)
+        unguarded = block.codec == "none" and block.raw_size > layout.PIECES_FROM_BYTES
+        if unguarded and layout.PIECES_PREFIX + name not in shard:
+            yield Finding("no_piece_checksums", "windows of it are read unverified", name, is_damage=False)
+
+
+def _contents(shard: ShardReader, *, full: bool) -> Iterator[Finding]:
+    try:
+        if shard.role == layout.ROLE_CHUNK_LIST:
+            yield from _chunks(shard, full=full)
+        elif shard.role == layout.ROLE_EPISODE:
+            episode = load_wshard(shard)
+            if full:
+                yield from _rows(shard)
+                yield from _values(episode)
+                yield from _hashes(shard)
+    except WarpError as error:
+        yield _finding(error)
+
+
+def _chunks(shard: ShardReader, *, full: bool) -> Iterator[Finding]:
+    listed = read_chunk_list(shard)
+    validate_chunk_continuity(listed)
+    for entry in listed.chunks:
+        try:
+            check_chunk_hash(listed, entry)
+        except WarpError as error:
+            yield _finding(error)
+            continue
+        if full:
+            yield from (each for each in verify_shard(listed.chunk_path(entry), full=True) if each.is_damage)
+
+
+def _rows(shard: ShardReader) -> Iterator[Finding]:
+    """Windows have checksums of their own: pieces and frames must hold too."""
+    fresh = ShardReader(shard.range_reader)
+    for name in fresh.names:
+        block = fresh.block(name)
+        if not block.is_seekable and layout.PIECES_PREFIX + name not in fresh:
+            continue
+        try:
+            spec = fresh.spec(name)
+            rows = block.raw_size // max(1, spec.row_bytes)
+            step = max(1, (1 << 20) // max(1, spec.row_bytes))
+            for start in range(0, rows, step):
+                fresh.rows_as(name, spec, start, min(start + step, rows))
+        except WarpError as error:
+            yield _finding(error)
+
+
+def _values(episode: WShardEpisode) -> Iterator[Finding]:
+    for name, flag in ((layout.DONE, episode.terminations), (layout.TRUNCATED, episode.truncations)):
+        if flag is not None and flag.length and int(flag.data.view(np.uint8).max()) > 1:
+            yield Finding("flag_value", "holds values other than 0 and 1", name)
+    clocks = [(name, channel.timestamps_ns) for name, channel in episode.lanes()]
+    for name, stamps in [(layout.TIMESTAMPS_NS, episode.timestamps_ns), *clocks]:
+        if stamps is not None and (np.diff(stamps) <= 0).any():
+            yield Finding("clock_order", "its timestamps do not increase", name)
+
+
+def _hashes(shard: ShardReader) -> Iterator[Finding]:
+    if not shard.table.is_checksummed:
+        return
+    for name, stored in shard.name_hashes().items():
+        if stored != xxh64(name.encode()):
+            yield Finding("name_hash", "the hash of its name is wrong", name)
+
+
+def _finding(error: WarpError) -> Finding:
+    return Finding(error.code, str(error), error.block, error.hint)

@@ -1,0 +1,213 @@
+"""Write a shard block by block, in the order of the file, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.align import padding
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.codec import ZSTD_DEFAULT_LEVEL, encode, encode_zstd_stream
+from warpdata.bytekit.commit import NewFile
+from warpdata.bytekit.seekable import encode_seekable
+from warpdata.bytekit.view import byte_view
+from warpdata.errors import LimitExceededError
+from warpdata.formats.wshard import layout
+from warpdata.formats.wshard.channel import RowSource, WatchedRows
+from warpdata.formats.wshard.pieces import PieceChecksums, rows_per_piece
+from warpdata.formats.wshard.table import Block, data_offset_for, pack_table
+
+WINDOW_BYTES = 1 << 20
+"""Small enough that what is checksummed or compressed is still in the cache when it is written."""
+AUTO_LEVEL = 1
+AUTO_SAMPLE_BYTES = 1 << 20
+AUTO_KEEP_RATIO = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """How to store one block: codec, level, and whether its frames can be entered by row."""
+
+    codec: str = "none"
+    level: int | None = None
+    frames: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.codec not in ("none", "zstd", "lz4", "auto"):
+            raise ValueError(f"compression is none, zstd, lz4 or auto, not {self.codec!r}")
+        if self.frames not in ("auto", "seekable", "single"):
+            raise ValueError(f"frames is auto, seekable or single, not {self.frames!r}")
+
+    @classmethod
+    def parse(cls, text: str | Compression | None, frames: str = "auto") -> Compression:
+        """From a name, with a level behind a colon if wanted: `"zstd"`, `"zstd:19"`, `"lz4"`, `"auto"`."""
+        if isinstance(text, Compression):
+            return text
+        codec, _, level = (text or "none").partition(":")
+        if level and not level.lstrip("-").isdigit():
+            raise ValueError(f"the level in {text!r} is not a number")
+        return cls(codec, int(level) if level else None, frames)
+
+
+class _Stored(NamedTuple):
+    codec: str
+    is_seekable: bool
+    raw_size: int
+    crc32c: int
+
+
+class ShardWriter:
+    """Fills a new file with blocks; `finish` writes header and table once all sizes are known."""
+
+    def __init__(
+        self,
+        out: NewFile,
+        names: Sequence[str],
+        *,
+        role: int = layout.ROLE_EPISODE,
+        on_rows: Callable[[int], None] | None = None,
+    ) -> None:
+        self._out = out
+        self._on_rows = on_rows
+        self._role = role
+        self._blocks: list[Block] = []
+        self._pieces: dict[str, PieceChecksums] = {}
+        # Room for every piece-checksum block that may turn out to be needed.
+        self._data_offset = data_offset_for([*names, *(layout.PIECES_PREFIX + name for name in names)])
+        out.write(bytes(self._data_offset))
+
+    def add_bytes(self, name: str, data: bytes, content_type: int = layout.CONTENT_RAW) -> None:
+        """Add a small block, stored raw."""
+        offset = self._align()
+        self._out.write(data)
+        stored = _Stored("none", False, len(data), crc32c(data))
+        self._record(name, offset, stored, content_type)
+
+    def add_stored(self, block: Block, stored: memoryview) -> None:
+        """Add a block of another shard exactly as it is stored there."""
+        offset = self._align()
+        self._out.write(stored)
+        self._blocks.append(block._replace(data_offset=offset))
+
+    def add_rows(self, name: str, rows: RowSource, compression: Compression, content_type: int = 0) -> None:
+        """Add a tensor block from any source of rows, a window at a time."""
+        raw_size = rows.length * rows.spec.row_bytes
+        if raw_size > layout.MAX_BLOCK_BYTES:
+            raise LimitExceededError(f"{raw_size} bytes, a block may have 64 GiB", block=name)
+        rows = rows if self._on_rows is None else WatchedRows(rows, self._on_rows)
+        offset = self._align()
+        stored = self._compressed(rows, raw_size, _chosen(rows, raw_size, compression))
+        if stored is None:
+            self._out.seek(offset)
+            stored = self._raw(name, rows, raw_size)
+        self._record(name, offset, stored, content_type)
+
+    def finish(self) -> None:
+        """Add the piece checksums, then write header, table and names at the start of the file."""
+        for name, pieces in self._pieces.items():
+            self.add_bytes(layout.PIECES_PREFIX + name, pieces.pack())
+        self._out.write_at(0, pack_table(self._blocks, self._out.position, self._role, self._data_offset))
+
+    def _align(self) -> int:
+        self._out.write(padding(self._out.position, layout.ALIGNMENT))
+        return self._out.position
+
+    def _record(self, name: str, offset: int, stored: _Stored, content_type: int) -> None:
+        disk_size = self._out.position - offset
+        self._blocks.append(
+            Block(name, stored.codec, stored.is_seekable, offset, disk_size, stored.raw_size, stored.crc32c,
+                  content_type)
+        )  # fmt: skip
+
+    def _raw(self, name: str, rows: RowSource, raw_size: int) -> _Stored:
+        per_piece = rows_per_piece(rows.spec.row_bytes)
+        piece_bytes = per_piece * rows.spec.row_bytes
+        if raw_size <= layout.PIECES_FROM_BYTES or not piece_bytes:
+            return self._small(rows, raw_size)
+        checksums: list[int] = []
+        for window in _windows(rows, per_piece):
+            starts = range(0, len(window), piece_bytes)
+            checksums += [crc32c(window[start : start + piece_bytes]) for start in starts]
+            self._out.write(window)
+        self._pieces[name] = PieceChecksums(per_piece, np.array(checksums, np.uint32))
+        return _Stored("none", False, raw_size, self._pieces[name].joined(piece_bytes, raw_size))
+
+    def _small(self, rows: RowSource, raw_size: int) -> _Stored:
+        running = _Checksummed()
+        for window in running(_windows(rows, 1)):
+            self._out.write(window)
+        return _Stored("none", False, raw_size, running.value)
+
+    def _compressed(self, rows: RowSource, raw_size: int, how: Compression) -> _Stored | None:
+        """The block compressed, or None where that saves nothing."""
+        if how.codec == "none" or raw_size < layout.MIN_COMPRESSED_BYTES:
+            return None
+        running = _Checksummed()
+        start = self._out.position
+        for data in _encoded(running, rows, raw_size, how):
+            self._out.write(data)
+            if self._out.position - start >= raw_size:
+                return None
+        return _Stored(how.codec, how.frames == "seekable", raw_size, running.value)
+
+
+class _Checksummed:
+    """Passes windows on and keeps their checksum."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def __call__(self, windows: Iterator[memoryview]) -> Iterator[memoryview]:
+        for window in windows:
+            self.value = crc32c(window, self.value)
+            yield window
+
+
+def _encoded(running: _Checksummed, rows: RowSource, raw_size: int, how: Compression) -> Iterator[bytes]:
+    level = ZSTD_DEFAULT_LEVEL if how.level is None else how.level
+    if how.frames == "seekable":
+        per_frame = max(1, layout.FRAME_BYTES // rows.spec.row_bytes)
+        yield from encode_seekable(running(_windows(rows, per_frame, per_frame)), level)
+    elif raw_size <= layout.SEEKABLE_FROM_BYTES or how.codec == "lz4":
+        (window,) = running(_windows(rows, rows.length, rows.length))
+        yield encode(how.codec, window, how.level)
+    else:
+        yield from encode_zstd_stream(running(_windows(rows, 1)), raw_size, level)
+
+
+def _windows(rows: RowSource, multiple: int, count: int | None = None) -> Iterator[memoryview]:
+    """The rows as flat bytes in windows of `count` rows, or about WINDOW_BYTES in whole multiples."""
+    if count is None:
+        count = max(1, WINDOW_BYTES // max(1, multiple * rows.spec.row_bytes)) * multiple
+    for start in range(0, rows.length, max(1, count)):
+        yield byte_view(np.ascontiguousarray(rows.rows(start, min(start + count, rows.length))))
+
+
+def _chosen(rows: RowSource, raw_size: int, wanted: Compression) -> Compression:
+    """The compression a block really gets: `auto` decided, seekable if large, lz4 only if small."""
+    codec, level = wanted.codec, wanted.level
+    if codec == "auto":
+        codec, level = ("zstd", AUTO_LEVEL) if _is_compressible(rows, raw_size) else ("none", None)
+    if codec == "lz4" and raw_size > layout.LZ4_MAX_BLOCK_BYTES:
+        codec, level = "zstd", 1
+    big = raw_size > layout.SEEKABLE_FROM_BYTES and wanted.frames == "auto"
+    seekable = codec == "zstd" and (big or wanted.frames == "seekable") and rows.spec.row_bytes > 0
+    return Compression(codec, level, "seekable" if seekable else "single")
+
+
+def _is_compressible(rows: RowSource, raw_size: int) -> bool:
+    if raw_size < layout.MIN_COMPRESSED_BYTES:
+        return False
+    row = rows.spec.row_bytes
+    count = max(1, min(rows.length, AUTO_SAMPLE_BYTES // row) // 4)
+    starts = sorted({rows.length * part // 4 for part in range(4)})
+    sample = b"".join(_bytes(rows.rows(start, min(start + count, rows.length))) for start in starts)
+    return len(encode("zstd", sample, AUTO_LEVEL)) <= AUTO_KEEP_RATIO * len(sample)
+
+
+def _bytes(array: NDArray[Any]) -> bytes:
+    return bytes(byte_view(np.ascontiguousarray(array)))

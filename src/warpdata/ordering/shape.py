@@ -1,0 +1,69 @@
+"""The shape of a shuffle: everything its order depends on besides seed and epoch."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+DEFAULT_BLOCK_BYTES = 1 << 20
+DEFAULT_WINDOW_BLOCKS = 64
+ORDER_VERSION = 1
+MAX_LANES = 32
+"""More lanes cost time in every batch; ranks beyond this number share lanes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleShape:
+    """Rows per shard, cut into blocks, dealt to lanes, mixed in windows of whole blocks."""
+
+    shard_rows: tuple[int, ...]
+    block_rows: int
+    lanes: int
+    lane_blocks: int
+
+    def __post_init__(self) -> None:
+        if min(self.block_rows, self.lanes, self.lane_blocks) < 1:
+            raise ValueError("a shuffle needs at least one row per block, one lane and one block per window")
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of one epoch."""
+        return sum(self.shard_rows)
+
+    @property
+    def window_rows(self) -> int:
+        """The most rows one lane mixes at a time."""
+        return self.block_rows * self.lane_blocks
+
+    @property
+    def pool_rows(self) -> int:
+        """The most rows in play at a time over all lanes."""
+        return self.window_rows * self.lanes
+
+    def fingerprint(self) -> str:
+        """Eight characters that differ for shapes whose orders differ."""
+        text = f"{ORDER_VERSION}|{self.block_rows}|{self.lanes}|{self.lane_blocks}|{self.shard_rows}"
+        return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:6]).decode()
+
+
+def choose_lanes(batch_size: int, window_blocks: int) -> int:
+    """The largest divisor of the global batch, up to MAX_LANES, that leaves every lane a block."""
+    most = min(batch_size, window_blocks, MAX_LANES)
+    return max(lanes for lanes in range(1, most + 1) if batch_size % lanes == 0)
+
+
+def default_block_rows(row_bytes: int) -> int:
+    """Rows of a block of about 1 MiB: reading such blocks in any order runs at sequential speed."""
+    return max(1, DEFAULT_BLOCK_BYTES // max(1, row_bytes))
+
+
+def shuffle_shape(
+    shard_rows: Sequence[int], *, batch_size: int, block_rows: int, window_blocks: int, lanes: int | None
+) -> ShuffleShape:
+    """The shape for a global batch: `window_blocks` blocks in play, spread over the lanes."""
+    if batch_size < 1 or window_blocks < 1:
+        raise ValueError("batch_size and window_blocks are at least 1")
+    chosen = choose_lanes(batch_size, window_blocks) if lanes is None else lanes
+    return ShuffleShape(tuple(shard_rows), block_rows, chosen, max(1, window_blocks // max(1, chosen)))

@@ -1,0 +1,44 @@
+"""Old files live for ever: files of every release open and hold what they held."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+import warpdata as wd
+from warpdata.formats.journal.reader import JournalReader
+from warpdata.formats.wshard import ShardReader
+
+HERE = Path(__file__).parent
+SHARDS = sorted((HERE / "wshard").rglob("*.wshard"))
+JOURNALS = sorted((HERE / "journal").rglob("*.journal"))
+
+
+def release_folder(path: Path, kind: str) -> Path:
+    return next(parent for parent in path.parents if parent.parent.name == kind)
+
+
+@pytest.mark.parametrize("path", SHARDS, ids=lambda p: p.relative_to(HERE).as_posix())
+def test_shards_of_every_release(path: Path) -> None:
+    folder = release_folder(path, "wshard")
+    expected = json.loads((folder / "expected.json").read_text())[path.relative_to(folder).as_posix()]
+    shard = ShardReader.open(path)
+    assert {name: hashlib.sha256(shard.read(name)).hexdigest() for name in shard.names} == expected
+    episode = wd.open_episode(path)
+    assert all(channel.data.nbytes for _, channel in episode.lanes())
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=lambda p: p.relative_to(HERE).as_posix())
+def test_journals_of_every_release(path: Path) -> None:
+    expected = json.loads((release_folder(path, "journal") / "expected.json").read_text())[path.stem]
+    journal = JournalReader.open(path)
+    scan = journal.scan()
+    assert journal.descriptor == expected["descriptor"]
+    assert scan.records.first_step.tolist() == expected["first_step"]
+    assert scan.records.ts_ns.tolist() == expected["ts_ns"]
+    assert scan.records.stream.tolist() == expected["stream"]
+    assert scan.records.payload_bytes.tolist() == expected["payload_bytes"]
+    assert scan.dropped_bytes == expected["dropped_bytes"]

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.contracts.row_source import WIDTH, RowSourceContract, rows_of, write_shards
+from warpdata.bytekit.ranges import BytesRangeReader, FileRangeReader
+from warpdata.corpora import pieces
+from warpdata.corpora.source import FixedOrderSource, MmapShardSource
+from warpdata.corpora.store_source import StoreShardSource
+from warpdata.errors import BlobNotFoundError, StoreError, TruncatedError, UnavailableError
+from warpdata.formats.gamsae.writer import encode_shard_bytes
+
+
+class TestMapped(RowSourceContract):
+    def open(self, paths: list[Path], **options: Any) -> FixedOrderSource:
+        return MmapShardSource.open(paths, **{"io": "mmap", **options})
+
+    def test_views_without_a_copy(self, tmp_path: Path) -> None:
+        paths = write_shards(tmp_path, [300, 25])
+        with self.open(paths, dtype="float32", copy=False, batch_rows=64, prefetch_bytes=1000) as source:
+            batches = list(source)
+            assert not any(batch.rows.flags.owndata or batch.rows.flags.writeable for batch in batches)
+            np.testing.assert_array_equal(np.concatenate([b.rows for b in batches]), rows_of(0, 325))
+        with pytest.raises(ValueError, match="copy=False"):
+            self.open(paths, copy=False)
+
+    def test_a_file_cut_while_open_is_an_error_not_a_signal(self, tmp_path: Path) -> None:
+        paths = write_shards(tmp_path, [400_000])
+        with self.open(paths, prefetch_bytes=1 << 16) as source:
+            source.next_batch()
+            os.truncate(paths[0], 5000)
+            with pytest.raises(TruncatedError, match="cut after it was opened"):
+                list(source)
+
+
+class TestDirect(RowSourceContract):
+    def open(self, paths: list[Path], **options: Any) -> FixedOrderSource:
+        return MmapShardSource.open(paths, **{"io": "direct", **options})
+
+    def test_a_file_cut_while_open_is_noticed(self, tmp_path: Path) -> None:
+        paths = write_shards(tmp_path, [400_000])
+        with self.open(paths, prefetch_bytes=1 << 16) as source:
+            source.next_batch()
+            os.truncate(paths[0], 5000)
+            with pytest.raises(TruncatedError, match="cut after it was opened"):
+                list(source)
+
+    def test_a_file_system_without_direct_reads_is_served_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened = pieces.open_shard
+
+        def refuse(path: str, flags: int = 0) -> int:
+            if flags & os.O_DIRECT:
+                raise OSError(22, "Invalid argument")
+            return opened(path, flags)
+
+        monkeypatch.setattr(pieces, "open_shard", refuse)
+        with self.open(write_shards(tmp_path, [50, 20]), batch_rows=7) as source:
+            np.testing.assert_array_equal(np.concatenate([b.rows for b in source]), rows_of(0, 70))
+
+
+class TestStoreInMemory(RowSourceContract):
+    def open(self, paths: list[Path], **options: Any) -> FixedOrderSource:
+        return StoreShardSource.open([NamedBytes(path) for path in paths], **options)
+
+
+class TestStoreOfFiles(RowSourceContract):
+    def open(self, paths: list[Path], **options: Any) -> FixedOrderSource:
+        return StoreShardSource.open([FileRangeReader(path) for path in paths], **options)
+
+
+class NamedBytes(BytesRangeReader):
+    """A file's bytes in memory, that can be pickled."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.read_bytes(), str(path))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (NamedBytes, (Path(self.name),))
+
+
+class Flaky(BytesRangeReader):
+    """A store that fails `failures` times before every success."""
+
+    def __init__(self, data: bytes, failures: int) -> None:
+        super().__init__(data)
+        self.failures = failures
+        self.left = failures
+
+    def read(self, start: int, end: int) -> memoryview:
+        if self.left:
+            self.left -= 1
+            raise UnavailableError("timeout")
+        self.left = self.failures
+        return super().read(start, end)
+
+
+def test_a_store_that_fails_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    data = encode_shard_bytes(rows_of(0, 100))
+    with StoreShardSource.open([Flaky(data, 3)], batch_rows=9, prefetch_bytes=100) as source:
+        np.testing.assert_array_equal(np.concatenate([b.rows for b in source]), rows_of(0, 100))
+
+
+def test_a_read_that_failed_is_tried_again_and_never_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    reader = Flaky(encode_shard_bytes(rows_of(0, 100)), 0)
+    with StoreShardSource.open([reader], batch_rows=9, prefetch_bytes=100) as source:
+        first = source.next_batch()
+        assert first is not None
+        source.seek(9)
+        reader.left = 50
+        with pytest.raises(UnavailableError):
+            source.next_batch()
+        reader.left = 0
+        rest = np.concatenate([batch.rows for batch in source])
+    np.testing.assert_array_equal(rest, rows_of(9, 91))
+
+
+def test_the_same_source_twice_over_many_files(tmp_path: Path) -> None:
+    paths = write_shards(tmp_path, [3] * 300)
+    with MmapShardSource.open(paths) as source:
+        assert len(os.listdir("/proc/self/fd")) < 200
+        np.testing.assert_array_equal(np.concatenate([b.rows for b in source]), rows_of(0, 900))
+
+
+def test_what_is_not_a_corpus(tmp_path: Path) -> None:
+    with pytest.raises(BlobNotFoundError):
+        MmapShardSource.open_dir(tmp_path / "absent")
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(StoreError, match="not a folder"):
+        MmapShardSource.open_dir(tmp_path / "file")
+    with pytest.raises(TypeError, match="list of shard paths"):
+        MmapShardSource.open(str(tmp_path))  # type: ignore[arg-type]
+    assert WIDTH == 5
+
+
+def test_threads_stop_with_their_source(tmp_path: Path) -> None:
+    import gc
+    import threading
+
+    before = set(threading.enumerate())
+    source = MmapShardSource.open(write_shards(tmp_path, [500]), io="direct", batch_rows=10)
+    source.next_batch()
+    assert set(threading.enumerate()) - before
+    del source
+    gc.collect()
+    assert not set(threading.enumerate()) - before
+
+
+def test_a_store_checks_rows_against_corpus_json(tmp_path: Path) -> None:
+    from warpdata.corpora.writer import CorpusWriter
+    from warpdata.errors import ChecksumError, CorruptLayoutError
+
+    with CorpusWriter(tmp_path / "c", WIDTH, shard_bytes=2000) as writer:
+        for first in range(0, 300, 100):
+            writer.append(rows_of(first, 100))
+    paths = sorted((tmp_path / "c").glob("*.shard"))
+    record = FileRangeReader(tmp_path / "c" / "corpus.json")
+    with StoreShardSource.open_dir(tmp_path / "c") as source:
+        assert source.shards.run_crcs is not None
+        np.testing.assert_array_equal(np.concatenate([b.rows for b in source]), rows_of(0, 300))
+    data = [bytearray(path.read_bytes()) for path in paths]
+    data[1][-3] ^= 8
+    readers = [BytesRangeReader(bytes(each)) for each in data]
+    with StoreShardSource.open(readers, corpus=record) as source, pytest.raises(ChecksumError):
+        list(source)
+    with pytest.raises(CorruptLayoutError, match="lists 3 shards, 2 were given"):
+        StoreShardSource.open(readers[:2], corpus=record)

@@ -1,0 +1,29 @@
+"""No command and no page is left behind: every command has help, every page is reachable from README."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.conftest import ROOT
+from warpdata.cli.main import COMMANDS, command_module
+
+
+def test_every_command_is_documented() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    text = "\n".join(page.read_text() for page in pages)
+    for name in COMMANDS:
+        assert command_module(name).HELP
+        assert f"warp {name}" in text, f"`warp {name}` appears in no page"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert Path(page).relative_to(ROOT).as_posix() in readme, f"README does not link {page.name}"

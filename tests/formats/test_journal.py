@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import ROOT
+from tests.formats.spec_tables import assert_spec_matches
+from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.errors import FormatError, JournalInUseError, LimitExceededError, WriterClosedError
+from warpdata.formats.journal import layout
+from warpdata.formats.journal.reader import JournalReader, is_live
+from warpdata.formats.journal.writer import JournalWriter, StepRecord
+
+SPEC = ROOT / "src" / "warpdata" / "formats" / "journal" / "SPEC.md"
+
+
+def contents(reader: JournalReader) -> list[tuple[int, int, int, bytes]]:
+    found = reader.scan().records
+    return [
+        (int(s), int(f), int(t), bytes(reader.payload(int(o), int(n))))
+        for o, n, s, f, t in zip(
+            found.offset, found.payload_bytes, found.stream, found.first_step, found.ts_ns, strict=True
+        )
+    ]
+
+
+def small_journal(folder: Path, count: int = 5) -> bytes:
+    path = folder / "a.partial"
+    writer = JournalWriter(path, {"kind": "test"}, max_record_bytes=64)
+    for step in range(count):
+        writer.append(1, step, 1, step * 10, bytes([step + 1]) * (step * 3 + 1))
+    writer.close()
+    data = path.read_bytes()
+    path.unlink()
+    return data
+
+
+def test_spec_matches_layout() -> None:
+    assert_spec_matches(SPEC, "Header", layout.Header, layout.HEADER)
+    assert_spec_matches(SPEC, "Record header", layout.RecordHeader, layout.RECORD)
+
+
+@settings(max_examples=25)
+@given(records=st.lists(st.tuples(st.integers(0, 5), st.binary(max_size=200)), max_size=40))
+def test_what_is_appended_is_found(tmp_path_factory: pytest.TempPathFactory, records: list) -> None:
+    path = tmp_path_factory.mktemp("j") / "a.partial"
+    writer = JournalWriter(path, {"kind": "test", "n": 1}, max_record_bytes=200)
+    for step, (stream, payload) in enumerate(records):
+        writer.append(stream, step, 1, -step, payload[:3], payload[3:])
+    expected = [(stream, step, -step, payload) for step, (stream, payload) in enumerate(records)]
+    open_reader = JournalReader.open(path)
+    assert contents(open_reader) == expected, "a reader sees the records of a live writer"
+    writer.close()
+    reader = JournalReader.open(path)
+    assert contents(reader) == expected
+    assert reader.descriptor == {"kind": "test", "n": 1}
+    assert reader.scan().damage == ()
+
+
+def test_records_are_contiguous_over_many_windows(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=30_000)
+    record = StepRecord(0, 30_000)
+    row = np.frombuffer(record.payload, np.uint8)
+    advances = []
+    writer.on_advance = lambda: advances.append(1)
+    for step in range(1200):
+        row[:] = step % 251
+        writer.append_packed(record.stamp(step, step), record.size)
+        if step % 3 == 0:
+            writer.prepare()
+    writer.close()
+    assert len(advances) >= 3
+    scan = JournalReader.open(tmp_path / "a").scan()
+    assert np.array_equal(scan.records.first_step, np.arange(1200))
+    assert (np.diff(scan.records.offset) == record.size).all()
+    reader = JournalReader.open(tmp_path / "a")
+    for step in (0, 139, 1199):
+        payload = reader.payload(int(scan.records.offset[step]), 30_000)
+        assert bytes(payload) == bytes([step % 251]) * 30_000
+
+
+def test_one_writer_per_path_and_liveness(tmp_path: Path) -> None:
+    path = tmp_path / "a.partial"
+    writer = JournalWriter(path, {}, max_record_bytes=10)
+    assert is_live(path)
+    with pytest.raises(JournalInUseError, match="already there"):
+        JournalWriter(path, {}, max_record_bytes=10)
+    writer.close()
+    assert not is_live(path)
+    with pytest.raises(WriterClosedError):
+        writer.append(0, 0, 1, 0, b"x")
+
+
+def test_discard_leaves_nothing(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=10)
+    writer.append(0, 0, 1, 0, b"x")
+    writer.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_limits(tmp_path: Path) -> None:
+    with pytest.raises(LimitExceededError):
+        JournalWriter(tmp_path / "a", {}, max_record_bytes=layout.MAX_RECORD_BYTES + 1)
+    writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=10)
+    with pytest.raises(LimitExceededError):
+        writer.append(0, 0, 1, 0, bytes(11))
+    writer.append(0, 0, 1, 0, b"usable")
+    writer.close()
+    assert len(JournalReader.open(tmp_path / "a").scan().records) == 1
+
+
+def test_every_flip_loses_at_most_its_record(tmp_path: Path) -> None:
+    data = small_journal(tmp_path)
+    good = contents(JournalReader(BytesRangeReader(data)))
+    start = JournalReader(BytesRangeReader(data)).header.records_offset
+    head = list(range(layout.HEADER_BYTES + 20)) + list(range(start, len(data)))
+    for byte in head:
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[byte] ^= 1 << bit
+            try:
+                found = contents(JournalReader(BytesRangeReader(damaged)))
+            except FormatError:
+                assert byte < start
+                continue
+            assert [row for row in good if row in found] == found
+            assert len(found) >= len(good) - 1
+
+
+def test_every_truncation_keeps_the_whole_records(tmp_path: Path) -> None:
+    data = small_journal(tmp_path)
+    good = contents(JournalReader(BytesRangeReader(data)))
+    for size in range(len(data)):
+        try:
+            found = contents(JournalReader(BytesRangeReader(data[:size])))
+        except FormatError:
+            assert size < 4096
+            continue
+        assert found == good[: len(found)]
+
+
+def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
+    data = bytearray(small_journal(tmp_path))
+    scan = JournalReader(BytesRangeReader(data)).scan()
+    second = int(scan.records.offset[1])
+    data[second + 33] ^= 1
+    damaged = JournalReader(BytesRangeReader(data)).scan()
+    assert len(damaged.records) == 4
+    assert [(d.start, d.end) for d in damaged.damage] == [(second, second + 36)]
+    assert damaged.dropped_bytes == 36
+
+
+def test_hostile_journal_is_scanned_in_bounded_time(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    JournalWriter(path, {}, max_record_bytes=1 << 20).close()
+    fake = layout.RECORD.pack(layout.RECORD_MAGIC, 0, (1 << 20) - 40, 0, 1, 0, 0)
+    with open(path, "ab") as out:
+        out.write(fake * (4 << 20 >> 5))
+    assert len(JournalReader.open(path).scan().records) == 0
+
+
+def test_appended_records_survive_sigkill(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    pid = os.fork()
+    if pid == 0:
+        writer = JournalWriter(path, {}, max_record_bytes=100)
+        for step in range(50):
+            writer.append(0, step, 1, 0, b"x" * 100)
+        os.kill(os.getpid(), 9)
+    os.waitpid(pid, 0)
+    assert not is_live(path)
+    assert len(JournalReader.open(path).scan().records) == 50

@@ -1,0 +1,193 @@
+"""Chunked episodes: written, validated, opened as one, cut and joined."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import warpdata as wd
+from tests.formats import episodes
+from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.errors import (
+    BlobNotFoundError,
+    ChecksumError,
+    ConflictError,
+    CorruptLayoutError,
+    SchemaMismatchError,
+)
+from warpdata.formats.wshard import ShardReader, ShardWriter, layout
+
+
+def write_list(path: Path, meta: object, block: str = layout.META_CHUNK_LIST) -> Path:
+    with commit_file(path) as out:
+        writer = ShardWriter(out, [block], role=layout.ROLE_CHUNK_LIST)
+        writer.add_bytes(block, dump_json(meta))
+        writer.finish()
+    return path
+
+
+@settings(max_examples=60)
+@given(episode=episodes.episodes(), steps=st.integers(1, 5))
+def test_cut_and_joined_is_the_same(
+    tmp_path_factory: pytest.TempPathFactory, episode: wd.WShardEpisode, steps: int
+) -> None:
+    folder = tmp_path_factory.mktemp("chunks")
+    episode.id = "ep"
+    episode.residuals = {}
+    episode.observations = {k: v for k, v in episode.observations.items()}
+    if episode.length == 0:
+        return
+    listed = wd.chunk_episode(episode, folder, steps)
+    whole = wd.open_episode(listed)
+    assert whole == episode
+    shutil.rmtree(folder)
+
+
+def test_residual_bits_are_cut_by_step(tmp_path: Path) -> None:
+    episode = episodes.simple(21)
+    whole = wd.open_episode(wd.chunk_episode(episode, tmp_path, 4))
+    assert whole == episode
+
+
+def test_document_example(tmp_path: Path) -> None:
+    def chunk(steps: int) -> wd.WShardEpisode:
+        return episodes.simple(steps)
+
+    writer = wd.ChunkedEpisodeWriter(tmp_path / "ep_001", "ep_001", chunk_size_t=10)
+    for each in [chunk(10), chunk(10), chunk(4)]:
+        writer.write_chunk(each)
+    manifest = writer.finalize_manifest()
+    wd.validate_chunk_continuity(manifest, check_files=True, check_channels=True)
+    names = sorted(path.name for path in (tmp_path / "ep_001").iterdir())
+    assert names == [*(f"ep_001_chunk_{index:04d}.wshard" for index in range(3)), "ep_001_manifest.wshard"]
+    last = wd.load_wshard(tmp_path / "ep_001" / "ep_001_chunk_0002.wshard")
+    assert (last.chunk_index, last.total_chunks, last.timestep_range) == (2, 3, (20, 24))
+    stored = ShardReader.open(tmp_path / "ep_001" / "ep_001_chunk_0002.wshard").read_json("meta/episode")
+    assert stored["timestep_range"] == [20, 23]
+    assert ShardReader.open(manifest).role == 4
+    assert wd.open_episode(manifest).length == 24
+    assert wd.open_episode(tmp_path / "ep_001" / "ep_001_manifest.wshard").length == 24
+
+
+def test_explicit_indices_in_any_order(tmp_path: Path) -> None:
+    writer = wd.ChunkedEpisodeWriter(tmp_path, "e", chunk_size_t=5)
+    for index in (2, 0, 1):
+        chunk = replace(episodes.simple(5, seed=index), chunk_index=index)
+        writer.write_chunk(chunk)
+    with pytest.raises(ConflictError):
+        writer.write_chunk(replace(episodes.simple(5), chunk_index=1))
+    with pytest.raises(SchemaMismatchError):
+        writer.write_chunk(episodes.simple(6))
+    whole = wd.open_episode(writer.finalize_manifest())
+    assert np.array_equal(
+        whole.observations["state"][5:10], episodes.simple(5, seed=1).observations["state"].data
+    )
+
+
+def test_only_the_chunks_needed_are_opened(tmp_path: Path) -> None:
+    listed = wd.chunk_episode(episodes.simple(20), tmp_path, 5)
+    whole = wd.open_episode(listed)
+    for index in (1, 3):
+        (tmp_path / f"ep_chunk_{index:04d}.wshard").unlink()
+    assert np.array_equal(
+        whole.observations["state"][10:15], episodes.simple(20).observations["state"].data[10:15]
+    )
+    with pytest.raises(BlobNotFoundError):
+        whole.observations["state"][3:8]
+
+
+GOOD = {
+    "episode_id": "e", "env_id": "", "total_timesteps": 4, "total_chunks": 2,
+    "chunks": [
+        {"chunk_index": 0, "uri": "a.wshard", "sha256": "0" * 64, "timestep_range": [0, 1], "length_T": 2},
+        {"chunk_index": 1, "uri": "b.wshard", "sha256": "0" * 64, "timestep_range": [2, 3], "length_T": 2},
+    ],
+}  # fmt: skip
+
+
+def changed(**changes: object) -> dict[str, object]:
+    meta = json.loads(json.dumps(GOOD))
+    for key, value in changes.items():
+        if key in meta:
+            meta[key] = value
+        else:
+            meta["chunks"][1][key] = value
+    return meta
+
+
+@pytest.mark.parametrize(
+    ("meta", "match"),
+    [
+        (changed(chunk_index=0), "indices"),
+        (changed(chunk_index=5), "indices"),
+        (changed(timestep_range=[3, 4]), "begins at step 3"),
+        (changed(timestep_range=[1, 2]), "begins at step 1"),
+        (changed(length_T=3), "its range"),
+        (changed(total_timesteps=9), "announced"),
+        (changed(uri="../b.wshard"), "outside"),
+        (changed(uri="/etc/passwd"), "outside"),
+        (changed(uri="x/../../b"), "outside"),
+        (changed(uri="s3://bucket/b"), "outside"),
+        (changed(uri="C:\\b"), "outside"),
+        (changed(uri=""), "outside"),
+        (changed(sha256="zz"), "SHA-256"),
+        (changed(length_T=-1), "count"),
+        (changed(length_T=True), "count"),
+        (changed(uri=3), "string"),
+        (changed(chunks={}), "list"),
+        (changed(timestep_range="x"), "pair"),
+    ],
+)
+def test_bad_chunk_lists_are_refused(tmp_path: Path, meta: dict[str, object], match: str) -> None:
+    path = write_list(tmp_path / "m.wshard", meta)
+    with pytest.raises(CorruptLayoutError, match=match):
+        wd.open_episode(path)
+
+
+def test_a_list_without_its_block_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorruptLayoutError, match="not a chunk list"):
+        wd.open_episode(write_list(tmp_path / "m", {}, "meta/other"))
+
+
+def test_a_changed_or_missing_chunk_is_found(tmp_path: Path) -> None:
+    listed = wd.chunk_episode(episodes.simple(20), tmp_path, 10)
+    first = tmp_path / "ep_chunk_0000.wshard"
+    wd.save_wshard(replace(wd.load_wshard(first), env_id="other"), first)
+    with pytest.raises(ChecksumError, match="SHA-256"):
+        wd.validate_chunk_continuity(listed, check_files=True)
+    with pytest.raises(ChecksumError):
+        list(wd.ChunkedEpisodeReader(listed).iter_chunks())
+    wd.save_wshard(episodes.simple(7), first)
+    with pytest.raises(CorruptLayoutError, match="not chunk 0"):
+        wd.open_episode(listed)
+    first.unlink()
+    with pytest.raises(BlobNotFoundError):
+        wd.validate_chunk_continuity(listed, check_files=True)
+
+
+def test_channels_must_agree_on_request(tmp_path: Path) -> None:
+    writer = wd.ChunkedEpisodeWriter(tmp_path, "e", chunk_size_t=5)
+    writer.write_chunk(episodes.simple(5))
+    other = episodes.simple(5)
+    del other.observations["state"]
+    other.omens, other.uncerts, other.residuals = {}, {}, {}
+    writer.write_chunk(other)
+    with pytest.raises(CorruptLayoutError, match="other channels"):
+        wd.validate_chunk_continuity(writer.finalize_manifest(), check_channels=True)
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="chunk_size_t"):
+        wd.ChunkedEpisodeWriter(tmp_path, "e", chunk_size_t=0)
+    with pytest.raises(ValueError, match="file name"):
+        wd.ChunkedEpisodeWriter(tmp_path, "../e")
+    with pytest.raises(ValueError, match="at least one"):
+        wd.chunk_episode(episodes.simple(), tmp_path, 0)

@@ -1,0 +1,162 @@
+"""Files of the existing streaming writers: blocks interleaved by flush, with ranges that overlap."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from warpdata.bytekit.align import align_up
+from warpdata.bytekit.checksum import crc32c, xxh64
+from warpdata.errors import ConflictError, CorruptLayoutError
+from warpdata.formats.wshard import layout
+
+CHANNELS = [
+    {"id": "joint", "dtype": "f32", "shape": [7]},
+    {"id": "rgb", "dtype": "u8", "shape": [4, 4, 3]},
+]
+ACTIONS = {"joint": (7,)}
+
+
+def stream_data(steps: int) -> dict[str, np.ndarray]:
+    """The blocks in the order that writer flushes them."""
+    rng = np.random.default_rng(3)
+    return {
+        "signal/joint": rng.normal(size=(steps, 7)).astype(np.float32),
+        "action/joint": rng.normal(size=(steps, 7)).astype(np.float32),
+        "signal/rgb": rng.integers(0, 255, (steps, 4, 4, 3), np.uint8),
+        "reward": rng.normal(size=steps).astype(np.float32),
+        "done": (np.arange(steps) == steps - 1).astype(np.uint8),
+        "time/ticks": np.arange(steps, dtype=np.int32),
+    }
+
+
+def reserved() -> int:
+    names = sum(len(f"signal/{c['id']}") + len(f"action/{c['id']}") for c in CHANNELS)
+    return align_up(64 + 48 * (7 + 2 * len(CHANNELS)) + names + 200, 32)
+
+
+def flushes(data: dict[str, np.ndarray], interval: int) -> bytes:
+    steps = len(data["done"])
+    return b"".join(
+        block[start : start + interval].tobytes()
+        for start in range(0, steps, interval)
+        for block in data.values()
+    )
+
+
+def finished_file(data: dict[str, np.ndarray], interval: int) -> bytes:
+    """A finished file as that writer leaves it: offset of the first flush, size of all flushes."""
+    steps, start = len(data["done"]), reserved()
+    stream = flushes(data, interval)
+    entries, offset = {}, start
+    for name, block in data.items():
+        entries[name] = (offset, block.nbytes)
+        offset += block[:interval].nbytes
+    body = bytearray(stream)
+    metas = {
+        "meta/wshard": {"format": "W-SHARD", "wshard_version": "0.1", "streaming": True},
+        "meta/episode": {
+            "episode_id": "py",
+            "env_id": "E",
+            "length_T": steps,
+            "timebase": {"dt_ns": 20000000},
+        },
+        "meta/channels": {"channels": [{**c, "signal_block": f"signal/{c['id']}"} for c in CHANNELS]},
+    }
+    for name, value in metas.items():
+        body += bytes(align_up(start + len(body), 32) - start - len(body))
+        text = json.dumps(value).encode()
+        entries[name] = (start + len(body), len(text))
+        body += text
+    whole = bytes(start) + bytes(body)
+    names = sorted(entries)
+    table, strings = b"", b""
+    for name in names:
+        at, size = entries[name]
+        table += layout.ENTRY.pack(
+            xxh64(name.encode()),
+            len(strings),
+            len(name),
+            0,
+            at,
+            size,
+            size,
+            crc32c(whole[at : at + size]),
+            0,
+            0,
+        )
+        strings += name.encode()
+    header = layout.Header(
+        b"SHRD",
+        2,
+        5,
+        0,
+        32,
+        0,
+        48,
+        len(names),
+        64 + 48 * len(names),
+        start,
+        0,
+        len(whole),
+        bytes(4),
+        0,
+        bytes(8),
+    )
+    head = layout.HEADER.pack(*header) + table + strings
+    return head + whole[len(head) :]
+
+
+@pytest.mark.parametrize(("steps", "interval"), [(1000, 64), (50, 64), (128, 64), (65, 64)])
+def test_a_finished_stream_is_put_in_order(tmp_path: Path, steps: int, interval: int) -> None:
+    data = stream_data(steps)
+    path = tmp_path / "py.wshard"
+    path.write_bytes(finished_file(data, interval))
+    with pytest.raises(CorruptLayoutError, match="overlaps") as caught:
+        wd.load_wshard(path)
+    assert "salvage" in caught.value.hint
+    receipt = wd.salvage(path)
+    assert receipt.steps_kept == steps
+    assert receipt.is_complete
+    episode = wd.load_wshard(path)
+    assert episode.id == "py"
+    assert episode.timebase.tick_hz == 50.0
+    assert np.array_equal(episode.observations["joint"].data, data["signal/joint"])
+    assert np.array_equal(episode.observations["rgb"].data, data["signal/rgb"])
+    assert np.array_equal(episode.actions["joint"].data, data["action/joint"])
+    assert np.array_equal(episode.rewards.data, data["reward"])
+    assert np.array_equal(episode.terminations.data, data["done"])
+    assert wd.salvage(path).why.startswith("the file is whole")
+
+
+def test_an_unfinished_stream_gives_its_complete_flushes(tmp_path: Path) -> None:
+    data = stream_data(1000)
+    del data["action/joint"]
+    partial = tmp_path / "py.wshard.partial"
+    partial.write_bytes(bytes(reserved()) + flushes({k: v[:960] for k, v in data.items()}, 64) + b"torn")
+    with pytest.raises(CorruptLayoutError, match="does not say") as caught:
+        wd.salvage(partial)
+    assert "channels" in caught.value.hint
+    receipt = wd.salvage(partial, channels=CHANNELS, flush_interval=64)
+    assert (receipt.steps_kept, receipt.bytes_dropped) == (960, 4)
+    assert not receipt.is_complete
+    episode = wd.load_wshard(tmp_path / "py.wshard")
+    assert np.array_equal(episode.observations["rgb"].data, data["signal/rgb"][:960])
+    assert np.array_equal(episode.observations["joint"].data, data["signal/joint"][:960])
+    with pytest.raises(ConflictError):
+        wd.salvage(partial, channels=CHANNELS)
+
+
+def test_other_damage_is_not_called_a_stream(tmp_path: Path) -> None:
+    path = tmp_path / "x.wshard"
+    data = bytearray(finished_file(stream_data(100), 64))
+    text = b'"streaming": true'
+    at = data.find(text)
+    data[at : at + len(text)] = b'"streaming":false'
+    path.write_bytes(data)
+    with pytest.raises(CorruptLayoutError, match="streaming writer"):
+        wd.salvage(path)

@@ -1,0 +1,20 @@
+"""`kill -9` at 300 random moments: every acknowledged step comes back, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.killing import kill_many
+
+BATCHES, PER_BATCH = 6, 50
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_nothing_acknowledged_is_lost(tmp_path: Path, batch: int) -> None:
+    totals = kill_many(tmp_path, PER_BATCH, seed=batch)
+    assert totals["kills"] == PER_BATCH
+    assert totals["salvaged"] >= totals["acknowledged"] > 0
+    assert totals["before_first_step"] < PER_BATCH // 2, "the kills must hit recordings, not their start"
+    assert totals["while_finishing"] < PER_BATCH // 2
