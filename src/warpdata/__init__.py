@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from warpdata.formats.episodedir.images import VideoOptions as VideoOptions
     from warpdata.formats.gamsae.writer import ShardWriter as ShardWriter
     from warpdata.formats.gamsae.writer import encode_shard_bytes as encode_shard_bytes
+    from warpdata.formats.rvf.signing import SigningKey as SigningKey
     from warpdata.formats.wshard.channel import Channel as Channel
     from warpdata.formats.wshard.chunked import ChunkedEpisodeReader as ChunkedEpisodeReader
     from warpdata.formats.wshard.chunked import ChunkedEpisodeWriter as ChunkedEpisodeWriter
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.writer import Compression as Compression
     from warpdata.ordering.fraction import Cascade as Cascade
     from warpdata.ordering.fraction import row_in_fraction as row_in_fraction
+    from warpdata.search.store import VectorStore as VectorStore
     from warpdata.timeline.episode import Episode as Episode
     from warpdata.timeline.episode import EpisodeView as EpisodeView
     from warpdata.timeline.memory import ArraySignal as ArraySignal
@@ -91,10 +93,12 @@ _HOMES: dict[str, str] = {
     "SideTable": "warpdata.corpora.side_table",
     "Signal": "warpdata.timeline.signal",
     "SignalWriter": "warpdata.timeline.writing",
+    "SigningKey": "warpdata.formats.rvf.signing",
     "SimpleSignal": "warpdata.episodes.signals",
     "SimpleSignalWriter": "warpdata.episodes.signal_writers",
     "StoreShardSource": "warpdata.corpora.store_source",
     "Timebase": "warpdata.formats.wshard.schema",
+    "VectorStore": "warpdata.search.store",
     "VideoOptions": "warpdata.formats.episodedir.images",
     "VideoSignal": "warpdata.episodes.signals",
     "VideoSignalWriter": "warpdata.episodes.signal_writers",

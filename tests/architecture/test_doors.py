@@ -19,7 +19,10 @@ DOORS: dict[str, set[str]] = {
     "zstandard": {"bytekit/codec.py"},
     "lz4": {"bytekit/codec.py"},
     "ml_dtypes": {"bytekit/dtype.py"},
-    "pyarrow": {"corpora/side_table.py", "formats/episodedir/arrow.py"},
+    "cryptography": {"formats/rvf/signing.py"},
+    "faiss": {"search/ann.py"},
+    "pqcrypto": {"formats/rvf/signing.py"},
+    "pyarrow": {"corpora/side_table.py", "formats/episodedir/arrow.py", "search/columns.py"},
     "torch": {"corpora/torch_door.py"},
     "av": {"formats/episodedir/video.py"},
     "gymnasium": {"episodes/gym.py"},
@@ -28,7 +31,12 @@ DOORS: dict[str, set[str]] = {
 
 FREE = {"numpy", "warpdata"}
 
-OPTIONAL_DOORS: set[str] = {"corpora/torch_door.py", "formats/episodedir/video.py"}
+OPTIONAL_DOORS: set[str] = {
+    "corpora/torch_door.py",
+    "formats/episodedir/video.py",
+    "formats/rvf/signing.py",
+    "search/ann.py",
+}
 """Doors of optional libraries: they may import inside a function and raise MissingExtraError."""
 
 THREAD_ROOMS = (

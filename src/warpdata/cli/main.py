@@ -32,6 +32,7 @@ COMMANDS = (
     "edit",
     "check",
     "corpus",
+    "vectors",
     "spec",
     "completion",
 )

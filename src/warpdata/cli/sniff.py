@@ -10,7 +10,7 @@ _SHARD_ROLES = {4: "chunk-list", 5: "episode"}
 
 
 def file_kind(path: str | os.PathLike[str]) -> str:
-    """`episode`, `chunk-list`, `shard` or `journal`; anything else is an error that says so."""
+    """`episode`, `chunk-list`, `shard`, `journal` or `vectors`; anything else is an error that says so."""
     try:
         with open(path, "rb") as stream:
             start = stream.read(8)
@@ -20,4 +20,6 @@ def file_kind(path: str | os.PathLike[str]) -> str:
         return _SHARD_ROLES.get(start[5] if len(start) > 5 else 5, "shard")
     if start == b"WDJOURNL":
         return "journal"
+    if start[:4] == b"SFVR":
+        return "vectors"
     raise BadMagicError("no file format that warp knows", path=path)

@@ -18,7 +18,7 @@ _SHADES = "█▓▒░"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp inspect`."""
-    parser.add_argument("file", help="a .wshard, a chunk list, or the .partial of a recording")
+    parser.add_argument("file", help="a .wshard, a chunk list, the .partial of a recording, or a vector file")
     add_json_flag(parser)
 
 
@@ -29,6 +29,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
     kind = file_kind(args.file)
     if kind == "journal":
         return _journal(args.file, console)
+    if kind == "vectors":
+        from warpdata.cli.commands.vectors import show_info
+
+        return show_info(args.file, console)
     report = _shard_report(args.file)
     console.emit(report)
     if not console.as_json:

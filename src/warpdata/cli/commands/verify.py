@@ -43,10 +43,22 @@ def _findings(path: str, *, full: bool) -> list[dict[str, Any]]:
     from warpdata.formats.wshard.verify import Finding, verify_shard
 
     try:
-        found = _journal(path) if file_kind(path) == "journal" else verify_shard(path, full=full)
+        kind = file_kind(path)
+        if kind == "vectors":
+            found = _vectors(path)
+        else:
+            found = _journal(path) if kind == "journal" else verify_shard(path, full=full)
     except WarpError as error:
         found = [Finding(error.code, str(error), error.block, error.hint)]
     return [asdict(each) for each in found]
+
+
+def _vectors(path: str) -> list[Any]:
+    from warpdata.formats.wshard.verify import Finding
+    from warpdata.search.store import VectorStore
+
+    with VectorStore.open(path) as store:
+        return [Finding(damage.code, damage.message) for damage in store.verify()]
 
 
 def _journal(path: str) -> list[Any]:

@@ -1,0 +1,282 @@
+"""`warp vectors`: vector files on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warpdata.cli import exits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from warpdata.cli.console import Console
+    from warpdata.search.columns import Batch
+
+HELP = "vector files: create, add, search, index, verify, sign"
+
+_METRICS = ("l2", "ip", "cosine")
+_DTYPES = ("f32", "f16", "bf16", "i8", "u8", "i4", "binary")
+_QUANTISERS = ("scalar", "pq", "binary", "residual_pq")
+_ALGORITHMS = ("ed25519", "ml-dsa-65", "slh-dsa-128s")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp vectors`."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    _add_create(actions)
+    _add_add(actions)
+    _add_search(actions)
+    _add_reading(actions)
+    _add_rewriting(actions)
+
+
+def _action(actions: Any, name: str, text: str, *, json: bool = True) -> argparse.ArgumentParser:
+    sub: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
+    sub.add_argument("file", help="the vector file (.rvf)")
+    if json:
+        sub.add_argument("--json", action="store_true", help="print the result as JSON")
+    return sub
+
+
+def _add_create(actions: Any) -> None:
+    sub = _action(actions, "create", "make a new, empty vector file")
+    sub.add_argument("--dim", type=int, required=True, help="dimensions of a vector")
+    sub.add_argument("--metric", choices=_METRICS, default="l2")
+    sub.add_argument("--dtype", choices=_DTYPES, default="f32")
+    sub.add_argument("--overwrite", action="store_true", help="replace a file that exists")
+
+
+def _add_input(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--column", default="vector", help="the parquet column with the vectors")
+
+
+def _add_add(actions: Any) -> None:
+    sub = _action(actions, "add", "add vectors from .npy, .parquet, or JSON lines on standard input (-)")
+    sub.add_argument("input", help="a .npy or .parquet file, or -")
+    _add_input(sub)
+    sub.add_argument("--id-column", help="the parquet column with the ids")
+    sub.add_argument("--metadata-column", action="append", default=[], help="a parquet column to keep")
+
+
+def _add_search(actions: Any) -> None:
+    sub = _action(actions, "search", "find the nearest vectors")
+    # A list of numbers may begin with a minus; argparse would take it for an option.
+    sub._negative_number_matcher = re.compile(r"^-[\d.,eE+-]+$")
+    sub.add_argument("query", help="a .npy or .parquet file, - for JSON lines, or numbers like 0.1,0.2,0.3")
+    _add_input(sub)
+    sub.add_argument("-k", type=int, default=10, help="how many")
+    sub.add_argument("--ef", type=int, default=64, help="effort: higher finds more of the true neighbours")
+    sub.add_argument("--filter", help="a condition on metadata, such as: label == 'cat' and score > 0.5")
+    sub.add_argument("--exact", action="store_true", help="compare with every vector")
+
+
+def _add_reading(actions: Any) -> None:
+    _action(actions, "info", "what a vector file holds")
+    verify = _action(actions, "verify", "read everything and report damage")
+    verify.add_argument("--key", action="append", default=[], help="a key file: require its signatures")
+    export = _action(actions, "export", "write the live vectors to another file")
+    export.add_argument("output", help="a .rvf file, or .npy for the bare vectors")
+    export.add_argument("--dialect", choices=("wire", "runtime"), default="wire")
+
+
+def _add_rewriting(actions: Any) -> None:
+    index = _action(actions, "index", "build a vector index")
+    index.add_argument("--kind", choices=("hnsw", "ivf", "flat"), default="hnsw")
+    index.add_argument("--m", type=int, default=16, help="neighbours per node of the graph")
+    index.add_argument("--ef-construction", type=int, default=200)
+    index.add_argument("--partitions", type=int, default=0, help="0 chooses the square root of the count")
+    index.add_argument(
+        "--quantize", choices=("scalar", "pq", "binary", "residual_pq"), help="also store codes"
+    )
+    index.add_argument("--drop-full", action="store_true", help="keep only the codes")
+    compact = _action(actions, "compact", "write the file anew without what was deleted")
+    compact.add_argument("--compression", choices=("none", "lz4", "zstd"), default="none")
+    sign = _action(actions, "sign", "sign every segment; makes the key file if it does not exist")
+    sign.add_argument("--key", required=True, help="the private key file")
+    sign.add_argument("--algorithm", choices=_ALGORITHMS, default="ed25519", help="for a new key")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Do one thing with a vector file."""
+    actions = {
+        "create": _create, "add": _add, "search": _search, "info": _info, "index": _index,
+        "compact": _compact, "verify": _verify, "export": _export, "sign": _sign,
+    }  # fmt: skip
+    return actions[args.action](args, console)
+
+
+def _create(args: argparse.Namespace, console: Console) -> int:
+    from warpdata.search.store import VectorStore
+
+    with VectorStore.create(
+        args.file, dim=args.dim, metric=args.metric, dtype=args.dtype, overwrite=args.overwrite
+    ) as store:
+        console.print(f"created {args.file}: {store.dim} dimensions, {store.metric}, {store.dtype}")
+        console.emit({"file": args.file, "dim": store.dim, "metric": store.metric, "dtype": store.dtype})
+    return exits.OK
+
+
+def _batches(source: str, args: argparse.Namespace) -> Iterator[Batch]:
+    from warpdata.search.columns import Columns, json_batches, read_batches
+
+    if source == "-":
+        return json_batches(sys.stdin)
+    columns = Columns(
+        args.column, getattr(args, "id_column", None), tuple(getattr(args, "metadata_column", ()))
+    )
+    return read_batches(source, columns)
+
+
+def _add(args: argparse.Namespace, console: Console) -> int:
+    from warpdata.search.store import VectorStore
+
+    count = 0
+    with VectorStore.open(args.file, mode="a") as store, console.progress("adding") as bar:
+        for batch in _batches(args.input, args):
+            store.add(batch.vectors, batch.ids, batch.metadata)
+            count += len(batch.vectors)
+            bar(count, count)
+        total = len(store)
+    console.print(f"added {count} vectors; {args.file} holds {total}")
+    console.emit({"added": count, "vectors": total})
+    return exits.OK
+
+
+def _queries(args: argparse.Namespace) -> Any:
+    import numpy as np
+
+    text = args.query
+    if text != "-" and not Path(text).exists() and not text.endswith((".npy", ".parquet", ".pq")):
+        try:
+            return np.array([[float(each) for each in text.split(",")]])
+        except ValueError:
+            raise ValueError(f"{text!r} is neither a file nor a list of numbers") from None
+    found = [batch.vectors for batch in _batches(text, args)]
+    if not found:
+        raise ValueError("there is no query")
+    return np.concatenate(found)
+
+
+def _search(args: argparse.Namespace, console: Console) -> int:
+    from warpdata.search.store import VectorStore
+
+    queries = _queries(args)
+    with VectorStore.open(args.file) as store:
+        ids, distances = store.search(queries, args.k, args.ef, args.filter, args.exact)
+    results = [
+        [{"id": i, "distance": d} for i, d in zip(row, away, strict=True) if i >= 0]
+        for row, away in zip(ids.tolist(), distances.tolist(), strict=True)
+    ]
+    for number, found in enumerate(results):
+        if len(results) > 1:
+            console.print(f"query {number}")
+        for each in found:
+            console.print(f"{each['id']:>12}  {each['distance']:.6g}")
+    console.emit(results[0] if len(results) == 1 else results)
+    return exits.OK
+
+
+def _info(args: argparse.Namespace, console: Console) -> int:
+    return show_info(args.file, console)
+
+
+def show_info(path: str, console: Console) -> int:
+    """Print what a vector file holds; `warp inspect` does it too."""
+    from warpdata.cli.console import human_bytes, table
+    from warpdata.search.store import VectorStore
+
+    with VectorStore.open(path) as store:
+        about = {**store.stats(), "segment_list": store.segments()}
+    for name in ("dialect", "vectors", "dim", "metric", "dtype", "epoch", "index", "codes"):
+        console.print(f"{name:<8} {about[name]}")
+    console.print(f"{'size':<8} {human_bytes(about['file_bytes'])}")
+    rows = [[str(s["id"]), s["type"], str(s["offset"]), str(s["bytes"])] for s in about["segment_list"]]
+    console.print()
+    for line in table(rows, ["segment", "type", "offset", "bytes"], right=[0, 2, 3]):
+        console.print(line)
+    console.emit(about)
+    return exits.OK
+
+
+def _index(args: argparse.Namespace, console: Console) -> int:
+    from warpdata.search.store import VectorStore
+
+    with VectorStore.open(args.file, mode="a") as store:
+        if args.quantize:
+            store.quantize(args.quantize, keep_full=not args.drop_full)
+        store.build_index(
+            args.kind, m=args.m, ef_construction=args.ef_construction, partitions=args.partitions
+        )
+        about = store.stats()
+    console.print(f"indexed {about['vectors']} vectors ({args.kind}) in {args.file}")
+    console.emit(about)
+    return exits.OK
+
+
+def _compact(args: argparse.Namespace, console: Console) -> int:
+    from warpdata.search.store import VectorStore
+
+    with VectorStore.open(args.file, mode="a") as store:
+        saved = store.compact(compression=args.compression)
+        size = store.stats()["file_bytes"]
+    console.print(f"compacted {args.file}: {size} bytes, {saved} fewer than before")
+    console.emit({"file_bytes": size, "saved_bytes": saved})
+    return exits.OK
+
+
+def _verify(args: argparse.Namespace, console: Console) -> int:
+    from dataclasses import asdict
+
+    from warpdata.formats.rvf.signing import load_public
+    from warpdata.search.store import VectorStore
+
+    keys = [load_public(path) for path in args.key]
+    with VectorStore.open(args.file) as store:
+        damages = store.verify(keys)
+        count = len(store.segments())
+    for damage in damages:
+        console.print(f"segment {damage.segment_id} {damage.seg_type}: [{damage.code}] {damage.message}")
+    console.print(f"{args.file}: {count} segments, {len(damages)} damaged")
+    console.emit({"segments": count, "damages": [asdict(damage) for damage in damages]})
+    return exits.DAMAGED if damages else exits.OK
+
+
+def _export(args: argparse.Namespace, console: Console) -> int:
+    import numpy as np
+
+    from warpdata.bytekit.commit import commit_file
+    from warpdata.search.store import VectorStore
+
+    with VectorStore.open(args.file) as store:
+        if args.output.endswith(".npy"):
+            import io
+
+            buffer = io.BytesIO()
+            np.save(buffer, store.get(store.ids), allow_pickle=False)
+            with commit_file(args.output) as out:
+                out.write(buffer.getbuffer())
+        else:
+            store.export(args.output, dialect=args.dialect)
+        count = len(store)
+    console.print(f"wrote {count} vectors to {args.output}")
+    console.emit({"vectors": count, "output": args.output})
+    return exits.OK
+
+
+def _sign(args: argparse.Namespace, console: Console) -> int:
+    from warpdata.formats.rvf.signing import SigningKey
+    from warpdata.search.store import VectorStore
+
+    made = not Path(args.key).exists()
+    key = SigningKey.generate(args.algorithm) if made else SigningKey.load(args.key)
+    with VectorStore.open(args.file, mode="a") as store:
+        if made:
+            key.save(args.key)
+        store.sign(key)
+    console.print(f"signed {args.file} with {key.algorithm} key {key.public.key_id.hex()}")
+    console.emit({"algorithm": key.algorithm, "key_id": key.public.key_id.hex(), "new_key": made})
+    return exits.OK

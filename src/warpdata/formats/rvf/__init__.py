@@ -1,0 +1,1 @@
+"""Vector segment files (RVF): every record of the container, read and written."""

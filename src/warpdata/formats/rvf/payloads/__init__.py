@@ -1,0 +1,1 @@
+"""What segments hold: one codec per payload, and the layout of their records."""

@@ -1,0 +1,151 @@
+"""Read everything of a file and report every damage, instead of stopping at the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from warpdata.bytekit.checksum import shake256
+from warpdata.errors import FormatError
+from warpdata.formats.rvf import layout, manifest, segment, signing
+from warpdata.formats.rvf.layout import DirectoryEntry, SegmentHeader, SegmentType, Tag
+from warpdata.formats.rvf.payloads import layout as records
+from warpdata.formats.rvf.payloads import vec
+from warpdata.formats.rvf.payloads.graph import decode_graph, unpack_index_header
+from warpdata.formats.rvf.payloads.hot import decode_hot
+from warpdata.formats.rvf.payloads.journal import decode_journal
+from warpdata.formats.rvf.payloads.layer_a import decode_layer_a
+from warpdata.formats.rvf.payloads.meta import decode_meta
+from warpdata.formats.rvf.payloads.quant import decode_quant
+from warpdata.formats.rvf.payloads.sketch import decode_sketch
+from warpdata.formats.rvf.payloads.witness import PublicKey, decode_crypto, decode_witness
+from warpdata.formats.rvf.reader import read_segment
+from warpdata.formats.rvf.segment import Footer
+from warpdata.formats.rvf.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from warpdata.bytekit.ranges import RangeReader
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One thing that is wrong."""
+
+    segment_id: int
+    seg_type: str
+    code: str
+    message: str
+
+
+def verify_file(reader: RangeReader, snapshot: Snapshot, keys: Sequence[PublicKey] = ()) -> list[Damage]:
+    """Every segment's hash, structure and signature; with keys, unsigned and foreign segments count too."""
+    code_bytes = _code_bytes(reader, snapshot)
+    found: list[Damage] = []
+    for entry in snapshot.segments:
+        found += _checked(reader, snapshot, entry, code_bytes)
+    if keys:
+        found += _verify_signatures(reader, snapshot, keys)
+    return found
+
+
+def _checked(reader: RangeReader, snapshot: Snapshot, entry: DirectoryEntry, code_bytes: int) -> list[Damage]:
+    try:
+        _verify_segment(reader, snapshot, entry, code_bytes)
+    except FormatError as error:
+        return [Damage(entry.segment_id, layout.segment_name(entry.seg_type), error.code, str(error))]
+    return []
+
+
+def _code_bytes(reader: RangeReader, snapshot: Snapshot) -> int:
+    entries = snapshot.of_type(SegmentType.QUANT)
+    if not entries or snapshot.dialect == "runtime":
+        return 0
+    try:
+        return decode_quant(read_segment(reader, entries[-1]), reader.name).code_bytes
+    except FormatError:
+        return 0
+
+
+def _verify_segment(reader: RangeReader, snapshot: Snapshot, entry: DirectoryEntry, code_bytes: int) -> None:
+    runtime = snapshot.dialect == "runtime"
+    payload = read_segment(reader, entry, runtime=runtime)
+    if runtime:
+        if entry.seg_type == SegmentType.VEC:
+            vec.decode_runtime_vec(payload, reader.name)
+        return
+    if entry.seg_type == SegmentType.VEC:
+        vec.decode_vec(payload, code_bytes=code_bytes, where=reader.name)
+        return
+    decoder = _DECODERS.get(entry.seg_type)
+    if decoder is not None:
+        decoder(payload, reader.name)
+
+
+def _decode_index(payload: memoryview, where: str) -> None:
+    header = unpack_index_header(payload, where)
+    if header.layer_level == records.LAYER_A:
+        decode_layer_a(payload, where)
+    else:
+        decode_graph(payload, where)
+
+
+_DECODERS: dict[int, Callable[[memoryview, str], Any]] = {
+    SegmentType.INDEX: _decode_index,
+    SegmentType.JOURNAL: decode_journal,
+    SegmentType.QUANT: decode_quant,
+    SegmentType.META: decode_meta,
+    SegmentType.HOT: decode_hot,
+    SegmentType.SKETCH: decode_sketch,
+    SegmentType.WITNESS: decode_witness,
+    SegmentType.CRYPTO: decode_crypto,
+}
+
+
+def _verify_signatures(reader: RangeReader, snapshot: Snapshot, keys: Sequence[PublicKey]) -> list[Damage]:
+    found = []
+    for entry in snapshot.segments:
+        problem = _signature_problem(reader, entry, keys)
+        if problem:
+            name = layout.segment_name(entry.seg_type)
+            found.append(Damage(entry.segment_id, name, "signature", f"{name} {entry.segment_id} {problem}"))
+    if not _root_is_signed(reader, snapshot, keys):
+        text = "the root is not signed by these keys"
+        found.append(Damage(snapshot.manifest_id, "MANIFEST", "signature", text))
+    return found
+
+
+def _signature_problem(reader: RangeReader, entry: DirectoryEntry, keys: Sequence[PublicKey]) -> str:
+    try:
+        header = segment.read_header(reader, entry.file_offset)
+        footer = segment.read_footer(reader, entry.file_offset, header)
+    except FormatError as error:
+        return f"has a damaged signature ({error.message})"
+    if footer is None:
+        return "is not signed"
+    start = entry.file_offset + layout.HEADER_BYTES
+    stored = reader.read(start, start + header.payload_length)
+    return "" if _is_signed(header, stored, footer, keys) else "is not signed by these keys"
+
+
+def _is_signed(header: SegmentHeader, stored: memoryview, footer: Footer, keys: Sequence[PublicKey]) -> bool:
+    messages = (signing.segment_message(header), signing.shipped_message(header, stored))
+    return any(signing.is_valid(key, message, footer) for key in keys for message in messages)
+
+
+def _root_is_signed(reader: RangeReader, snapshot: Snapshot, keys: Sequence[PublicKey]) -> bool:
+    root = snapshot.root
+    if root is None or not snapshot.is_checkpoint or not root.flags & layout.ROOT_SIGNED:
+        return False
+    start = root.l1_manifest_offset
+    packed = reader.read(start, start + root.l1_manifest_length)
+    footer = root.signature
+    if footer is None:
+        value = snapshot.record(Tag.MANIFEST_SIGNATURE)
+        if value is None:
+            return False
+        footer = segment.unpack_footer(value, reader.name)[0]
+        tlv = manifest.pack_tlvs([(Tag.MANIFEST_SIGNATURE, value)])
+        packed = packed[: len(packed) - len(tlv)]
+    message = manifest.root_message(replace(root, l1_manifest_length=len(packed)), shake256(packed, 32))
+    return any(signing.is_valid(key, message, footer) for key in keys)

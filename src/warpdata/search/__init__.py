@@ -1,0 +1,1 @@
+"""Search: vectors by similarity, in one file beside the data."""

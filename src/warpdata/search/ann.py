@@ -1,0 +1,273 @@
+"""Graphs, clusters and codebooks. The door of faiss."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.errors import CorruptLayoutError, LimitExceededError, MissingExtraError
+from warpdata.formats.rvf.payloads.graph import Adjacency
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+_MAX_M = 1024
+"""More neighbours per node than any graph has; faiss takes memory for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphShape:
+    """What a graph needs besides its neighbour lists."""
+
+    m: int
+    ef_construction: int
+    entry_point: int
+    max_level: int
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtraError.for_extra("faiss", "index") from None
+    return faiss
+
+
+class Graph:
+    """An HNSW graph over prepared vectors, in memory; row i is node i."""
+
+    def __init__(self, library: Any, index: Any, shape: GraphShape) -> None:
+        self._library = library
+        self._index = index
+        self._search_c = index.search_c
+        self._pointer = library.swig_ptr
+        self._params: dict[int, Any] = {}
+        self._buffers = threading.local()
+        self.shape = shape
+        self.count = int(index.ntotal)
+        self.dim = int(index.d)
+
+    @classmethod
+    def build(cls, vectors: Floats, metric: str, m: int, ef_construction: int) -> Graph:
+        """A new graph of these vectors."""
+        library = _faiss()
+        index = _empty(library, vectors.shape[1], metric, m)
+        index.hnsw.efConstruction = ef_construction
+        index.add(vectors)
+        shape = GraphShape(m, ef_construction, int(index.hnsw.entry_point), int(index.hnsw.max_level))
+        return cls(library, index, shape)
+
+    @classmethod
+    def restore(cls, vectors: Floats, metric: str, adjacency: Adjacency, shape: GraphShape) -> Graph:
+        """The graph of a file, without building it again."""
+        library = _faiss()
+        if shape.m > _MAX_M:
+            raise LimitExceededError(f"a graph with {shape.m} neighbours per node")
+        if adjacency.node_count != len(vectors) or not 0 <= shape.entry_point < max(1, len(vectors)):
+            raise CorruptLayoutError("the graph does not fit its vectors")
+        index = _empty(library, vectors.shape[1], metric, shape.m)
+        index.hnsw.efConstruction = shape.ef_construction
+        levels, offsets, neighbors = _faiss_arrays(adjacency, shape.m)
+        if int(levels[shape.entry_point]) - 1 != shape.max_level or levels.max() - 1 != shape.max_level:
+            raise CorruptLayoutError("the entry point of the graph is not on its top level")
+        library.downcast_index(index.storage).add(vectors)
+        index.ntotal = len(vectors)
+        library.copy_array_to_vector(levels, index.hnsw.levels)
+        library.copy_array_to_vector(offsets, index.hnsw.offsets)
+        library.copy_array_to_vector(neighbors, index.hnsw.neighbors)
+        index.hnsw.entry_point, index.hnsw.max_level = shape.entry_point, shape.max_level
+        return cls(library, index, shape)
+
+    @property
+    def vectors(self) -> Floats:
+        """The prepared vectors, as a view of what the graph holds."""
+        storage = self._library.downcast_index(self._index.storage)
+        flat = self._library.rev_swig_ptr(storage.get_xb(), self.count * self.dim)
+        found: Floats = flat.reshape(self.count, self.dim)
+        return found
+
+    def search(
+        self, queries: Floats, k: int, ef: int, allowed: NDArray[np.uint8] | None = None
+    ) -> tuple[Ints, Floats]:
+        """The k nearest rows of each query; `allowed` is a bit per row. Missing ones are row -1."""
+        count = len(queries)
+        rows = np.empty((count, k), np.int64)
+        scores = np.empty((count, k), np.float32)
+        params = self._parameters(ef if ef > k else k, allowed)
+        pointer = self._pointer
+        self._search_c(count, pointer(queries), k, pointer(scores), pointer(rows), params)
+        return rows, scores
+
+    def search_one(self, query: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
+        """The k nearest rows of one query, through buffers that are made once per thread."""
+        buffers: dict[Any, Any] = self._buffers.__dict__
+        held = buffers.get(k)
+        if held is None:
+            held = buffers[k] = self._new_buffers(k)
+        wanted, rows, scores, pointers = held
+        wanted[:] = query
+        params = self._params.get(ef) or self._parameters(ef, None)
+        self._search_c(1, pointers[0], k, pointers[1], pointers[2], params)
+        return rows.copy(), scores.copy()
+
+    def _new_buffers(self, k: int) -> tuple[Floats, Ints, Floats, tuple[Any, Any, Any]]:
+        query, rows, scores = np.empty(self.dim, np.float32), np.empty(k, np.int64), np.empty(k, np.float32)
+        return query, rows, scores, (self._pointer(query), self._pointer(scores), self._pointer(rows))
+
+    def _parameters(self, ef: int, allowed: NDArray[np.uint8] | None) -> Any:
+        if allowed is None:
+            found = self._params.get(ef)
+            if found is None:
+                found = self._params[ef] = self._library.SearchParametersHNSW(efSearch=ef)
+            return found
+        selector = self._library.IDSelectorBitmap(allowed)
+        return self._library.SearchParametersHNSW(efSearch=ef, sel=selector)
+
+    def adjacency(self) -> Adjacency:
+        """The neighbour lists, each in ascending order."""
+        hnsw = self._index.hnsw
+        array = self._library.vector_to_array
+        levels = array(hnsw.levels).astype(np.int64)
+        offsets = array(hnsw.offsets).astype(np.int64)[:-1]
+        return _from_faiss(levels, offsets, array(hnsw.neighbors), self.shape.m)
+
+
+def _empty(library: Any, dim: int, metric: str, m: int) -> Any:
+    kind = library.METRIC_L2 if metric == "l2" else library.METRIC_INNER_PRODUCT
+    return library.IndexHNSWFlat(dim, m, kind)
+
+
+def _slots(m: int, level: int) -> tuple[int, int]:
+    """Where the neighbours of a level begin among those of a node, and how many fit."""
+    return (0, 2 * m) if level == 0 else (2 * m + (level - 1) * m, m)
+
+
+def _from_faiss(levels: Ints, offsets: Ints, flat: NDArray[np.int32], m: int) -> Adjacency:
+    nodes, layers, sizes, lists = [], [], [], []
+    for level in range(int(levels.max(initial=0))):
+        members = np.flatnonzero(levels > level)
+        start, width = _slots(m, level)
+        slots = flat[(offsets[members] + start)[:, None] + np.arange(width)].astype(np.int64)
+        slots[slots < 0] = len(levels)
+        slots.sort(axis=1)
+        valid = slots < len(levels)
+        nodes.append(members)
+        layers.append(np.full(len(members), level))
+        sizes.append(valid.sum(axis=1))
+        lists.append(slots[valid])
+    return _ordered(len(levels), levels, nodes, layers, sizes, lists)
+
+
+def _ordered(
+    count: int, levels: Ints, nodes: list[Ints], layers: list[Ints], sizes: list[Ints], lists: list[Ints]
+) -> Adjacency:
+    """Lists that come level by level, put in order of node, then level."""
+    empty = [np.zeros(0, np.int64)]
+    node, layer = np.concatenate(nodes or empty), np.concatenate(layers or empty)
+    size, neighbors = np.concatenate(sizes or empty), np.concatenate(lists or empty)
+    order = np.lexsort((layer, node))
+    starts = np.cumsum(size) - size
+    ordered = size[order]
+    begins = np.cumsum(ordered) - ordered
+    at = np.repeat(starts[order] - begins, ordered) + np.arange(len(neighbors))
+    return Adjacency(count, levels, ordered, neighbors[at])
+
+
+def _faiss_arrays(adjacency: Adjacency, m: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Levels, offsets and padded neighbour slots as faiss keeps them."""
+    levels = adjacency.layer_counts
+    if (levels < 1).any() or m < 1:
+        raise CorruptLayoutError("a node of the graph has no layer")
+    widths = 2 * m + (levels - 1) * m
+    offsets = np.concatenate(([0], np.cumsum(widths)))
+    node = np.repeat(np.arange(len(levels)), levels)
+    first_list = np.cumsum(levels) - levels
+    layer = np.arange(len(node)) - np.repeat(first_list, levels)
+    capacity = np.where(layer == 0, 2 * m, m)
+    if (adjacency.sizes > capacity).any():
+        raise CorruptLayoutError("a node of the graph has more neighbours than fit")
+    begins = offsets[node] + np.where(layer == 0, 0, 2 * m + (layer - 1) * m)
+    slots = np.full(int(offsets[-1]), -1, np.int32)
+    at = np.repeat(begins - adjacency.starts, adjacency.sizes) + np.arange(len(adjacency.neighbors))
+    slots[at] = adjacency.neighbors
+    _check_levels(adjacency, layer)
+    return levels.astype(np.int32), offsets.astype(np.uint64), slots
+
+
+def _check_levels(adjacency: Adjacency, layer: Ints) -> None:
+    """A list of a level may only name nodes of that level: a search would read past their slots."""
+    high = np.repeat(layer, adjacency.sizes)
+    if (adjacency.layer_counts[adjacency.neighbors] <= high).any():
+        raise CorruptLayoutError("a neighbour of the graph is not on its level")
+
+
+def cluster(vectors: Floats, count: int, *, seed: int = 1, rounds: int = 10) -> Floats:
+    """`count` centroids of the vectors (k-means on a sample)."""
+    library = _faiss()
+    sample = max(count * 128, 4096)
+    rng = np.random.default_rng(seed)
+    chosen = vectors
+    if len(vectors) > sample:
+        chosen = np.ascontiguousarray(vectors[np.sort(rng.choice(len(vectors), sample, replace=False))])
+    kmeans = library.Kmeans(
+        vectors.shape[1], count, niter=rounds, seed=seed, verbose=False,
+        min_points_per_centroid=1, max_points_per_centroid=sample,
+    )  # fmt: skip
+    kmeans.train(chosen)
+    found: Floats = np.array(kmeans.centroids, np.float32)
+    return found
+
+
+def balanced_cells(vectors: Floats, count: int, *, seed: int = 1) -> tuple[Floats, Ints]:
+    """About `count` centroids and the nearest one of each vector; cells far above the mean are split."""
+    centroids = cluster(vectors, count, seed=seed)
+    cells = assign(vectors, centroids)
+    limit = 2 * max(1, len(vectors) // count)
+    sizes = np.bincount(cells, minlength=len(centroids))
+    for cell in np.flatnonzero(sizes > limit).tolist():
+        members = np.ascontiguousarray(vectors[cells == cell])
+        pieces = cluster(members, -(-2 * len(members) // limit), seed=seed)
+        centroids[cell] = pieces[0]
+        centroids = np.concatenate([centroids, pieces[1:]])
+    return _rounded_cells(vectors, centroids)
+
+
+def _rounded_cells(vectors: Floats, centroids: Floats) -> tuple[Floats, Ints]:
+    """Centroids as the file keeps them (f16), without those that are nobody's nearest."""
+    kept = np.clip(centroids, -65504, 65504).astype(np.float16).astype(np.float32)
+    cells = assign(vectors, kept)
+    used, renamed = np.unique(cells, return_inverse=True)
+    return kept[used], renamed.astype(np.int64)
+
+
+def assign(vectors: Floats, centroids: Floats) -> Ints:
+    """The nearest centroid of each vector."""
+    library = _faiss()
+    index = library.IndexFlatL2(centroids.shape[1])
+    index.add(np.ascontiguousarray(centroids, np.float32))
+    _, found = index.search(vectors, 1)
+    return np.asarray(found[:, 0], np.int64)
+
+
+def train_codebook(vectors: Floats, m: int, *, seed: int = 1, sample: int = 131_072) -> Floats:
+    """A product quantiser's codebook (m, 256, sub_dim); fewer centroids where there are fewer vectors."""
+    library = _faiss()
+    rng = np.random.default_rng(seed)
+    if len(vectors) > sample:
+        vectors = vectors[np.sort(rng.choice(len(vectors), sample, replace=False))]
+    sub_dim = vectors.shape[1] // m
+    k = min(256, len(vectors))
+    books = []
+    for part in range(m):
+        piece = np.ascontiguousarray(vectors[:, part * sub_dim : (part + 1) * sub_dim])
+        kmeans = library.Kmeans(
+            sub_dim, k, niter=30, seed=seed, verbose=False,
+            min_points_per_centroid=1, max_points_per_centroid=sample,
+        )  # fmt: skip
+        kmeans.train(piece)
+        books.append(np.array(kmeans.centroids, np.float32))
+    return np.stack(books)

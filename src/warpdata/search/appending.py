@@ -1,0 +1,187 @@
+"""The writing side of an open store: segments, commits, checkpoints."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.commit import commit_file, map_os_errors
+from warpdata.errors import PermissionError_, StoreError
+from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.deletion import encode_deletions
+from warpdata.formats.rvf.layout import DirectoryEntry, FileIdentity, SegmentType, Tag
+from warpdata.formats.rvf.manifest import Root, Tlv
+from warpdata.formats.rvf.payloads.journal import DeleteRange, deletions, encode_journal
+from warpdata.formats.rvf.payloads.vec import Block, encode_vec, pack_rows
+from warpdata.formats.rvf.segment import SegmentOptions
+from warpdata.formats.rvf.snapshot import Snapshot
+from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
+from warpdata.search.profile import Profile
+from warpdata.search.rewrite import MAX_BLOCK_ROWS, dimension_record, root_flags
+
+if TYPE_CHECKING:
+    from warpdata.search.content import Content
+
+Ids = NDArray[np.uint64]
+
+CHECKPOINT_RATIO = 4
+"""A checkpoint is written once the bytes since the last one are this many times its own size."""
+_SEGMENT_ROWS_BYTES = 128 << 20
+_REPLACED_TAGS = {
+    Tag.SEGMENT_DIR, Tag.OVERLAY_CHAIN, Tag.PROFILE_CONFIG, Tag.DELETION_BITMAP, Tag.DIMENSION_CATALOG,
+    Tag.MANIFEST_SIGNATURE, Tag.KEY_DIRECTORY, Tag.ACCESS_SKETCH_REF,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class WriterState:
+    """What the writer must know to commit: counted once when the store is opened, then kept up."""
+
+    live: int
+    next_id: int
+    deleted: Ids
+
+
+class StoreAppender:
+    """Commits changes to the file of one store."""
+
+    def __init__(self, path: str, content: Content, state: WriterState, *, durable: bool) -> None:
+        self._path = path
+        self._durable = durable
+        self.state = state
+        self._profile = content.profile
+        self._fd = _open_for_writing(path)
+        self.snapshot = content.snapshot
+        self._drop_torn_tail()
+        self._appender = SegmentAppender(self._fd, path, content.snapshot, durable=durable)
+
+    def _drop_torn_tail(self) -> None:
+        """Cut off what a crash left: half a manifest may not lie between whole ones."""
+        if os.fstat(self._fd).st_size > self.snapshot.end:
+            with map_os_errors(self._path):
+                os.ftruncate(self._fd, self.snapshot.end)
+
+    def close(self) -> None:
+        """Close the file."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def commit(self, new: Sequence[NewSegment], state: WriterState) -> Snapshot:
+        """Write segments and commit them; on any failure the store is as it was before."""
+        try:
+            entries = [self._appender.append(each) for each in new]
+            if self._is_checkpoint_due(entries):
+                self.snapshot = self._checkpoint(entries, state)
+            else:
+                catalog = dimension_record(self._root(state), state.live)
+                self.snapshot = self._appender.commit_delta(entries, self.snapshot.epoch + 1, [catalog])
+        except BaseException:
+            self._appender.rollback()
+            raise
+        self.state = state
+        return self.snapshot
+
+    def _is_checkpoint_due(self, entries: list[DirectoryEntry]) -> bool:
+        listed = len(self.snapshot.segments) + len(entries)
+        size = layout.ROOT_BYTES + layout.DIRECTORY_ENTRY.size * listed + len(self.state.deleted) // 4
+        return self._appender.position - self.snapshot.checkpoint_end >= CHECKPOINT_RATIO * size
+
+    def _checkpoint(self, entries: list[DirectoryEntry], state: WriterState) -> Snapshot:
+        """List everything that counts; deletions move from journals into the bitmap."""
+        small, large = state.deleted, state.deleted[:0]
+        if len(small) and int(small[-1]) > layout.MAX_BITMAP_ID:
+            cut = int(np.searchsorted(small, np.uint64(layout.MAX_BITMAP_ID), side="right"))
+            small, large = small[:cut], small[cut:]
+        listed = _counting([*self.snapshot.segments, *entries])
+        if len(large):
+            listed.append(self._appender.append(delete_segment(large, self.snapshot.epoch + 1)))
+        root = self._root(state)
+        records = self._records(root, state, small, listed)
+        return self._appender.commit_checkpoint(listed, root, records)
+
+    def _records(
+        self, root: Root, state: WriterState, deleted: Ids, listed: list[DirectoryEntry]
+    ) -> list[Tlv]:
+        profile = replace(self._profile, next_id=state.next_id)
+        out: list[Tlv] = [(int(Tag.PROFILE_CONFIG), profile.to_json()), dimension_record(root, state.live)]
+        if len(deleted):
+            out.append((int(Tag.DELETION_BITMAP), encode_deletions(deleted)))
+        sketches = [entry for entry in listed if entry.seg_type == SegmentType.SKETCH]
+        if sketches:
+            place = layout.SKETCH_REF.pack(sketches[-1].segment_id, sketches[-1].file_offset)
+            out.append((int(Tag.ACCESS_SKETCH_REF), place))
+        return [*out, *(each for each in self.snapshot.records if each[0] not in _REPLACED_TAGS)]
+
+    def _root(self, state: WriterState) -> Root:
+        old = self.snapshot.root or Root()
+        return replace(
+            old, total_vector_count=state.live, epoch=self.snapshot.epoch + 1, modified_ns=time.time_ns(),
+            flags=old.flags & ~layout.ROOT_SIGNED, signature=None,
+        )  # fmt: skip
+
+
+def _counting(entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
+    """Without journals of deletions alone (the bitmap stands for them) and older access counters."""
+    sketches = [entry.segment_id for entry in entries if entry.seg_type == SegmentType.SKETCH]
+    return [
+        entry
+        for entry in entries
+        if not (entry.seg_type == SegmentType.JOURNAL and entry.tier == layout.TIER_HOT)
+        and (entry.seg_type != SegmentType.SKETCH or entry.segment_id == sketches[-1])
+    ]
+
+
+def _open_for_writing(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError:
+        raise PermissionError_(
+            "this store may not be written", path=path, hint="Open it with mode='r', or copy it."
+        ) from None
+    except OSError as error:
+        raise StoreError(f"cannot open for writing ({error.strerror})", path=path) from None
+
+
+def create_file(path: str, dim: int, profile: Profile, *, durable: bool, overwrite: bool) -> None:
+    """A new, empty store: one checkpoint."""
+    now_ns = time.time_ns()
+    root = Root(
+        dim, layout.DTYPE_IDS[profile.dtype], 0, 1, now_ns, now_ns, flags=root_flags(profile.metric),
+        identity=FileIdentity(secrets.token_bytes(16), bytes(16), bytes(32), 0),
+    )  # fmt: skip
+    records = [(int(Tag.PROFILE_CONFIG), profile.to_json()), dimension_record(root, 0)]
+    with commit_file(path, durable=durable, replace=overwrite) as out:
+        SegmentAppender(out.fd, path, None, durable=False).commit_checkpoint([], root, records)
+
+
+def row_segments(ids: Ids, matrix: NDArray[np.float32], dtype: str) -> list[NewSegment]:
+    """Rows as VEC segments of columnar blocks, in ascending order of id."""
+    if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():
+        order = np.argsort(ids)
+        ids, matrix = ids[order], matrix[order]
+    options = SegmentOptions(timestamp_ns=time.time_ns())
+    step = max(1, _SEGMENT_ROWS_BYTES // (matrix.shape[1] * 4))
+    out = []
+    for start in range(0, len(ids), step):
+        end = min(start + step, len(ids))
+        blocks = [
+            Block(pack_rows(matrix[a:b], dtype), ids[a:b], matrix.shape[1], dtype)
+            for a, b in ((a, min(a + MAX_BLOCK_ROWS, end)) for a in range(start, end, MAX_BLOCK_ROWS))
+        ]
+        out.append(NewSegment(SegmentType.VEC, encode_vec(blocks), options, len(blocks)))
+    return out
+
+
+def delete_segment(ids: Ids, epoch: int) -> NewSegment:
+    """A JOURNAL segment of deletions; its tier marks that nothing else is in it."""
+    entries: list[DeleteRange] = deletions(ids)
+    payload = encode_journal(entries, epoch)
+    return NewSegment(SegmentType.JOURNAL, payload, tier=layout.TIER_HOT)

@@ -1,0 +1,49 @@
+"""A reader that counts what is read through it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from warpdata.bytekit.ranges import Range, RangeReader, coalesce
+
+
+class CountingReader:
+    """Any reader, with the number of reads and bytes it served; near ranges are read together."""
+
+    def __init__(self, inner: RangeReader) -> None:
+        self.inner = inner
+        self.reads = 0
+        self.bytes_read = 0
+
+    @property
+    def name(self) -> str:
+        """The name of the bytes."""
+        return self.inner.name
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are."""
+        return self.inner.size
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end)."""
+        self.reads += 1
+        self.bytes_read += end - start
+        return self.inner.read(start, end)
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range; neighbours share a read, nothing between them is fetched."""
+        spans = coalesce(ranges, max_gap_bytes=0)
+        found = self.inner.read_many([(span.start, span.end) for span in spans])
+        out: dict[int, memoryview] = {}
+        for span, data in zip(spans, found, strict=True):
+            self.reads += 1
+            self.bytes_read += span.end - span.start
+            for member in span.members:
+                start, end = ranges[member]
+                out[member] = data[start - span.start : end - span.start]
+        return [out[index] for index in range(len(ranges))]
+
+    def close(self) -> None:
+        """Close the reader inside."""
+        self.inner.close()

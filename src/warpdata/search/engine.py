@@ -1,0 +1,200 @@
+"""Search over rows in memory: graph, partitions or exact; a filter decides by its selectivity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.search.ann import Graph
+from warpdata.search.metric import merge_nearest, nearest, prepared
+from warpdata.search.rows import RowData
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+PREFILTER_SHARE = 0.01
+"""Below this share of allowed rows they are compared one by one: exact and faster than a walk."""
+TRAVERSAL_SHARE = 0.2
+"""Below this share the walk looks at proportionally more nodes."""
+_MAX_EF = 4096
+_MAX_LENGTH = 1e30
+"""Squares beyond this, and NaN, take the way that checks every number."""
+DEFAULT_PROBE_SHARE = 0.05
+"""The share of all rows that a probe of normal effort compares with, where none was measured."""
+_NORMAL_EF = 64
+_ROWS_PER_EF = 4
+_HITS_BUFFER = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Partitions of the indexed rows: prepared centroids, and the rows [start, end) of each cell."""
+
+    centroids: Floats
+    centroid_of_cell: Ints
+    starts: Ints
+    ends: Ints
+    probe_share: float = DEFAULT_PROBE_SHARE
+
+    def order(self, query: Floats, metric: str) -> Ints:
+        """The cells from the nearest centroid to the farthest."""
+        rows, _ = nearest(query[None], self.centroids, len(self.centroids), "ip" if metric == "ip" else "l2")
+        rank = np.empty(len(self.centroids), np.int64)
+        rank[rows[0]] = np.arange(len(self.centroids))
+        return np.argsort(rank[self.centroid_of_cell], kind="stable")
+
+    def enough(self, order: Ints, ef: int) -> int:
+        """How many of the cells in this order a search of effort `ef` looks into: a share of all rows."""
+        total = int(self.ends[-1]) if len(self.ends) else 0
+        wanted = max(_ROWS_PER_EF * ef, self.probe_share * total * ef / _NORMAL_EF)
+        gathered = np.cumsum((self.ends - self.starts)[order])
+        return min(len(order), int(np.searchsorted(gathered, wanted, side="left")) + 1)
+
+
+class Engine:
+    """Answers queries from rows in memory."""
+
+    def __init__(self, rows: RowData, metric: str, graph: Graph | None, cells: Cells | None) -> None:
+        self.rows = rows
+        self.metric = metric
+        self.graph = graph
+        self.cells = cells
+        self._base = rows.base_vectors if metric != "cosine" else prepared(rows.base_vectors, metric)
+        if graph is not None:
+            self._base = graph.vectors
+            if metric != "cosine":
+                rows.base_vectors = self._base
+        self._tail = np.zeros((0, self._base.shape[1]), np.float32)
+        self._version = -1
+        self._base_bits: NDArray[np.uint8] | None = None
+        self._live_share = 1.0
+        self.is_plain = False
+        """Whether every row is alive and indexed: then the graph alone answers."""
+        self.hits: list[Ints] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Follow changes of the rows."""
+        if self._version == self.rows.version:
+            return
+        self._version = self.rows.version
+        self._tail = prepared(self.rows.tail_vectors, self.metric)
+        live = self.rows.live[: self.rows.indexed]
+        self._base_bits = None if live.all() else np.packbits(live, bitorder="little")
+        self._live_share = float(live.mean()) if len(live) else 0.0
+        self.is_plain = self.graph is not None and self._base_bits is None and not len(self._tail)
+
+    def search(
+        self, queries: Floats, k: int, ef: int, allowed: Mask | None = None, exact: bool = False
+    ) -> tuple[Ints, Floats]:
+        """The nearest rows of prepared queries and their distances; `allowed` is a mask of rows."""
+        self.refresh()
+        live = self.rows.live if allowed is None else self.rows.live & allowed
+        split = self.rows.indexed
+        parts = [self._search_base(queries, k, ef, live[:split], allowed is not None, exact)]
+        if len(self._tail):
+            rows, distances = nearest(queries, self._tail, k, self.metric, live[split:])
+            parts.append((np.where(rows < 0, -1, rows + split), distances))
+        found, distances = merge_nearest(parts, k)
+        return found, distances
+
+    def quick(self, query: Floats, k: int, ef: int) -> tuple[Ints, Floats] | None:
+        """One query (f32, one dimension) by the shortest way, or None if the long one is needed."""
+        graph, table = self.graph, self.rows
+        if graph is None or not self.is_plain or self._version != table.version or k > graph.count:
+            return None
+        length = float(query.dot(query))
+        if not 0 < length < _MAX_LENGTH:
+            return None
+        if self.metric == "cosine":
+            query = query / np.float32(length**0.5)
+        rows, scores = graph.search_one(query, k, ef)
+        if rows[-1] < 0:
+            return None
+        self.hits.append(rows)
+        if self.metric != "l2":
+            scores = 1 - scores if self.metric == "cosine" else -scores
+        return table.base_ids.take(rows), scores
+
+    def plain_search(self, queries: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
+        """The shortest way: the graph alone, no filter, nothing deleted."""
+        graph = self.graph
+        assert graph is not None
+        rows, scores = graph.search(queries, k, ef)
+        self.hits.append(rows)
+        if self.metric == "l2":
+            return rows, scores
+        return rows, (1 - scores if self.metric == "cosine" else -scores)
+
+    @property
+    def has_many_hits(self) -> bool:
+        """Whether enough rows were found since the last drain to be worth counting."""
+        return len(self.hits) >= _HITS_BUFFER
+
+    def drain_hits(self) -> Ints:
+        """The indexed rows found since the last call."""
+        hits, self.hits = self.hits, []
+        rows = np.concatenate([np.zeros(0, np.int64), *(each.ravel() for each in hits)])
+        return rows[(rows >= 0) & (rows < self.rows.indexed)]
+
+    def _search_base(
+        self, queries: Floats, k: int, ef: int, live: Mask, filtered: bool, exact: bool
+    ) -> tuple[Ints, Floats]:
+        everything = not filtered and self._base_bits is None
+        if exact or (self.graph is None and self.cells is None):
+            return nearest(queries, self._base, k, self.metric, None if everything else live)
+        share = float(live.mean()) if filtered and len(live) else self._live_share
+        if share * len(live) <= max(PREFILTER_SHARE * len(live), 2 * k):
+            return nearest(queries, self._base, k, self.metric, live)
+        if self.graph is None:
+            return self._search_cells(queries, k, ef, None if everything else live)
+        if everything:
+            return self.plain_search(queries, k, ef)
+        bits = np.packbits(live, bitorder="little") if filtered else self._base_bits
+        return self._search_allowed(queries, k, _widened_effort(ef, share), live, bits)
+
+    def _search_allowed(
+        self, queries: Floats, k: int, ef: int, live: Mask, bits: NDArray[np.uint8] | None
+    ) -> tuple[Ints, Floats]:
+        """The graph, with only some of its nodes as results."""
+        assert self.graph is not None
+        rows, scores = self.graph.search(queries, k, ef, bits)
+        distances = scores if self.metric == "l2" else 1 - scores if self.metric == "cosine" else -scores
+        short = np.flatnonzero((rows < 0).any(axis=1))
+        if len(short):
+            # The walk met too few allowed nodes; the exact answer is always right.
+            rows[short], distances[short] = nearest(queries[short], self._base, k, self.metric, live)
+        return rows, distances
+
+    def _search_cells(self, queries: Floats, k: int, ef: int, live: Mask | None) -> tuple[Ints, Floats]:
+        rows = np.full((len(queries), k), -1, np.int64)
+        distances = np.full((len(queries), k), np.inf, np.float32)
+        for number, query in enumerate(queries):
+            found, away = self._probe(query, k, ef, live)
+            rows[number, : len(found)], distances[number, : len(found)] = found, away
+        return rows, distances
+
+    def _probe(self, query: Floats, k: int, ef: int, live: Mask | None) -> tuple[Ints, Floats]:
+        """Exact search in the nearest cells; in more of them until k rows are found or none is left."""
+        assert self.cells is not None
+        order = self.cells.order(query, self.metric)
+        count = self.cells.enough(order, ef)
+        while True:
+            chosen = order[:count]
+            spans = [np.arange(self.cells.starts[c], self.cells.ends[c]) for c in chosen]
+            rows = np.concatenate(spans)
+            rows = rows if live is None else rows[live[rows]]
+            if len(rows) >= k or count >= len(order):
+                break
+            count *= 2
+        self.hits.append(rows[:1])
+        found, away = nearest(query[None], self._base[rows], k, self.metric)
+        return rows[found[0]], away[0]
+
+
+def _widened_effort(ef: int, share: float) -> int:
+    """More effort where fewer of the nodes may be results."""
+    return ef if share > TRAVERSAL_SHARE else min(int(ef / share), max(ef, _MAX_EF))

@@ -1,0 +1,90 @@
+"""What a store is: metric, dtype and how its rows are laid out. JSON in a record of the manifest."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.errors import CorruptLayoutError
+from warpdata.formats.rvf import layout
+from warpdata.search.metric import METRICS
+
+STORED_DTYPES = ("f32", "f16", "bf16", "i8", "u8", "i4", "binary")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlan:
+    """Which vector index a store has, or shall have."""
+
+    kind: str = "hnsw"
+    m: int = 16
+    ef_construction: int = 200
+    partitions: int = 0
+    """0 chooses the square root of the number of vectors."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("hnsw", "ivf", "flat"):
+            raise ValueError(f"unknown index kind {self.kind!r}; use hnsw, ivf or flat")
+        if not 2 <= self.m <= 256 or not 1 <= self.ef_construction <= 65_536 or self.partitions < 0:
+            raise ValueError("an index needs 2 <= m <= 256, a positive ef_construction and partitions >= 0")
+
+
+@dataclass(frozen=True, slots=True)
+class CodePlan:
+    """How vectors are quantised, and whether the full ones are kept for re-ranking."""
+
+    kind: str
+    keep_full: bool = True
+    code_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The part of the manifest that only a vector store understands."""
+
+    metric: str = "l2"
+    dtype: str = "f32"
+    next_id: int = 0
+    index: IndexPlan | None = None
+    codes: CodePlan | None = None
+    row_segments: tuple[int, ...] = ()
+    """Segments whose rows the index covers, in the order of its nodes."""
+    code_segments: tuple[int, ...] = ()
+    """Segments that hold codes of the same rows."""
+    probe_share: float = 0.0
+    """The share of the rows that a probe of partitions must look at; measured when the index is built."""
+
+    def to_json(self) -> bytes:
+        """The record's bytes."""
+        return dump_json({key: value for key, value in asdict(self).items() if value not in (None, ())})
+
+
+def parse_profile(data: bytes | None, where: str = "") -> Profile:
+    """The profile of a record; a file without one is an l2 store of f32."""
+    if not data:
+        return Profile()
+    body = parse_json_object(data, max_bytes=1 << 24)
+    try:
+        profile = _from_json(body)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptLayoutError(
+            f"the profile of the store is damaged ({error})", path=where or None
+        ) from None
+    if profile.metric not in METRICS or profile.dtype not in layout.DTYPE_IDS:
+        raise CorruptLayoutError("the profile names an unknown metric or dtype", path=where or None)
+    return profile
+
+
+def _from_json(body: dict[str, Any]) -> Profile:
+    index, codes = body.get("index"), body.get("codes")
+    return Profile(
+        str(body.get("metric", "l2")),
+        str(body.get("dtype", "f32")),
+        int(body.get("next_id", 0)),
+        None if index is None else IndexPlan(**index),
+        None if codes is None else CodePlan(**codes),
+        tuple(int(each) for each in body.get("row_segments", ())),
+        tuple(int(each) for each in body.get("code_segments", ())),
+        float(body.get("probe_share", 0.0)),
+    )

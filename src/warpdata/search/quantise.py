@@ -1,0 +1,120 @@
+"""Train quantisers, turn vectors into codes and codes back into vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.errors import CorruptLayoutError
+from warpdata.formats.rvf.payloads.quant import (
+    BinaryQuant,
+    ProductQuant,
+    Quantiser,
+    ResidualQuant,
+    ScalarQuant,
+)
+from warpdata.search import ann
+
+Floats = NDArray[np.float32]
+Codes = NDArray[np.uint8]
+
+KINDS = ("scalar", "pq", "binary", "residual_pq")
+CODE_DTYPES = {"scalar": "u8", "pq": "pq", "binary": "binary", "residual_pq": "pq"}
+_CHUNK_ROWS = 8192
+
+
+def train(
+    kind: str, vectors: Floats, *, code_bytes: int | None = None, coarse: Floats | None = None
+) -> Quantiser:
+    """A quantiser fitted to these vectors; `code_bytes` sets the length of product codes."""
+    if kind == "scalar":
+        low, high = vectors.min(axis=0), vectors.max(axis=0)
+        return ScalarQuant(low, np.where(high > low, high, low + 1).astype(np.float32))
+    if kind == "binary":
+        return BinaryQuant(np.median(vectors, axis=0).astype(np.float32))
+    dim = vectors.shape[1]
+    parts = _parts(dim, code_bytes)
+    if kind == "pq":
+        return ProductQuant(dim, ann.train_codebook(_widened(vectors, parts), parts))
+    if kind == "residual_pq":
+        centroids = ann.cluster(vectors, _coarse_count(len(vectors)), rounds=25) if coarse is None else coarse
+        residual = vectors - centroids[ann.assign(vectors, centroids)]
+        return ResidualQuant(dim, centroids, ann.train_codebook(_widened(residual, parts), parts))
+    raise ValueError(f"unknown quantisation {kind!r}; use one of {', '.join(KINDS)}")
+
+
+def _coarse_count(rows: int) -> int:
+    return int(min(4096, max(1, round(rows**0.5))))
+
+
+def _parts(dim: int, code_bytes: int | None) -> int:
+    """How many sub-vectors: as asked, else one per four dimensions."""
+    wanted = -(-dim // 4) if code_bytes is None else code_bytes
+    if not 1 <= wanted <= dim:
+        raise ValueError(f"a code of {wanted} bytes for {dim} dimensions")
+    sub_dim = -(-dim // wanted)
+    return -(-dim // sub_dim)
+
+
+def _widened(vectors: Floats, parts: int) -> Floats:
+    """Vectors with zeros up to a multiple of the number of sub-vectors."""
+    sub_dim = -(-vectors.shape[1] // parts)
+    extra = parts * sub_dim - vectors.shape[1]
+    return np.pad(vectors, ((0, 0), (0, extra))) if extra else np.ascontiguousarray(vectors)
+
+
+def encode(quant: Quantiser, vectors: Floats) -> Codes:
+    """The code of each vector."""
+    if isinstance(quant, ScalarQuant):
+        share = np.clip((vectors - quant.low) / (quant.high - quant.low), 0, 1)
+        codes: Codes = np.rint(share * 255).astype(np.uint8)
+        return codes
+    if isinstance(quant, BinaryQuant):
+        return np.packbits(vectors >= quant.threshold, axis=1, bitorder="little")
+    if isinstance(quant, ProductQuant):
+        return _encode_parts(quant.codebook, vectors)
+    nearest = ann.assign(vectors, quant.coarse)
+    head = nearest.astype("<u2").view(np.uint8).reshape(-1, 2)
+    return np.concatenate([head, _encode_parts(quant.codebook, vectors - quant.coarse[nearest])], axis=1)
+
+
+def _encode_parts(codebook: Floats, vectors: Floats) -> Codes:
+    parts, _, sub_dim = codebook.shape
+    wide = _widened(vectors, parts)
+    codes = np.empty((len(vectors), parts), np.uint8)
+    norms = np.einsum("mkd,mkd->mk", codebook, codebook)
+    for start in range(0, len(wide), _CHUNK_ROWS):
+        piece = wide[start : start + _CHUNK_ROWS]
+        for part in range(parts):
+            sub = piece[:, part * sub_dim : (part + 1) * sub_dim]
+            scores = norms[part] - 2 * (sub @ codebook[part].T)
+            codes[start : start + len(piece), part] = scores.argmin(axis=1)
+    return codes
+
+
+def decode(quant: Quantiser, codes: NDArray[Any]) -> Floats:
+    """The vectors that codes stand for."""
+    if isinstance(quant, ScalarQuant):
+        return (quant.low + codes.astype(np.float32) * ((quant.high - quant.low) / 255)).astype(np.float32)
+    if isinstance(quant, BinaryQuant):
+        bits = np.unpackbits(np.ascontiguousarray(codes), axis=1, bitorder="little", count=quant.dim)
+        return np.where(bits, quant.threshold + 1, quant.threshold - 1).astype(np.float32)
+    if isinstance(quant, ProductQuant):
+        return _decode_parts(quant.codebook, codes)[:, : quant.dim]
+    chosen = np.ascontiguousarray(codes[:, :2]).view("<u2")[:, 0]
+    if chosen.size and chosen.max() >= len(quant.coarse):
+        raise CorruptLayoutError("a code names a coarse centroid that does not exist")
+    found: Floats = quant.coarse[chosen] + _decode_parts(quant.codebook, codes[:, 2:])[:, : quant.dim]
+    return found
+
+
+def _decode_parts(codebook: Floats, codes: NDArray[Any]) -> Floats:
+    parts, k, sub_dim = codebook.shape
+    if codes.size and codes.max() >= k:
+        raise CorruptLayoutError("a code names a centroid that does not exist")
+    out = np.empty((len(codes), parts, sub_dim), np.float32)
+    for part in range(parts):
+        out[:, part] = codebook[part][codes[:, part]]
+    return out.reshape(len(codes), parts * sub_dim)

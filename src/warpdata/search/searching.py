@@ -1,0 +1,368 @@
+"""The reading side of an open store: cold probes first, everything in memory later, filters, counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from warpdata.errors import CorruptLayoutError
+from warpdata.formats.rvf.layout import SegmentType
+from warpdata.formats.rvf.payloads import layout as records
+from warpdata.formats.rvf.payloads import vec
+from warpdata.formats.rvf.payloads.graph import GraphPayload
+from warpdata.formats.rvf.payloads.journal import DeleteRange
+from warpdata.formats.rvf.payloads.meta import DELETED, MetaPayload
+from warpdata.formats.rvf.payloads.sketch import AccessSketch
+from warpdata.search import intake
+from warpdata.search.ann import Graph, GraphShape
+from warpdata.search.appending import WriterState
+from warpdata.search.content import Content
+from warpdata.search.engine import Engine
+from warpdata.search.filters import Filter, parse_filter
+from warpdata.search.metadata import FilterColumns, MetadataTable
+from warpdata.search.metric import prepared
+from warpdata.search.probing import Prober, cells_of
+from warpdata.search.rows import RowData
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+COLD_QUERIES = 8
+"""This many queries are answered from partitions; then everything is loaded once."""
+_MAX_RANGE = 1 << 22
+
+
+class Searcher:
+    """Answers queries about one content; follows the writer of the same process."""
+
+    def __init__(self, content: Content) -> None:
+        self._content = content
+        self._rows: RowData | None = None
+        self._engine: Engine | None = None
+        self._prober: Prober | None = None
+        self._metadata: MetadataTable | None = None
+        self._columns: tuple[int, FilterColumns] | None = None
+        self._sketch: AccessSketch | None = None
+        self._cold_served = 0
+        self._counted_before = 0
+
+    # -- state ---------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> RowData:
+        """Every row, loaded once."""
+        if self._rows is None:
+            self._rows = self._content.load_rows()
+        return self._rows
+
+    @property
+    def metadata(self) -> MetadataTable:
+        """Every record of metadata, loaded once."""
+        if self._metadata is None:
+            self._metadata = self._content.load_metadata()
+        return self._metadata
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether any vector may have metadata."""
+        kinds = {entry.seg_type for entry in self._content.snapshot.segments}
+        return bool(kinds & {SegmentType.META, SegmentType.JOURNAL})
+
+    @property
+    def live_count(self) -> int:
+        """How many vectors are not deleted."""
+        if self._content.has_profile:
+            return self._content.snapshot.live_count
+        return int(self.rows.live.sum())
+
+    def writer_state(self) -> WriterState:
+        """What a writer must know, from the manifest and the few segments after the checkpoint."""
+        content, snapshot = self._content, self._content.snapshot
+        state = WriterState(snapshot.live_count, content.profile.next_id, content.bitmap_ids)
+        for number, entry in enumerate(snapshot.segments):
+            late = number >= snapshot.checkpointed
+            if entry.seg_type == SegmentType.VEC and late:
+                ids = np.concatenate([block.ids for block in content.decode_blocks(entry)])
+                state.deleted = state.deleted[~np.isin(state.deleted, ids)]
+                state.next_id = max(state.next_id, int(ids.max(initial=0)) + 1)
+            elif entry.seg_type == SegmentType.JOURNAL:
+                state.deleted = np.union1d(state.deleted, self._deleted_by(entry))
+        return state
+
+    def _deleted_by(self, entry: Any) -> NDArray[np.uint64]:
+        ranges = [e for e in self._content.journal(entry).entries if isinstance(e, DeleteRange)]
+        if sum(r.end - r.start for r in ranges) > _MAX_RANGE:
+            ids = self.rows.table.ids
+            return np.concatenate([ids[(ids >= r.start) & (ids < r.end)] for r in ranges])
+        pieces = [np.arange(r.start, r.end, dtype=np.uint64) for r in ranges]
+        return np.concatenate([np.zeros(0, np.uint64), *pieces])
+
+    def follow(self, content: Content) -> None:
+        """The store was changed by its own writer; what is loaded stays."""
+        self._content = content
+        self._prober = None
+
+    def added(self, ids: NDArray[np.uint64], vectors: Floats) -> None:
+        """Rows were appended."""
+        if self._rows is not None:
+            order = np.argsort(ids, kind="stable")
+            self._rows.add(ids[order], vectors[order])
+
+    def deleted(self, ids: NDArray[np.uint64]) -> None:
+        """Rows were deleted."""
+        if self._rows is not None:
+            self._rows.delete(ids)
+
+    def rounded(self, matrix: Floats) -> Floats:
+        """Vectors as they will be read back."""
+        dtype = self._content.profile.dtype
+        return vec.unpack_rows(vec.pack_rows(matrix, dtype), dtype, matrix.shape[1])
+
+    def forget_metadata(self) -> None:
+        """Metadata changed on disk; read it again when it is asked for."""
+        self._metadata = None
+        self._columns = None
+
+    def metadata_change(
+        self, ids: list[int], rows: list[Mapping[str, Any]] | None, replaced: list[int]
+    ) -> MetaPayload | None:
+        """The META payload for new rows; replaced vectors lose what they had."""
+        table = self.metadata
+        schema, checked = table.checked(rows or [])
+        gone = [key for key in replaced if key in table.records]
+        if rows is None and not gone:
+            return None
+        payload = table.change(ids if rows is not None else [], checked, schema)
+        if rows is None:
+            payload.records.update(dict.fromkeys(gone, None))
+        else:
+            self._cover_old_fields(payload, gone)
+        if table.delta_count + 1 >= records.META_MAX_DELTAS or not table.generation:
+            table.apply(payload)
+            payload = table.snapshot()
+        table.apply(payload)
+        self._columns = None
+        return payload
+
+    def _cover_old_fields(self, payload: MetaPayload, replaced: list[int]) -> None:
+        from_old = self.metadata.records
+        for key in replaced:
+            fields = payload.records[key]
+            assert fields is not None
+            for name in from_old[key]:
+                fields.setdefault(name, DELETED)
+
+    def quick(self, query: Any, k: int, ef: int) -> tuple[Ints, Floats] | None:
+        """The shortest way for one query of a warm store, without a lock; None if it does not apply."""
+        engine = self._engine
+        if engine is None or type(query) is not np.ndarray or query.dtype != np.float32:
+            return None
+        if query.shape != (self._content.dim,) or k < 1 or ef < k:
+            return None
+        found = engine.quick(query, k, ef)
+        if engine.has_many_hits:
+            self._count(engine.drain_hits())
+        return found
+
+    def close(self) -> None:
+        """Forget what is loaded."""
+        self._engine = None
+        self._prober = None
+
+    # -- search --------------------------------------------------------------------------------------
+
+    def search(self, queries: ArrayLike, k: int, ef: int, filter_: Any, exact: bool) -> tuple[Ints, Floats]:
+        """Ids and distances of the nearest vectors."""
+        engine = self._engine
+        matrix, single = self._queries(queries)
+        _check_effort(k, ef)
+        if engine is not None and filter_ is None and not exact:
+            engine.refresh()
+            if engine.is_plain and k <= len(engine.rows.base_ids):
+                rows, distances = engine.plain_search(matrix, k, ef)
+                return self._answer(engine, rows, distances, single)
+        return self._general(matrix, single, k, ef, filter_, exact)
+
+    def _general(
+        self, matrix: Floats, single: bool, k: int, ef: int, filter_: Any, exact: bool
+    ) -> tuple[Ints, Floats]:
+        if filter_ is None and not exact and self._is_cold_query(len(matrix)):
+            ids, distances = self._cold(matrix, min(k, self.live_count), ef)
+            return (ids[0], distances[0]) if single else (ids, distances)
+        engine = self.warm()
+        allowed = None if filter_ is None else self._mask(filter_)
+        possible = (
+            int((engine.rows.live & allowed).sum()) if allowed is not None else int(engine.rows.live.sum())
+        )
+        count = min(k, possible)
+        if count == 0:
+            return _nothing(len(matrix), single)
+        rows, distances = engine.search(matrix, count, max(ef, count), allowed, exact)
+        return self._answer(engine, rows, distances, single)
+
+    def _answer(self, engine: Engine, rows: Ints, distances: Floats, single: bool) -> tuple[Ints, Floats]:
+        table = engine.rows
+        ids = table.base_ids[rows] if len(table) == table.indexed else table.ids[rows]
+        if rows[0, -1] < 0 or (len(rows) > 1 and (rows[:, -1] < 0).any()):
+            missing = rows < 0
+            ids[missing], distances[missing] = -1, np.inf
+        if engine.has_many_hits:
+            self._count(engine.drain_hits())
+        return (ids[0], distances[0]) if single else (ids, distances)
+
+    def _queries(self, queries: ArrayLike) -> tuple[Floats, bool]:
+        array = np.asarray(queries)
+        matrix = intake.checked_matrix(array, self._content.dim, "queries")
+        return prepared(matrix, self._content.profile.metric), array.ndim == 1
+
+    def _is_cold_query(self, count: int) -> bool:
+        if self._engine is not None or self._rows is not None:
+            return False
+        if self._cold_served + count > COLD_QUERIES:
+            return False
+        return Prober.serves(self._content) and self.live_count > 0
+
+    def _cold(self, matrix: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
+        if self._prober is None:
+            self._prober = Prober(self._content)
+        self._cold_served += len(matrix)
+        found = self._prober.search(matrix, k, ef)
+        if len(self._prober.probed):
+            self.sketch.add(np.concatenate(self._prober.probed))
+            self._prober.probed.clear()
+        return found
+
+    def warm(self) -> Engine:
+        """Everything in memory, loaded once."""
+        if self._engine is None:
+            self._engine = self._load_engine()
+            self._prober = None
+        return self._engine
+
+    def _load_engine(self) -> Engine:
+        content, metric = self._content, self._content.profile.metric
+        payload = content.graph()
+        if payload is not None and payload.trailer is not None:
+            self._rows = self._in_graph_order(payload)
+        rows = self.rows
+        kind = None if payload is None else records.INDEX_NAMES[payload.header.index_type]
+        graph = None
+        if payload is not None and kind == "hnsw" and self._fits(payload, rows):
+            graph = Graph.restore(
+                prepared(rows.base_vectors, metric), metric, payload.adjacency, self._shape(payload)
+            )
+        cells = cells_of(content) if graph is None and 0 in content.layers and rows.indexed else None
+        if cells is not None and int(cells.ends[-1]) != rows.indexed:
+            raise CorruptLayoutError("the partitions do not fit their vectors", path=content.reader.name)
+        return Engine(rows, metric, graph, cells)
+
+    def _fits(self, payload: GraphPayload, rows: RowData) -> bool:
+        """Whether the graph is that of the rows; one of a shipped program may be stale, ours may not."""
+        fits = rows.indexed == payload.header.node_count
+        if not fits and payload.trailer is None and not self._content.is_runtime:
+            raise CorruptLayoutError("the graph does not fit its vectors", path=self._content.reader.name)
+        return fits
+
+    def _shape(self, payload: GraphPayload) -> GraphShape:
+        header = payload.header
+        if payload.trailer is not None:
+            trailer = payload.trailer
+            return GraphShape(
+                trailer.m0 // 2, header.ef_construction, trailer.entry_ordinal, trailer.max_layer
+            )
+        layer = self._content.layer_a
+        if layer is None or not layer.entry_points:
+            raise CorruptLayoutError("the graph has no entry point", path=self._content.reader.name)
+        entry = layer.entry_points[0]
+        return GraphShape(header.m, header.ef_construction, entry.node_id, entry.layer)
+
+    def _in_graph_order(self, payload: GraphPayload) -> RowData:
+        """Rows of a shipped program in the order of its graph; as they are if the graph is stale."""
+        rows = self.rows
+        assert payload.trailer is not None
+        found = rows.table.find(payload.trailer.ids)
+        if (found < 0).any() or len(found) != len(rows):
+            return rows
+        return RowData(payload.trailer.ids, rows.take(found), len(found), ())
+
+    def _mask(self, filter_: Any) -> Mask:
+        """Which rows a filter lets through."""
+        rows = self.rows
+        if isinstance(filter_, np.ndarray) or (
+            isinstance(filter_, Sequence) and not isinstance(filter_, str | bytes)
+        ):
+            found = rows.table.find(np.unique(intake.checked_ids(filter_)))
+            mask = np.zeros(len(rows), bool)
+            mask[found[found >= 0]] = True
+            return mask
+        expression: Filter = parse_filter(filter_)
+        if self._columns is None or self._columns[0] != rows.version:
+            self._columns = (rows.version, FilterColumns(self.metadata, rows.ids))
+        return self._columns[1].mask(expression)
+
+    # -- counters ------------------------------------------------------------------------------------
+
+    @property
+    def sketch(self) -> AccessSketch:
+        """How often each partition was asked for."""
+        if self._sketch is None:
+            self._sketch = self._content.sketch()
+            self._counted_before = self._sketch.total_accesses
+        return self._sketch
+
+    def _count(self, rows: Ints) -> None:
+        if 0 in self._content.layers:
+            starts = cells_of(self._content).starts
+            self.sketch.add(np.searchsorted(starts, rows, side="right") - 1)
+
+    def new_accesses(self) -> int:
+        """Accesses counted since the counters were read from the file."""
+        self._count_rest()
+        return 0 if self._sketch is None else self._sketch.total_accesses - self._counted_before
+
+    def _count_rest(self) -> None:
+        if self._engine is not None and self._engine.hits:
+            self._count(self._engine.drain_hits())
+
+    def hot_ids(self, limit: int) -> NDArray[np.uint64]:
+        """Ids of the partitions asked for most, as many as may be hot."""
+        none = np.zeros(0, np.uint64)
+        self._count_rest()
+        if 0 not in self._content.layers or not self.sketch.total_accesses:
+            return none
+        cells = cells_of(self._content)
+        heat = self.sketch.estimate(np.arange(len(cells.starts)))
+        hot = [cell for cell in np.argsort(-heat).tolist() if heat[cell] > records.SKETCH_HOT]
+        spans = [np.arange(cells.starts[cell], cells.ends[cell]) for cell in hot]
+        rows = np.concatenate([np.zeros(0, np.int64), *spans])[:limit]
+        alive: Ints = rows[self.rows.live[rows]]
+        found: NDArray[np.uint64] = self.rows.base_ids[alive].astype(np.uint64)
+        return found
+
+    def stats(self) -> dict[str, Any]:
+        """How queries are answered now."""
+        plan = self._content.profile.index
+        codes = self._content.profile.codes
+        stage = "memory" if self._engine is not None else "partitions" if self._prober else "closed"
+        return {
+            "index": None if plan is None else plan.kind,
+            "codes": None if codes is None else codes.kind,
+            "layers": [name for number, name in enumerate("ABC") if number in self._content.layers],
+            "stage": stage,
+            "cold_queries": self._cold_served,
+            "unindexed_segments": len(self._content.tail_entries),
+        }
+
+
+def _check_effort(k: int, ef: int) -> None:
+    if k < 1 or ef < 1:
+        raise ValueError(f"k and ef are at least 1, not {k} and {ef}")
+
+
+def _nothing(count: int, single: bool) -> tuple[Ints, Floats]:
+    ids, distances = np.zeros((count, 0), np.int64), np.zeros((count, 0), np.float32)
+    return (ids[0], distances[0]) if single else (ids, distances)

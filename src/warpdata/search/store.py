@@ -1,0 +1,491 @@
+"""VectorStore: vectors, ids and metadata in one file; add, delete, search, index, compact."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.errors import OutOfSpaceError, PermissionError_, UnsupportedVersionError, WriterClosedError
+from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.layout import SegmentType
+from warpdata.formats.rvf.payloads import meta
+from warpdata.formats.rvf.payloads.journal import JournalEntry, UpdateField, encode_journal
+from warpdata.formats.rvf.payloads.meta import encode_meta
+from warpdata.formats.rvf.payloads.sketch import encode_sketch
+from warpdata.formats.rvf.reader import open_snapshot
+from warpdata.formats.rvf.snapshot import Snapshot
+from warpdata.formats.rvf.verify import Damage, verify_file
+from warpdata.formats.rvf.writer import NewSegment
+from warpdata.search import intake
+from warpdata.search.appending import StoreAppender, WriterState, create_file, delete_segment, row_segments
+from warpdata.search.content import Content
+from warpdata.search.counting import CountingReader
+from warpdata.search.export import write_runtime
+from warpdata.search.filters import Filter
+from warpdata.search.metadata import MetadataTable
+from warpdata.search.metric import check_metric
+from warpdata.search.profile import STORED_DTYPES, IndexPlan, Profile
+from warpdata.search.rewrite import LiveRows, RewritePlan, code_plan, rewrite
+from warpdata.search.rows import RowData
+from warpdata.search.searching import Searcher
+from warpdata.search.writer_lock import WriterLock
+
+if TYPE_CHECKING:
+    from warpdata.formats.rvf.payloads.witness import PublicKey
+    from warpdata.formats.rvf.signing import SigningKey
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+FilterLike = str | Mapping[str, Any] | Filter | Sequence[int] | NDArray[np.integer]
+
+_MAX_HOT_SHARE = 0.05
+_WORTH_KEEPING = 256
+
+
+class VectorStore:
+    """Vectors in one file, found by similarity. One writer (`mode="a"`), any number of readers (`mode="r"`).
+
+    Adding an id that exists replaces its vector and its metadata. Every call that changes the store is
+    durable when it returns.
+    """
+
+    def __init__(
+        self, path: str | None, reader: RangeReader, mode: str, snapshot: Snapshot | None = None, *,
+        durable: bool = True,
+    ) -> None:  # fmt: skip
+        """Use `create` or `open`."""
+        self._path = path
+        self._mode = mode
+        self._durable = durable
+        self._mutex = threading.RLock()
+        self._lock: WriterLock | None = None
+        self._appender: StoreAppender | None = None
+        self._closed = True
+        self._attach(reader, snapshot)
+        self._closed = False
+
+    @classmethod
+    def create(
+        cls, path: str | os.PathLike[str], *, dim: int, metric: str = "l2", dtype: str = "f32",
+        overwrite: bool = False, durable: bool = True,
+    ) -> VectorStore:  # fmt: skip
+        """A new, empty store, open for writing; a file that exists is a ConflictError unless overwritten."""
+        if dtype not in STORED_DTYPES:
+            raise ValueError(f"unknown dtype {dtype!r}; use one of {', '.join(STORED_DTYPES)}")
+        profile = Profile(metric=check_metric(metric), dtype=dtype)
+        target = os.fspath(path)
+        lock = WriterLock(target)
+        try:
+            create_file(target, intake.check_dim(dim), profile, durable=durable, overwrite=overwrite)
+        finally:
+            lock.release()
+        return cls.open(target, mode="a", durable=durable)
+
+    @classmethod
+    def open(
+        cls, source: str | os.PathLike[str] | RangeReader, mode: str = "r", *, durable: bool = True
+    ) -> VectorStore:
+        """Open a store: a path, or for reading any RangeReader. Only the last kilobytes are read."""
+        if mode not in ("r", "a"):
+            raise ValueError(f"mode is 'r' to read or 'a' to write, not {mode!r}")
+        if not isinstance(source, str | os.PathLike):
+            if mode == "a":
+                raise ValueError("only a local path can be opened with mode='a'")
+            return cls(None, source, mode)
+        path = os.fspath(source)
+        if mode == "r":
+            return cls(path, FileRangeReader(path), mode)
+        FileRangeReader(path).close()
+        lock = WriterLock(path)
+        try:
+            store = cls(path, FileRangeReader(path), mode, durable=durable)
+            store._take_lock(lock)
+        except BaseException:
+            lock.release()
+            raise
+        return store
+
+    def _attach(self, reader: RangeReader, snapshot: Snapshot | None = None) -> None:
+        self._reader = CountingReader(reader)
+        found = open_snapshot(self._reader) if snapshot is None else snapshot
+        self._use(found)
+
+    def _use(self, snapshot: Snapshot) -> None:
+        self._content = Content(self._reader, snapshot, self._open_parent)
+        self._searcher = Searcher(self._content)
+
+    def _open_parent(self, name: str) -> RangeReader:
+        folder = os.path.dirname(self._path or self._reader.name)
+        return FileRangeReader(os.path.join(folder, os.path.basename(name)))
+
+    def _take_lock(self, lock: WriterLock) -> None:
+        if self._content.is_runtime or not self._content.has_profile:
+            raise UnsupportedVersionError(
+                "a file of another program is read, not written", path=self._path,
+                hint="Copy it first: warp vectors export IN OUT --dialect wire.",
+            )  # fmt: skip
+        assert self._path is not None
+        self._appender = StoreAppender(
+            self._path, self._content, self._searcher.writer_state(), durable=self._durable
+        )
+        self._lock = lock
+
+    # -- what it is ----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._appender.state.live if self._appender else self._searcher.live_count
+
+    def __repr__(self) -> str:
+        return f"<VectorStore {self._reader.name}: {len(self)} x {self.dim} {self.dtype}, {self.metric}>"
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of a vector."""
+        return self._content.dim
+
+    @property
+    def metric(self) -> str:
+        """l2, ip or cosine."""
+        return self._content.profile.metric
+
+    @property
+    def dtype(self) -> str:
+        """How vectors are stored."""
+        return self._content.profile.dtype
+
+    @property
+    def dialect(self) -> str:
+        """`wire`, or `runtime` for files of shipped programs."""
+        return self._content.snapshot.dialect
+
+    @property
+    def ids(self) -> Ids:
+        """The ids of all live vectors, ascending."""
+        with self._mutex:
+            table = self._searcher.rows.table
+            return table.ids[table.alive].astype(np.int64)
+
+    def stats(self) -> dict[str, Any]:
+        """What the store holds and what reading it has cost so far."""
+        return {
+            "path": self._reader.name, "dialect": self.dialect, "vectors": len(self), "dim": self.dim,
+            "metric": self.metric, "dtype": self.dtype, "epoch": self._content.snapshot.epoch,
+            "file_bytes": self._reader.size, "segments": len(self._content.snapshot.segments),
+            "reads": self._reader.reads, "bytes_read": self._reader.bytes_read, **self._searcher.stats(),
+        }  # fmt: skip
+
+    def segments(self) -> list[dict[str, Any]]:
+        """The segments of the committed state, in the order of the file."""
+        return [
+            {
+                "id": entry.segment_id, "type": layout.segment_name(entry.seg_type),
+                "offset": entry.file_offset, "bytes": entry.compressed_length or entry.payload_length,
+                "flags": entry.flags,
+            }
+            for entry in self._content.snapshot.segments
+        ]  # fmt: skip
+
+    # -- change it -----------------------------------------------------------------------------------
+
+    def add(
+        self, vectors: ArrayLike, ids: ArrayLike | None = None, metadata: intake.Metadata | None = None
+    ) -> Ids:
+        """Add vectors, durably, and return their ids; a known id is replaced, ids=None counts on."""
+        with self._mutex:
+            appender = self._writer()
+            matrix = intake.checked_matrix(vectors, self.dim)
+            intake.check_fits(matrix, self.dtype)
+            keys = self._new_ids(ids, len(matrix))
+            rows = intake.metadata_rows(metadata, len(matrix))
+            if not len(matrix):
+                return keys.astype(np.int64)
+            known = self._known(keys)
+            segments = row_segments(keys, matrix, self.dtype)
+            segments += self._metadata_segments(keys, rows, known)
+            self._commit(appender, segments, self._after_add(appender.state, keys, known))
+            self._searcher.added(keys, matrix if self.dtype == "f32" else self._rounded(matrix))
+            return keys.astype(np.int64)
+
+    def _rounded(self, matrix: Floats) -> Floats:
+        return self._searcher.rounded(matrix)
+
+    def _new_ids(self, ids: ArrayLike | None, count: int) -> NDArray[np.uint64]:
+        if ids is not None:
+            keys = intake.checked_ids(ids, count)
+            intake.check_unique(keys)
+            return keys
+        start = self._writer().state.next_id
+        if start + count - 1 > layout.MAX_ID:
+            raise ValueError("the ids of this store have reached 2**63; give your own")
+        return np.arange(start, start + count, dtype=np.uint64)
+
+    def _known(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Which ids are in the store already; fresh ones need no look at the rows."""
+        if int(keys.min()) >= self._writer().state.next_id:
+            return keys[:0]
+        return keys[self._searcher.rows.table.find(keys) >= 0]
+
+    def _after_add(
+        self, state: WriterState, keys: NDArray[np.uint64], known: NDArray[np.uint64]
+    ) -> WriterState:
+        deleted = state.deleted
+        if len(deleted):
+            deleted = deleted[~np.isin(deleted, keys)]
+        live = state.live + len(keys) - len(known)
+        return WriterState(live, max(state.next_id, int(keys.max()) + 1), deleted)
+
+    def _metadata_segments(
+        self, keys: NDArray[np.uint64], rows: list[Mapping[str, Any]] | None, known: NDArray[np.uint64]
+    ) -> list[NewSegment]:
+        """New metadata; a replaced vector loses the old one."""
+        stale = bool(len(known)) and self._searcher.has_metadata
+        if rows is None and not stale:
+            return []
+        payload = self._searcher.metadata_change(keys.tolist(), rows, known.tolist())
+        return [] if payload is None else [NewSegment(SegmentType.META, encode_meta(payload))]
+
+    def update(self, ids: ArrayLike, metadata: intake.Metadata) -> None:
+        """Set metadata fields of vectors that exist; a field set to None is taken away."""
+        with self._mutex:
+            appender = self._writer()
+            keys = self._existing(ids)
+            rows = intake.metadata_rows(metadata, len(keys)) or []
+            table = self._searcher.metadata
+            schema, checked = table.checked(rows)
+            entries: list[JournalEntry] = []
+            for key, row, record in zip(keys.tolist(), rows, checked, strict=True):
+                for name in row:
+                    value = record.get(name)
+                    gone = bytes([7]) if value is None else meta.pack_value(value, schema[name])
+                    entries.append(UpdateField(key, name, gone))
+            if entries:
+                payload = encode_journal(entries, self._content.snapshot.epoch + 1)
+                self._commit(appender, [NewSegment(SegmentType.JOURNAL, payload)], appender.state)
+                self._searcher.forget_metadata()
+
+    def delete(self, ids: ArrayLike) -> int:
+        """Delete vectors, durably; ids that are not there are ignored. Returns how many were."""
+        with self._mutex:
+            appender = self._writer()
+            keys = np.unique(intake.checked_ids(ids))
+            keys = keys[self._searcher.rows.table.find(keys) >= 0]
+            if not len(keys):
+                return 0
+            state = appender.state
+            after = WriterState(state.live - len(keys), state.next_id, np.union1d(state.deleted, keys))
+            self._commit(appender, [delete_segment(keys, self._content.snapshot.epoch + 1)], after)
+            self._searcher.deleted(keys)
+            return len(keys)
+
+    def _commit(self, appender: StoreAppender, segments: list[NewSegment], state: WriterState) -> None:
+        snapshot = appender.commit(segments, state)
+        self._reader.inner.close()
+        assert self._path is not None
+        self._reader.inner = FileRangeReader(self._path)
+        self._content = Content(self._reader, snapshot, self._open_parent)
+        self._searcher.follow(self._content)
+
+    # -- ask it --------------------------------------------------------------------------------------
+
+    def get(self, ids: ArrayLike) -> Floats:
+        """The vectors with these ids, in this order; an id that is not there is a KeyError."""
+        with self._mutex:
+            rows = self._rows_of(intake.checked_ids(ids))
+            return self._searcher.rows.take(rows)
+
+    def metadata(self, ids: ArrayLike) -> list[dict[str, Any]]:
+        """The metadata of the vectors with these ids."""
+        with self._mutex:
+            keys = self._existing(ids)
+            records = self._searcher.metadata.records
+            return [dict(records.get(key, {})) for key in keys.tolist()]
+
+    def _existing(self, ids: ArrayLike) -> NDArray[np.uint64]:
+        keys = intake.checked_ids(ids)
+        self._rows_of(keys)
+        return keys
+
+    def _rows_of(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        self._check_open()
+        rows = self._searcher.rows.table.find(keys)
+        if (rows < 0).any():
+            raise KeyError(f"no vector with id {keys[rows < 0][0]}")
+        return rows
+
+    def search(
+        self, queries: ArrayLike, k: int = 10, ef: int = 64, filter: FilterLike | None = None,  # noqa: A002
+        exact: bool = False,
+    ) -> tuple[Ids, Floats]:  # fmt: skip
+        """Ids and distances of the k nearest vectors, nearest first; fewer if there are fewer.
+
+        One query gives arrays of one dimension, a batch gives one row per query; where a query of a batch has
+        fewer results than the others, ids are -1 and distances infinite.
+        """
+        if filter is None and not exact:
+            found = self._searcher.quick(queries, k, ef)
+            if found is not None:
+                return found
+        with self._mutex:
+            self._check_open()
+            return self._searcher.search(queries, k, ef, filter, exact)
+
+    def warm(self) -> None:
+        """Load everything now, so that the next query does not have to."""
+        with self._mutex:
+            self._check_open()
+            self._searcher.warm()
+
+    # -- rewrite it ----------------------------------------------------------------------------------
+
+    def build_index(
+        self, kind: str = "hnsw", *, m: int = 16, ef_construction: int = 200, partitions: int = 0
+    ) -> None:
+        """Build a vector index over all live vectors; the file is written anew, in the order of the index."""
+        with self._mutex:
+            self._writer()
+            plan = IndexPlan(kind, m, ef_construction, partitions)
+            self._rewrite(replace(self._content.profile, index=plan), f"index:{kind}")
+
+    def quantize(self, kind: str, *, keep_full: bool = True, code_bytes: int | None = None) -> None:
+        """Store codes of the vectors, beside them for quick first looks or instead of them to save space."""
+        with self._mutex:
+            self._writer()
+            plan = code_plan(kind, keep_full, code_bytes)
+            self._rewrite(replace(self._content.profile, codes=plan), f"quantize:{kind}")
+
+    def compact(self, *, compression: str = "none") -> int:
+        """Write the file anew without what was deleted or replaced; returns the bytes saved."""
+        with self._mutex:
+            before = self._reader.size
+            self._rewrite(self._content.profile, "compact", compression=compression)
+            return before - self._reader.size
+
+    def sign(self, key: SigningKey) -> None:
+        """Write the file anew with every segment and the root signed by `key`."""
+        with self._mutex:
+            self._rewrite(self._content.profile, f"sign:{key.algorithm}", signer=key)
+
+    def _rewrite(
+        self, profile: Profile, action: str, *, compression: str = "none", signer: SigningKey | None = None
+    ) -> None:
+        appender = self._writer()
+        assert self._path is not None
+        rows = self._searcher.rows
+        plan = RewritePlan(replace(profile, next_id=appender.state.next_id), action, compression, signer)
+        rewrite(self._path, self._content, self._live_rows(rows), plan)
+        appender.close()
+        self._reader.close()
+        self._attach(FileRangeReader(self._path))
+        self._appender = StoreAppender(
+            self._path, self._content, self._searcher.writer_state(), durable=self._durable
+        )
+
+    def _live_rows(self, rows: RowData) -> LiveRows:
+        live = np.flatnonzero(rows.live)
+        ids = rows.ids[live]
+        table: MetadataTable = self._searcher.metadata
+        snapshot = table.snapshot(ids.tolist()) if table.schema else None
+        hot = self._searcher.hot_ids(max(1, int(len(live) * _MAX_HOT_SHARE)))
+        return LiveRows(ids.astype(np.uint64), rows.take(live), snapshot, hot)
+
+    # -- the rest ------------------------------------------------------------------------------------
+
+    def verify(self, keys: Sequence[PublicKey] = ()) -> list[Damage]:
+        """Every damage found by reading everything; with keys, also what they did not sign."""
+        with self._mutex:
+            self._check_open()
+            return verify_file(self._reader, self._content.snapshot, keys)
+
+    def snapshot(self) -> VectorStore:
+        """A reader of the state as it is now, whatever is written later."""
+        with self._mutex:
+            self._check_open()
+            if self._path is None:
+                return VectorStore(None, self._reader.inner, "r", self._content.snapshot)
+            return VectorStore(self._path, FileRangeReader(self._path), "r", self._content.snapshot)
+
+    def refresh(self) -> bool:
+        """Follow a writer to the newest committed state; True if there was a newer one."""
+        with self._mutex:
+            self._check_open()
+            if self._path is None or self._mode == "a":
+                return False
+            reader = FileRangeReader(self._path)
+            newest = open_snapshot(reader)
+            if newest.manifest_hash == self._content.snapshot.manifest_hash:
+                reader.close()
+                return False
+            self._reader.close()
+            self._attach(reader, newest)
+            return True
+
+    def export(self, path: str | os.PathLike[str], *, dialect: str = "wire") -> None:
+        """Write all live vectors to a new file in the dialect of this library or of shipped programs."""
+        with self._mutex:
+            self._check_open()
+            if self._path is not None and os.path.exists(path) and os.path.samefile(path, self._path):
+                raise ValueError("a store is exported to another file; compact() writes its own anew")
+            rows = self._live_rows(self._searcher.rows)
+            if dialect == "runtime":
+                write_runtime(os.fspath(path), rows, self.metric)
+            elif dialect == "wire":
+                next_id = int(rows.ids.max(initial=0)) + 1
+                profile = replace(self._content.profile, next_id=next_id, row_segments=(), code_segments=())
+                rewrite(os.fspath(path), self._content, rows, RewritePlan(profile, "export"))
+            else:
+                raise ValueError(f"unknown dialect {dialect!r}; use wire or runtime")
+
+    def close(self) -> None:
+        """Close the store and let another writer in."""
+        with self._mutex:
+            if self._closed:
+                return
+            if self._appender is not None:
+                self._keep_counters(self._appender)
+            self._closed = True
+            self._searcher.close()
+            if self._appender is not None:
+                self._appender.close()
+            self._reader.close()
+            if self._lock is not None:
+                self._lock.release()
+
+    def _keep_counters(self, appender: StoreAppender) -> None:
+        """Access counters outlive a writer that was asked often; a full disk is no reason to fail here."""
+        if self._searcher.new_accesses() >= _WORTH_KEEPING:
+            with contextlib.suppress(OutOfSpaceError):
+                payload = encode_sketch(self._searcher.sketch)
+                appender.commit([NewSegment(SegmentType.SKETCH, payload)], appender.state)
+
+    def __enter__(self) -> VectorStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise WriterClosedError("the store is closed", path=self._reader.name)
+
+    def _writer(self) -> StoreAppender:
+        self._check_open()
+        if self._appender is None:
+            raise PermissionError_(
+                "the store is open for reading", path=self._reader.name, hint="Open it with mode='a'."
+            )
+        return self._appender

@@ -1,0 +1,314 @@
+"""Bytes of the reference encoders and files of shipped programs, read field by field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import shared_golden
+from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.formats.rvf import layout, manifest, segment, signing
+from warpdata.formats.rvf.layout import FileIdentity, SegmentType, Tag
+from warpdata.formats.rvf.lockfile import pack_lock, unpack_lock
+from warpdata.formats.rvf.manifest import Root
+from warpdata.formats.rvf.payloads import graph, hot, journal, quant, sketch, vec, witness
+from warpdata.formats.rvf.payloads.layout import WitnessLink
+from warpdata.formats.rvf.payloads.vec import Block
+from warpdata.formats.rvf.reader import open_snapshot, read_segment
+from warpdata.formats.rvf.segment import Footer, SegmentOptions
+from warpdata.formats.rvf.signing import SigningKey
+from warpdata.search.store import VectorStore
+
+
+def wire(name: str) -> bytes:
+    return shared_golden("rvf", "wire", name).read_bytes()
+
+
+def test_vec_payload_of_the_reference_encoder() -> None:
+    first, second = vec.decode_vec(wire("vec_payload.bin"))
+    for block, base, ids in (
+        (first, 0.5, [10, 20, 30, 40]),
+        (second, 0.25, [1000 + 3 * i for i in range(200)]),
+    ):
+        expected = base + 1000 * np.arange(3)[None] + np.arange(len(ids))[:, None]
+        assert (block.dtype, block.dim, block.tier) == ("f32", 3, 1)
+        assert block.ids.tolist() == ids
+        assert np.array_equal(block.rows, expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_index_payload_of_the_reference_encoders(absolute: bool) -> None:
+    data = wire("index_rvfindex_payload.bin" if absolute else "index_wire_payload.bin")
+    header = graph.unpack_index_header(data)
+    assert header == (0, 2, 16, 200, 5)
+    found = graph.decode_graph(data).adjacency
+    assert found.layer_counts.tolist() == [1, 1, 2, 1, 1]
+    lists = np.split(found.neighbors, np.cumsum(found.sizes)[:-1])
+    expected = [[j for j in range(5) if j != i] for i in range(5)]
+    assert [each.tolist() for each in lists] == [*expected[:3], [4], *expected[3:]]
+
+
+def test_hot_payload() -> None:
+    data = wire("hot_payload.bin")
+    found = hot.decode_hot(data)
+    assert (found.ids.tolist(), found.dtype, found.neighbor_m) == ([10, 20], "f16", 16)
+    assert found.vectors.tolist() == [[1, 2, 3, 4], [-1, -2, -3, -4]]
+    assert [n.tolist() for n in found.neighbors] == [[20, 30], [10]]
+    assert hot.encode_hot(found) == data
+
+
+def test_quant_payloads() -> None:
+    scalar = quant.decode_quant(wire("quant_scalar_payload.bin"))
+    assert isinstance(scalar, quant.ScalarQuant)
+    assert (scalar.low.tolist(), scalar.high.tolist(), scalar.tier) == ([-1, -2, -0.5], [1, 2, 0.5], 0)
+    product = quant.decode_quant(wire("quant_pq_payload.bin"))
+    assert isinstance(product, quant.ProductQuant)
+    assert (product.dim, product.tier) == (4, 1)
+    assert product.codebook.tolist() == np.arange(8).reshape(2, 2, 2).tolist()
+    for found, name in ((scalar, "quant_scalar_payload.bin"), (product, "quant_pq_payload.bin")):
+        ours, theirs = quant.encode_quant(found), wire(name)
+        assert ours[: len(theirs)] == theirs
+        assert not any(ours[len(theirs) :])
+
+
+def test_sketch_payload() -> None:
+    found = sketch.decode_sketch(wire("sketch_payload.bin"))
+    assert found.total_accesses == 6
+    assert found.estimate(np.array([42, 7])).tolist() == [5, 1]
+    again = sketch.AccessSketch(16, 4)
+    again.add(np.array([42] * 5 + [7]))
+    assert np.array_equal(again.counters, found.counters)
+
+
+def test_witness_chain() -> None:
+    data = wire("witness_chain_payload.bin")
+    chain = witness.decode_witness(data)
+    assert [link.action_hash for link in chain] == [b"\xaa" * 32, b"\xbb" * 32]
+    assert [(link.timestamp_ns, link.witness_type) for link in chain] == [
+        (1_700_000_000_000_000_000, 1),
+        (1_700_000_000_000_000_001, 2),
+    ]
+    assert witness.encode_witness(chain) == data
+    first = WitnessLink(bytes(32), b"\xaa" * 32, 1_700_000_000_000_000_000, 1)
+    assert witness.link_hash(first) == chain[1].prev_hash
+
+
+@pytest.mark.parametrize("algo", [0, 1, 2])
+def test_segments_of_each_checksum(algo: int) -> None:
+    data = wire(f"seg_algo{algo}.bin")
+    header = segment.unpack_header(data)
+    assert (header.seg_type, header.segment_id, header.checksum_algo) == (SegmentType.META, 77, algo)
+    assert bytes(segment.checked_payload(header, data[64 : 64 + header.payload_length])) == b"hello rvf"
+    if algo:
+        name = {1: "xxh3_128", 2: "shake256"}[algo]
+        ours, stored = segment.build(SegmentType.META, 77, b"hello rvf", SegmentOptions(checksum=name))
+        assert segment.pack_segment(ours, stored) == data
+
+
+def test_known_hashes() -> None:
+    assert segment.content_hash(1, b"hello rvf").hex() == "a7d6c08fd47ba5dcd97bc155fdce6bc8"
+    assert segment.content_hash(2, b"hello rvf").hex() == "4da1e6f861645d99438b8c96b89abf43"
+    assert segment.content_hash(2, b"").hex() == "46b9dd2b0ba88d13233b3feb743eeb24"
+    assert segment.content_hash(0, b"123456789") == bytes.fromhex("839206e3") + bytes(12)
+
+
+def test_roots() -> None:
+    assert manifest.pack_root(Root()) == wire("level0_wire_default.bin")
+    assert wire("level0_wire_default.bin")[-4:] == bytes.fromhex("FFDD1814")
+    data = wire("level0_manifest_sample.bin")
+    root = manifest.unpack_root(data)
+    number = list(range(1, 0x45))
+    assert root.identity == FileIdentity(
+        bytes(number[:16]),
+        bytes(number[16:32]),
+        bytes(number[32:64]),
+        int.from_bytes(bytes(number[64:]), "little"),
+    )
+    at = layout.ROOT_SIGNATURE_OFFSET
+    assert data[at : at + 4] == bytes.fromhex("DEADBEEF")
+
+
+def test_manifest_payload_is_reproduced() -> None:
+    data = wire("manifest_payload.bin")
+    root = manifest.unpack_root(data[-4096:])
+    tlvs = manifest.unpack_tlvs(data[: root.l1_manifest_length])
+    assert [tag for tag, _ in tlvs] == [Tag.SEGMENT_DIR, Tag.OVERLAY_CHAIN, Tag.PROFILE_CONFIG]
+    entries = manifest.unpack_directory(tlvs[0][1])
+    assert [layout.segment_name(e.seg_type) for e in entries] == [
+        "VEC", "INDEX", "INDEX", "HOT", "QUANT", "QUANT", "SKETCH", "WITNESS",
+    ]  # fmt: skip
+    chain = manifest.unpack_chain(tlvs[1][1])
+    assert (chain.epoch, chain.prev_manifest_offset, chain.prev_manifest_id) == (1, 0x1122334455667788, 5)
+    assert (root.total_vector_count, root.dimension, root.epoch) == (204, 3, 7)
+    packed = manifest.pack_tlvs([manifest.pack_directory(entries), manifest.pack_chain(chain), tlvs[2]])
+    assert packed + manifest.pack_root(root) == data
+
+
+@pytest.mark.parametrize("name", ["wire_full.rvf", "wire_full_unaligned_tail.rvf"])
+def test_whole_wire_files(name: str) -> None:
+    path = shared_golden("rvf", "wire", name)
+    with FileRangeReader(path) as reader:
+        snapshot = open_snapshot(reader)
+        assert (snapshot.dialect, len(snapshot.segments)) == ("wire", 8)
+        for entry in snapshot.segments:
+            assert len(read_segment(reader, entry)) == entry.payload_length
+    with VectorStore.open(path) as store:
+        assert (len(store), store.dim, store.metric) == (204, 3, "l2")
+        assert store.get([20]).tolist() == [[1.5, 1001.5, 2001.5]]
+        ids, distances = store.search([1.5, 1001.5, 2001.5], k=1)
+        assert (ids.tolist(), distances.tolist()) == ([20], [0.0])
+        assert store.verify() == []
+
+
+def test_signature_vectors() -> None:
+    about = json.loads(shared_golden("rvf", "wire", "sign_vectors.json").read_text())
+    key = SigningKey.from_private("ed25519", bytes.fromhex(about["private_seed"]))
+    assert key.public.data.hex() == about["public_key"]
+    header = segment.unpack_header(bytes.fromhex(about["header_hex"]))
+    assert signing.segment_message(header).hex() == about["spec_message_hex"]
+    assert key.sign_segment(header).signature.hex() == about["spec_signature"]
+    shipped = signing.shipped_message(header, b"hello rvf")
+    assert shipped.hex() == about["upstream_message_hex"]
+    footer = Footer("ed25519", bytes.fromhex(about["upstream_signature"]))
+    assert segment.pack_footer(footer).hex() == about["footer_upstream_hex"]
+    assert signing.is_valid(key.public, shipped, footer)
+    assert not signing.is_valid(key.public, shipped[:-1] + b"x", footer)
+
+
+def test_lock_file_of_a_shipped_program() -> None:
+    data = shared_golden("rvf", "runtime", "writer.lock.bin").read_bytes()
+    owner = unpack_lock(data)
+    assert (owner.hostname, owner.pid) == ("vm", 0x2157)
+    assert pack_lock(owner) == data
+
+
+def runtime_files() -> list[str]:
+    from tests.conftest import SHARED_GOLDEN
+
+    return sorted(p.stem for p in (SHARED_GOLDEN / "rvf" / "runtime").glob("*.rvf")) or ["absent"]
+
+
+def expected_of(stem: str) -> tuple[Path, dict[str, Any]]:
+    path = shared_golden("rvf", "runtime", f"{stem}.rvf")
+    return path, json.loads(path.with_suffix(".json").read_text())
+
+
+@pytest.mark.parametrize("stem", runtime_files())
+def test_runtime_files_open_whole(stem: str) -> None:
+    path, about = expected_of(stem)
+    with VectorStore.open(path) as store:
+        assert store.dialect == "runtime"
+        assert store.verify() == []
+        if "dim" in about:
+            assert store.dim == about["dim"]
+        metric = {"inner_product": "ip"}.get(about.get("metric", ""), about.get("metric"))
+        if metric in ("l2", "ip", "cosine"):
+            assert store.metric == metric
+        if "file_id" in about:
+            root = store._content.snapshot.root
+            assert root is not None
+            assert root.identity.file_id.hex() == about["file_id"]
+
+
+@pytest.mark.parametrize("stem", runtime_files())
+def test_runtime_files_give_their_vectors(stem: str) -> None:
+    path, about = expected_of(stem)
+    vectors = about.get("vectors")
+    if "vectors_file" in about:
+        raw = shared_golden("rvf", "runtime", f"{stem}.f32").read_bytes()
+        vectors = np.frombuffer(raw, "<f4").reshape(about["n"], about["dim"])
+    if vectors is None:
+        pytest.skip("its JSON lists no vectors")
+    rule = {"3+7*i": lambda i: 3 + 7 * i, "i": lambda i: i, "0..29": lambda i: i}.get(
+        about.get("ids_rule", "")
+    )
+    ids = about.get("ids") or [rule(i) for i in range(len(vectors))]  # type: ignore[misc]
+    gone = set(about.get("deleted_requested", ()))
+    live = [i for i in ids if i not in gone]
+    with VectorStore.open(path) as store:
+        assert store.ids.tolist() == sorted(live)
+        assert len(store) == len(live)
+        by_id = dict(zip(ids, vectors, strict=True))
+        wanted = np.array([by_id[i] for i in live], np.float32)
+        assert np.array_equal(store.get(live), wanted)
+        for each in gone:
+            with pytest.raises(KeyError):
+                store.get([each])
+
+
+def searches(about: dict[str, Any]) -> list[tuple[Any, list[dict[str, Any]]]]:
+    if "query_row" in about:
+        return [(about["query_row"], about["query_result"])]
+    found = [(about["query"], about[name]) for name in ("query_result",) if name in about]
+    if isinstance(about.get("after_reopen"), list):
+        found.append((about["query"], about["after_reopen"]))
+    if "query_of_deleted_vector" in about:
+        found.append((about["vectors"][3], about["query_of_deleted_vector"]))
+    return found
+
+
+@pytest.mark.parametrize("stem", runtime_files())
+@pytest.mark.parametrize("exact", [False, True])
+def test_runtime_files_give_their_search_results(stem: str, exact: bool) -> None:
+    path, about = expected_of(stem)
+    cases = searches(about)
+    if not cases:
+        pytest.skip("its JSON lists no search")
+    with VectorStore.open(path) as store:
+        for query, results in cases:
+            if isinstance(query, int):
+                query = store.get([query])[0]
+            ids, distances = store.search(query, k=len(results), ef=256, exact=exact)
+            assert ids.tolist() == [each["id"] for each in results]
+            assert distances == pytest.approx([each["distance"] for each in results], rel=1e-5, abs=1e-5)
+
+
+def test_every_hash_of_every_listed_segment() -> None:
+    listed = json.loads(shared_golden("rvf", "SEGMENTS.json").read_text())
+    checked = 0
+    for name, about in listed.items():
+        with FileRangeReader(shared_golden("rvf", *name.split("/"))) as reader:
+            for each in about["segments"]:
+                header = segment.read_header(reader, each["off"])
+                assert layout.segment_name(header.seg_type) == each["type"]
+                assert (header.segment_id, header.payload_length) == (each["id"], each["len"])
+                start = each["off"] + 64
+                payload = reader.read(start, start + header.payload_length)
+                runtime = "CRC32" in each["hash"] or "zero" in each["hash"]
+                assert segment.hash_matches(header, payload, runtime=runtime)
+                checked += 1
+    assert checked > 60
+
+
+def test_runtime_journal_is_packed() -> None:
+    path, _ = expected_of("node_d8_deleted")
+    with FileRangeReader(path) as reader:
+        snapshot = open_snapshot(reader)
+        (entry,) = snapshot.of_type(SegmentType.JOURNAL)
+        found = journal.decode_journal(read_segment(reader, entry, runtime=True))
+    assert [e.start for e in found.entries if isinstance(e, journal.DeleteRange)] == [3, 7, 49, 999]
+
+
+def test_runtime_witness_fold() -> None:
+    path, _ = expected_of("node_d8_deleted")
+    with FileRangeReader(path) as reader:
+        snapshot = open_snapshot(reader)
+        first, second = (
+            bytes(read_segment(reader, e, runtime=True)) for e in snapshot.of_type(SegmentType.WITNESS)
+        )
+    assert second[-32:] == witness.runtime_fold(first)
+
+
+def test_reference_payload_is_what_we_write_too() -> None:
+    """Our encoder differs from the reference in the restart offsets alone: blocks decode to the same."""
+    blocks = vec.decode_vec(wire("vec_payload.bin"))
+    ours = vec.encode_vec(
+        [Block(np.ascontiguousarray(b.rows), b.ids, b.dim, b.dtype, b.tier) for b in blocks]
+    )
+    for mine, theirs in zip(vec.decode_vec(ours), blocks, strict=True):
+        assert np.array_equal(mine.rows, theirs.rows)
+        assert np.array_equal(mine.ids, theirs.ids)

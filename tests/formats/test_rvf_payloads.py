@@ -1,0 +1,411 @@
+"""Every payload: what is written is read back, and damaged bytes give a FormatError or the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warpdata.errors import ChecksumError, FormatError, LimitExceededError, UnsupportedVersionError
+from warpdata.formats.rvf import deletion, layout, manifest, segment
+from warpdata.formats.rvf.layout import DirectoryEntry, Flag, OverlayChain, RootPointer, SegmentType
+from warpdata.formats.rvf.lockfile import LockOwner, pack_lock, unpack_lock
+from warpdata.formats.rvf.manifest import Root
+from warpdata.formats.rvf.payloads import (
+    graph,
+    hot,
+    journal,
+    layer_a,
+    meta,
+    quant,
+    runtime,
+    sketch,
+    vec,
+    witness,
+)
+from warpdata.formats.rvf.payloads import layout as records
+from warpdata.formats.rvf.payloads.graph import Adjacency
+from warpdata.formats.rvf.payloads.journal import DeleteRange, OtherEntry, UpdateField
+from warpdata.formats.rvf.payloads.layer_a import LayerA
+from warpdata.formats.rvf.payloads.layout import (
+    EntryPoint,
+    IndexHeader,
+    Partition,
+    PrefetchHint,
+    RuntimeSegment,
+)
+from warpdata.formats.rvf.payloads.meta import DELETED, MetaPayload
+from warpdata.formats.rvf.payloads.vec import Block
+from warpdata.formats.rvf.payloads.witness import PublicKey
+from warpdata.formats.rvf.segment import Footer, SegmentOptions
+
+RNG = np.random.default_rng(5)
+IDS = st.lists(st.integers(0, 2**63 - 1), max_size=300, unique=True).map(
+    lambda v: np.array(sorted(v), np.uint64)
+)
+
+
+def sample_rows(dtype: str, count: int, dim: int) -> Any:
+    values = {
+        "f32": RNG.normal(size=(count, dim)), "f16": RNG.normal(size=(count, dim)),
+        "bf16": RNG.integers(-100, 100, (count, dim)), "i8": RNG.integers(-128, 128, (count, dim)),
+        "u8": RNG.integers(0, 256, (count, dim)), "i4": RNG.integers(-8, 8, (count, dim)),
+        "binary": RNG.integers(0, 2, (count, dim)),
+    }[dtype]  # fmt: skip
+    return values.astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "i8", "u8", "i4", "binary"])
+@pytest.mark.parametrize(("count", "dim"), [(1, 1), (7, 3), (130, 16), (1024, 9), (0, 4)])
+def test_vectors_of_each_dtype_come_back(dtype: str, count: int, dim: int) -> None:
+    values = sample_rows(dtype, count, dim)
+    rows = vec.pack_rows(values, dtype)
+    ids = np.arange(count, dtype=np.uint64) * 3
+    (block,) = vec.decode_vec(vec.encode_vec([Block(rows, ids, dim, dtype, 2)]))
+    assert (block.dtype, block.dim, block.tier) == (dtype, dim, 2)
+    assert np.array_equal(block.ids, ids)
+    expected = values.astype(np.float16).astype(np.float32) if dtype == "f16" else values
+    assert np.array_equal(vec.unpack_rows(block.rows, dtype, dim), expected)
+    assert rows.nbytes == count * vec.row_bytes(dtype, dim)
+
+
+@pytest.mark.parametrize("dtype", ["pq", "custom"])
+def test_codes_come_back(dtype: str) -> None:
+    codes = RNG.integers(0, 256, (50, 6)).astype(np.uint8)
+    payload = vec.encode_vec([Block(codes, np.arange(50, dtype=np.uint64), 24, dtype)])
+    (block,) = vec.decode_vec(payload, code_bytes=6)
+    assert np.array_equal(block.rows, codes)
+    with pytest.raises(FormatError, match="QUANT"):
+        vec.decode_vec(payload)
+
+
+@given(IDS)
+def test_id_maps_of_any_ids(ids: np.ndarray) -> None:
+    rows = np.zeros((len(ids), 2), np.float32)
+    (block,) = vec.decode_vec(vec.encode_vec([Block(rows, ids, 2, "f32")]))
+    assert np.array_equal(block.ids, ids)
+
+
+def test_seed_layout_of_a_block() -> None:
+    """Restart offsets are there, the first id of each group is absolute, the CRC covers columns and map."""
+    ids = np.arange(300, dtype=np.uint64) + 1000
+    payload = bytes(vec.encode_vec([Block(np.zeros((300, 1), np.float32), ids, 1, "f32")]))
+    (entry,) = vec.read_directory(payload)
+    assert entry == (64, 300, 1, 0, 1)
+    at = 64 + 1200
+    assert records.ID_MAP_HEAD.unpack_from(payload, at) == (1, 128, 300)
+    offsets = np.frombuffer(payload[at + 7 : at + 19], "<u4").tolist()
+    assert offsets == [0, 129, 258]
+    group = payload[at + 19 + 129 : at + 19 + 131]
+    assert group == bytes([1128 & 0x7F | 0x80, 1128 >> 7])
+    assert len(payload) % 64 == 0
+
+
+def adjacency(count: int, seed: int) -> Adjacency:
+    rng = np.random.default_rng(seed)
+    layers = rng.integers(0, 4, count)
+    lists = [
+        np.sort(rng.choice(count, rng.integers(0, min(count, 9)), replace=False))
+        for layer in layers
+        for _ in range(layer)
+    ]
+    sizes = np.array([len(each) for each in lists], np.int64)
+    flat = np.concatenate([np.zeros(0, np.int64), *lists]).astype(np.int64)
+    return Adjacency(count, layers.astype(np.int64), sizes, flat)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 300), st.integers(0, 1000))
+def test_graphs_come_back(count: int, seed: int) -> None:
+    made = adjacency(count, seed)
+    header = IndexHeader(0, records.LAYER_C, 8, 40, count)
+    hints = (PrefetchHint(0, 5, 4096, 2, 1),) if seed % 2 and count else ()
+    payload = graph.encode_graph(header, made, hints)
+    found = graph.decode_graph(payload)
+    assert found.header == header
+    assert found.hints == hints
+    for name in ("layer_counts", "sizes", "neighbors"):
+        assert np.array_equal(getattr(found.adjacency, name), getattr(made, name))
+    _, count_of_groups = records.RESTART_HEAD.unpack_from(payload, 64)
+    assert count_of_groups == -(-count // 64)
+    assert len(payload) % 64 == 0
+
+
+@given(
+    st.lists(
+        st.one_of(st.integers(0, 3000), st.integers(60_000, 70_000), st.integers(0, 2**48 - 1)), max_size=500
+    )
+)
+def test_deletion_bitmaps_come_back(ids: list[int]) -> None:
+    expected = np.unique(np.array(ids, np.uint64))
+    assert np.array_equal(deletion.decode_deletions(deletion.encode_deletions(expected)), expected)
+
+
+def test_each_container_of_a_deletion_bitmap() -> None:
+    every_other = np.arange(0, 65_536, 2, dtype=np.uint64)
+    full = np.arange(65_536, 131_072, dtype=np.uint64)
+    loners = np.array([200_001, 200_007, 250_000], np.uint64)
+    ids = np.concatenate([every_other, full, loners])
+    value = deletion.encode_deletions(ids)
+    kinds = [
+        kind
+        for _, kind, _ in layout.CONTAINER_ENTRY.iter_unpack(value[9 : 9 + 3 * layout.CONTAINER_ENTRY.size])
+    ]
+    assert kinds == [layout.CONTAINER_BITMAP, layout.CONTAINER_RUN, layout.CONTAINER_ARRAY]
+    assert np.array_equal(deletion.decode_deletions(value), ids)
+    with pytest.raises(ValueError, match=r"2\*\*48"):
+        deletion.encode_deletions(np.array([2**48], np.uint64))
+
+
+ENTRIES = st.one_of(
+    st.tuples(st.integers(0, 2**60), st.integers(1, 1000)).map(lambda p: DeleteRange(p[0], p[0] + p[1])),
+    st.builds(UpdateField, st.integers(0, 2**62), st.text(max_size=20), st.binary(max_size=40)),
+    st.builds(OtherEntry, st.sampled_from([4, 5, 9]), st.binary(min_size=16, max_size=24)),
+)
+
+
+@given(st.lists(ENTRIES, max_size=20))
+def test_journals_come_back(entries: list[Any]) -> None:
+    found = journal.decode_journal(journal.encode_journal(entries, 7, 3))
+    assert (found.epoch, found.prev_segment_id) == (7, 3)
+    assert list(found.entries) == entries
+
+
+@given(st.sets(st.integers(0, 50), max_size=30))
+def test_deletions_cover_exactly_their_ids(ids: set[int]) -> None:
+    ranges = journal.deletions(np.array(sorted(ids), np.uint64))
+    every = np.arange(60, dtype=np.uint64)
+    assert set(every[journal.deleted_mask(every, ranges)].tolist()) == ids
+
+
+VALUES = st.one_of(
+    st.text(max_size=10), st.binary(max_size=10), st.integers(-(2**63), 2**63 - 1), st.booleans(),
+    st.floats(allow_nan=False, allow_infinity=False),
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.integers(0, 2**63), VALUES, max_size=10), st.booleans())
+def test_metadata_comes_back(values: dict[int, Any], snapshot: bool) -> None:
+    schema = {kind: kind for kind in layout_types()}
+    rows: dict[int, Any] = {key: {meta.type_of(value): value} for key, value in values.items()}
+    rows[7] = None
+    rows[8] = {"str": DELETED, "i64": None}
+    payload = MetaPayload(5, None if snapshot else 4, schema, {"title": "x"}, rows)
+    found = meta.decode_meta(meta.encode_meta(payload))
+    assert found == payload
+    assert found.is_snapshot is snapshot
+
+
+def layout_types() -> list[str]:
+    return list(records.META_TYPES)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**64, -(2**63) - 1])
+def test_metadata_refuses_what_it_cannot_hold(value: Any) -> None:
+    with pytest.raises(ValueError):
+        meta.type_of(value)
+    with pytest.raises(TypeError):
+        meta.type_of([1])  # type: ignore[arg-type]
+
+
+def sample_layer_a() -> LayerA:
+    return LayerA(
+        IndexHeader(0, 0, 16, 200, 9), (EntryPoint(4, 2),), 2, (((4, (5, 6)), (5, ())), ((4, ()),)),
+        RNG.normal(size=(3, 5)).astype(np.float16),
+        layer_a.make_partitions([Partition(0, 0, 4, 2, 0), Partition(2, 4, 9, 2, 1)]),
+    )  # fmt: skip
+
+
+def test_layer_a_comes_back() -> None:
+    made = sample_layer_a()
+    payload, offsets = layer_a.encode_layer_a(made)
+    found, seen = layer_a.decode_layer_a(payload)
+    assert seen == offsets
+    assert (found.header, found.entry_points, found.max_layer, found.top_layers) == (
+        made.header, made.entry_points, 2, made.top_layers,
+    )  # fmt: skip
+    assert np.array_equal(found.centroids, made.centroids)
+    assert np.array_equal(found.partitions, made.partitions)
+
+
+QUANTS = [
+    quant.ScalarQuant(np.array([-1, 0], np.float32), np.array([1, 2], np.float32)),
+    quant.BinaryQuant(np.array([0.5, 0, 1], np.float32)),
+    quant.ProductQuant(5, RNG.normal(size=(3, 8, 2)).astype(np.float32)),
+    quant.ResidualQuant(
+        4, RNG.normal(size=(6, 4)).astype(np.float32), RNG.normal(size=(2, 4, 2)).astype(np.float32)
+    ),
+]
+
+
+@pytest.mark.parametrize("made", QUANTS, ids=lambda q: q.kind)
+def test_quantisers_come_back(made: Any) -> None:
+    found: Any = quant.decode_quant(quant.encode_quant(made))
+    assert (type(found), found.dim, found.code_bytes, found.tier) == (
+        type(made),
+        made.dim,
+        made.code_bytes,
+        2,
+    )
+    for name in ("low", "high", "threshold", "codebook", "coarse"):
+        if hasattr(made, name):
+            assert np.array_equal(getattr(found, name), getattr(made, name))
+
+
+def test_sketch_comes_back_and_forgets_with_age() -> None:
+    counts = sketch.AccessSketch()
+    counts.add(np.array([3] * 200 + [9] * 10))
+    found = sketch.decode_sketch(sketch.encode_sketch(counts))
+    assert found.estimate(np.array([3, 9, 77])).tolist() == [200, 10, 0]
+    assert found.total_accesses == 210
+    found.add(np.full(300, 3))
+    assert found.estimate(np.array([3])).tolist() == [255]
+    found.add(np.arange(layout_decay()) % 5 + 1000)
+    assert found.estimate(np.array([3]))[0] < 255
+
+
+def layout_decay() -> int:
+    return records.SKETCH_DECAY_EVERY
+
+
+def test_keys_and_locks_come_back() -> None:
+    key = PublicKey("ed25519", bytes(range(32)), 5, 9)
+    assert witness.decode_crypto(witness.encode_crypto(key)) == key
+    owner = LockOwner(123, "host", 456, bytes(range(16)))
+    assert unpack_lock(pack_lock(owner)) == owner
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+@pytest.mark.parametrize("checksum", ["crc32c", "xxh3_128", "shake256"])
+def test_segments_come_back(compression: str, checksum: str) -> None:
+    payload = b"abc" * 500
+    options = SegmentOptions(checksum=checksum, compression=compression, timestamp_ns=5)
+    header, stored = segment.build(SegmentType.META, 9, payload, options)
+    packed = segment.pack_segment(header, stored, Footer("ed25519", bytes(64)))
+    assert len(packed) % 64 == 0
+    again = segment.unpack_header(packed)
+    assert again == header
+    assert segment.checked_payload(again, packed[64 : 64 + again.payload_length]) == payload
+    assert bool(again.flags & Flag.COMPRESSED) is (compression != "none")
+
+
+def test_directory_and_chain_come_back() -> None:
+    entry = DirectoryEntry(7, 1, 2, 8, 0, 4096, 100, 50, 0, 2, 3, bytes(range(16)))
+    chain = OverlayChain(3, 0, 128, 4, bytes(16))
+    tlvs = manifest.unpack_tlvs(
+        manifest.pack_tlvs([manifest.pack_chain(chain), manifest.pack_directory([entry]), (999, b"kept")])
+    )
+    assert manifest.unpack_chain(tlvs[0][1]) == chain
+    assert manifest.unpack_directory(tlvs[1][1]) == [entry]
+    assert tlvs[2] == (999, b"kept")
+
+
+def test_root_comes_back() -> None:
+    root = Root(
+        8,
+        1,
+        99,
+        4,
+        1,
+        2,
+        64,
+        200,
+        3,
+        layout.ROOT_SIGNED,
+        RootPointer(1, 2, 3),
+        signature=Footer("ed25519", b"\1" * 64),
+    )
+    assert manifest.unpack_root(manifest.pack_root(root)) == root
+    with pytest.raises(LimitExceededError, match="does not fit"):
+        manifest.pack_root(Root(signature=Footer("slh-dsa-128s", bytes(7856))))
+
+
+def test_header_refusals() -> None:
+    header, _ = segment.build(SegmentType.VEC, 1, b"x")
+    for change, error in [
+        ({"magic": b"XXXX"}, FormatError), ({"version": 2}, UnsupportedVersionError),
+        ({"reserved_0": 1}, FormatError), ({"flags": 0x8000}, FormatError), ({"compression": 2}, FormatError),
+        ({"payload_length": 1 << 40}, LimitExceededError),
+    ]:  # fmt: skip
+        with pytest.raises(error):
+            segment.unpack_header(segment.pack_header(header._replace(**change)))
+    with pytest.raises(ChecksumError):
+        segment.checked_payload(header, b"y")
+
+
+RUNTIME = runtime.RuntimeManifest(
+    2, 8, 5, 0, "cosine", (RuntimeSegment(1, 0, 10, 1),), np.array([3, 9], np.uint64),
+    layout.FileIdentity(b"1" * 16, b"2" * 16, b"3" * 32, 4),
+)  # fmt: skip
+
+
+def test_runtime_manifest_comes_back() -> None:
+    found = runtime.decode_runtime_manifest(runtime.encode_runtime_manifest(RUNTIME))
+    assert (found.epoch, found.dimension, found.metric, found.segments, found.identity) == (
+        2, 8, "cosine", RUNTIME.segments, RUNTIME.identity,
+    )  # fmt: skip
+    assert found.deleted.tolist() == [3, 9]
+
+
+def small_graph() -> bytes:
+    return graph.encode_graph(IndexHeader(0, 2, 4, 40, 70), adjacency(70, 3))
+
+
+THREE = np.arange(3, dtype=np.uint64)
+HOT = hot.HotSet(THREE[:2], np.ones((2, 3), np.float16), (THREE[1:2], THREE[:1]), 4, "f16")
+JOURNAL = [DeleteRange(4, 5), UpdateField(5, "k", b"\0"), DeleteRange(1, 9)]
+
+PAYLOADS: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
+    ("vec", bytes(vec.encode_vec([Block(np.ones((3, 2), np.float32), THREE, 2, "f32")])), vec.decode_vec),
+    ("graph", small_graph(), graph.decode_graph),
+    ("layer_a", layer_a.encode_layer_a(sample_layer_a())[0], layer_a.decode_layer_a),
+    ("hot", hot.encode_hot(HOT), hot.decode_hot),
+    ("quant", quant.encode_quant(QUANTS[3]), quant.decode_quant),
+    ("sketch", sketch.encode_sketch(sketch.AccessSketch(8, 2)), sketch.decode_sketch),
+    ("journal", journal.encode_journal(JOURNAL, 1), journal.decode_journal),
+    ("meta", meta.encode_meta(MetaPayload(1, None, {"a": "i64"}, {}, {4: {"a": 5}})), meta.decode_meta),
+    ("witness", witness.encode_witness(witness.extend_chain([], b"x", 1, 1)), witness.decode_witness),
+    ("crypto", witness.encode_crypto(PublicKey("ed25519", bytes(32))), witness.decode_crypto),
+    ("bitmap", deletion.encode_deletions(np.array([1, 5, 70_000], np.uint64)), deletion.decode_deletions),
+    ("tlv", manifest.pack_tlvs([(1, b"abc"), (8, b"")]), manifest.unpack_tlvs),
+    ("runtime", runtime.encode_runtime_manifest(RUNTIME), runtime.decode_runtime_manifest),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "payload", "decode"), PAYLOADS, ids=[p[0] for p in PAYLOADS])
+def test_cut_and_flipped_payloads_never_raise_anything_else(
+    name: str, payload: bytes, decode: Callable[[bytes], Any]
+) -> None:
+    """Hashes guard payloads in a file; here they are bare, and the decoders alone must stay safe."""
+    decode(payload)
+    for end in range(len(payload)):
+        try:
+            decode(payload[:end])
+        except FormatError:
+            pass
+    data = bytearray(payload)
+    step = max(1, len(payload) * 8 // 1500)
+    for bit in range(0, len(payload) * 8, step):
+        data[bit // 8] ^= 1 << bit % 8
+        try:
+            decode(bytes(data))
+        except FormatError:
+            pass
+        data[bit // 8] ^= 1 << bit % 8
+
+
+@pytest.mark.parametrize(("name", "payload", "decode"), PAYLOADS, ids=[p[0] for p in PAYLOADS])
+@settings(max_examples=60)
+@given(noise=st.binary(max_size=300), at=st.integers(0, 400))
+def test_noise_in_payloads(
+    name: str, payload: bytes, decode: Callable[[bytes], Any], noise: bytes, at: int
+) -> None:
+    for data in (noise, payload[:at] + noise + payload[at + len(noise) :]):
+        try:
+            decode(data)
+        except FormatError:
+            pass

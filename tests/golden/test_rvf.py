@@ -1,0 +1,35 @@
+"""Our own golden vector files, of this tree and of every release."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tools.make_golden_rvf import describe, indexed, plain
+
+from tests.conftest import OWN_GOLDEN
+from warpdata.search.store import VectorStore
+
+COMPAT = Path(__file__).parent.parent / "compat" / "rvf"
+FILES = sorted([*(OWN_GOLDEN / "rvf").glob("*.rvf"), *COMPAT.glob("*/*.rvf")])
+
+
+def test_there_are_files() -> None:
+    assert len(FILES) >= 4
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_golden_files_read_as_ever(path: Path) -> None:
+    assert describe(path) == json.loads(path.with_suffix(".json").read_text())
+    with VectorStore.open(path) as store:
+        assert store.verify() == []
+        assert store.dialect == "wire"
+
+
+@pytest.mark.parametrize("make", [plain, indexed])
+def test_the_tool_makes_the_same_contents_again(make: object, tmp_path: Path) -> None:
+    path = tmp_path / "again.rvf"
+    make(path)  # type: ignore[operator]
+    expected = json.loads((OWN_GOLDEN / "rvf" / f"{make.__name__}.json").read_text())  # type: ignore[attr-defined]
+    assert describe(path) == expected

@@ -1,0 +1,234 @@
+"""Cut a store anywhere, flip any bit: the last committed state, the identical result, or a FormatError."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import shared_golden
+from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.errors import CorruptLayoutError, FormatError
+from warpdata.formats.rvf import layout
+from warpdata.search.store import VectorStore
+
+DIM = 4
+
+
+def vectors(count: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).normal(size=(count, DIM)).astype(np.float32)
+
+
+def state_of(content: bytes) -> Any:
+    """Everything a reader can learn from a store."""
+    store = VectorStore.open(BytesRangeReader(content))
+    ids = store.ids
+    cold = VectorStore.open(BytesRangeReader(content)).search(np.full(DIM, 0.1), 4)
+    found = store.search(np.full(DIM, 0.1), 4, exact=True)
+    return (
+        len(store), store.dim, store.metric, ids.tolist(), store.get(ids).tolist(), store.metadata(ids),
+        found[0].tolist(), np.round(found[1], 4).tolist(), cold[0].tolist(), np.round(cold[1], 4).tolist(),
+    )  # fmt: skip
+
+
+def committed(path: Path) -> list[tuple[int, Any]]:
+    """A store after each commit: the size of its file and what is in it."""
+    steps: list[tuple[int, Any]] = []
+
+    def note() -> None:
+        steps.append((path.stat().st_size, state_of(path.read_bytes())))
+
+    with VectorStore.create(path, dim=DIM) as store:
+        note()
+        store.add(vectors(30), metadata={"n": range(30)})
+        note()
+        store.delete([3, 4])
+        note()
+        store.add(vectors(2, 5), ids=[4, 90])
+        note()
+        store.update([5], [{"n": 77}])
+        note()
+        store.add(vectors(700, 6))
+        note()
+        store.delete([8])
+        note()
+    return steps
+
+
+def test_cut_at_every_byte_of_the_last_commits(tmp_path: Path) -> None:
+    path = tmp_path / "c.rvf"
+    steps = committed(path)
+    content = path.read_bytes()
+    assert steps[-1][0] == len(content)
+    for (start, before), (end, _) in itertools.pairwise(steps):
+        step = 1 if end - start < 3000 else 61
+        for cut in range(start, end, step):
+            store = VectorStore.open(BytesRangeReader(content[:cut]))
+            assert len(store) == before[0], f"cut at {cut}"
+        assert state_of(content[: end - 1]) == before
+    for size, expected in steps:
+        assert state_of(content[:size]) == expected
+
+
+def test_a_writer_goes_on_after_a_torn_tail(tmp_path: Path) -> None:
+    path = tmp_path / "t.rvf"
+    steps = committed(path)
+    content = path.read_bytes()
+    for cut in range(steps[-2][0], steps[-1][0], 37):
+        path.write_bytes(content[:cut])
+        with VectorStore.open(path, mode="a") as store:
+            assert len(store) == steps[-2][1][0]
+            store.add(vectors(1, 9), ids=[5000])
+        with VectorStore.open(path) as again:
+            assert 5000 in again.ids
+            assert len(again) == steps[-2][1][0] + 1
+            assert again.verify() == []
+
+
+def test_rubbish_behind_the_manifest_is_stepped_over(tmp_path: Path) -> None:
+    path = tmp_path / "g.rvf"
+    expected = committed(path)[-1][1]
+    content = path.read_bytes()
+    noise = np.random.default_rng(0).integers(0, 256, 70_000).astype(np.uint8).tobytes()
+    for extra in (b"x", bytes(5000), noise):
+        assert state_of(content + extra) == expected
+
+
+def small_store(path: Path, kind: str | None) -> bytes:
+    with VectorStore.create(path, dim=DIM) as store:
+        store.add(vectors(12), metadata={"n": range(12)})
+        if kind == "codes":
+            store.quantize("binary")
+            store.build_index("ivf")
+        elif kind:
+            store.build_index(kind)
+        store.delete([3])
+        store.add(vectors(1, 8), metadata=[{"n": 5}])
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", [None, "hnsw", "codes"])
+def test_flip_any_bit(tmp_path: Path, kind: str | None) -> None:
+    content = small_store(tmp_path / "f.rvf", kind)
+    expected = state_of(content)
+    changed = bytearray(content)
+    root = len(content)
+    rng = np.random.default_rng(1)
+    # Every byte once, with a bit chosen at random; the small commits at the end, where headers and manifests
+    # lie close together, bit by bit.
+    places = [(byte, int(rng.integers(8))) for byte in range(0, len(content), 1 if kind is None else 4)]
+    places += [(byte, bit) for byte in range(root - 300, root) for bit in range(8)]
+    refused = 0
+    for byte, bit in places:
+        changed[byte] ^= 1 << bit
+        try:
+            assert state_of(bytes(changed)) == expected, f"byte {byte} bit {bit}"
+        except FormatError:
+            refused += 1
+        changed[byte] ^= 1 << bit
+    assert refused > 1000
+
+
+def test_flips_of_a_file_of_a_shipped_program() -> None:
+    content = shared_golden("rvf", "runtime", "node_tiny_d4_l2.rvf").read_bytes()
+    expected = state_of(content)
+    changed = bytearray(content)
+    for byte in range(len(content)):
+        for bit in range(8):
+            changed[byte] ^= 1 << bit
+            try:
+                assert state_of(bytes(changed)) == expected, f"byte {byte} bit {bit}"
+            except FormatError:
+                pass
+            changed[byte] ^= 1 << bit
+
+
+def test_torn_and_foreign_manifests_of_a_shipped_program() -> None:
+    content = shared_golden("rvf", "runtime", "node_d8_deleted.rvf").read_bytes()
+    assert len(VectorStore.open(BytesRangeReader(content[:-1]))) == 50
+    assert len(VectorStore.open(BytesRangeReader(content[:2700]))) == 50
+    assert len(VectorStore.open(BytesRangeReader(content + bytes(70_000)))) == 47
+    changed = bytearray(content)
+    changed[2860 + 64 + 4] ^= 1
+    with pytest.raises(FormatError):
+        VectorStore.open(BytesRangeReader(bytes(changed)))
+    with pytest.raises(CorruptLayoutError, match="no committed manifest"):
+        VectorStore.open(BytesRangeReader(content[:100]))
+
+
+def test_zeros_where_a_manifest_should_be_are_a_torn_write(tmp_path: Path) -> None:
+    path = tmp_path / "z.rvf"
+    steps = committed(path)
+    content = bytearray(path.read_bytes()[: steps[5][0]])
+    content[-2048:] = bytes(2048)
+    store = VectorStore.open(BytesRangeReader(bytes(content)))
+    assert len(store) == steps[4][1][0]
+
+
+def test_a_file_inside_metadata_is_not_taken_for_the_file(tmp_path: Path) -> None:
+    inner = small_store(tmp_path / "inner.rvf", None)
+    with VectorStore.create(tmp_path / "outer.rvf", dim=DIM) as store:
+        store.add(vectors(3))
+        store.add(vectors(1), metadata=[{"blob": inner}])
+    content = (tmp_path / "outer.rvf").read_bytes()
+    for cut in range(0, len(content) - 4500, 97):
+        opened = VectorStore.open(BytesRangeReader(content[: len(content) - cut]))
+        assert opened.dim == DIM
+        assert len(opened) in (0, 3, 4)
+
+
+KILLED = """
+import sys, numpy as np
+from warpdata.search.store import VectorStore
+with VectorStore.open(sys.argv[1], mode="a") as store:
+    number = len(store)
+    while True:
+        batch = np.full((3, 4), number, np.float32)
+        ids = store.add(batch, metadata=[{"n": number}] * 3)
+        number = int(ids[-1]) + 1
+        print(number, flush=True)
+        if number % 60 == 0:
+            store.compact()
+"""
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_kill_9_keeps_what_was_acknowledged(tmp_path: Path, attempt: int) -> None:
+    path = tmp_path / "k.rvf"
+    VectorStore.create(path, dim=DIM).close()
+    acknowledged = 0
+    for round_ in range(2):
+        child = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(0.05 + 0.13 * attempt + 0.05 * round_)
+        os.kill(child.pid, signal.SIGKILL)
+        lines = child.stdout.read().splitlines()
+        child.wait()
+        child.stdout.close()
+        acknowledged = max([acknowledged, *(int(line) for line in lines if line)])
+        with VectorStore.open(path) as store:
+            count = len(store)
+            assert acknowledged <= count <= acknowledged + 3
+            assert count % 3 == 0
+            assert store.ids.tolist() == list(range(count))
+            assert store.verify() == []
+            expected = np.repeat(np.arange(0, count, 3), 3)
+            assert np.array_equal(store.get(range(count))[:, 0], expected)
+            assert [m["n"] for m in store.metadata(range(count))] == expected.tolist()
+
+
+def test_hostile_sizes_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    content = bytearray(small_store(tmp_path / "h.rvf", None))
+    at = content.index(layout.SEGMENT_MAGIC) + 0x10
+    content[at : at + 8] = (1 << 62).to_bytes(8, "little")
+    with pytest.raises(FormatError):
+        state_of(bytes(content))

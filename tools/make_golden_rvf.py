@@ -1,0 +1,72 @@
+"""Make the golden vector files and the JSON of what must be read from them.
+
+    python tools/make_golden_rvf.py [folder]
+
+The bytes differ between runs in times and file ids; what is in them does not. Files of a release stay.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warpdata.search.store import VectorStore
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def vectors(count: int, dim: int) -> Any:
+    """Numbers that every machine makes alike: small fractions, exact in f16."""
+    grid = np.arange(count * dim, dtype=np.int64).reshape(count, dim)
+    return (((grid * 7919) % 101 - 50) / 16).astype(np.float32)
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """What a reader must find."""
+    with VectorStore.open(path) as store:
+        ids = store.ids
+        query = vectors(1, store.dim)[0] + 0.25
+        found, distances = store.search(query, 5, exact=True)
+        return {
+            "dim": store.dim, "metric": store.metric, "dtype": store.dtype, "ids": ids.tolist(),
+            "vectors": store.get(ids).tolist(), "metadata": store.metadata(ids),
+            "segments": [segment["type"] for segment in store.segments()],
+            "query": query.tolist(), "found": found.tolist(),
+            "distances": [round(float(d), 4) for d in distances],
+        }  # fmt: skip
+
+
+def plain(path: Path) -> None:
+    """Small commits: deltas, deletions, a replaced vector, metadata changes."""
+    with VectorStore.create(path, dim=6, overwrite=True) as store:
+        store.add(
+            vectors(20, 6), metadata=[{"n": i, "tag": "ab"[i % 2], "even": i % 2 == 0} for i in range(20)]
+        )
+        store.delete([2, 3, 4, 5, 11])
+        store.add(vectors(2, 6) * 2, ids=[7, 1000], metadata=[{"n": -7}, {"f": 0.5}])
+        store.update([1], [{"tag": "changed"}])
+
+
+def indexed(path: Path) -> None:
+    """A rewritten file: partitions, layers A to C, codes, then one more commit."""
+    with VectorStore.create(path, dim=8, metric="cosine", dtype="f16", overwrite=True) as store:
+        store.add(vectors(90, 8), metadata={"n": range(90)})
+        store.quantize("scalar")
+        store.build_index("hnsw", m=4, ef_construction=40)
+        store.delete([10])
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "tests" / "golden" / "rvf"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, make in (("plain", plain), ("indexed", indexed)):
+        make(folder / f"{name}.rvf")
+        (folder / f"{name}.json").write_text(json.dumps(describe(folder / f"{name}.rvf")) + "\n")
+
+
+if __name__ == "__main__":
+    main()
