@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from warpdata.episodes.receipt import LossReceipt as LossReceipt
     from warpdata.episodes.salvage import salvage as salvage
     from warpdata.episodes.stream_writer import WShardStreamWriter as WShardStreamWriter
+    from warpdata._api import dataset as dataset
+    from warpdata._api import load as load
+    from warpdata.catalog.builder import DatasetBuilder as DatasetBuilder
+    from warpdata.catalog.dataset import Dataset as Dataset
+    from warpdata.catalog.refs import AudioRef as AudioRef
+    from warpdata.catalog.refs import EpisodeRef as EpisodeRef
+    from warpdata.catalog.refs import FileRef as FileRef
+    from warpdata.catalog.refs import ImageRef as ImageRef
+    from warpdata.catalog.refs import VideoRef as VideoRef
+    from warpdata.catalog.refs import read_refs as read_refs
+    from warpdata.catalog.table import Table as Table
     from warpdata.errors import WarpError as WarpError
     from warpdata.formats.gamsae.writer import ShardWriter as ShardWriter
     from warpdata.formats.gamsae.writer import encode_shard_bytes as encode_shard_bytes
@@ -67,6 +78,17 @@ _HOMES: dict[str, str] = {
     "Timebase": "warpdata.formats.wshard.schema",
     "WShardEpisode": "warpdata.formats.wshard.episode",
     "WShardStreamWriter": "warpdata.episodes.stream_writer",
+    "AudioRef": "warpdata.catalog.refs",
+    "Dataset": "warpdata.catalog.dataset",
+    "DatasetBuilder": "warpdata.catalog.builder",
+    "EpisodeRef": "warpdata.catalog.refs",
+    "FileRef": "warpdata.catalog.refs",
+    "ImageRef": "warpdata.catalog.refs",
+    "Table": "warpdata.catalog.table",
+    "VideoRef": "warpdata.catalog.refs",
+    "dataset": "warpdata._api",
+    "load": "warpdata._api",
+    "read_refs": "warpdata.catalog.refs",
     "WarpError": "warpdata.errors",
     "chunk_episode": "warpdata.formats.wshard.chunked",
     "compute_crc32": "warpdata.formats.wshard.hashes",
