@@ -19,10 +19,6 @@ DOORS: dict[str, set[str]] = {
     "zstandard": {"bytekit/codec.py"},
     "lz4": {"bytekit/codec.py"},
     "ml_dtypes": {"bytekit/dtype.py"},
-<<<<<<< HEAD
-    "pyarrow": {"corpora/side_table.py"},
-    "torch": {"corpora/torch_door.py"},
-=======
     "obstore": {"stores/objects.py"},
     "duckdb": {"catalog/engine.py"},
     "pyarrow": {
@@ -33,6 +29,7 @@ DOORS: dict[str, set[str]] = {
         "catalog/sources.py",
         "catalog/table.py",
         "catalog/arrowout.py",
+        "corpora/side_table.py",
         "loading/batch.py",
     },
     "polars": {"catalog/frames.py"},
@@ -40,24 +37,20 @@ DOORS: dict[str, set[str]] = {
     "soundfile": {"catalog/media.py"},
     "av": {"catalog/media.py"},
     "cryptography": {"catalog/signing.py"},
-    "torch": {"loading/torch.py"},
->>>>>>> 67d29c3 (Add stores, manifests, tar shards, catalog and table streaming)
+    "torch": {"corpora/torch_door.py", "loading/torch.py"},
 }
 """Foreign library -> the only modules that may import it. numpy is free everywhere."""
 
 FREE = {"numpy", "warpdata"}
 
-<<<<<<< HEAD
-OPTIONAL_DOORS: set[str] = {"corpora/torch_door.py"}
-=======
 OPTIONAL_DOORS: set[str] = {
     "catalog/engine.py",
     "catalog/frames.py",
     "catalog/media.py",
     "catalog/signing.py",
+    "corpora/torch_door.py",
     "loading/torch.py",
 }
->>>>>>> 67d29c3 (Add stores, manifests, tar shards, catalog and table streaming)
 """Doors of optional libraries: they may import inside a function and raise MissingExtraError."""
 
 THREAD_ROOMS = ("stores/", "loading/fetch.py", "episodes/recorder.py", "corpora/worker.py")

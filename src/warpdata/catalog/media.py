@@ -75,3 +75,12 @@ def _frame_at(container: Any, time_s: float, name: str) -> NDArray[np.uint8]:
         raise TimeRangeError(f"no frame at {time_s} s", path=name)
     found: NDArray[np.uint8] = shown.to_ndarray(format="rgb24")
     return found
+
+
+def video_codecs() -> list[str]:
+    """The common video codecs that can be decoded here."""
+    try:
+        import av
+    except ImportError:
+        return []
+    return [name for name in ("h264", "hevc", "av1", "vp9", "mjpeg", "ffv1") if name in av.codecs_available]

@@ -211,3 +211,8 @@ def _listed(columns: Sequence[str] | None) -> list[str] | None:
 
 def _first_line(error: Exception) -> str:
     return str(error).split("\n")[0][:200] or type(error).__name__
+
+
+def schema_from_columns(columns: dict[str, list[Any]]) -> pa.Schema:
+    """The schema of plain columns."""
+    return pa.table(columns).schema

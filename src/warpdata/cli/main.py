@@ -17,7 +17,34 @@ from warpdata.cli.console import Console
 from warpdata.errors import WarpError
 from warpdata.settings import Settings
 
-COMMANDS = ("inspect", "verify", "salvage", "chunk", "join", "pack", "unpack", "corpus", "spec", "completion")
+COMMANDS = (
+    "inspect",
+    "verify",
+    "salvage",
+    "chunk",
+    "join",
+    "pack",
+    "unpack",
+    "corpus",
+    "info",
+    "schema",
+    "head",
+    "stream",
+    "query",
+    "cat",
+    "publish",
+    "list-remote",
+    "log",
+    "diff",
+    "tag",
+    "warm",
+    "cache",
+    "gc-remote",
+    "init",
+    "doctor",
+    "spec",
+    "completion",
+)
 """In the order `warp --help` lists them; each is a module of `warpdata.cli.commands`."""
 
 
