@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.catalog import media
 from warpdata.catalog.artifacts import Artifact
 from warpdata.errors import DatasetError
 from warpdata.formats.tarshard.member_index import Member
+from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.reader import ShardReader
 from warpdata.stores.cache import PageCache
 
 _AHEAD_BYTES = 64 << 20
@@ -175,7 +179,15 @@ class VideoRef(FileRef):
 
 
 class EpisodeRef(FileRef):
-    """A recorded episode: `open()` gives its bytes, `local_path()` a file any episode reader takes."""
+    """A recorded episode: `open()` reads its header, and its blocks as they are asked for."""
+
+    def open(self) -> WShardEpisode:  # type: ignore[override]
+        """The episode, lazily: through the range reader of its own shard, or from the bytes of a member."""
+        member = self._group.member(self._position)
+        artifact = self._group.artifact
+        if artifact.part.is_tar:
+            return load_wshard(ShardReader.open(BytesRangeReader(self.read_bytes(), self.name)))
+        return load_wshard(ShardReader.open(artifact.shard_reader(member.shard)))
 
 
 REF_CLASSES: dict[str, type[FileRef]] = {

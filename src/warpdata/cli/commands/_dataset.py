@@ -17,7 +17,7 @@ def add_catalog_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_dataset_arguments(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
     """The name of a dataset and how to reach it."""
-    from warpdata.cli.main import add_json_flag
+    from warpdata.cli.console import add_json_flag
 
     parser.add_argument("dataset", help="workspace/name, with @hash or @tag if you like")
     add_catalog_argument(parser)
@@ -39,3 +39,12 @@ def open_access(args: argparse.Namespace) -> Access:
     from warpdata.settings import Settings
 
     return Access(access_options(Settings.from_env(), catalogs=catalog_tuple(args.catalog)))
+
+
+def is_dataset(text: str) -> bool:
+    """Whether an argument names a dataset rather than a file that is there."""
+    import os
+
+    from warpdata.catalog.names import is_dataset_name
+
+    return is_dataset_name(text) and not os.path.exists(text)

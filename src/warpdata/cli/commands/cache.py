@@ -16,7 +16,7 @@ HELP = "show the cache (stats) or free space in it (gc)"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp cache`."""
-    from warpdata.cli.main import add_json_flag
+    from warpdata.cli.console import add_json_flag
 
     parser.add_argument("action", choices=("stats", "gc"))
     parser.add_argument("--limit", help="gc: how much may stay, such as 500GB (default WARP_CACHE_SIZE_GB)")

@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Compare two manifests; no data is read."""
-    from warpdata.cli.console import human_bytes
     from warpdata.cli.commands._dataset import open_named
+    from warpdata.cli.console import human_bytes
 
     with open_named(args) as dataset:
         found = dataset.diff(args.other.removeprefix("@") if "/" not in args.other else args.other)

@@ -17,7 +17,7 @@ HELP = "check credentials, catalogs, cache, engine and codecs"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp doctor`."""
     from warpdata.cli.commands._dataset import add_catalog_argument
-    from warpdata.cli.main import add_json_flag
+    from warpdata.cli.console import add_json_flag
 
     add_catalog_argument(parser)
     add_json_flag(parser)

@@ -17,7 +17,7 @@ HELP = "list the blobs of a catalog that no version uses; --delete removes them"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp gc-remote`."""
     from warpdata.cli.commands._dataset import add_catalog_argument
-    from warpdata.cli.main import add_json_flag
+    from warpdata.cli.console import add_json_flag
 
     add_catalog_argument(parser)
     add_json_flag(parser)
@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """List or delete unused blobs."""
     from warpdata.catalog.remotegc import collect
-    from warpdata.cli.console import human_bytes
     from warpdata.cli.commands._dataset import open_access
+    from warpdata.cli.console import human_bytes
 
     access = open_access(args)
     try:

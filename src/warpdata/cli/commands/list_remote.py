@@ -17,7 +17,7 @@ HELP = "list the published datasets of a workspace, or of all"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp list-remote`."""
     from warpdata.cli.commands._dataset import add_catalog_argument
-    from warpdata.cli.main import add_json_flag
+    from warpdata.cli.console import add_json_flag
 
     parser.add_argument("workspace", nargs="?", default="", help="workspace/ (default: all)")
     add_catalog_argument(parser)
@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print names and latest versions; only pointers are read."""
     from warpdata.catalog.history import list_datasets
-    from warpdata.cli.console import table
     from warpdata.cli.commands._dataset import open_access
+    from warpdata.cli.console import table
 
     access = open_access(args)
     try:

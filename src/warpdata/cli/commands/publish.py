@@ -19,7 +19,7 @@ HELP = "publish tables and raw files as a version of a dataset"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp publish`."""
     from warpdata.cli.commands._dataset import add_catalog_argument
-    from warpdata.cli.main import add_json_flag
+    from warpdata.cli.console import add_json_flag
 
     parser.add_argument("dataset", help="workspace/name")
     add_catalog_argument(parser)

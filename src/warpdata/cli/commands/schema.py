@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print the columns; nothing but the manifest is read."""
-    from warpdata.cli.console import table
     from warpdata.cli.commands._dataset import open_named
+    from warpdata.cli.console import table
 
     with open_named(args) as dataset:
         fields = [dict(field) for field in dataset.table(args.table).part.fields]

@@ -1,4 +1,4 @@
-"""`warp verify`: read files and say what is damaged."""
+"""`warp verify`: read files or published datasets and say what is damaged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ HELP = "check every checksum of files and report damage; exit code 3 if there is
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp verify`."""
-    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="files, or datasets as workspace/name")
+    parser.add_argument("--catalog", help="datasets: folder or address of the catalog")
     parser.add_argument("--full", action="store_true", help="also read windows, values and chunk files")
     add_json_flag(parser)
 
@@ -27,7 +28,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     with console.progress("verify") as bar:
         for done, path in enumerate(args.files):
             bar(done, len(args.files))
-            reports.append({"path": path, "findings": _findings(path, full=args.full)})
+            reports.append({"path": path, "findings": _findings(path, args)})
     console.emit(reports)
     for report in reports:
         _print(report, console)
@@ -35,18 +36,32 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return exits.DAMAGED if damaged else exits.OK
 
 
-def _findings(path: str, *, full: bool) -> list[dict[str, Any]]:
+def _findings(path: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     from dataclasses import asdict
 
+    from warpdata.cli.commands._dataset import is_dataset
     from warpdata.cli.sniff import file_kind
     from warpdata.errors import WarpError
     from warpdata.formats.wshard.verify import Finding, verify_shard
 
     try:
-        found = _journal(path) if file_kind(path) == "journal" else verify_shard(path, full=full)
+        if is_dataset(path):
+            found = _dataset(path, args)
+        else:
+            found = _journal(path) if file_kind(path) == "journal" else verify_shard(path, full=args.full)
     except WarpError as error:
         found = [Finding(error.code, str(error), error.block, error.hint)]
     return [asdict(each) for each in found]
+
+
+def _dataset(name: str, args: argparse.Namespace) -> list[Any]:
+    from warpdata.catalog.reports import verify_dataset
+    from warpdata.cli.commands._dataset import open_named
+    from warpdata.formats.wshard.verify import Finding
+
+    with open_named(args, name) as dataset:
+        report, _ = verify_dataset(dataset)
+    return [Finding("blob_damage", text, hint="Restore the blob from a copy.") for text in report["damaged"]]
 
 
 def _journal(path: str) -> list[Any]:

@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Fetch shards and say how much came."""
-    from warpdata.cli.console import human_bytes
     from warpdata.cli.commands._dataset import open_named
+    from warpdata.cli.console import human_bytes
 
     with open_named(args) as dataset, console.progress("warming") as progress:
         report = dataset.warm(
