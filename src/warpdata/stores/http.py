@@ -104,6 +104,10 @@ class HttpStore:
                 connection.close()
             self._idle.clear()
 
+    def __del__(self) -> None:
+        for connection in getattr(self, "_idle", ()):
+            connection.close()
+
     def _refuse(self, key: str) -> NoReturn:
         raise StoreError("this catalog is read only", path=self._name(key), hint=_READ_ONLY)
 

@@ -18,9 +18,7 @@ _SHADES = "█▓▒░"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp inspect`."""
-    parser.add_argument(
-        "file", help="a .wshard, a chunk list, a .partial, or a dataset as workspace/name"
-    )
+    parser.add_argument("file", help="a .wshard, a chunk list, a .partial, or a dataset as workspace/name")
     parser.add_argument("--catalog", help="datasets: folder or address of the catalog")
     add_json_flag(parser)
 
