@@ -14,7 +14,7 @@ from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError
 from warpdata.formats.manifest.model import ArtifactPart
 from warpdata.formats.tarshard.member_index import Member, MemberIndex
 from warpdata.stores.blobs import AnyBlobReader
-from warpdata.stores.parallel import run_parallel
+from warpdata.stores.parallel import MAX_PARALLEL, run_parallel
 
 _GAP_BYTES = 32 << 10
 _MAX_FRAME_BYTES = 1 << 30
@@ -62,8 +62,11 @@ class Artifact:
         by_shard: dict[int, list[int]] = defaultdict(list)
         for position, member in enumerate(members):
             by_shard[member.shard].append(position)
-        tasks = [(shard, positions) for shard, positions in by_shard.items()]
-        results = run_parallel(lambda task: self._read_shard(task[0], [members[i] for i in task[1]]), tasks)
+        tasks = list(by_shard.items())
+        workers = 1 if self._is_here(members, by_shard) else MAX_PARALLEL
+        results = run_parallel(
+            lambda task: self._read_shard(task[0], [members[i] for i in task[1]]), tasks, workers
+        )
         out: list[memoryview] = [memoryview(b"")] * len(members)
         for (_, positions), views in zip(tasks, results, strict=True):
             for position, view in zip(positions, views, strict=True):
@@ -79,6 +82,13 @@ class Artifact:
         shard = self.part.shards[number]
         label = f"artifact {self.name!r} shard {shard.name or number}"
         return self._access.reader(self._catalog, shard, label)
+
+    def _is_here(self, members: Sequence[Member], by_shard: dict[int, list[int]]) -> bool:
+        """Whether nothing has to be waited for: then threads would only cost."""
+        return all(
+            self.shard_reader(shard).has([members[i].read_range for i in positions])
+            for shard, positions in by_shard.items()
+        )
 
     def _read_shard(self, number: int, members: Sequence[Member]) -> list[memoryview]:
         reader = self.shard_reader(number)

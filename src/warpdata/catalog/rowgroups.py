@@ -39,6 +39,8 @@ class ShardFile:
         self._tail = tail
         self._lock = threading.Lock()
         self._metadata: pq.FileMetaData | None = None
+        self._ranges: dict[tuple[int, tuple[str, ...] | None], list[Range]] = {}
+        self._leaves: dict[tuple[str, ...] | None, list[int]] = {}
 
     @property
     def metadata(self) -> pq.FileMetaData:
@@ -51,19 +53,24 @@ class ShardFile:
 
     def column_ranges(self, group: int, columns: Sequence[str] | None) -> list[Range]:
         """Which bytes of a row group hold these columns."""
-        row_group = self.metadata.row_group(group)
-        wanted = None if columns is None else set(columns)
-        ranges = []
-        for number in range(row_group.num_columns):
-            chunk = row_group.column(number)
-            path = chunk.path_in_schema
-            if wanted is not None and not {path, path.split(".", 1)[0]} & wanted:
-                continue
-            start = chunk.data_page_offset
-            if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
-                start = chunk.dictionary_page_offset
-            ranges.append((start, start + chunk.total_compressed_size))
-        return ranges
+        key = (group, None if columns is None else tuple(columns))
+        found = self._ranges.get(key)
+        if found is None:
+            row_group = self.metadata.row_group(group)
+            leaves = self._leaf_numbers(key[1])
+            found = self._ranges[key] = [_chunk_range(row_group.column(leaf)) for leaf in leaves]
+        return found
+
+    def _leaf_numbers(self, columns: tuple[str, ...] | None) -> list[int]:
+        """The positions of the parquet columns that make up these columns."""
+        if columns not in self._leaves:
+            schema = self.metadata.schema
+            paths = [schema.column(i).path for i in range(len(schema))]
+            wanted = None if columns is None else set(columns)
+            self._leaves[columns] = [
+                i for i, path in enumerate(paths) if wanted is None or {path, path.split(".", 1)[0]} & wanted
+            ]
+        return self._leaves[columns]
 
     def fetch(self, group: int, columns: Sequence[str] | None) -> Fetched:
         """The bytes of a row group's columns, in few reads at the same time."""
@@ -118,6 +125,14 @@ class ShardFile:
 
     def _damaged(self, error: Exception) -> CorruptLayoutError:
         return CorruptLayoutError(f"damaged parquet shard ({_first_line(error)})", path=self._reader.name)
+
+
+def _chunk_range(chunk: Any) -> Range:
+    """Where a column chunk lies, its dictionary included."""
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
+        start = chunk.dictionary_page_offset
+    return start, start + chunk.total_compressed_size
 
 
 class _FetchedFile:

@@ -22,7 +22,7 @@ def torch_dataset(table: Table, request: StreamRequest) -> Any:
     except ImportError:
         raise MissingExtraError.for_extra("torch", "torch") from None
 
-    class TorchTable(_TorchTable, torch.utils.data.IterableDataset):  # type: ignore[misc]
+    class TorchTable(_TorchTable, torch.utils.data.IterableDataset):  # type: ignore
         """Batches of one table as tensors."""
 
         def __reduce__(self) -> tuple[Any, ...]:

@@ -79,6 +79,16 @@ class BlobReader:
         if self._cache is not None:
             self.read_many(ranges)
 
+    def has(self, ranges: Sequence[Range]) -> bool:
+        """Whether these ranges can be read without waiting for a store."""
+        if self._cache is None or self.size == 0:
+            return False
+        file = self._cache.pinned(self.address.sha256, self.size)
+        try:
+            return not any(file.missing(*_pages(r)) for r in ranges)
+        finally:
+            file.unpin()
+
     def missing_bytes(self) -> int:
         """How many bytes are not on this disk yet."""
         if self._cache is None or self.size == 0:
@@ -272,6 +282,10 @@ class LocalBlobReader:
 
     def prefetch(self, ranges: Sequence[Range]) -> None:
         """Nothing to do: the bytes are here."""
+
+    def has(self, ranges: Sequence[Range]) -> bool:  # noqa: ARG002
+        """Always: the bytes are here."""
+        return True
 
     def missing_bytes(self) -> int:
         """Nothing is missing."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warpdata.bytekit import commit
+from warpdata.bytekit.align import align_up
 from warpdata.errors import StoreError
 from warpdata.stores import layout, locks
 from warpdata.stores.pagefile import PageFile
@@ -17,6 +18,9 @@ from warpdata.stores.pagefile import PageFile
 _DATA, _MAP = ".data", ".pages"
 _SLACK = 0.95
 """Eviction goes a little below the limit, so that it does not run for every page."""
+
+_BLOCK_BYTES = 4096
+"""Disks hand out space in blocks of this size."""
 
 _MAP_COST_BYTES = 8 << 10
 """What a new blob may cost before any page of it is kept: its map and its inode's first block."""
@@ -74,7 +78,7 @@ class PageCache:
 
     def keep(self, file: PageFile, first: int, pieces: list[memoryview], sums: list[int]) -> bool:
         """Keep pages of a pinned blob if there is room or room can be made; False when there is not."""
-        size = sum(piece.nbytes for piece in pieces)
+        size = sum(align_up(piece.nbytes, _BLOCK_BYTES) for piece in pieces)
         with self._exclusive():
             try:
                 if not self._make_room(size):
@@ -94,7 +98,7 @@ class PageCache:
         path = self.member_path(name)
         with self._exclusive(), commit.map_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._make_room(data.nbytes)
+            self._make_room(align_up(data.nbytes, _BLOCK_BYTES))
             commit.write_file(path, data, durable=False)
         return path
 

@@ -15,7 +15,10 @@ _MAX_DEPTH = 32
 
 def canonical_json(value: Any) -> bytes:
     """RFC 8785 JSON of objects, lists, strings, booleans, null and exact integers; the rest is refused."""
-    return _spelled(value, 0).encode()
+    _check(value, 0)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    # Keys in code point order are in UTF-16 order too, unless some are beyond ASCII.
+    return text.encode() if text.isascii() else _spelled(value).encode()
 
 
 def version_hash(raw: dict[str, Any]) -> str:
@@ -51,38 +54,47 @@ def _without_uri(blob: Any) -> Any:
     return {k: v for k, v in blob.items() if k != "uri"} if isinstance(blob, dict) else blob
 
 
-def _spelled(value: Any, depth: int) -> str:
-    if depth > _MAX_DEPTH:
-        raise ManifestCorruptedError("the manifest is nested too deeply")
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+def _check(value: Any, depth: int) -> None:
+    """Refuse what has no exact spelling."""
     if isinstance(value, str):
-        return _string(value)
-    if isinstance(value, int):
-        return _integer(value)
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(_spelled(item, depth + 1) for item in value) + "]"
+        if not value.isascii():
+            _check_text(value)
+    elif isinstance(value, dict | list | tuple):
+        _check_items(value, depth)
+    elif isinstance(value, int):
+        if abs(value) > MAX_INTEGER:
+            raise ManifestCorruptedError("an integer of the manifest is too large to be exact in JSON")
+    elif value is not None:
+        raise ManifestCorruptedError(
+            f"a {type(value).__name__} has no place in the hashed part of a manifest"
+        )
+
+
+def _check_items(value: Any, depth: int) -> None:
+    if depth >= _MAX_DEPTH:
+        raise ManifestCorruptedError("the manifest is nested too deeply")
     if isinstance(value, dict):
-        return _object(value, depth)
-    raise ManifestCorruptedError(f"a {type(value).__name__} has no place in the hashed part of a manifest")
+        if not all(isinstance(key, str) for key in value):
+            raise ManifestCorruptedError("a key of the manifest is not a string")
+        for key in value:
+            _check(key, depth)
+        value = value.values()
+    for item in value:
+        _check(item, depth + 1)
 
 
-def _object(value: dict[Any, Any], depth: int) -> str:
-    if not all(isinstance(key, str) for key in value):
-        raise ManifestCorruptedError("a key of the manifest is not a string")
-    keys = sorted(value, key=lambda key: key.encode("utf-16-be", "surrogatepass"))
-    return "{" + ",".join(f"{_string(key)}:{_spelled(value[key], depth + 1)}" for key in keys) + "}"
-
-
-def _integer(value: int) -> str:
-    if abs(value) > MAX_INTEGER:
-        raise ManifestCorruptedError("an integer of the manifest is too large to be exact in JSON")
-    return str(value)
-
-
-def _string(value: str) -> str:
-    if not unicodedata.is_normalized("NFC", value):
-        raise ManifestCorruptedError("a string of the manifest is not in normal form C")
+def _check_text(value: str) -> None:
     if any(0xD800 <= ord(char) <= 0xDFFF for char in value):
         raise ManifestCorruptedError("a string of the manifest holds half a character")
+    if not unicodedata.is_normalized("NFC", value):
+        raise ManifestCorruptedError("a string of the manifest is not in normal form C")
+
+
+def _spelled(value: Any) -> str:
+    """Values that were checked, with keys in the order of their UTF-16 code units."""
+    if isinstance(value, dict):
+        keys = sorted(value, key=lambda key: key.encode("utf-16-be"))
+        return "{" + ",".join(f"{_spelled(key)}:{_spelled(value[key])}" for key in keys) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(_spelled(item) for item in value) + "]"
     return json.dumps(value, ensure_ascii=False)
