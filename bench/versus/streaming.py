@@ -74,7 +74,7 @@ def local_scan(paths: list[Path], catalog: str, rows: int) -> dict[str, float]:
 
     def warp() -> None:
         with open_warp(catalog) as ds:
-            assert rows_of(ds.table().batches(65_536, columns=WANTED)) == rows
+            assert rows_of(ds.table().batches(8192, columns=WANTED)) == rows
 
     engines = {
         "pyarrow dataset": pyarrow_dataset,
@@ -119,7 +119,7 @@ def s3_scan(proxy: Proxy, catalog: str, paths: list[Path], rows: int, work: Path
     def warp(mode: str, cache: Path) -> dict[str, Any]:
         with open_warp(catalog, mode=mode, cache_dir=str(cache)) as ds:
             start = time.perf_counter()
-            assert rows_of(ds.table().batches(65_536, columns=WANTED)) == rows
+            assert rows_of(ds.table().batches(8192, columns=WANTED)) == rows
             return {
                 "s": time.perf_counter() - start,
                 "requests": ds.spent.requests,

@@ -113,9 +113,8 @@ def _choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
 
 
 def _credentials(env: Mapping[str, str]) -> dict[str, bool]:
-    aws_file = os.path.expanduser("~/.aws/credentials")
     return {
-        "s3": bool(env.get("AWS_ACCESS_KEY_ID")) or os.path.exists(aws_file),
+        "s3": bool(env.get("AWS_ACCESS_KEY_ID") or env.get("AWS_PROFILE")),
         "gs": bool(env.get("GOOGLE_APPLICATION_CREDENTIALS") or env.get("GOOGLE_SERVICE_ACCOUNT")),
         "az": bool(env.get("AZURE_STORAGE_ACCOUNT_KEY") or env.get("AZURE_STORAGE_SAS_TOKEN")),
     }

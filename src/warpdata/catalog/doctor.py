@@ -72,6 +72,7 @@ def _scheme(address: str) -> str:
 def _credentials(settings: Settings, address: str) -> Check:
     kind = _scheme(address)
     found = settings.has_credentials.get(kind, False)
+    found = found or (kind == "s3" and (Path.home() / ".aws" / "credentials").exists())
     names = {"s3": "AWS_PROFILE or AWS_ACCESS_KEY_ID", "gs": "GOOGLE_APPLICATION_CREDENTIALS"}
     remedy = f"Set {names.get(kind, 'AZURE_STORAGE_ACCOUNT_KEY')}, unless the bucket is public."
     text = "found in the environment" if found else "not in the environment"

@@ -17,8 +17,13 @@ from warpdata.formats.tarshard.layout import BucketHead, IndexHead, MemberEntry,
 
 _ENTRY = layout.MEMBER_ENTRY.size
 _BUCKET_HEAD = layout.BUCKET_HEAD.size
-_KEPT_BUCKETS = 4096
-_READ_AT_ONCE_BYTES = 192 << 10
+_KEPT_BUCKETS = 16_384
+_SMALL_BYTES = 192 << 10
+"""An index up to this size is read whole for any lookup."""
+
+_BULK_BYTES = 8 << 20
+_BULK_LOOKUPS = 8
+"""An index up to this size is read whole when more buckets than this are asked for at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +113,10 @@ class MemberIndex:
         return int.from_bytes(key[:4], "big") * self._bucket_count >> 32
 
     def _load(self, buckets: list[int]) -> None:
-        if self._reader.size <= _READ_AT_ONCE_BYTES and not self._kept:
-            buckets = list(range(self._bucket_count))
         absent = [bucket for bucket in buckets if bucket not in self._kept and bucket >= 0]
+        size = layout.bucket_offset(self._bucket_count)
+        if absent and (size <= _SMALL_BYTES or (len(absent) > _BULK_LOOKUPS and size <= _BULK_BYTES)):
+            absent = [bucket for bucket in range(self._bucket_count) if bucket not in self._kept]
         if len(self._kept) + len(absent) > _KEPT_BUCKETS:
             self._kept = {bucket: self._kept[bucket] for bucket in buckets if bucket in self._kept}
         ranges = [(layout.bucket_offset(b), layout.bucket_offset(b + 1)) for b in absent]
