@@ -8,6 +8,11 @@ import pytest
 
 from bench.versus.streaming import ratios, run
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+"""A peer leaves files open."""
+
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, float]:

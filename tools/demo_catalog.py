@@ -1,4 +1,4 @@
-"""The published side of the demo: a table and frames become a dataset, are resolved, queried, streamed and compared."""
+"""The published side of the demo: a table and frames become a dataset that is queried, streamed, compared."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def main(folder: Path | str) -> None:
     longer = {name: values + values[:5] for name, values in table.items()}
     second = _publish(catalog, longer, frames, episodes, "five rows more")
     with wd.dataset("demo/episodes", catalog=catalog) as ds:
-        print(
-            f"  resolved {ds.id}@{ds.version[:12]}: {ds.table().row_count} rows, tables {ds.tables}, raw {ds.artifacts}"
-        )
+        parts = ", ".join(ds.tables + ds.artifacts)
+        print(f"  resolved {ds.id}@{ds.version[:12]}: {ds.table().row_count} rows; {parts}")
         best = ds.sql(
-            "select episode, count(*) as steps, round(sum(reward), 3) as total from main group by episode order by total desc limit 3"
+            "select episode, count(*) as steps, round(sum(reward), 3) as total "
+            "from main group by episode order by total desc limit 3"
         )
         for row in best.arrow().to_pylist():
             print(f"  SQL: {row}")

@@ -219,6 +219,18 @@ def test_states_of_other_streams_are_refused(table: wd.Table) -> None:
         table.batches(10).load_state_dict([{**state, "world": 3}, {**state, "world": 3, "rank": 1}])
 
 
+def test_abandoned_streams_never_block(table: wd.Table) -> None:
+    """Streams form cycles, so the collector ends them, in whatever thread it runs."""
+    import gc
+
+    for _ in range(150):
+        stream = table.batches(200)
+        next(stream)
+        next(stream)
+    gc.collect()
+    assert len(ids(table.batches(500))) == 2200
+
+
 def test_filters_and_sql(table: wd.Table) -> None:
     view = table.filter("value >= 100").filter("name like '%7'").select(["name", "id"])
     expected = [i for i in range(2200) if i * 0.5 >= 100 and str(i).endswith("7")]

@@ -40,4 +40,5 @@ def read_ahead(
             pending -= price
             yield result
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        # An abandoned stream may be collected in any thread, even one of these: never wait here.
+        pool.shutdown(wait=False, cancel_futures=True)
