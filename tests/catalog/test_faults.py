@@ -21,7 +21,7 @@ import pytest
 import warpdata as wd
 from tests.catalog.conftest import publish_demo, rows
 from tests.servers import BUCKET, SECRET, Proxy, S3Server, s3_store
-from warpdata.errors import BlobNotFoundError, ChecksumError, ConflictError, WarpError
+from warpdata.errors import BlobNotFoundError, ChecksumError, ConflictError, StoreError, WarpError
 from warpdata.formats.manifest.reader import parse_manifest
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -274,6 +274,30 @@ def test_remote_mode_opens_no_file_for_writing(s3_catalog: str, picture_folder: 
     assert [line for line in written if "/dev/" not in line and "ENOENT" not in line] == []
     cached = [line for line in traced(s3_catalog, "auto", calls, tmp_path / "trace2") if pattern.search(line)]
     assert [line for line in cached if "blobs" in line], "the check can fail"
+
+
+def test_a_forked_process_gets_an_error_instead_of_waiting(s3_catalog: str, picture_folder: Path) -> None:
+    publish_demo(s3_catalog, picture_folder)
+    ds = wd.dataset("ws/demo", catalog=s3_catalog, mode="remote")
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        try:
+            ds.table().head(1)
+        except StoreError as error:
+            os._exit(17 if "spawn" in error.hint else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 17
+
+
+def test_spawned_workers_read_an_object_store(s3_catalog: str, picture_folder: Path) -> None:
+    torch = pytest.importorskip("torch")
+    publish_demo(s3_catalog, picture_folder)
+    data = wd.dataset("ws/demo", catalog=s3_catalog).to_torch(100, columns=["id"])
+    loader = torch.utils.data.DataLoader(
+        data, batch_size=None, num_workers=1, multiprocessing_context="spawn"
+    )
+    assert sorted(i for batch in loader for i in batch["id"].tolist()) == list(range(1000))
 
 
 def test_credentials_never_appear(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import obstore
 from obstore.exceptions import (
@@ -72,6 +73,8 @@ class ObjectStore:
     """Blobs of a bucket below a prefix."""
 
     is_local = False
+    _runtime_pid: ClassVar[int | None] = None
+    """The process whose threads serve all object stores; they do not survive a fork."""
 
     def __init__(
         self, address: ObjectAddress, *, is_conditional: bool = True, timeout_s: float = 30.0
@@ -79,7 +82,9 @@ class ObjectStore:
         self.address = address.text
         self.is_conditional = is_conditional
         self._scheme = address.scheme
-        self._store: Any = _open(address, timeout_s)
+        if ObjectStore._runtime_pid is None:
+            ObjectStore._runtime_pid = os.getpid()
+        self._opened: Any = _open(address, timeout_s)
 
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
@@ -162,6 +167,14 @@ class ObjectStore:
 
     def close(self) -> None:
         """Connections are closed with the store itself."""
+
+    @property
+    def _store(self) -> Any:
+        """The library's store, unless this process was forked from one that used it."""
+        if os.getpid() != ObjectStore._runtime_pid:
+            hint = "Start workers with multiprocessing_context='spawn' or 'forkserver'."
+            raise StoreError("object stores cannot be used after a fork", path=self.address, hint=hint)
+        return self._opened
 
     def _put(self, key: str, data: Buffer, mode: Any) -> BlobInfo:
         body = bytes(data)
