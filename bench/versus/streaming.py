@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -82,7 +83,17 @@ def local_scan(paths: list[Path], catalog: str, rows: int) -> dict[str, float]:
         "duckdb": raw_duckdb,
         "warpdata": warp,
     }
+    if importlib.util.find_spec("datasets"):
+        engines["HF datasets, streaming"] = lambda: hf_scan(names, rows)
     return {name: rows / seconds for name, seconds in interleaved(engines, 9).items()}
+
+
+def hf_scan(names: list[str], rows: int) -> None:
+    """The same columns through HF datasets in streaming mode, as Arrow tables."""
+    import datasets
+
+    data = datasets.load_dataset("parquet", data_files=names, split="train", streaming=True, columns=WANTED)
+    assert sum(batch.num_rows for batch in data.with_format("arrow").iter(8192)) == rows
 
 
 def local_first(paths: list[Path], catalog: str) -> dict[str, float]:

@@ -154,7 +154,7 @@ def _conditional(name: str, store: BlobStore, key: str) -> Check:
         store.put_if_absent(key, b"again")
     except ConflictError:
         return Check(f"{name}: conditional put", True, False, "two publishers cannot overwrite each other")
-    remedy = "Open it with conditional writes off: pointers then move under a lock with expiry."
+    remedy = "Add ?conditional=off to the address: pointers then move under a lock with expiry."
     return Check(f"{name}: conditional put", False, False, "the store ignores conditions", remedy)
 
 

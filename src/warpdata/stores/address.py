@@ -38,7 +38,8 @@ def open_store(address: str | os.PathLike[str], options: StoreOptions | None = N
         return HttpStore(text, timeout_s=options.timeout_s)
     if parts.scheme in OBJECT_SCHEMES:
         where = _object_address(parts, options)
-        return ObjectStore(where, is_conditional=options.is_conditional, timeout_s=options.timeout_s)
+        is_conditional = options.is_conditional and "conditional=off" not in parts.query.split("&")
+        return ObjectStore(where, is_conditional=is_conditional, timeout_s=options.timeout_s)
     if parts.scheme == "file":
         return LocalStore(urllib.parse.unquote(parts.path))
     if "://" in text:
@@ -61,7 +62,7 @@ def _object_address(parts: urllib.parse.SplitResult, options: StoreOptions) -> O
     if parts.username or parts.password:
         raise ValueError("credentials do not belong in a URL")
     query = dict(urllib.parse.parse_qsl(parts.query))
-    if unknown := set(query) - {"endpoint", "region"}:
+    if unknown := set(query) - {"endpoint", "region", "conditional"}:
         raise ValueError(f"unknown settings in the address: {', '.join(sorted(unknown))}")
     secrets = dict(options.secrets)
     if parts.scheme == "s3" and options.aws_profile and not secrets:
