@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from warpdata.catalog.refs import EpisodeRef as EpisodeRef
     from warpdata.catalog.refs import FileRef as FileRef
     from warpdata.catalog.refs import ImageRef as ImageRef
-    from warpdata.catalog.refs import read_refs as read_refs
     from warpdata.catalog.refs import VideoRef as VideoRef
+    from warpdata.catalog.refs import read_refs as read_refs
     from warpdata.catalog.table import Table as Table
     from warpdata.corpora.batch import RowBatch as RowBatch
     from warpdata.corpora.shuffled import ShuffledRows as ShuffledRows
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from warpdata.episodes.salvage import salvage as salvage
     from warpdata.episodes.stream_writer import WShardStreamWriter as WShardStreamWriter
     from warpdata.errors import WarpError as WarpError
-    from warpdata.formats.gamsae.writer import encode_shard_bytes as encode_shard_bytes
     from warpdata.formats.gamsae.writer import ShardWriter as ShardWriter
+    from warpdata.formats.gamsae.writer import encode_shard_bytes as encode_shard_bytes
     from warpdata.formats.wshard.channel import Channel as Channel
-    from warpdata.formats.wshard.chunked import chunk_episode as chunk_episode
     from warpdata.formats.wshard.chunked import ChunkedEpisodeReader as ChunkedEpisodeReader
     from warpdata.formats.wshard.chunked import ChunkedEpisodeWriter as ChunkedEpisodeWriter
+    from warpdata.formats.wshard.chunked import chunk_episode as chunk_episode
     from warpdata.formats.wshard.chunks import ChunkList as ChunkList
     from warpdata.formats.wshard.chunks import validate_chunk_continuity as validate_chunk_continuity
     from warpdata.formats.wshard.episode import WShardEpisode as WShardEpisode
