@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 from warpdata._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from warpdata._api import dataset as dataset
+    from warpdata._api import load as load
     from warpdata._api import open_episode as open_episode
+    from warpdata.catalog.builder import DatasetBuilder as DatasetBuilder
+    from warpdata.catalog.dataset import Dataset as Dataset
+    from warpdata.catalog.refs import AudioRef as AudioRef
+    from warpdata.catalog.refs import EpisodeRef as EpisodeRef
+    from warpdata.catalog.refs import FileRef as FileRef
+    from warpdata.catalog.refs import ImageRef as ImageRef
+    from warpdata.catalog.refs import VideoRef as VideoRef
+    from warpdata.catalog.refs import read_refs as read_refs
+    from warpdata.catalog.table import Table as Table
     from warpdata.corpora.batch import RowBatch as RowBatch
     from warpdata.corpora.shuffled import ShuffledRows as ShuffledRows
     from warpdata.corpora.side_table import SideTable as SideTable
@@ -68,6 +79,7 @@ if TYPE_CHECKING:
 
 _HOMES: dict[str, str] = {
     "ArraySignal": "warpdata.timeline.memory",
+    "AudioRef": "warpdata.catalog.refs",
     "Cascade": "warpdata.ordering.fraction",
     "Channel": "warpdata.formats.wshard.channel",
     "ChunkList": "warpdata.formats.wshard.chunks",
@@ -75,12 +87,17 @@ _HOMES: dict[str, str] = {
     "ChunkedEpisodeWriter": "warpdata.formats.wshard.chunked",
     "Compression": "warpdata.formats.wshard.writer",
     "CorpusWriter": "warpdata.corpora.writer",
+    "Dataset": "warpdata.catalog.dataset",
+    "DatasetBuilder": "warpdata.catalog.builder",
     "DiskEpisode": "warpdata.episodes.disk_episode",
     "DiskEpisodeWriter": "warpdata.episodes.disk_writer",
     "Episode": "warpdata.timeline.episode",
+    "EpisodeRef": "warpdata.catalog.refs",
     "EpisodeView": "warpdata.timeline.episode",
     "EpisodeWriter": "warpdata.timeline.writing",
+    "FileRef": "warpdata.catalog.refs",
     "FractionRows": "warpdata.corpora.subsample",
+    "ImageRef": "warpdata.catalog.refs",
     "LocalDataset": "warpdata.episodes.local",
     "LocalDatasetWriter": "warpdata.episodes.local",
     "LossReceipt": "warpdata.episodes.receipt",
@@ -97,9 +114,11 @@ _HOMES: dict[str, str] = {
     "SimpleSignal": "warpdata.episodes.signals",
     "SimpleSignalWriter": "warpdata.episodes.signal_writers",
     "StoreShardSource": "warpdata.corpora.store_source",
+    "Table": "warpdata.catalog.table",
     "Timebase": "warpdata.formats.wshard.schema",
     "VectorStore": "warpdata.search.store",
     "VideoOptions": "warpdata.formats.episodedir.images",
+    "VideoRef": "warpdata.catalog.refs",
     "VideoSignal": "warpdata.episodes.signals",
     "VideoSignalWriter": "warpdata.episodes.signal_writers",
     "WShardEpisode": "warpdata.episodes.shard_episode",
@@ -109,13 +128,16 @@ _HOMES: dict[str, str] = {
     "check_dataset": "warpdata.episodes.check",
     "chunk_episode": "warpdata.formats.wshard.chunked",
     "compute_crc32": "warpdata.formats.wshard.hashes",
+    "dataset": "warpdata._api",
     "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     "error_residual": "warpdata.formats.wshard.residual",
+    "load": "warpdata._api",
     "load_wshard": "warpdata.episodes.shard_episode",
     "name_hash": "warpdata.formats.wshard.hashes",
     "open_episode": "warpdata._api",
     "pack_episode": "warpdata.episodes.packed",
     "pack_residual": "warpdata.formats.wshard.residual",
+    "read_refs": "warpdata.catalog.refs",
     "replay": "warpdata.episodes.replay",
     "row_in_fraction": "warpdata.ordering.fraction",
     "salvage": "warpdata.episodes.salvage",

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from warpdata.bytekit.ranges import RangeReader
+    from warpdata.catalog.dataset import Dataset
     from warpdata.formats.wshard.chunks import ChunkList
+    from warpdata.stores.meter import Listener
     from warpdata.timeline.episode import Episode
 
 DIRECTORY_BLOCK = "meta/directory"
@@ -36,3 +40,41 @@ def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> Ep
 
         return PackedEpisode(shard)
     return ShardEpisode(load_wshard(shard))
+
+
+def dataset(
+    name: str,
+    *,
+    mode: str | None = None,
+    catalog: str | os.PathLike[str] | Sequence[str] | None = None,
+    max_bytes: str | int | None = None,
+    max_requests: int | None = None,
+    listener: Listener | None = None,
+    **options: Any,
+) -> Dataset:
+    """Open a published dataset by name: `workspace/name`, `@hash` or `@tag` if you like; reads no data."""
+    from warpdata.catalog.access import access_options, catalog_tuple
+    from warpdata.catalog.dataset import budget_of, open_dataset
+    from warpdata.catalog.names import parse_name
+    from warpdata.settings import Settings
+
+    budget = budget_of(max_bytes, max_requests)
+    access = access_options(
+        Settings.from_env(), mode=mode, catalogs=catalog_tuple(catalog), budget=budget, **options
+    )
+    return open_dataset(parse_name(name), access, table_streams(), listener)
+
+
+def table_streams() -> Any:
+    """How tables are streamed: what the loading room gives to datasets."""
+    from warpdata.catalog.dataset import Streams
+    from warpdata.loading.stream import TableStream, plan_read
+    from warpdata.loading.torch import torch_dataset
+
+    return Streams(batches=TableStream, torch=torch_dataset, plan=plan_read)
+
+
+def load(name: str, table: str = "main", *, limit: int | None = None, **options: Any) -> Any:
+    """A table as a pandas frame in one line; large tables are refused, stream those."""
+    view = dataset(name, **options).table(table)
+    return view.pandas() if limit is None else view.head(limit).to_pandas()

@@ -21,7 +21,9 @@ WarpError                      .code is stable, .hint says what to do next
 ├── DatasetError
 │   ├── DatasetNotFoundError   (also LookupError)
 │   ├── ManifestCorruptedError
-│   └── OfflineError
+│   ├── OfflineError
+│   ├── BudgetExceededError    the next request would cost more than was allowed
+│   └── TooLargeError          the whole would not fit in memory: stream it
 ├── RecordingError             the writer was used wrongly
 │   ├── TimestampOrderError    (also ValueError)
 │   ├── SchemaMismatchError    (also ValueError)
@@ -202,6 +204,8 @@ class UnavailableError(StoreError):
 
     code = "unavailable"
     default_hint = "Try again later."
+    retry_after_s: float | None = None
+    """How long the server asked us to wait, if it did."""
 
 
 class DatasetError(WarpError):
@@ -229,6 +233,22 @@ class OfflineError(DatasetError):
 
     code = "offline"
     default_hint = "Run `warp warm` while online, or choose another mode."
+
+
+class BudgetExceededError(DatasetError):
+    """The next request would spend more than the caller allowed."""
+
+    code = "budget_exceeded"
+    default_hint = "Raise max_bytes or max_requests, or ask for fewer columns, rows or shards."
+
+
+class TooLargeError(DatasetError):
+    """A whole table was asked for that does not fit the limit set for memory."""
+
+    code = "too_large"
+    default_hint = (
+        "Stream it with batches(), ask for fewer rows with limit=, or raise max_rows and max_bytes."
+    )
 
 
 class RecordingError(WarpError):

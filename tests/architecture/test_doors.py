@@ -19,22 +19,44 @@ DOORS: dict[str, set[str]] = {
     "zstandard": {"bytekit/codec.py"},
     "lz4": {"bytekit/codec.py"},
     "ml_dtypes": {"bytekit/dtype.py"},
-    "cryptography": {"formats/rvf/signing.py"},
+    "cryptography": {"catalog/signing.py", "formats/rvf/signing.py"},
+    "duckdb": {"catalog/engine.py"},
     "faiss": {"search/ann.py"},
-    "pqcrypto": {"formats/rvf/signing.py"},
-    "pyarrow": {"corpora/side_table.py", "formats/episodedir/arrow.py", "search/columns.py"},
-    "torch": {"corpora/torch_door.py"},
-    "av": {"formats/episodedir/video.py"},
     "gymnasium": {"episodes/gym.py"},
+    "obstore": {"stores/objects.py"},
+    "polars": {"catalog/frames.py"},
+    "pqcrypto": {"formats/rvf/signing.py"},
+    "pyarrow": {
+        "catalog/bindings.py",
+        "catalog/engine.py",
+        "catalog/refarray.py",
+        "catalog/rowgroups.py",
+        "catalog/sources.py",
+        "catalog/table.py",
+        "catalog/arrowout.py",
+        "corpora/side_table.py",
+        "formats/episodedir/arrow.py",
+        "loading/batch.py",
+        "search/columns.py",
+    },
+    "PIL": {"catalog/media.py"},
+    "soundfile": {"catalog/media.py"},
+    "av": {"catalog/media.py", "formats/episodedir/video.py"},
+    "torch": {"corpora/torch_door.py", "loading/torch.py"},
 }
 """Foreign library -> the only modules that may import it. numpy is free everywhere."""
 
 FREE = {"numpy", "warpdata"}
 
 OPTIONAL_DOORS: set[str] = {
+    "catalog/engine.py",
+    "catalog/frames.py",
+    "catalog/media.py",
+    "catalog/signing.py",
     "corpora/torch_door.py",
     "formats/episodedir/video.py",
     "formats/rvf/signing.py",
+    "loading/torch.py",
     "search/ann.py",
 }
 """Doors of optional libraries: they may import inside a function and raise MissingExtraError."""

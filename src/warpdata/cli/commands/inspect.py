@@ -1,4 +1,4 @@
-"""`warp inspect`: what a file holds, block by block, without reading the data."""
+"""`warp inspect`: what a file or a published dataset holds, without reading the data."""
 
 from __future__ import annotations
 
@@ -11,21 +11,27 @@ from warpdata.cli.console import add_json_flag, human_bytes, table
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "show the blocks, dtypes, shapes, codecs and sizes of a file"
+HELP = "show the blocks of a file, or the tables, artifacts and bindings of a dataset"
 
 _SHADES = "█▓▒░"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp inspect`."""
-    parser.add_argument("file", help="a .wshard, a chunk list, the .partial of a recording, or a vector file")
+    parser.add_argument(
+        "file", help="a .wshard, a chunk list, a .partial, a vector file, or a dataset as workspace/name"
+    )
+    parser.add_argument("--catalog", help="datasets: folder or address of the catalog")
     add_json_flag(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Describe one file."""
+    from warpdata.cli.commands._dataset import is_dataset
     from warpdata.cli.sniff import file_kind
 
+    if is_dataset(args.file):
+        return _dataset(args, console)
     kind = file_kind(args.file)
     if kind == "journal":
         return _journal(args.file, console)
@@ -37,6 +43,17 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.emit(report)
     if not console.as_json:
         _print_shard(report, console)
+    return exits.OK
+
+
+def _dataset(args: argparse.Namespace, console: Console) -> int:
+    from warpdata.catalog.reports import inspect_dataset
+    from warpdata.cli.commands._dataset import open_named
+
+    with open_named(args, args.file) as dataset:
+        report, lines = inspect_dataset(dataset)
+    console.emit(report)
+    console.print("\n".join(lines))
     return exits.OK
 
 

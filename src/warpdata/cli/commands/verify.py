@@ -1,4 +1,4 @@
-"""`warp verify`: read files and say what is damaged."""
+"""`warp verify`: read files or published datasets and say what is damaged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ HELP = "check every checksum of files and report damage; exit code 3 if there is
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp verify`."""
-    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="files, or datasets as workspace/name")
+    parser.add_argument("--catalog", help="datasets: folder or address of the catalog")
     parser.add_argument("--full", action="store_true", help="also read windows, values and chunk files")
     add_json_flag(parser)
 
@@ -27,7 +28,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     with console.progress("verify") as bar:
         for done, path in enumerate(args.files):
             bar(done, len(args.files))
-            reports.append({"path": path, "findings": _findings(path, full=args.full)})
+            reports.append({"path": path, "findings": _findings(path, args)})
     console.emit(reports)
     for report in reports:
         _print(report, console)
@@ -35,22 +36,28 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return exits.DAMAGED if damaged else exits.OK
 
 
-def _findings(path: str, *, full: bool) -> list[dict[str, Any]]:
+def _findings(path: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     from dataclasses import asdict
 
-    from warpdata.cli.sniff import file_kind
+    from warpdata.cli.commands._dataset import is_dataset
     from warpdata.errors import WarpError
-    from warpdata.formats.wshard.verify import Finding, verify_shard
+    from warpdata.formats.wshard.verify import Finding
 
     try:
-        kind = file_kind(path)
-        if kind == "vectors":
-            found = _vectors(path)
-        else:
-            found = _journal(path) if kind == "journal" else verify_shard(path, full=full)
+        found = _dataset(path, args) if is_dataset(path) else _file(path, full=args.full)
     except WarpError as error:
         found = [Finding(error.code, str(error), error.block, error.hint)]
     return [asdict(each) for each in found]
+
+
+def _file(path: str, *, full: bool) -> list[Any]:
+    from warpdata.cli.sniff import file_kind
+    from warpdata.formats.wshard.verify import verify_shard
+
+    kind = file_kind(path)
+    if kind == "vectors":
+        return _vectors(path)
+    return _journal(path) if kind == "journal" else list(verify_shard(path, full=full))
 
 
 def _vectors(path: str) -> list[Any]:
@@ -59,6 +66,16 @@ def _vectors(path: str) -> list[Any]:
 
     with VectorStore.open(path) as store:
         return [Finding(damage.code, damage.message) for damage in store.verify()]
+
+
+def _dataset(name: str, args: argparse.Namespace) -> list[Any]:
+    from warpdata.catalog.reports import verify_dataset
+    from warpdata.cli.commands._dataset import open_named
+    from warpdata.formats.wshard.verify import Finding
+
+    with open_named(args, name) as dataset:
+        report, _ = verify_dataset(dataset)
+    return [Finding("blob_damage", text, hint="Restore the blob from a copy.") for text in report["damaged"]]
 
 
 def _journal(path: str) -> list[Any]:

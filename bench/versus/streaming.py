@@ -1,0 +1,349 @@
+"""Published datasets against raw engines and peers, locally and on S3 behind a proxy with 20 ms round trips.
+
+python -m bench.versus.streaming [--quick] [--out bench/results/streaming.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.servers import BUCKET, KEY, SECRET, Proxy, run_s3
+
+from bench.catalog_data import WANTED, publish_pictures, publish_table, write_pictures, write_table
+
+RTT_S = 0.020
+
+
+def best(call: Callable[[], Any], runs: int = 3) -> float:
+    """The shortest of several runs: a busy machine slows all but the best."""
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def interleaved(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """The shortest time of each, taken in turns so that all see the same machine."""
+    times: dict[str, float] = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for name, call in calls.items():
+            times[name] = min(times[name], best(call, 1))
+    return times
+
+
+def rows_of(batches: Any) -> int:
+    return sum(batch.num_rows for batch in batches)
+
+
+def open_warp(catalog: str, **options: Any):
+    import warpdata as wd
+
+    return wd.dataset("bench/table", catalog=catalog, **options)
+
+
+def local_scan(paths: list[Path], catalog: str, rows: int) -> dict[str, float]:
+    """Rows per second of 3 of 20 columns, all engines on the same files."""
+    import duckdb
+    import pyarrow.dataset as pads
+    import pyarrow.parquet as pq
+
+    names = [str(path) for path in paths]
+
+    def pyarrow_dataset() -> None:
+        assert rows_of(pads.dataset(names).to_batches(columns=WANTED)) == rows
+
+    def pyarrow_files() -> None:
+        assert sum(rows_of(pq.ParquetFile(n).iter_batches(65_536, columns=WANTED)) for n in names) == rows
+
+    def raw_duckdb() -> None:
+        with duckdb.connect() as con:
+            listed = ", ".join(WANTED)
+            reader = con.sql(f"select {listed} from read_parquet({names})").to_arrow_reader(65_536)
+            assert rows_of(reader) == rows
+
+    def warp() -> None:
+        with open_warp(catalog) as ds:
+            assert rows_of(ds.table().batches(8192, columns=WANTED)) == rows
+
+    engines = {
+        "pyarrow dataset": pyarrow_dataset,
+        "pyarrow files": pyarrow_files,
+        "duckdb": raw_duckdb,
+        "warpdata": warp,
+    }
+    if importlib.util.find_spec("datasets"):
+        engines["HF datasets, streaming"] = lambda: hf_scan(names, rows)
+    return {name: rows / seconds for name, seconds in interleaved(engines, 9).items()}
+
+
+def hf_scan(names: list[str], rows: int) -> None:
+    """The same columns through HF datasets in streaming mode, as Arrow tables."""
+    import datasets
+
+    data = datasets.load_dataset("parquet", data_files=names, split="train", streaming=True, columns=WANTED)
+    assert sum(batch.num_rows for batch in data.with_format("arrow").iter(8192)) == rows
+
+
+def local_first(paths: list[Path], catalog: str) -> dict[str, float]:
+    """Seconds until the first 1000 rows of 3 columns are there."""
+    import pyarrow.parquet as pq
+
+    def raw() -> None:
+        next(pq.ParquetFile(paths[0]).iter_batches(1000, columns=WANTED))
+
+    def warp() -> None:
+        with open_warp(catalog) as ds:
+            next(ds.table().batches(1000, columns=WANTED))
+
+    return interleaved({"pyarrow": raw, "warpdata": warp}, 25)
+
+
+def s3_scan(proxy: Proxy, catalog: str, paths: list[Path], rows: int, work: Path) -> dict[str, Any]:
+    """Full scan on S3 with latency, cold, and the second epoch from the cache."""
+    import pyarrow.dataset as pads
+    import pyarrow.fs
+
+    system = pyarrow.fs.S3FileSystem(
+        access_key=KEY,
+        secret_key=SECRET,
+        endpoint_override=f"127.0.0.1:{proxy.port}",
+        scheme="http",
+        region="us-east-1",
+    )
+    keys = [f"{BUCKET}/raw/{path.name}" for path in paths]
+
+    def pyarrow_s3() -> None:
+        assert rows_of(pads.dataset(keys, filesystem=system).to_batches(columns=WANTED)) == rows
+
+    def warp(mode: str, cache: Path) -> dict[str, Any]:
+        with open_warp(catalog, mode=mode, cache_dir=str(cache)) as ds:
+            start = time.perf_counter()
+            assert rows_of(ds.table().batches(8192, columns=WANTED)) == rows
+            return {
+                "s": time.perf_counter() - start,
+                "requests": ds.spent.requests,
+                "bytes": ds.spent.bytes_read,
+            }
+
+    found: dict[str, Any] = {"pyarrow dataset": rows / best(pyarrow_s3, 2)}
+    cold = min((warp("auto", work / f"cold{i}") for i in range(2)), key=lambda r: r["s"])
+    remote = min((warp("remote", work) for _ in range(2)), key=lambda r: r["s"])
+    second = min((warp("auto", work / "cold0") for _ in range(3)), key=lambda r: r["s"])
+    found |= {"warpdata": rows / cold["s"], "warpdata, no cache": rows / remote["s"]}
+    found |= {"second epoch": rows / second["s"], "requests": cold["requests"], "bytes": cold["bytes"]}
+    return found
+
+
+def s3_first(catalog: str, work: Path) -> dict[str, Any]:
+    """Requests and round trips to schema and first batch, cold."""
+    with open_warp(catalog, cache_dir=str(work / "first")) as ds:
+        ds.table().schema()
+        schema = ds.spent.requests
+        start = time.perf_counter()
+        next(ds.table().batches(1000, columns=WANTED))
+        seconds = time.perf_counter() - start
+        return {
+            "schema requests": schema,
+            "first batch requests": ds.spent.requests,
+            "first batch round trips": seconds / RTT_S + schema,
+        }
+
+
+def pictures(catalog: str, local: str, count: int, work: Path) -> dict[str, float]:
+    """Random pictures in batches of 64 against one-by-one GETs, and cached against webdataset in order."""
+    import warpdata as wd
+
+    found: dict[str, float] = {}
+    with wd.dataset("bench/pictures", catalog=catalog, mode="remote") as ds:
+        stream = ds.table().batches(64, prefetch="off")
+        first = next(stream)["image"].refs()
+        start = time.perf_counter()
+        [ref.read_bytes() for ref in first[:1]]
+        names = [ref.name for ref in next(stream)["image"].refs()[:32]]
+        members = ds.artifact("raw").find(names)
+        start = time.perf_counter()
+        for member in members:
+            ds.artifact("raw").read([member])
+        found["one by one"] = len(names) / (time.perf_counter() - start)
+        start, read = time.perf_counter(), 0
+        for _ in range(min(8, count // 64 - 3)):
+            read += len(wd.read_refs(next(stream)["image"].refs()))
+        found["batches of 64"] = read / (time.perf_counter() - start)
+    options = {"catalog": catalog, "cache_dir": str(work / "pictures")}
+    with wd.dataset("bench/pictures", **options) as ds:
+        ds.warm()
+    for decode in (False, True):
+
+        def cached(decode: bool = decode) -> None:
+            with wd.dataset("bench/pictures", **options) as ds:
+                for batch in ds.table().batches(64):
+                    for ref in batch["image"].refs():
+                        ref.as_numpy() if decode else ref.read_bytes()
+
+        found["cached, decoded" if decode else "cached, bytes"] = count / best(cached, 2)
+        found["webdataset, decoded" if decode else "webdataset, bytes"] = webdataset_rate(
+            local, count, decode
+        )
+    return found
+
+
+def webdataset_rate(local: str, count: int, decode: bool) -> float:
+    """webdataset reading the same tars from the local disk, in order."""
+    import webdataset
+
+    import warpdata as wd
+
+    with wd.dataset("bench/pictures", catalog=local) as ds:
+        tars = [str(Path(local) / shard.key) for shard in ds.artifact("raw").part.shards]
+
+    def run() -> None:
+        data = webdataset.WebDataset(tars, shardshuffle=False, empty_check=False)
+        data = data.decode("rgb8") if decode else data
+        assert sum(1 for _ in data) == count
+
+    return count / best(run, 2)
+
+
+def publish_rate(paths: list[Path], work: Path) -> dict[str, float]:
+    """Bytes per second of publishing, of SHA-256 alone and of a copy with fsync."""
+    import warpdata as wd
+
+    size = sum(path.stat().st_size for path in paths)
+
+    def sha() -> None:
+        for path in paths:
+            hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def copy() -> None:
+        for path in paths:
+            target = work / "copy" / path.name
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, target)
+            with target.open("rb") as file:
+                os.fsync(file.fileno())
+        shutil.rmtree(work / "copy")
+
+    def publish() -> None:
+        with wd.DatasetBuilder("bench/publish", catalog=work / "pub") as builder:
+            builder.add_table("main", paths).publish()
+        shutil.rmtree(work / "pub")
+
+    found = interleaved({"sha256": sha, "copy": copy, "warpdata": publish}, 4)
+    return {name: size / seconds for name, seconds in found.items()}
+
+
+def lookup(proxy_catalog: str, count: int, work: Path) -> dict[str, Any]:
+    """One member among many, cold: requests and bytes of everything, the name included."""
+    import warpdata as wd
+
+    with wd.dataset("bench/many", catalog=proxy_catalog, cache_dir=str(work / "many")) as ds:
+        start = time.perf_counter()
+        assert len(ds.ref("raw", f"{count // 3:07d}").read_bytes()) == 16
+        seconds = time.perf_counter() - start
+        return {"members": count, "requests": ds.spent.requests, "bytes": ds.spent.bytes_read, "s": seconds}
+
+
+def publish_many(catalog: str, count: int, work: Path) -> None:
+    """A tar of very many tiny members."""
+    import warpdata as wd
+    from warpdata.formats.tarshard.writer import member_header
+
+    path = work / "many.tar"
+    with path.open("wb") as out:
+        for i in range(count):
+            out.write(member_header(f"{i:07d}", 16) + (b"%016d" % i).ljust(512, b"\0"))
+        out.write(bytes(1024))
+    with wd.DatasetBuilder("bench/many", catalog=catalog) as builder:
+        builder.add_artifact("raw", [path]).publish()
+    path.unlink()
+
+
+def run(quick: bool) -> dict[str, Any]:
+    """Everything, in one process, on one machine, at one time."""
+    rows, shards, images, many = (160_000, 4, 640, 20_000) if quick else (2_000_000, 8, 6_400, 1_000_000)
+    work = Path(tempfile.mkdtemp(prefix="warp-bench-"))
+    try:
+        paths = write_table(work / "table", rows, shards)
+        local = str(work / "catalog")
+        publish_table(local, paths)
+        publish_pictures(local, write_pictures(work / "jpg", images))
+        results: dict[str, Any] = {"quick": quick, "rows": rows, "pictures": images}
+        results["first batch, local (s)"] = local_first(paths, local)
+        results["scan, local (rows/s)"] = local_scan(paths, local, rows)
+        results["publish (bytes/s)"] = publish_rate(paths, work)
+        with run_s3() as server:
+            os.environ.update(server.environment())
+            catalog = f"s3://{BUCKET}/bench"
+            publish_table(catalog, paths)
+            publish_pictures(catalog, work / "jpg")
+            publish_many(catalog, many, work)
+            _put_raw(server, paths)
+            with Proxy(server.port, delay_s=RTT_S) as proxy:
+                os.environ["AWS_ENDPOINT_URL"] = proxy.endpoint
+                results["first batch, S3 20 ms"] = s3_first(catalog, work)
+                results["scan, S3 20 ms (rows/s)"] = s3_scan(proxy, catalog, paths, rows, work)
+                results["pictures (per s)"] = pictures(catalog, local, images, work)
+                results["lookup, S3 20 ms"] = lookup(catalog, many, work)
+        return results
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _put_raw(server: Any, paths: list[Path]) -> None:
+    from tests.servers import s3_store
+
+    from warpdata.stores.digest import digest_file
+
+    store = s3_store(server, "raw")
+    for path in paths:
+        store.put_file(path.name, path, digest_file(path))
+
+
+def ratios(results: dict[str, Any]) -> dict[str, float]:
+    """The figures of the speed table."""
+    scan, far = results["scan, local (rows/s)"], results["scan, S3 20 ms (rows/s)"]
+    pics, pub = results["pictures (per s)"], results["publish (bytes/s)"]
+    raw = max(value for name, value in scan.items() if name != "warpdata")
+    return {
+        "schema requests (<= 3)": results["first batch, S3 20 ms"]["schema requests"],
+        "first batch local / pyarrow (<= 1.3)": results["first batch, local (s)"]["warpdata"]
+        / results["first batch, local (s)"]["pyarrow"],
+        "first batch S3 round trips (<= 6)": results["first batch, S3 20 ms"]["first batch round trips"],
+        "scan local / best raw (>= 0.9)": scan["warpdata"] / raw,
+        "scan S3 / raw (>= 1.0)": far["warpdata"] / far["pyarrow dataset"],
+        "second epoch / local (>= 0.9)": far["second epoch"] / scan["warpdata"],
+        "random pictures / one by one (>= 20)": pics["batches of 64"] / pics["one by one"],
+        "cached pictures / webdataset (>= 1), bytes": pics["cached, bytes"] / pics["webdataset, bytes"],
+        "cached pictures / webdataset (>= 1), decoded": pics["cached, decoded"] / pics["webdataset, decoded"],
+        "publish / slower of sha256 and copy (>= 0.7)": pub["warpdata"] / min(pub["sha256"], pub["copy"]),
+        "lookup requests (<= 4)": results["lookup, S3 20 ms"]["requests"],
+        "lookup bytes (< 262144)": results["lookup, S3 20 ms"]["bytes"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    results = run(args.quick)
+    results["ratios"] = ratios(results)
+    print(json.dumps(results, indent=1))
+    if args.out:
+        Path(args.out).write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""How blobs of a catalog are reached: stores, cache, mode and budget of one open dataset."""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from warpdata.errors import DatasetError, StoreError
+from warpdata.formats.manifest.model import BlobRef
+from warpdata.settings import Settings
+from warpdata.stores.address import StoreOptions, is_remote, open_store, same_place
+from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
+from warpdata.stores.blobstore import BlobStore
+from warpdata.stores.cache import PageCache
+from warpdata.stores.local import LocalStore
+from warpdata.stores.meter import Budget, Listener, Meter
+from warpdata.stores.reliable import ReliableStore, RetryPolicy
+
+MODES = ("auto", "remote", "hybrid", "local")
+
+
+@dataclass(frozen=True, slots=True)
+class AccessOptions:
+    """Everything that says where to read from and what may be spent; it travels to other processes."""
+
+    catalogs: tuple[str, ...]
+    mode: str = "auto"
+    cache_dir: str = "~/.cache/warpdata"
+    cache_bytes: int = 100 << 30
+    prefetch: str = "auto"
+    budget: Budget = field(default_factory=Budget)
+    verify: str = "if-present"
+    trusted_keys: tuple[str, ...] = ()
+    allow_foreign_uris: bool = False
+    store: StoreOptions = field(default_factory=StoreOptions, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode is {self.mode!r}; use one of {', '.join(MODES)}")
+        if self.verify not in ("off", "if-present", "require"):
+            raise ValueError(f"verify is {self.verify!r}; use off, if-present or require")
+        if not self.catalogs:
+            raise ValueError("no catalog is given")
+
+
+def access_options(settings: Settings, **changes: object) -> AccessOptions:
+    """What the environment says, with the caller's changes; None means no change."""
+    store = StoreOptions(settings.s3_endpoint, settings.s3_region, settings.aws_profile)
+    options = AccessOptions(
+        catalogs=settings.catalogs,
+        mode=settings.mode,
+        cache_dir=settings.cache_dir,
+        cache_bytes=settings.cache_bytes,
+        prefetch=settings.prefetch,
+        verify=settings.verify,
+        trusted_keys=settings.trusted_keys,
+        store=store,
+    )
+    given = {name: value for name, value in changes.items() if value is not None}
+    return replace(options, **given)  # type: ignore[arg-type]
+
+
+def catalog_tuple(catalog: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...] | None:
+    """One catalog or several, as the options want them."""
+    if catalog is None:
+        return None
+    if isinstance(catalog, str | os.PathLike):
+        return tuple(part.strip() for part in os.fspath(catalog).split(",") if part.strip())
+    return tuple(os.fspath(one) for one in catalog)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """One catalog: its address, and its store unless the network may not be used."""
+
+    address: str
+    store: BlobStore | None
+
+
+class Access:
+    """The open stores and the cache of one dataset."""
+
+    def __init__(
+        self, options: AccessOptions, listener: Listener | None = None, policy: RetryPolicy | None = None
+    ) -> None:
+        self.options = options
+        self.meter = Meter(options.budget, listener)
+        self._policy = policy
+        self.catalogs = [self._catalog(address) for address in options.catalogs]
+        self.cache = self._open_cache()
+        self._readers: dict[tuple[str, str], AnyBlobReader] = {}
+        self._foreign: dict[str, BlobStore] = {}
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether only this machine may be asked."""
+        return self.options.mode == "local"
+
+    def store_of(self, address: str) -> BlobStore:
+        """An open store, retried and counted."""
+        return ReliableStore(open_store(address, self.options.store), self.meter, self._policy)
+
+    def reader(
+        self, catalog: Catalog, blob: BlobRef, label: str, sums: PageSums | None = None
+    ) -> AnyBlobReader:
+        """The reader of a blob, one for each blob however often it is asked for."""
+        key = (catalog.address, blob.hash)
+        found = self._readers.get(key)
+        if found is None or (sums is not None and found._sums is None):
+            found = self._readers[key] = self._open_reader(catalog, blob, label, sums)
+        return found
+
+    def close(self) -> None:
+        """Close stores, readers and the cache."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+        for store in [c.store for c in self.catalogs] + list(self._foreign.values()):
+            if store is not None:
+                store.close()
+        if self.cache is not None:
+            self.cache.close()
+
+    def _catalog(self, address: str) -> Catalog:
+        offline = self.options.mode == "local" and is_remote(address)
+        return Catalog(_plain(address), None if offline else self.store_of(address))
+
+    def _open_cache(self) -> PageCache | None:
+        everything_here = all(c.store is not None and c.store.is_local for c in self.catalogs)
+        if self.options.mode == "remote" or (everything_here and not self.options.allow_foreign_uris):
+            return None
+        folder = Path(os.path.expanduser(self.options.cache_dir))
+        return PageCache(folder, self.options.cache_bytes)
+
+    def _open_reader(
+        self, catalog: Catalog, blob: BlobRef, label: str, sums: PageSums | None
+    ) -> AnyBlobReader:
+        store, key = self._place(catalog, blob)
+        address = BlobAddress(blob.hash, blob.byte_size, key, label)
+        inner = store.inner if isinstance(store, ReliableStore) else store
+        if isinstance(inner, LocalStore):
+            return LocalBlobReader(address, inner, sums)
+        return BlobReader(address, store, self.cache, sums)
+
+    def _place(self, catalog: Catalog, blob: BlobRef) -> tuple[BlobStore | None, str]:
+        """The store and the name of a blob: the catalog's own blob area unless its address says otherwise."""
+        if blob.uri is None or "://" not in blob.uri:
+            return catalog.store, blob.key
+        if not same_place(catalog.address, blob.uri) and not self.options.allow_foreign_uris:
+            hint = "Pass allow_foreign_uris=True if you trust the publisher of this dataset."
+            raise DatasetError("the manifest points outside its catalog", path=_plain(blob.uri), hint=hint)
+        if self.is_offline and is_remote(blob.uri):
+            return None, blob.key
+        folder, _, key = blob.uri.rpartition("/")
+        if folder not in self._foreign:
+            self._foreign[folder] = self.store_of(folder)
+        return self._foreign[folder], urllib.parse.unquote(key)
+
+
+def writable_catalog(access: Access) -> Catalog:
+    """The first catalog, which must be one that can be written."""
+    catalog = access.catalogs[0]
+    if catalog.store is None or catalog.address.startswith(("http://", "https://")):
+        hint = "Set WARP_CATALOG to a folder or an s3, gs or az address."
+        raise StoreError("this catalog cannot be published to", path=catalog.address, hint=hint)
+    return catalog
+
+
+def _plain(address: str) -> str:
+    """An address without query, user and password: safe to print."""
+    parts = urllib.parse.urlsplit(address)
+    if "://" not in address:
+        return address
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -1,0 +1,145 @@
+"""Members of an artifact by name: looked up in few reads, fetched together, checked one by one."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.codec import decode, zstd_frame_size
+from warpdata.bytekit.ranges import coalesce
+from warpdata.catalog.access import Access, Catalog
+from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, LimitExceededError
+from warpdata.formats.manifest.model import ArtifactPart
+from warpdata.formats.tarshard.member_index import Member, MemberIndex
+from warpdata.stores.blobs import AnyBlobReader
+from warpdata.stores.parallel import MAX_PARALLEL, run_parallel
+
+_GAP_BYTES = 32 << 10
+_MAX_FRAME_BYTES = 1 << 30
+
+
+class Artifact:
+    """Raw payload of a dataset: members inside tar shards, or shards that are members themselves."""
+
+    def __init__(self, name: str, part: ArtifactPart, access: Access, catalog: Catalog) -> None:
+        self.name = name
+        self.part = part
+        self._access = access
+        self._catalog = catalog
+        self._lock = threading.Lock()
+        self._index: MemberIndex | None = None
+        self._by_name = {shard.name: number for number, shard in enumerate(part.shards)}
+
+    @property
+    def kind(self) -> str:
+        """What the shards are."""
+        return self.part.kind
+
+    def __len__(self) -> int:
+        return self.part.index.member_count if self.part.index else len(self.part.shards)
+
+    def members(self, prefix: str = "") -> Iterator[str]:
+        """Names of members that begin with `prefix`, sorted."""
+        if self.part.is_tar:
+            yield from self._member_index().names(prefix)
+        else:
+            yield from sorted(n for n in self._by_name if n is not None and n.startswith(prefix))
+
+    def find(self, names: Sequence[str]) -> list[Member]:
+        """Where members lie; a name that is not here is BlobNotFoundError."""
+        found = (
+            self._member_index().find(names) if self.part.is_tar else [self._shard_member(n) for n in names]
+        )
+        for name, member in zip(names, found, strict=True):
+            if member is None:
+                raise BlobNotFoundError(f"artifact {self.name!r} has no member {name!r}")
+        return [self._checked_place(member) for member in found if member is not None]
+
+    def read(self, members: Sequence[Member]) -> list[memoryview]:
+        """The bytes of members, near ones in one read, all shards at the same time."""
+        by_shard: dict[int, list[int]] = defaultdict(list)
+        for position, member in enumerate(members):
+            by_shard[member.shard].append(position)
+        tasks = list(by_shard.items())
+        workers = 1 if self._is_here(members, by_shard) else MAX_PARALLEL
+        results = run_parallel(
+            lambda task: self._read_shard(task[0], [members[i] for i in task[1]]), tasks, workers
+        )
+        out: list[memoryview] = [memoryview(b"")] * len(members)
+        for (_, positions), views in zip(tasks, results, strict=True):
+            for position, view in zip(positions, views, strict=True):
+                out[position] = view
+        return out
+
+    def read_names(self, names: Sequence[str]) -> list[memoryview]:
+        """The bytes of members by name."""
+        return self.read(self.find(names))
+
+    def shard_reader(self, number: int) -> AnyBlobReader:
+        """The range reader of one shard."""
+        shard = self.part.shards[number]
+        label = f"artifact {self.name!r} shard {shard.name or number}"
+        return self._access.reader(self._catalog, shard, label)
+
+    def _is_here(self, members: Sequence[Member], by_shard: dict[int, list[int]]) -> bool:
+        """Whether nothing has to be waited for: then threads would only cost."""
+        return all(
+            self.shard_reader(shard).has([members[i].read_range for i in positions])
+            for shard, positions in by_shard.items()
+        )
+
+    def _read_shard(self, number: int, members: Sequence[Member]) -> list[memoryview]:
+        reader = self.shard_reader(number)
+        ranges = [member.read_range for member in members]
+        spans = coalesce(ranges, max_gap_bytes=_GAP_BYTES)
+        found = reader.read_many([(span.start, span.end) for span in spans])
+        out: list[memoryview] = [memoryview(b"")] * len(members)
+        for span, data in zip(spans, found, strict=True):
+            for i in span.members:
+                start, end = ranges[i]
+                out[i] = self._content(members[i], data[start - span.start : end - span.start], reader)
+        return out
+
+    def _content(self, member: Member, data: memoryview, reader: AnyBlobReader) -> memoryview:
+        """A member out of what was read: unpacked if need be, and checked."""
+        if member.frame_bytes:
+            size = zstd_frame_size(data)
+            if size is None or size > _MAX_FRAME_BYTES:
+                raise LimitExceededError(
+                    f"member {member.name!r} lies in a frame of unknown size", path=reader.name
+                )
+            raw = memoryview(decode("zstd", data, size))
+            data = raw[member.inner_offset : member.inner_offset + member.length]
+        if data.nbytes != member.length or (member.crc32c >= 0 and crc32c(data) != member.crc32c):
+            raise ChecksumError(f"member {member.name!r} is not as it was published", path=reader.name)
+        return data
+
+    def _checked_place(self, member: Member) -> Member:
+        good = 0 <= member.shard < len(self.part.shards)
+        if not good or member.read_range[1] > self.part.shards[member.shard].byte_size:
+            raise CorruptLayoutError(f"member {member.name!r} lies outside its shard", path=self.name)
+        return member
+
+    def _shard_member(self, name: str) -> Member | None:
+        number = self._by_name.get(name)
+        return None if number is None else Member(name, number, 0, self.part.shards[number].byte_size, -1)
+
+    def _member_index(self) -> MemberIndex:
+        with self._lock:
+            if self._index is None:
+                ref = self.part.index
+                assert ref is not None
+                label = f"member index of artifact {self.name!r}"
+                reader = self._access.reader(self._catalog, ref, label)
+                self._index = MemberIndex(reader, ref.bucket_count, ref.member_count)
+            return self._index
+
+
+def range_member(artifact: Artifact, shard: int, offset: int, length: int, crc: int | None) -> Member:
+    """The member a (shard, offset, length) reference stands for."""
+    name = f"{shard}:{offset}+{length}"
+    if min(shard, offset, length) < 0:
+        raise CorruptLayoutError(f"no such reference: {name}", path=artifact.name)
+    return artifact._checked_place(Member(name, shard, offset, length, -1 if crc is None else crc))

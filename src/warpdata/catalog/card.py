@@ -1,0 +1,104 @@
+"""What people and search engines read about a version: a card and Croissant metadata."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from warpdata.catalog.names import DatasetName
+from warpdata.errors import ConflictError
+from warpdata.formats.manifest.model import Manifest
+from warpdata.stores.blobstore import BlobStore
+
+_CROISSANT_TYPES = {
+    "bool": "sc:Boolean", "string": "sc:Text", "large_string": "sc:Text", "double": "sc:Float",
+    "float": "sc:Float", "halffloat": "sc:Float",
+}  # fmt: skip
+
+
+def write_cards(store: BlobStore, name: DatasetName, manifest: Manifest) -> None:
+    """Put the card and the metadata beside the manifest, once."""
+    for suffix, text in (
+        (".card.md", card(manifest)),
+        (".croissant.json", json.dumps(croissant(manifest), indent=1)),
+    ):
+        try:
+            store.put_if_absent(name.version_key(manifest.version_hash, suffix), text.encode() + b"\n")
+        except ConflictError:
+            continue
+
+
+def card(manifest: Manifest) -> str:
+    """A page about the version in Markdown."""
+    notes = manifest.metadata
+    lines = [f"# {manifest.dataset_id}", "", str(notes.get("description", "")), ""]
+    lines += [f"- version: `{manifest.version_hash}`", f"- rows: {manifest.total_rows}"]
+    lines += [f"- bytes: {manifest.total_bytes}", f"- license: {notes.get('license', 'not stated')}", ""]
+    for table, part in manifest.tables.items():
+        lines += [f"## Table {table}: {part.row_count} rows", "", "| column | type |", "|---|---|"]
+        lines += [f"| {field['name']} | {field['type']} |" for field in part.fields]
+        lines.append("")
+    for artifact, raw in manifest.artifacts.items():
+        lines += [f"## Artifact {artifact}", "", f"{len(raw.shards)} shards of {raw.kind}", ""]
+    lines += ["## Use", "", "```python", "import warpdata as wd", ""]
+    lines += [f'ds = wd.dataset("{manifest.dataset_id}@{manifest.version_hash[:12]}")', "```"]
+    return "\n".join(lines)
+
+
+def croissant(manifest: Manifest) -> dict[str, Any]:
+    """MLCommons Croissant metadata of the version."""
+    notes = manifest.metadata
+    return {
+        "@context": {
+            "@vocab": "https://schema.org/",
+            "sc": "https://schema.org/",
+            "cr": "http://mlcommons.org/croissant/",
+            "conformsTo": "http://purl.org/dc/terms/conformsTo",
+        },
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "name": manifest.dataset_id,
+        "version": manifest.version_hash,
+        "description": notes.get("description", ""),
+        "license": notes.get("license", ""),
+        "datePublished": manifest.created_at,
+        "distribution": _files(manifest),
+        "cr:recordSet": [_record_set(name, manifest) for name in manifest.tables],
+    }
+
+
+def _files(manifest: Manifest) -> list[dict[str, Any]]:
+    return [
+        {
+            "@type": "cr:FileObject",
+            "@id": blob.hash,
+            "contentUrl": blob.uri or blob.key,
+            "contentSize": f"{blob.byte_size} B",
+            "sha256": blob.hash,
+            "encodingFormat": "application/x-parquet",
+        }
+        for part in manifest.tables.values()
+        for blob in part.shards
+    ]
+
+
+def _record_set(name: str, manifest: Manifest) -> dict[str, Any]:
+    part = manifest.tables[name]
+    return {
+        "@type": "cr:RecordSet",
+        "@id": name,
+        "cr:field": [
+            {
+                "@type": "cr:Field",
+                "@id": f"{name}/{field['name']}",
+                "dataType": _CROISSANT_TYPES.get(
+                    str(field["type"]), "sc:Integer" if "int" in str(field["type"]) else "sc:Text"
+                ),
+                "source": [
+                    {"fileObject": {"@id": shard.hash}, "extract": {"column": field["name"]}}
+                    for shard in part.shards[:1]
+                ],
+            }
+            for field in part.fields
+        ],
+    }

@@ -1,0 +1,319 @@
+"""A published dataset, open for reading."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from warpdata.catalog import refarray
+from warpdata.catalog.access import Access, AccessOptions, Catalog
+from warpdata.catalog.artifacts import Artifact
+from warpdata.catalog.diff import DatasetDiff, diff_manifests
+from warpdata.catalog.engine import SqlResult, run_sql
+from warpdata.catalog.frames import polars_from
+from warpdata.catalog.history import Version, list_tags, list_versions
+from warpdata.catalog.names import DatasetName, parse_name, parse_size
+from warpdata.catalog.refarray import RefType
+from warpdata.catalog.refs import REF_CLASSES, FileRef, RefGroup
+from warpdata.catalog.resolve import Resolved, Resolver
+from warpdata.catalog.table import BatchStream, StreamOpener, StreamRequest, Table, TableFiles
+from warpdata.catalog.warm import WarmReport, verify_blobs, warm_blobs
+from warpdata.errors import DatasetError
+from warpdata.formats.manifest.model import Manifest
+from warpdata.stores.cache import PageCache
+from warpdata.stores.meter import Budget, Listener, Spent
+
+TorchOpener = Callable[[Table, StreamRequest], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """What the loading room gives to a dataset."""
+
+    batches: StreamOpener
+    torch: TorchOpener
+    plan: Callable[[Table, StreamRequest], ReadPlan]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What a pass will read, known before it begins."""
+
+    rows: int
+    row_groups: int
+    requests: int
+    bytes_to_read: int
+
+
+class Dataset:
+    """One version of a dataset: an immutable manifest, and everything it leads to."""
+
+    def __init__(self, name: DatasetName, resolved: Resolved, access: Access, streams: Streams) -> None:
+        self.name = name
+        self.manifest: Manifest = resolved.manifest
+        self.catalog: Catalog = resolved.catalog
+        self.is_remembered = resolved.is_remembered
+        self.access = access
+        self._streams = streams
+        self._files = {n: TableFiles(self, n, part) for n, part in self.manifest.tables.items()}
+        self._artifacts = {
+            n: Artifact(n, part, access, self.catalog) for n, part in self.manifest.artifacts.items()
+        }
+        self._types: dict[str, RefType] = {}
+
+    @property
+    def id(self) -> str:
+        """workspace/name."""
+        return self.manifest.dataset_id
+
+    @property
+    def version(self) -> str:
+        """The hash that names this version for ever."""
+        return self.manifest.version_hash
+
+    @property
+    def tables(self) -> list[str]:
+        """Names of the tables."""
+        return list(self.manifest.tables)
+
+    @property
+    def artifacts(self) -> list[str]:
+        """Names of the artifacts."""
+        return list(self.manifest.artifacts)
+
+    @property
+    def spent(self) -> Spent:
+        """Requests and bytes so far."""
+        return self.access.meter.spent
+
+    def table(self, name: str = "main") -> Table:
+        """A table by name; nothing is read."""
+        if name not in self._files:
+            raise DatasetError(f"no table {name!r} in {self.id}", hint=f"It has: {', '.join(self.tables)}.")
+        return Table(self, name, self._files[name])
+
+    def artifact(self, name: str) -> Artifact:
+        """An artifact by name; nothing is read."""
+        if name not in self._artifacts:
+            raise DatasetError(
+                f"no artifact {name!r} in {self.id}", hint=f"It has: {', '.join(self.artifacts)}."
+            )
+        return self._artifacts[name]
+
+    def ref(self, artifact: str, member: str, ref_type: str = "file") -> FileRef:
+        """A reference to one member of an artifact."""
+        group = RefGroup(self.artifact(artifact), self.access.cache, [member])
+        return REF_CLASSES[ref_type](group, 0)
+
+    def sql(self, query: str, *, extra: dict[str, Table] | None = None) -> SqlResult:
+        """A query over the tables by name: `ds.sql("select … from main join labels using (id)")`."""
+        tables = {name: self.table(name).source() for name in self.tables}
+        tables |= {name: table.source() for name, table in (extra or {}).items()}
+        return run_sql(query, tables)
+
+    def plan(self, table: str = "main", **options: Any) -> ReadPlan:
+        """What a pass with these options of `batches` will read."""
+        columns = options.pop("columns", None)
+        view = self.table(table) if columns is None else self.table(table).select(columns)
+        return self._streams.plan(view, StreamRequest(**options))
+
+    def to_torch(self, batch_size: int = 1000, *, table: str = "main", **options: Any) -> Any:
+        """A torch IterableDataset of a table's batches as tensors."""
+        return self.table(table).to_torch(batch_size, **options)
+
+    def warm(
+        self,
+        tables: Sequence[str] | None = None,
+        *,
+        artifacts: Sequence[str] | None = None,
+        shards: slice | None = None,
+        max_bytes: str | int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> WarmReport:
+        """Bring shards into the cache, whole and checked; by default everything."""
+        limit = None if max_bytes is None else parse_size(max_bytes)
+        return warm_blobs(self, self._chosen(tables, artifacts, shards), limit, progress)
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> list[str]:
+        """Read every blob and compare it with its hash; the names of those that are damaged or missing."""
+        return verify_blobs(self, progress)
+
+    def diff(self, other: Dataset | str) -> DatasetDiff:
+        """What changed from this version to another one."""
+        if isinstance(other, str):
+            name = parse_name(other if "/" in other else f"{self.id}@{other}")
+            return diff_manifests(self.manifest, Resolver(self.access).resolve(name).manifest)
+        return diff_manifests(self.manifest, other.manifest)
+
+    def versions(self) -> list[Version]:
+        """Every version of the dataset, newest first."""
+        return list_versions(self.access, self.catalog, self.name)
+
+    def tags(self) -> dict[str, str]:
+        """Tag -> version."""
+        return list_tags(self.catalog, self.name)
+
+    def close(self) -> None:
+        """Close stores and cache."""
+        self.access.close()
+
+    def open_stream(self, table: Table, request: StreamRequest, *, bound: bool = False) -> BatchStream:
+        """A stream over a view of a table; `bound` turns bound columns into references."""
+        stream = self._streams.batches(table, request)
+        return _BoundStream(stream, table) if bound and table.ref_types() else stream
+
+    def open_torch(self, table: Table, request: StreamRequest) -> Any:
+        """A torch dataset over a view of a table."""
+        return self._streams.torch(table, request)
+
+    def ref_type(self, storage: Any, recipe: str) -> RefType:
+        """The type of a bound column, kept alive as long as the dataset."""
+        key = f"{storage}|{recipe}"
+        if key not in self._types:
+            self._types[key] = RefType(storage, recipe, self.artifact_and_cache)
+        return self._types[key]
+
+    def artifact_and_cache(self, name: str) -> tuple[Artifact, PageCache | None]:
+        """What a reference needs to read."""
+        return self.artifact(name), self.access.cache
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """How this very version is opened again elsewhere; it holds no credentials."""
+        options = self.access.options
+        return {
+            "name": f"{self.id}@{self.version}",
+            "catalogs": list(options.catalogs),
+            "mode": options.mode,
+            "cache_dir": options.cache_dir,
+            "cache_bytes": options.cache_bytes,
+        }
+
+    @staticmethod
+    def polars_from(table: Any) -> Any:
+        """An Arrow table as a polars frame."""
+        return polars_from(table)
+
+    def _chosen(
+        self, tables: Sequence[str] | None, artifacts: Sequence[str] | None, shards: slice | None
+    ) -> list[tuple[str, int]]:
+        """The shards to warm, as (part, number)."""
+        everything = tables is None and artifacts is None
+        names = self.tables if everything else list(tables or [])
+        raw = self.artifacts if everything else list(artifacts or [])
+        chosen: list[tuple[str, int]] = []
+        for name in names:
+            count = range(len(self.table(name).part.shards))[shards or slice(None)]
+            chosen += [(f"table:{name}", number) for number in count]
+        for name in raw:
+            count = range(len(self.artifact(name).part.shards))[shards or slice(None)]
+            chosen += [(f"artifact:{name}", number) for number in count]
+        return chosen
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        name = DatasetName(self.id, hash_prefix=self.version)
+        return open_dataset, (name, self.access.options, self._streams)
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.id}@{self.version[:12]}: {', '.join(self.tables + self.artifacts)}>"
+
+
+class _BoundStream:
+    """A stream whose bound columns hold references."""
+
+    def __init__(self, stream: BatchStream, table: Table) -> None:
+        self._stream = stream
+        self._types = table.ref_types()
+
+    def __iter__(self) -> _BoundStream:
+        return self
+
+    def __next__(self) -> Any:
+        return refarray.bound_batch(next(self._stream), self._types)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is."""
+        return self._stream.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from a state."""
+        self._stream.load_state_dict(state)
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self._stream.close()  # type: ignore[attr-defined]
+
+
+def open_dataset(
+    name: DatasetName, options: AccessOptions, streams: Streams, listener: Listener | None = None
+) -> Dataset:
+    """Resolve a name and open its manifest; no data is read."""
+    access = Access(options, listener)
+    try:
+        return Dataset(name, Resolver(access).resolve(name), access, streams)
+    except BaseException:
+        access.close()
+        raise
+
+
+def budget_of(max_bytes: str | int | None, max_requests: int | None) -> Budget:
+    """A budget from what a caller writes."""
+    return Budget(None if max_bytes is None else parse_size(max_bytes), max_requests)
+
+
+def _reopen(recipe: str) -> refarray.ArtifactOpener:
+    """The artifacts of a dataset whose batches outlived it."""
+    fields = json.loads(recipe)["dataset"]
+    options = AccessOptions(
+        tuple(fields["catalogs"]), fields["mode"], fields["cache_dir"], fields["cache_bytes"]
+    )
+    name = parse_name(fields["name"])
+    access = Access(options)
+    dataset = Dataset(name, Resolver(access).resolve(name), access, _NO_STREAMS)
+    return dataset.artifact_and_cache
+
+
+def _no_streams(table: Table, request: StreamRequest) -> Any:  # noqa: ARG001
+    raise DatasetError("this dataset was opened for references only")
+
+
+_NO_STREAMS = Streams(_no_streams, _no_streams, _no_streams)
+
+refarray.set_reopener(_reopen)
+
+
+def describe(dataset: Dataset) -> dict[str, Any]:
+    """Tables, artifacts and bindings for `warp info` and `warp inspect`."""
+    manifest = dataset.manifest
+    return {
+        "dataset_id": manifest.dataset_id,
+        "version": manifest.version_hash,
+        "catalog": dataset.catalog.address,
+        "created_at": manifest.created_at,
+        "total_rows": manifest.total_rows,
+        "total_bytes": manifest.total_bytes,
+        "tables": {
+            name: {
+                "rows": part.row_count,
+                "bytes": part.byte_size,
+                "shards": len(part.shards),
+                "columns": [dict(field) for field in part.fields],
+            }
+            for name, part in manifest.tables.items()
+        },
+        "artifacts": {
+            name: {"kind": a.kind, "members": len(a), "bytes": a.part.byte_size, "shards": len(a.part.shards)}
+            for name, a in dataset._artifacts.items()
+        },
+        "bindings": [asdict(binding) for binding in manifest.bindings],
+        "metadata": dict(manifest.metadata),
+        "is_remembered": dataset.is_remembered,
+    }

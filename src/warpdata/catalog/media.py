@@ -1,0 +1,86 @@
+"""Decode pictures, sound and video from bytes. The door of Pillow, soundfile and PyAV."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.errors import CorruptLayoutError, MissingExtraError, TimeRangeError
+
+MAX_PIXELS = 1 << 28
+"""A picture that claims more is refused before it is decoded."""
+
+
+def decode_pil(data: bytes, name: str) -> Any:
+    """A decoded Pillow image."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise MissingExtraError.for_extra("Pillow", "image") from None
+    try:
+        image = Image.open(io.BytesIO(data))
+        if image.width * image.height > MAX_PIXELS:
+            raise CorruptLayoutError(
+                f"a picture of {image.width}x{image.height} pixels is refused", path=name
+            )
+        image.load()
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise CorruptLayoutError(f"not a readable picture ({error})", path=name) from None
+    return image
+
+
+def decode_audio(data: bytes, name: str) -> tuple[NDArray[np.float32], int]:
+    """Samples as float32, (frames,) or (frames, channels), and the sample rate."""
+    try:
+        import soundfile
+    except ImportError:
+        raise MissingExtraError.for_extra("soundfile", "audio") from None
+    try:
+        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32")
+    except (soundfile.SoundFileError, RuntimeError, ValueError) as error:
+        raise CorruptLayoutError(f"not readable sound ({error})", path=name) from None
+    return samples, int(rate)
+
+
+def decode_video_frame(file: io.BufferedIOBase, time_s: float, name: str) -> NDArray[np.uint8]:
+    """The frame shown at `time_s` as (height, width, 3) RGB."""
+    try:
+        import av
+    except ImportError:
+        raise MissingExtraError.for_extra("PyAV", "video") from None
+    try:
+        with av.open(file) as container:
+            return _frame_at(container, time_s, name)
+    except av.FFmpegError as error:
+        raise CorruptLayoutError(f"not a readable video ({error})", path=name) from None
+
+
+def _frame_at(container: Any, time_s: float, name: str) -> NDArray[np.uint8]:
+    if not container.streams.video:
+        raise CorruptLayoutError("the file has no video stream", path=name)
+    stream = container.streams.video[0]
+    base = float(stream.time_base)
+    container.seek(max(0, int(time_s / base)), stream=stream, backward=True)
+    shown = None
+    for frame in container.decode(stream):
+        if frame.pts is not None and frame.pts * base > time_s + base / 2 and shown is not None:
+            break
+        shown = frame
+        if frame.pts is not None and frame.pts * base > time_s + base / 2:
+            break
+    if shown is None or time_s < 0:
+        raise TimeRangeError(f"no frame at {time_s} s", path=name)
+    found: NDArray[np.uint8] = shown.to_ndarray(format="rgb24")
+    return found
+
+
+def video_codecs() -> list[str]:
+    """The common video codecs that can be decoded here."""
+    try:
+        import av
+    except ImportError:
+        return []
+    return [name for name in ("h264", "hevc", "av1", "vp9", "mjpeg", "ffv1") if name in av.codecs_available]

@@ -1,0 +1,77 @@
+"""Names of datasets and of everything a catalog stores about them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from warpdata.formats.manifest.model import DATASET_ID
+
+_HASH_PREFIX = re.compile(r"[a-f0-9]{8,64}")
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetName:
+    """`ws/name`, with what follows an `@`: the beginning of a version hash, or a tag."""
+
+    dataset_id: str
+    hash_prefix: str | None = None
+    tag: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """Where a catalog keeps everything about the dataset but its blobs."""
+        return f"datasets/{self.dataset_id}/"
+
+    @property
+    def latest_key(self) -> str:
+        """The pointer to the newest version."""
+        return f"{self.folder}latest.json"
+
+    def version_key(self, version: str, suffix: str = ".json") -> str:
+        """The manifest of a version, or what lies beside it."""
+        return f"{self.folder}versions/{version}{suffix}"
+
+    def tag_key(self, tag: str) -> str:
+        """The pointer of a tag."""
+        return f"{self.folder}tags/{tag}.json"
+
+    def __str__(self) -> str:
+        suffix = self.hash_prefix or self.tag
+        return f"{self.dataset_id}@{suffix}" if suffix else self.dataset_id
+
+
+def parse_name(text: str) -> DatasetName:
+    """The name in `text`, or ValueError that says what a name looks like."""
+    dataset_id, at, suffix = text.partition("@")
+    if not DATASET_ID.fullmatch(dataset_id) or (at and not suffix):
+        raise ValueError(f"not a dataset name: {text!r}; use workspace/name, with @hash or @tag if you like")
+    if not at:
+        return DatasetName(dataset_id)
+    if _HASH_PREFIX.fullmatch(suffix):
+        return DatasetName(dataset_id, hash_prefix=suffix)
+    return DatasetName(dataset_id, tag=check_tag(suffix))
+
+
+def is_dataset_name(text: str) -> bool:
+    """Whether `text` has the form of a dataset name."""
+    return bool(DATASET_ID.fullmatch(text.partition("@")[0]))
+
+
+def check_tag(tag: str) -> str:
+    """The tag itself if it can be one; what looks like a hash cannot."""
+    if not _TAG.fullmatch(tag) or _HASH_PREFIX.fullmatch(tag):
+        raise ValueError(f"not a tag: {tag!r}; use letters, digits, . _ -, and not what looks like a hash")
+    return tag
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes from a number or a text like "200GB", "10 GiB" or "512k"."""
+    if isinstance(text, int):
+        return text
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", text)
+    if found is None:
+        raise ValueError(f"not a size: {text!r}; write it like 500MB or 10GiB")
+    power = " kmgt".index(found[2].lower() or " ")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** power)

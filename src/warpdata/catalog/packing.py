@@ -1,0 +1,135 @@
+"""What a builder accepts as an artifact: folders, tar files and files of any kind, as shards."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.ranges import MmapRangeReader
+from warpdata.catalog.sources import expand_paths
+from warpdata.errors import CorruptLayoutError, DatasetError
+from warpdata.formats.tarshard.member_index import Member
+from warpdata.formats.tarshard.reader import is_safe_name, scan_members
+from warpdata.formats.tarshard.writer import PackOptions, pack_shards
+
+_KEY_SPLIT = "."
+
+
+@dataclass(frozen=True, slots=True)
+class PackedShard:
+    """One shard of an artifact on this disk; opaque shards have a name instead of members."""
+
+    path: Path
+    name: str | None
+    members: tuple[Member, ...] = ()
+
+
+def pack_artifact(
+    source: Any, *, is_tar: bool, staging: Path, options: PackOptions | None = None
+) -> list[PackedShard]:
+    """The shards of an artifact: tar files are indexed, folders are packed, other kinds stay files."""
+    paths = _listed(source)
+    if not is_tar:
+        return _opaque(paths)
+    if all(path.is_file() and path.suffix == ".tar" for path in paths):
+        return _indexed(paths)
+    staging.mkdir(parents=True, exist_ok=True)
+    packed = pack_shards(_files(paths), staging, options or PackOptions())
+    return [PackedShard(path, None, tuple(members)) for path, members in packed]
+
+
+def webdataset_rows(shards: Sequence[PackedShard]) -> tuple[list[str], list[dict[str, str]]]:
+    """The samples of webdataset shards: extensions in order of appearance, and per sample its members."""
+    extensions: dict[str, None] = {}
+    rows: dict[str, dict[str, str]] = {}
+    for shard in shards:
+        for member in shard.members:
+            folder, slash, base = member.name.rpartition("/")
+            stem, dot, extension = base.partition(_KEY_SPLIT)
+            if not dot or not stem:
+                continue
+            extensions.setdefault(extension.lower())
+            key = f"{folder}{slash}{stem}"
+            rows.setdefault(key, {"__key__": key})[extension.lower()] = member.name
+    return list(extensions), list(rows.values())
+
+
+def read_packed(shards: Sequence[PackedShard], member: Member) -> bytes:
+    """One member of shards that are still on this disk."""
+    with MmapRangeReader(shards[member.shard].path) as reader:
+        return bytes(reader.read(*member.read_range))
+
+
+def _listed(source: Any) -> list[Path]:
+    if isinstance(source, str | os.PathLike):
+        path = Path(os.path.expanduser(os.fspath(source)))
+        return [path] if path.exists() else expand_paths(source, "")
+    found = [Path(os.path.expanduser(os.fspath(one))) for one in source]
+    if not found or not all(path.exists() for path in found):
+        raise DatasetError("a file of the artifact does not exist", path=str(found[:1]))
+    return found
+
+
+def _files(paths: Sequence[Path]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Every file below the folders (and the files themselves), by sorted relative name."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        for name, file in _below(path):
+            if name in found:
+                raise CorruptLayoutError(f"two files would be called {name!r}", path=file)
+            found[name] = file
+    if not found:
+        raise DatasetError("the artifact has no files", path=str(paths[0]))
+    for name in sorted(found):
+        yield name, lambda file=found[name]: _mapped(file)  # type: ignore[misc]
+
+
+def _below(path: Path) -> Iterator[tuple[str, Path]]:
+    if path.is_file():
+        yield path.name, path
+        return
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = Path(folder) / name
+            relative = file.relative_to(path).as_posix()
+            if file.is_symlink() or not file.is_file():
+                raise CorruptLayoutError("links and devices cannot be published", path=file)
+            if not is_safe_name(relative):
+                raise CorruptLayoutError(f"unsafe file name {relative!r}", path=file)
+            yield relative, file
+
+
+def _mapped(path: Path) -> Any:
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return b""
+        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+
+
+def _indexed(paths: Sequence[Path]) -> list[PackedShard]:
+    """Tar files as they are, with their members found and summed."""
+    shards, seen = [], set()
+    for number, path in enumerate(paths):
+        with MmapRangeReader(path) as reader:
+            members = [
+                Member(m.name, number, m.offset, m.length, crc32c(reader.read(m.offset, m.offset + m.length)))
+                for m in scan_members(reader)
+            ]
+        for member in members:
+            if member.name in seen:
+                raise CorruptLayoutError(f"member {member.name!r} is in two shards", path=path)
+            seen.add(member.name)
+        shards.append(PackedShard(path, None, tuple(members)))
+    return shards
+
+
+def _opaque(paths: Sequence[Path]) -> list[PackedShard]:
+    named = sorted(pair for path in paths for pair in _below(path))
+    if len({name for name, _ in named}) != len(named):
+        raise CorruptLayoutError("two files of the artifact have one name")
+    return [PackedShard(path, name) for name, path in named]

@@ -1,0 +1,244 @@
+"""References from a table into an artifact: files, pictures, sound and video that read when asked."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.ranges import BytesRangeReader
+from warpdata.catalog import media
+from warpdata.catalog.artifacts import Artifact
+from warpdata.errors import DatasetError
+from warpdata.formats.tarshard.member_index import Member
+from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.reader import ShardReader
+from warpdata.stores.cache import PageCache
+
+_AHEAD_BYTES = 64 << 20
+_AHEAD_REFS = 256
+_STREAM_BYTES = 16 << 20
+"""Larger files are streamed by range; smaller ones are read whole, so that their checksum is looked at."""
+
+
+class RefGroup:
+    """References that came in one batch: the first read brings the following ones along."""
+
+    def __init__(self, artifact: Artifact, cache: PageCache | None, places: Sequence[str | Member]) -> None:
+        self.artifact = artifact
+        self.cache = cache
+        self._places = list(places)
+        self._data: dict[int, memoryview] = {}
+        self._lock = threading.Lock()
+
+    def name(self, position: int) -> str:
+        """The member's name."""
+        place = self._places[position]
+        return place if isinstance(place, str) else place.name
+
+    def member(self, position: int) -> Member:
+        """Where the member lies."""
+        self._locate(range(position, position + 1))
+        place = self._places[position]
+        assert isinstance(place, Member)
+        return place
+
+    def read(self, position: int) -> memoryview:
+        """The bytes of one reference, and of those after it, up to a bound on memory."""
+        with self._lock:
+            if position not in self._data:
+                self._fetch(position)
+            return self._data.pop(position)
+
+    def read_all(self) -> list[memoryview]:
+        """The bytes of all references, fetched together."""
+        self._locate(range(len(self._places)))
+        return self.artifact.read([place for place in self._places if isinstance(place, Member)])
+
+    def _locate(self, positions: Sequence[int]) -> None:
+        """Look up the names among these places, all at once."""
+        named = [i for i in positions if isinstance(self._places[i], str)]
+        found = self.artifact.find([str(self._places[i]) for i in named]) if named else []
+        for i, member in zip(named, found, strict=True):
+            self._places[i] = member
+
+    def _fetch(self, position: int) -> None:
+        """Fetch this one and those after it; what was fetched before and never asked for is let go."""
+        stop = min(position + _AHEAD_REFS, len(self._places))
+        self._locate(range(position, stop))
+        wanted: list[tuple[int, Member]] = []
+        size = 0
+        for i in range(position, stop):
+            place = self._places[i]
+            assert isinstance(place, Member)
+            size += place.length
+            if wanted and size > _AHEAD_BYTES:
+                break
+            wanted.append((i, place))
+        found = self.artifact.read([member for _, member in wanted])
+        self._data = {i: view for (i, _), view in zip(wanted, found, strict=True)}
+
+
+class FileRef:
+    """One raw file of a dataset; nothing is read before it is asked for."""
+
+    def __init__(self, group: RefGroup, position: int) -> None:
+        self._group = group
+        self._position = position
+
+    @property
+    def name(self) -> str:
+        """The member's name in its artifact."""
+        return self._group.name(self._position)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._group.member(self._position).length
+
+    def read_bytes(self) -> bytes:
+        """The whole file."""
+        return bytes(self._group.read(self._position))
+
+    def open(self) -> io.BufferedReader:
+        """The file as a seekable stream that reads ranges as they are asked for."""
+        member = self._group.member(self._position)
+        if member.frame_bytes or member.length <= _STREAM_BYTES:
+            return io.BufferedReader(io.BytesIO(self.read_bytes()))
+        return io.BufferedReader(_RangeStream(self._group.artifact, member))
+
+    def local_path(self) -> Path:
+        """A file on this disk with these bytes, downloaded if need be."""
+        cache = self._group.cache
+        member = self._group.member(self._position)
+        artifact = self._group.artifact
+        if not artifact.part.is_tar:
+            path = artifact.shard_reader(member.shard).load_whole()
+            if path is not None:
+                return path
+        if cache is None:
+            hint = "Use open() or read_bytes(), or open the dataset with another mode or catalog."
+            raise DatasetError(f"{self.name!r} has no file of its own here", hint=hint)
+        shard = artifact.part.shards[member.shard].hash
+        suffix = os.path.splitext(self.name)[1]
+        name = f"{shard}-{member.offset}-{member.inner_offset}-{member.length}{suffix}"
+        path = cache.member_path(name)
+        return path if path.exists() else cache.keep_member(name, self._group.read(self._position))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FileRef):
+            return NotImplemented
+        return (self.name, self._group.artifact.name) == (other.name, other._group.artifact.name)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self._group.artifact.name))
+
+
+class ImageRef(FileRef):
+    """A picture."""
+
+    def as_pil(self) -> Any:
+        """The decoded Pillow image."""
+        return media.decode_pil(self.read_bytes(), self.name)
+
+    def as_numpy(self) -> NDArray[Any]:
+        """The pixels, (height, width) or (height, width, channels)."""
+        return np.asarray(self.as_pil())
+
+
+class AudioRef(FileRef):
+    """Sound."""
+
+    def as_array(self) -> NDArray[np.float32]:
+        """The samples as float32, (frames,) or (frames, channels)."""
+        return media.decode_audio(self.read_bytes(), self.name)[0]
+
+    @property
+    def sample_rate(self) -> int:
+        """Samples per second."""
+        return media.decode_audio(self.read_bytes(), self.name)[1]
+
+
+class VideoRef(FileRef):
+    """Video."""
+
+    def frame(self, time_s: float) -> NDArray[np.uint8]:
+        """The frame shown at `time_s` seconds as (height, width, 3) RGB."""
+        with self.open() as file:
+            return media.decode_video_frame(file, time_s, self.name)
+
+
+class EpisodeRef(FileRef):
+    """A recorded episode: `open()` reads its header, and its blocks as they are asked for."""
+
+    def open(self) -> WShardEpisode:  # type: ignore[override]
+        """The episode, lazily: through the range reader of its own shard, or from the bytes of a member."""
+        member = self._group.member(self._position)
+        artifact = self._group.artifact
+        if artifact.part.is_tar:
+            return load_wshard(ShardReader.open(BytesRangeReader(self.read_bytes(), self.name)))
+        return load_wshard(ShardReader.open(artifact.shard_reader(member.shard)))
+
+
+REF_CLASSES: dict[str, type[FileRef]] = {
+    "file": FileRef,
+    "image": ImageRef,
+    "audio": AudioRef,
+    "video": VideoRef,
+    "episode": EpisodeRef,
+}
+
+
+def read_refs(refs: Sequence[FileRef]) -> list[bytes]:
+    """The bytes of many references, fetched together whatever batch they came in."""
+    by_artifact: dict[int, list[int]] = {}
+    for i, ref in enumerate(refs):
+        by_artifact.setdefault(id(ref._group.artifact), []).append(i)
+    out: list[bytes] = [b""] * len(refs)
+    for positions in by_artifact.values():
+        artifact = refs[positions[0]]._group.artifact
+        places = [refs[i]._group._places[refs[i]._position] for i in positions]
+        group = RefGroup(artifact, None, places)
+        for i, view in zip(positions, group.read_all(), strict=True):
+            out[i] = bytes(view)
+    return out
+
+
+class _RangeStream(io.RawIOBase):
+    """A member of a plain tar shard as a raw stream."""
+
+    def __init__(self, artifact: Artifact, member: Member) -> None:
+        self._reader = artifact.shard_reader(member.shard)
+        self._member = member
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = max(0, (0, self._position, self._member.length)[whence] + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        start = min(self._position, self._member.length)
+        end = min(start + len(buffer), self._member.length)
+        base = self._member.offset
+        buffer[: end - start] = self._reader.read(base + start, base + end)
+        self._position = end
+        return end - start

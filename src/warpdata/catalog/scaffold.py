@@ -1,0 +1,67 @@
+"""A loader of one's own for a dataset: code that runs as it is, with decoders for the bindings it finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from warpdata.catalog.dataset import Dataset
+
+_DECODERS = {
+    "image": "[ref.as_numpy() for ref in batch[{column!r}]]",
+    "audio": "[ref.as_array() for ref in batch[{column!r}]]",
+    "video": "[ref.frame(0.0) for ref in batch[{column!r}]]",
+    "episode": "[ref.local_path() for ref in batch[{column!r}]]",
+    "file": "[ref.read_bytes() for ref in batch[{column!r}]]",
+}
+
+_TEMPLATE = '''"""Loader of {dataset_id}, made by `warp init`. Run it for a smoke test; import it to train."""
+
+import warpdata as wd
+
+VERSION = "{version}"
+
+
+def get_dataset(**options):
+    """The version this loader was made for; `wd.dataset("{dataset_id}")` is the latest."""
+    return wd.dataset(f"{dataset_id}@{{VERSION}}", **options)
+
+
+def decode(batch):
+    """A batch with its references read and decoded."""
+{decoders}
+    return batch
+
+
+def train_stream(batch_size=1000, shard="auto"):
+    """Decoded batches, split over the ranks of a training run."""
+    table = get_dataset().table("{table}")
+    for batch in table.batch_dicts(batch_size, shard=shard):
+        yield decode(batch)
+
+
+if __name__ == "__main__":
+    for i, batch in enumerate(train_stream(batch_size=10)):
+        rows = len(next(iter(batch.values())))
+        print(f"Batch {{i}}: {{rows}} rows of {{', '.join(batch)}}")
+        if i >= 2:
+            break
+    print("Smoke test passed!")
+'''
+
+
+def loader_code(dataset: Dataset, table: str | None = None) -> str:
+    """The source of a loader."""
+    name = table or ("main" if "main" in dataset.tables else dataset.tables[0])
+    lines = [
+        f"    batch[{b.column!r}] = {_DECODERS[b.ref_type].format(column=b.column)}"
+        for b in dataset.manifest.bindings
+        if b.table == name
+    ]
+    fields = {"dataset_id": dataset.id, "version": dataset.version, "table": name}
+    return _TEMPLATE.format(**fields, decoders="\n".join(lines) or "    # no bound columns")
+
+
+def loader_name(dataset: Dataset) -> str:
+    """The file name of a loader."""
+    return dataset.id.replace("/", "_").replace("-", "_") + "_loader.py"

@@ -1,0 +1,267 @@
+"""One table of a dataset: look at it, query it, stream it. One of the doors of pyarrow."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from warpdata.catalog.engine import ArrowSource
+from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, recipe_of
+from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
+from warpdata.errors import TooLargeError
+from warpdata.formats.manifest.guide import Guide
+from warpdata.formats.manifest.model import TablePart
+from warpdata.stores.readahead import read_ahead
+
+if TYPE_CHECKING:
+    from warpdata.catalog.dataset import Dataset
+
+MAX_ROWS = 1_000_000
+MAX_BYTES = 1 << 30
+_AHEAD_BYTES = 256 << 20
+
+Shard = tuple[int, int] | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRequest:
+    """What a pass over a table should yield."""
+
+    batch_size: int = 1000
+    shard: Shard = None
+    limit: int | None = None
+    prefetch: str | int | None = None
+    even: str | None = None
+    """None, "drop" or "pad": make all ranks yield the same number of batches."""
+
+
+class BatchStream(Protocol):
+    """Batches in order, with a state to go on from."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]: ...
+
+    def __next__(self) -> pa.RecordBatch: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is."""
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from a state."""
+
+
+class StreamOpener(Protocol):
+    """What the loading room gives to tables: how a stream is made."""
+
+    def __call__(self, table: Table, request: StreamRequest) -> BatchStream: ...
+
+
+class TableFiles:
+    """The shards of a table as parquet files, shared by all views of it."""
+
+    def __init__(self, dataset: Dataset, name: str, part: TablePart) -> None:
+        self._dataset = dataset
+        self._name = name
+        self.part = part
+        self._lock = threading.Lock()
+        self._guide: Guide | None = None
+        self._files: dict[int, ShardFile] = {}
+
+    def file(self, number: int) -> ShardFile:
+        """Shard `number`, opened once."""
+        with self._lock:
+            if number not in self._files:
+                self._files[number] = self._opened(number)
+            return self._files[number]
+
+    def _opened(self, number: int) -> ShardFile:
+        dataset, shard = self._dataset, self.part.shards[number]
+        label = f"table {self._name!r} shard {number}"
+        if self.part.guide is None:
+            return ShardFile(dataset.access.reader(dataset.catalog, shard, label))
+        if self._guide is None:
+            guide_label = f"guide of table {self._name!r}"
+            reader = dataset.access.reader(dataset.catalog, self.part.guide, guide_label)
+            self._guide = Guide(reader, len(self.part.shards))
+        guide = self._guide.shard(number)
+        return ShardFile(dataset.access.reader(dataset.catalog, shard, label, guide.page_sums), guide.tail)
+
+
+class Table:
+    """A view of a table: some columns, some rows; every change makes a new view and reads nothing."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        name: str,
+        files: TableFiles,
+        columns: tuple[str, ...] | None = None,
+        predicate: str | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self.name = name
+        self.files = files
+        self.columns = columns
+        self.predicate = predicate
+
+    @property
+    def part(self) -> TablePart:
+        """What the manifest says about the table."""
+        return self.files.part
+
+    @property
+    def row_count(self) -> int:
+        """Rows of the whole table, before any filter."""
+        return self.part.row_count
+
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the chosen columns; it comes with the manifest."""
+        schema = schema_from_base64(self.part.schema_ipc)
+        if self.columns is None:
+            return schema
+        return pa.schema([schema.field(name) for name in self.columns], metadata=schema.metadata)
+
+    def select(self, columns: str | Sequence[str]) -> Table:
+        """A view of these columns."""
+        names = (columns,) if isinstance(columns, str) else tuple(columns)
+        known = self.schema().names
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(f"no column {unknown[0]!r} in table {self.name!r}; it has {', '.join(known)}")
+        return Table(self.dataset, self.name, self.files, names, self.predicate)
+
+    def filter(self, predicate: str) -> Table:
+        """A view of the rows for which a SQL condition holds, such as "reward > 0 and split = 'train'"."""
+        both = f"({self.predicate}) and ({predicate})" if self.predicate else predicate
+        return Table(self.dataset, self.name, self.files, self.columns, both)
+
+    def head(self, n: int = 5) -> pa.Table:
+        """The first rows, read from as few row groups as they need."""
+        request = StreamRequest(batch_size=max(1, min(n, 65_536)), limit=n, prefetch="off")
+        batches = [b for b in self.dataset.open_stream(self, request)] if n > 0 else []
+        return pa.Table.from_batches(batches, self.schema())
+
+    def batches(
+        self,
+        batch_size: int = 1000,
+        *,
+        columns: str | Sequence[str] | None = None,
+        shard: Shard = None,
+        limit: int | None = None,
+        prefetch: str | int | None = None,
+        even: str | None = None,
+    ) -> BatchStream:
+        """Arrow record batches of exactly `batch_size` rows (the last may be shorter), in row order."""
+        view = self if columns is None else self.select(columns)
+        request = StreamRequest(batch_size, shard, limit, prefetch, even)
+        return self.dataset.open_stream(view, request, bound=True)
+
+    def batch_dicts(self, batch_size: int = 1000, **options: Any) -> Iterator[dict[str, list[Any]]]:
+        """The same batches as dictionaries of lists; bound columns are lists of references."""
+        columns = options.pop("columns", None)
+        view = self if columns is None else self.select(columns)
+        request = StreamRequest(batch_size, **options)
+        types = view.ref_types()
+        for batch in self.dataset.open_stream(view, request):
+            yield bound_dict(batch, types)
+
+    def to_torch(self, batch_size: int = 1000, **options: Any) -> Any:
+        """A torch IterableDataset of batches of tensors, split over ranks and DataLoader workers."""
+        columns = options.pop("columns", None)
+        view = self if columns is None else self.select(columns)
+        return self.dataset.open_torch(view, StreamRequest(batch_size, **options))
+
+    def count(self) -> int:
+        """Rows of the view; without a filter nothing is read."""
+        if self.predicate is None:
+            return self.row_count
+        return int(self.sql(f"select count(*) from t where {self.predicate}").arrow().column(0)[0].as_py())
+
+    def sql(self, query: str) -> Any:
+        """A query in which the table is called both by its own name and `t`."""
+        return self.dataset.sql(query, extra={"t": self})
+
+    def arrow(self, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> pa.Table:
+        """All rows in memory, unless they are more than the limits allow."""
+        self._guard(max_rows, max_bytes)
+        return pa.Table.from_batches(
+            list(self.dataset.open_stream(self, StreamRequest(65_536))), self.schema()
+        )
+
+    def pandas(self, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> Any:
+        """All rows as a pandas frame, unless they are more than the limits allow."""
+        return self.arrow(max_rows=max_rows, max_bytes=max_bytes).to_pandas()
+
+    def polars(self, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> Any:
+        """All rows as a polars frame, unless they are more than the limits allow."""
+        return self.dataset.polars_from(self.arrow(max_rows=max_rows, max_bytes=max_bytes))
+
+    def ref_types(self) -> dict[str, RefType]:
+        """The bound columns of this view and the types that turn their values into references."""
+        schema = self.schema()
+        dataset = self.dataset
+        return {
+            b.column: dataset.ref_type(schema.field(b.column).type, recipe_of(b, dataset.recipe))
+            for b in dataset.manifest.bindings
+            if b.table == self.name and b.column in schema.names
+        }
+
+    def bind(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch with its bound columns as references."""
+        return bound_batch(batch, self.ref_types())
+
+    def source(self) -> ArrowSource:
+        """The table as the SQL engine sees it."""
+        return ArrowSource(schema_from_base64(self.part.schema_ipc), self._scan)
+
+    def _scan(self, columns: Sequence[str] | None, expression: Any) -> Iterator[pa.RecordBatch]:
+        """Batches of the row groups that can match, filtered; read ahead, in order."""
+        names = list(columns) if columns is not None else self.schema().names
+        wanted = names if expression is None else None
+        tasks = self._groups(expression)
+        results = read_ahead(
+            lambda task: self._filtered(task, wanted, names, expression),
+            tasks, workers=4, cost=self._group_bytes, max_cost=_AHEAD_BYTES,
+        )  # fmt: skip
+        for table in results:
+            yield from table.to_batches()
+
+    def _groups(self, expression: Any) -> Iterator[tuple[int, int]]:
+        for number in range(len(self.part.shards)):
+            file = self.files.file(number)
+            groups = list(range(file.metadata.num_row_groups))
+            kept = groups if expression is None else file.matching_groups(groups, expression)
+            yield from ((number, group) for group in kept)
+
+    def _filtered(
+        self, task: tuple[int, int], wanted: list[str] | None, names: list[str], expression: Any
+    ) -> pa.Table:
+        file = self.files.file(task[0])
+        if expression is None:
+            return file.read(task[1], wanted)
+        columns = sorted({*names, *_fields_of(expression, self.part)})
+        return file.read(task[1], columns).filter(expression).select(names)
+
+    def _group_bytes(self, task: tuple[int, int]) -> int:
+        return int(self.files.file(task[0]).metadata.row_group(task[1]).total_byte_size)
+
+    def _guard(self, max_rows: int, max_bytes: int) -> None:
+        size = self.part.byte_size
+        if self.row_count > max_rows or size > max_bytes:
+            raise TooLargeError(f"table {self.name!r} has {self.row_count} rows in {size} bytes")
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name!r} of {self.dataset.name}: {self.row_count} rows>"
+
+
+def replaced(request: StreamRequest, **changes: Any) -> StreamRequest:
+    """A request with some changes."""
+    return replace(request, **changes)
+
+
+def _fields_of(expression: Any, part: TablePart) -> list[str]:
+    """The columns an Arrow expression names: it has no way to list them, so its text is searched."""
+    text = str(expression)
+    return [str(field["name"]) for field in part.fields if str(field["name"]) in text]

@@ -1,0 +1,93 @@
+"""Bring whole blobs into the cache, and check whole blobs against their hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from warpdata.errors import FormatError, StoreError
+from warpdata.formats.manifest.model import BlobRef
+from warpdata.stores.blobs import AnyBlobReader
+
+if TYPE_CHECKING:
+    from warpdata.catalog.dataset import Dataset
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class WarmReport:
+    """What warming did."""
+
+    shards: int
+    bytes_fetched: int
+    bytes_present: int
+    shards_skipped: int
+
+
+def warm_blobs(
+    dataset: Dataset, chosen: list[tuple[str, int]], max_bytes: int | None, progress: Progress | None
+) -> WarmReport:
+    """Fetch the chosen shards (and the small blobs they need) until `max_bytes` would be exceeded."""
+    readers = [_reader(dataset, part, number) for part, number in chosen]
+    small = [_small(dataset, part) for part in dict.fromkeys(part for part, _ in chosen)]
+    everything = [reader for reader in small if reader is not None] + readers
+    total = sum(reader.size for reader in everything)
+    done = fetched = present = skipped = 0
+    for reader in everything:
+        missing = reader.missing_bytes()
+        if max_bytes is not None and fetched + missing > max_bytes:
+            skipped += 1
+            continue
+        reader.load_whole()
+        fetched += missing
+        present += reader.size - missing
+        done += reader.size
+        if progress is not None:
+            progress(done, total)
+    return WarmReport(len(everything) - skipped, fetched, present, skipped)
+
+
+def verify_blobs(dataset: Dataset, progress: Progress | None = None) -> list[str]:
+    """The names of blobs whose bytes are missing or do not have their hash."""
+    blobs = _labelled(dataset)
+    total = sum(blob.byte_size for _, blob in blobs)
+    done, damaged = 0, []
+    for label, blob in blobs:
+        try:
+            dataset.access.reader(dataset.catalog, blob, label).verify()
+        except (FormatError, StoreError) as error:
+            damaged.append(str(error))
+        done += blob.byte_size
+        if progress is not None:
+            progress(done, total)
+    return damaged
+
+
+def _labelled(dataset: Dataset) -> list[tuple[str, BlobRef]]:
+    found: list[tuple[str, BlobRef]] = []
+    for name, table in dataset.manifest.tables.items():
+        found += [(f"table {name!r} shard {i}", shard) for i, shard in enumerate(table.shards)]
+        found += [(f"guide of table {name!r}", table.guide)] if table.guide else []
+    for name, artifact in dataset.manifest.artifacts.items():
+        found += [(f"artifact {name!r} shard {s.name or i}", s) for i, s in enumerate(artifact.shards)]
+        found += [(f"member index of artifact {name!r}", artifact.index)] if artifact.index else []
+    return found
+
+
+def _reader(dataset: Dataset, part: str, number: int) -> AnyBlobReader:
+    kind, _, name = part.partition(":")
+    if kind == "artifact":
+        return dataset.artifact(name).shard_reader(number)
+    shard = dataset.table(name).part.shards[number]
+    return dataset.access.reader(dataset.catalog, shard, f"table {name!r} shard {number}")
+
+
+def _small(dataset: Dataset, part: str) -> AnyBlobReader | None:
+    """The guide of a table or the member index of an artifact: the shards need it offline."""
+    kind, _, name = part.partition(":")
+    manifest = dataset.manifest
+    blob: BlobRef | None = manifest.tables[name].guide if kind == "table" else manifest.artifacts[name].index
+    label = f"guide of table {name!r}" if kind == "table" else f"member index of artifact {name!r}"
+    return None if blob is None else dataset.access.reader(dataset.catalog, blob, label)

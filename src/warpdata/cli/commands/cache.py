@@ -1,0 +1,49 @@
+"""`warp cache`: what is kept of remote data on this disk."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from warpdata.cli import exits
+
+if TYPE_CHECKING:
+    from warpdata.cli.console import Console
+
+HELP = "show the cache (stats) or free space in it (gc)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp cache`."""
+    from warpdata.cli.console import add_json_flag
+
+    parser.add_argument("action", choices=("stats", "gc"))
+    parser.add_argument("--limit", help="gc: how much may stay, such as 500GB (default WARP_CACHE_SIZE_GB)")
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Show or shrink the cache."""
+    import os
+
+    from warpdata.catalog.names import parse_size
+    from warpdata.cli.console import human_bytes
+    from warpdata.settings import Settings
+    from warpdata.stores.cache import PageCache
+
+    settings = Settings.from_env()
+    cache = PageCache(os.path.expanduser(settings.cache_dir), settings.cache_bytes)
+    freed = None
+    if args.action == "gc":
+        freed = cache.gc(None if args.limit is None else parse_size(args.limit))
+    stats = cache.stats()
+    cache.close()
+    console.emit(asdict(stats) | ({} if freed is None else {"freed_bytes": freed}))
+    if freed is not None:
+        console.print(f"freed {human_bytes(freed)}")
+    console.print(f"folder  {stats.folder}")
+    console.print(f"used    {human_bytes(stats.used_bytes)} of {human_bytes(stats.limit_bytes)}")
+    console.print(f"blobs   {stats.blobs}, of which {stats.whole_blobs} are whole and checked")
+    console.print(f"files   {stats.files}")
+    return exits.OK

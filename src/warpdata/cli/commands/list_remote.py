@@ -1,0 +1,41 @@
+"""`warp list-remote`: the datasets of a catalog."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from warpdata.cli import exits
+
+if TYPE_CHECKING:
+    from warpdata.cli.console import Console
+
+HELP = "list the published datasets of a workspace, or of all"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp list-remote`."""
+    from warpdata.cli.commands._dataset import add_catalog_argument
+    from warpdata.cli.console import add_json_flag
+
+    parser.add_argument("workspace", nargs="?", default="", help="workspace/ (default: all)")
+    add_catalog_argument(parser)
+    add_json_flag(parser)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Print names and latest versions; only pointers are read."""
+    from warpdata.catalog.history import list_datasets
+    from warpdata.cli.commands._dataset import open_access
+    from warpdata.cli.console import table
+
+    access = open_access(args)
+    try:
+        found = [(c.address, one) for c in access.catalogs for one in list_datasets(c, args.workspace)]
+    finally:
+        access.close()
+    console.emit([asdict(one) | {"catalog": address} for address, one in found])
+    rows = [[one.dataset_id, one.version[:12], str(one.sequence), address] for address, one in found]
+    console.print("\n".join(table(rows, ["dataset", "latest", "moves", "catalog"], right=[2])))
+    return exits.OK

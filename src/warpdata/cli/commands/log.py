@@ -1,0 +1,38 @@
+"""`warp log`: the versions of a dataset."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from warpdata.cli import exits
+
+if TYPE_CHECKING:
+    from warpdata.cli.console import Console
+
+HELP = "list the versions of a dataset, newest first"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp log`."""
+    from warpdata.cli.commands._dataset import add_dataset_arguments
+
+    add_dataset_arguments(parser)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Print the versions."""
+    from warpdata.cli.commands._dataset import open_named
+    from warpdata.cli.console import human_bytes
+
+    with open_named(args) as dataset:
+        versions = dataset.versions()
+    console.emit([asdict(version) for version in versions])
+    for one in versions:
+        marks = ", ".join((["latest"] if one.is_latest else []) + list(one.tags))
+        console.print(
+            f"{console.paint(one.version[:12], 'yellow')} {one.created_at} {f'({marks})' if marks else ''}"
+        )
+        console.print(f"    {one.rows} rows, {human_bytes(one.bytes)}  {one.message}")
+    return exits.OK

@@ -1,0 +1,100 @@
+"""`warp publish`: make files a version of a dataset."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warpdata.cli import exits
+
+if TYPE_CHECKING:
+    from warpdata.catalog.builder import DatasetBuilder
+    from warpdata.cli.console import Console
+
+HELP = "publish tables and raw files as a version of a dataset"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp publish`."""
+    from warpdata.cli.commands._dataset import add_catalog_argument
+    from warpdata.cli.console import add_json_flag
+
+    parser.add_argument("dataset", help="workspace/name")
+    add_catalog_argument(parser)
+    add_json_flag(parser)
+    parser.add_argument("--table", action="append", default=[], nargs="+", metavar="NAME=FILES")
+    parser.add_argument("--artifact", action="append", default=[], nargs="+", metavar="NAME[:KIND]=PATH")
+    parser.add_argument("--webdataset", action="append", default=[], nargs="+", metavar="NAME=TARS")
+    parser.add_argument("--bind", action="append", default=[], metavar="TABLE.COLUMN=ARTIFACT[:REF_TYPE]")
+    parser.add_argument("--optimize", action="store_true", help="write parquet again, sized for range reads")
+    parser.add_argument("--zstd", action="store_true", help="compress packed tar shards in groups of members")
+    parser.add_argument("--set-latest", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--tag", action="append", default=[])
+    parser.add_argument("--message", default="")
+    parser.add_argument("--description")
+    parser.add_argument("--license")
+    parser.add_argument("--sign", metavar="KEY.pem", help="put an Ed25519 signature beside the manifest")
+    parser.add_argument("--retries", type=int, default=0, help="try again when latest moved meanwhile")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Publish and print the version."""
+    from warpdata.catalog.builder import DatasetBuilder
+    from warpdata.cli.console import human_bytes
+
+    with (
+        DatasetBuilder(args.dataset, catalog=args.catalog) as builder,
+        console.progress("sending") as progress,
+    ):
+        _add_parts(builder, args)
+        notes = {"description": args.description, "license": args.license}
+        builder.describe(**{k: v for k, v in notes.items() if v is not None})
+        done = builder.publish(
+            set_latest=args.set_latest,
+            tags=tuple(args.tag),
+            message=args.message,
+            sign_key=None if args.sign is None else Path(args.sign),
+            retries=args.retries,
+            progress=progress,
+        )
+    console.emit(asdict(done))
+    console.print(str(done))
+    console.print(
+        f"{done.blobs_sent} blobs sent ({human_bytes(done.bytes_sent)}), {done.blobs_present} were there"
+    )
+    if not done.is_new:
+        console.print("this version was published before: nothing changed")
+    return exits.OK
+
+
+def _add_parts(builder: DatasetBuilder, args: argparse.Namespace) -> None:
+    from warpdata.formats.tarshard.writer import PackOptions
+
+    for given in args.table:
+        name, source = _named(given)
+        builder.add_table(name, source, optimize=args.optimize)
+    options = PackOptions(compression="zstd") if args.zstd else None
+    for given in args.artifact:
+        name, source = _named(given)
+        name, _, kind = name.partition(":")
+        builder.add_artifact(name, source, kind=kind or "tar_shards", options=options)
+    for given in args.webdataset:
+        name, source = _named(given)
+        builder.add_webdataset(name, source)
+    for given in args.bind:
+        left, _, right = given.partition("=")
+        table, dot, column = left.partition(".")
+        artifact, _, kind = right.partition(":")
+        if not dot or not artifact:
+            raise ValueError(f"--bind is {given!r}; write TABLE.COLUMN=ARTIFACT:REF_TYPE")
+        builder.bind(table, column, artifact, kind or "file")
+
+
+def _named(given: list[str]) -> tuple[str, Any]:
+    """`name=path` and the further paths the shell expanded a pattern to."""
+    name, equals, first = given[0].partition("=")
+    if not equals or not name or not first:
+        raise ValueError(f"{given[0]!r} is not NAME=PATH")
+    return name, first if len(given) == 1 else [first, *given[1:]]

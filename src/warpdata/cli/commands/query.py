@@ -1,0 +1,41 @@
+"""`warp query`: SQL over the tables of a dataset."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from warpdata.cli import exits
+
+if TYPE_CHECKING:
+    from warpdata.cli.console import Console
+
+HELP = "run SQL over the tables of a dataset"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp query`."""
+    from warpdata.cli.commands._dataset import add_dataset_arguments
+
+    add_dataset_arguments(parser)
+    parser.add_argument("sql", help="a SELECT over the tables by name")
+    parser.add_argument("--format", choices=("table", "arrow", "ndjson", "parquet"), default="table")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Print or stream the result."""
+    from warpdata.catalog.arrowout import rows_as_json, write_batches
+    from warpdata.cli.commands._dataset import open_named
+    from warpdata.cli.commands._rows import print_rows
+
+    with open_named(args) as dataset:
+        result = dataset.sql(args.sql)
+        if args.format != "table":
+            write_batches(result.batches(), result.schema, args.format, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            return exits.OK
+        names, rows = result.schema.names, rows_as_json(result.arrow())
+    console.emit(rows)
+    print_rows(console, rows, names)
+    return exits.OK

@@ -1,0 +1,58 @@
+"""`warp stream`: batches of a table on standard output."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from warpdata.cli import exits
+
+if TYPE_CHECKING:
+    from warpdata.cli.console import Console
+
+HELP = "stream a dataset's table to standard output as Arrow IPC, ndjson or parquet"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `warp stream`."""
+    from warpdata.cli.commands._dataset import add_dataset_arguments
+
+    add_dataset_arguments(parser, json=False)
+    parser.add_argument("--table", default="main")
+    parser.add_argument("--batch-size", type=int, default=50_000)
+    parser.add_argument("--columns", help="names separated by commas")
+    parser.add_argument("--filter", help="a SQL condition")
+    parser.add_argument("--shard", help="auto, or rank/world such as 0/8")
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--format", choices=("arrow", "ndjson", "parquet"), default="arrow")
+    parser.add_argument(
+        "--json", action="store_const", dest="format", const="ndjson", help="same as --format ndjson"
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Write the rows; the first ones leave as soon as they are read."""
+    from warpdata.catalog.arrowout import write_batches
+    from warpdata.cli.commands._dataset import open_named
+
+    console.as_json = False
+    with open_named(args) as dataset:
+        view = dataset.table(args.table)
+        if args.columns:
+            view = view.select([name.strip() for name in args.columns.split(",")])
+        if args.filter:
+            view = view.filter(args.filter)
+        batches = view.batches(args.batch_size, shard=_shard(args.shard), limit=args.limit)
+        write_batches(batches, view.schema(), args.format, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    return exits.OK
+
+
+def _shard(text: str | None) -> tuple[int, int] | str | None:
+    if text is None or text == "auto":
+        return text
+    rank, _, world = text.partition("/")
+    if not rank.isdigit() or not world.isdigit():
+        raise ValueError(f"--shard is {text!r}; write auto or rank/world")
+    return int(rank), int(world)

@@ -1,0 +1,1 @@
+"""A dataset version: its model, its canonical JSON, its hash, and the guide to its shards."""

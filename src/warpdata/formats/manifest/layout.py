@@ -1,0 +1,67 @@
+"""Every number of a manifest and of the binary guide beside it."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+MAX_MANIFEST_BYTES = 64 << 20
+MAX_POINTER_BYTES = 64 << 10
+MAX_TABLES = 10_000
+MAX_SHARDS = 1_000_000
+MAX_INTEGER = (1 << 53) - 1
+"""Canonical JSON numbers are exact up to here."""
+
+GUIDE_MAGIC = b"WGUIDE01"
+GUIDE_PAGE_BYTES = 64 << 10
+MAX_TAIL_BYTES = 256 << 20
+
+
+class GuideHeader(NamedTuple):
+    """The first record of a guide."""
+
+    magic: bytes
+    page_bytes: int
+    directory_crc32c: int
+    shard_count: int
+    file_bytes: int
+
+
+class GuideEntry(NamedTuple):
+    """Where the page sums and the tail of one shard lie in the guide."""
+
+    sums_offset: int
+    page_count: int
+    tail_offset: int
+    tail_bytes: int
+    sums_crc32c: int
+    tail_crc32c: int
+
+
+GUIDE_HEADER = struct.Struct("<8sIIQQ")
+GUIDE_ENTRY = struct.Struct("<QQQQII")
+
+
+def directory_end(shard_count: int) -> int:
+    """Where the sections of a guide of so many shards begin."""
+    return GUIDE_HEADER.size + shard_count * GUIDE_ENTRY.size
+
+
+def pack_header(header: GuideHeader) -> bytes:
+    """The bytes of a guide header."""
+    return GUIDE_HEADER.pack(*header)
+
+
+def unpack_header(data: bytes) -> GuideHeader:
+    """A guide header from its bytes."""
+    return GuideHeader(*GUIDE_HEADER.unpack(data))
+
+
+def pack_entry(entry: GuideEntry) -> bytes:
+    """The bytes of a directory entry."""
+    return GUIDE_ENTRY.pack(*entry)
+
+
+def unpack_entries(data: bytes) -> list[GuideEntry]:
+    """Every directory entry."""
+    return [GuideEntry(*fields) for fields in GUIDE_ENTRY.iter_unpack(data)]

@@ -1,0 +1,136 @@
+"""A dataset version as values: tables, artifacts, bindings, statistics and notes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+DATASET_ID = re.compile(r"[a-z0-9_-]{1,100}/[a-z0-9_-]{1,100}")
+PART_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+HASH = re.compile(r"[a-f0-9]{64}")
+KIND = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+TAR_KINDS = ("tar_shards", "webdataset_shards")
+REF_TYPES = ("file", "image", "audio", "video", "episode")
+ADDRESSINGS = ("member", "range")
+
+
+@dataclass(frozen=True, slots=True)
+class BlobRef:
+    """One immutable blob by its hash; `uri` is only a hint where it was published."""
+
+    hash: str
+    byte_size: int
+    uri: str | None = None
+    name: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The name of the blob in the blob area of a catalog."""
+        return blob_key(self.hash)
+
+
+@dataclass(frozen=True, slots=True)
+class TableShard(BlobRef):
+    """One parquet file of a table."""
+
+    row_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """A table: parquet shards in row order, the Arrow schema, and a guide to read them by range."""
+
+    shards: tuple[TableShard, ...]
+    fields: tuple[Mapping[str, Any], ...]
+    schema_ipc: str
+    guide: BlobRef | None = None
+    format: str = "parquet"
+
+    @property
+    def row_count(self) -> int:
+        """Rows of all shards."""
+        return sum(shard.row_count for shard in self.shards)
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.byte_size for shard in self.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberIndexRef(BlobRef):
+    """The member index of a tar artifact: the counts let one lookup be one read."""
+
+    bucket_count: int = 0
+    member_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactPart:
+    """Raw payload: shards of one kind; tar kinds have a member index, others name each shard."""
+
+    kind: str
+    shards: tuple[BlobRef, ...]
+    index: MemberIndexRef | None = None
+
+    @property
+    def is_tar(self) -> bool:
+        """Whether members are inside the shards."""
+        return self.kind in TAR_KINDS
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.byte_size for shard in self.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A column of a table whose values point into an artifact."""
+
+    table: str
+    column: str
+    artifact: str
+    ref_type: str
+    addressing: str = "member"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything that defines one dataset version."""
+
+    dataset_id: str
+    tables: Mapping[str, TablePart]
+    artifacts: Mapping[str, ArtifactPart] = field(default_factory=dict)
+    bindings: tuple[Binding, ...] = ()
+    created_at: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    version_hash: str = ""
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of all tables."""
+        return sum(table.row_count for table in self.tables.values())
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all table and artifact shards."""
+        tables = sum(part.byte_size for part in self.tables.values())
+        return tables + sum(part.byte_size for part in self.artifacts.values())
+
+    def blobs(self) -> dict[str, BlobRef]:
+        """Every blob of the version by hash, guides and indexes included."""
+        found: list[BlobRef] = []
+        for table in self.tables.values():
+            found += [*table.shards, *([table.guide] if table.guide else [])]
+        for artifact in self.artifacts.values():
+            found += [*artifact.shards, *([artifact.index] if artifact.index else [])]
+        return {blob.hash: blob for blob in found}
+
+
+def blob_key(sha256: str) -> str:
+    """The name of a blob in the blob area of a catalog."""
+    return f"blobs/sha256/{sha256[:2]}/{sha256}"

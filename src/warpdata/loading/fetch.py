@@ -1,0 +1,119 @@
+"""Row groups read ahead of the consumer: the first one at once, the rest by a bounded pool of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+from warpdata.loading.pieces import Pieces
+from warpdata.stores.readahead import read_ahead
+
+if TYPE_CHECKING:
+    from warpdata.catalog.table import Table
+
+_AHEAD_BYTES = 512 << 20
+_REMOTE_WORKERS = 12
+_LOCAL_WORKERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSlice:
+    """Rows [start, end) of one row group; `position` counts the rows of the share before them."""
+
+    shard: int
+    group: int
+    start: int
+    end: int
+    position: int
+
+
+def group_slices(table: Table, pieces: Pieces) -> Iterator[GroupSlice]:
+    """The row groups of a share in order, found as they are needed."""
+    position = 0
+    for piece in pieces:
+        borders = [0, *accumulate(group_rows(table, piece.shard))]
+        for group, (low, high) in enumerate(pairwise(borders)):
+            start, end = max(low, piece.start), min(high, piece.end)
+            if start < end:
+                yield GroupSlice(piece.shard, group, start - low, end - low, position)
+                position += end - start
+
+
+def group_rows(table: Table, shard: int) -> list[int]:
+    """The rows of each row group of a shard."""
+    metadata = table.files.file(shard).metadata
+    return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+
+
+def group_bytes(table: Table, part: GroupSlice, columns: Sequence[str] | None) -> int:
+    """Bytes of a row group's columns on disk."""
+    ranges = table.files.file(part.shard).column_ranges(part.group, columns)
+    return sum(end - start for start, end in ranges)
+
+
+def stream_rows(
+    table: Table, pieces: Pieces, columns: Sequence[str] | None, first_rows: int, workers: int
+) -> Iterator[Any]:
+    """Record batches of a share in order; the first row group is decoded as it is asked for."""
+    slices = group_slices(table, pieces)
+    first = next(slices, None)
+    if first is None:
+        return
+    yield from _first_group(table, first, columns, first_rows)
+    for loaded in read_ahead(
+        lambda part: _load(table, part, columns),
+        slices,
+        workers=workers,
+        cost=lambda part: group_bytes(table, part, columns),
+        max_cost=_AHEAD_BYTES,
+    ):
+        yield from loaded.to_batches()
+
+
+def load_groups(
+    table: Table, slices: Iterator[GroupSlice], columns: Sequence[str] | None, workers: int
+) -> Iterator[tuple[GroupSlice, Any]]:
+    """Whole row groups as tables, read ahead, each with where it came from."""
+    yield from read_ahead(
+        lambda part: (part, _load(table, part, columns)),
+        slices,
+        workers=workers,
+        cost=lambda part: group_bytes(table, part, columns),
+        max_cost=_AHEAD_BYTES,
+    )
+
+
+def worker_count(table: Table, prefetch: str | int | None) -> int:
+    """How many threads read ahead: none when it is off, more where each read waits for a network."""
+    options = table.dataset.access.options
+    wanted = options.prefetch if prefetch is None else prefetch
+    if wanted in ("off", 0, "0", "none"):
+        return 0
+    if isinstance(wanted, int) or wanted.isdigit():
+        return min(int(wanted), 64)
+    if wanted not in ("auto", "aggressive"):
+        raise ValueError(f"prefetch is {wanted!r}; use auto, off, aggressive or a number")
+    store = table.dataset.catalog.store
+    count = _LOCAL_WORKERS if store is not None and store.is_local else _REMOTE_WORKERS
+    return count * 2 if wanted == "aggressive" or options.mode == "hybrid" else count
+
+
+def _first_group(table: Table, part: GroupSlice, columns: Sequence[str] | None, rows: int) -> Iterator[Any]:
+    """The first row group in small steps, so that the first batch is there as soon as it can be."""
+    at = 0
+    for batch in table.files.file(part.shard).stream(part.group, columns, rows):
+        start, end = max(part.start - at, 0), min(part.end - at, batch.num_rows)
+        at += batch.num_rows
+        if start < end:
+            yield batch.slice(start, end - start)
+        if at >= part.end:
+            return
+
+
+def _load(table: Table, part: GroupSlice, columns: Sequence[str] | None) -> Any:
+    whole = table.files.file(part.shard).read(part.group, columns)
+    if part.end - part.start == whole.num_rows:
+        return whole
+    return whole.slice(part.start, part.end - part.start)

@@ -1,0 +1,34 @@
+"""Which of how many readers this process is."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from warpdata.settings import Settings
+
+
+def rank_and_world(shard: Any) -> tuple[int, int]:
+    """(rank, world) from a pair, "auto" or None."""
+    if shard is None:
+        return 0, 1
+    if shard == "auto":
+        return auto_rank()
+    if not isinstance(shard, tuple | list) or len(shard) != 2:
+        raise ValueError(f"shard is {shard!r}; give (rank, world), 'auto' or None")
+    rank, world = int(shard[0]), int(shard[1])
+    if world < 1 or not 0 <= rank < world:
+        raise ValueError(f"rank {rank} is not one of {world} ranks")
+    return rank, world
+
+
+def auto_rank() -> tuple[int, int]:
+    """What torch.distributed says if it is running, else RANK and WORLD_SIZE, else the only one."""
+    torch = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    settings = Settings.from_env()
+    if settings.rank is None and settings.world_size is None:
+        return 0, 1
+    return rank_and_world((settings.rank or 0, settings.world_size or 1))

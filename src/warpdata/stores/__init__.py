@@ -1,0 +1,1 @@
+"""Where bytes live: one BlobStore protocol over memory, folders, HTTP, object stores, and a cache."""

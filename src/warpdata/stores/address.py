@@ -1,0 +1,92 @@
+"""From the text of an address to an open store, with secrets from the environment's provider chain."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from warpdata.stores.blobstore import BlobStore
+from warpdata.stores.http import HttpStore
+from warpdata.stores.local import LocalStore
+from warpdata.stores.objects import ObjectAddress, ObjectStore
+
+OBJECT_SCHEMES = ("s3", "gs", "az")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How stores are reached: what the environment or the caller says, secrets never shown."""
+
+    s3_endpoint: str | None = None
+    s3_region: str | None = None
+    aws_profile: str | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    is_conditional: bool = True
+    timeout_s: float = 30.0
+
+
+def open_store(address: str | os.PathLike[str], options: StoreOptions | None = None) -> BlobStore:
+    """The store at a folder, file://, http(s)://, s3://, gs:// or az:// address."""
+    options = options or StoreOptions()
+    text = os.fspath(address)
+    parts = urllib.parse.urlsplit(text)
+    if parts.scheme in ("http", "https"):
+        return HttpStore(text, timeout_s=options.timeout_s)
+    if parts.scheme in OBJECT_SCHEMES:
+        where = _object_address(parts, options)
+        is_conditional = options.is_conditional and "conditional=off" not in parts.query.split("&")
+        return ObjectStore(where, is_conditional=is_conditional, timeout_s=options.timeout_s)
+    if parts.scheme == "file":
+        return LocalStore(urllib.parse.unquote(parts.path))
+    if "://" in text:
+        raise ValueError(f"unknown kind of store {parts.scheme!r}; use a folder, http(s), s3, gs or az")
+    return LocalStore(text)
+
+
+def is_remote(address: str) -> bool:
+    """Whether an address needs the network."""
+    return urllib.parse.urlsplit(address).scheme in ("http", "https", *OBJECT_SCHEMES)
+
+
+def same_place(address: str, uri: str) -> bool:
+    """Whether a URI stays within the scheme and host (or bucket) of an address."""
+    here, there = urllib.parse.urlsplit(address), urllib.parse.urlsplit(uri)
+    return (here.scheme, here.netloc) == (there.scheme, there.netloc)
+
+
+def _object_address(parts: urllib.parse.SplitResult, options: StoreOptions) -> ObjectAddress:
+    if parts.username or parts.password:
+        raise ValueError("credentials do not belong in a URL")
+    query = dict(urllib.parse.parse_qsl(parts.query))
+    if unknown := set(query) - {"endpoint", "region", "conditional"}:
+        raise ValueError(f"unknown settings in the address: {', '.join(sorted(unknown))}")
+    secrets = dict(options.secrets)
+    if parts.scheme == "s3" and options.aws_profile and not secrets:
+        secrets = read_aws_profile(options.aws_profile)
+    return ObjectAddress(
+        scheme=parts.scheme,
+        bucket=parts.netloc,
+        prefix=parts.path.strip("/"),
+        endpoint=query.get("endpoint", options.s3_endpoint),
+        region=query.get("region", options.s3_region),
+        secrets=secrets,
+    )
+
+
+def read_aws_profile(profile: str, path: Path | None = None) -> dict[str, str]:
+    """The keys of a profile in the AWS credentials file; nothing if it is not there."""
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read(path or Path.home() / ".aws" / "credentials")
+    except configparser.Error:
+        return {}
+    if not parser.has_section(profile):
+        return {}
+    wanted = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key"}
+    wanted["aws_session_token"] = "session_token"
+    section = parser[profile]
+    return {ours: section[theirs] for theirs, ours in wanted.items() if theirs in section}

@@ -1,0 +1,367 @@
+"""A published blob as a RangeReader: through the page cache, straight from its store, or from this disk."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.checksum import RunningSha256, crc32c
+from warpdata.bytekit.ranges import Range, check_range, coalesce
+from warpdata.errors import BlobNotFoundError, ChecksumError, OfflineError
+from warpdata.stores import layout, locks
+from warpdata.stores.blobstore import BlobStore
+from warpdata.stores.cache import PageCache
+from warpdata.stores.layout import PAGE_BYTES
+from warpdata.stores.local import LocalStore
+from warpdata.stores.pagefile import PageFile
+
+PageSums = NDArray[np.uint32]
+"""CRC-32C of each page of a blob, as its publisher computed them."""
+
+_SPAN_BYTES = 8 << 20
+_HERD_TIMEOUT_S = 60.0
+_WHOLE_STEP_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BlobAddress:
+    """Which blob: its hash, its size, its name in the store, and what to call it in an error."""
+
+    sha256: str
+    size: int
+    key: str
+    label: str
+
+
+class BlobReader:
+    """Ranges of one blob; every page that is fetched is checked when its publisher's sums are known."""
+
+    def __init__(
+        self,
+        address: BlobAddress,
+        store: BlobStore | None,
+        cache: PageCache | None,
+        sums: PageSums | None = None,
+    ) -> None:
+        self.address = address
+        self.name = f"{address.label} (sha256 {address.sha256})"
+        self.size = address.size
+        self._store = store
+        self._cache = cache
+        self._sums = sums
+        self._busy: set[int] = set()
+        self._turn = threading.Condition()
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end)."""
+        return self.read_many([(start, end)])[0]
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range, in few requests made at the same time."""
+        for start, end in ranges:
+            check_range(self, start, end)
+        if self._cache is None or self.size == 0:
+            return self._read_direct(ranges)
+        file = self._cache.pinned(self.address.sha256, self.size)
+        try:
+            return self._read_cached(self._cache, file, ranges)
+        finally:
+            file.unpin()
+
+    def prefetch(self, ranges: Sequence[Range]) -> None:
+        """Bring ranges into the cache, if there is one."""
+        if self._cache is not None:
+            self.read_many(ranges)
+
+    def has(self, ranges: Sequence[Range]) -> bool:
+        """Whether these ranges can be read without waiting for a store."""
+        if self._cache is None or self.size == 0:
+            return False
+        file = self._cache.pinned(self.address.sha256, self.size)
+        try:
+            return not any(file.missing(*_pages(r)) for r in ranges)
+        finally:
+            file.unpin()
+
+    def missing_bytes(self) -> int:
+        """How many bytes are not on this disk yet."""
+        if self._cache is None or self.size == 0:
+            return self.size
+        file = self._cache.pinned(self.address.sha256, self.size)
+        try:
+            return self.size - file.present_bytes
+        finally:
+            file.unpin()
+
+    def load_whole(self, progress: Callable[[int], None] | None = None) -> Path | None:
+        """Bring the whole blob here and check its hash; the path of its bytes, or None without a cache."""
+        for start in range(0, self.size, _WHOLE_STEP_BYTES):
+            end = min(start + _WHOLE_STEP_BYTES, self.size)
+            self.prefetch([(start, end)])
+            if progress is not None:
+                progress(end - start)
+        return self._whole_path(retry=True)
+
+    def verify(self) -> None:
+        """Read everything from where it was published (offline: from the cache) and compare with the hash."""
+        running = RunningSha256()
+        for start in range(0, self.size, _WHOLE_STEP_BYTES):
+            wanted = [(start, min(start + _WHOLE_STEP_BYTES, self.size))]
+            running.update((self.read_many(wanted) if self._store is None else self._read_direct(wanted))[0])
+        if running.hexdigest() != self.address.sha256:
+            raise ChecksumError("the bytes do not have their hash", path=self.name)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _whole_path(self, *, retry: bool) -> Path | None:
+        if self._cache is None or self.size == 0:
+            return None
+        file = self._cache.pinned(self.address.sha256, self.size)
+        try:
+            if not file.is_complete:
+                return None
+            if file.is_whole(self.address.sha256):
+                return file.data_path
+            file.drop()
+        finally:
+            file.unpin()
+        if not retry:
+            raise ChecksumError("the bytes do not have their hash", path=self.name)
+        self.prefetch([(0, self.size)])
+        return self._whole_path(retry=False)
+
+    def _read_direct(self, ranges: Sequence[Range]) -> list[memoryview]:
+        wanted = [self._aligned(r) for r in ranges] if self._sums is not None else list(ranges)
+        spans = coalesce(wanted, max_span_bytes=_SPAN_BYTES)
+        found = self._fetch([(span.start, span.end) for span in spans])
+        out: list[memoryview] = [memoryview(b"")] * len(ranges)
+        for span, data in zip(spans, found, strict=True):
+            if self._sums is not None:
+                self._checked(span.start, data)
+            for member in span.members:
+                start, end = ranges[member]
+                out[member] = data[start - span.start : end - span.start].toreadonly()
+        return out
+
+    def _read_cached(self, cache: PageCache, file: PageFile, ranges: Sequence[Range]) -> list[memoryview]:
+        streamed: dict[int, memoryview] = {}
+        wanted = sorted({page for r in ranges for page in file.missing(*_pages(r))})
+        while wanted:
+            mine = self._claim(wanted)
+            try:
+                others = self._bring(cache, file, mine, streamed)
+            finally:
+                self._release(mine)
+            wanted = [page for page in wanted if page not in streamed and file.missing(page, page + 1)]
+            if others or wanted:
+                self._await(file, others)
+        return [self._joined(file, r, streamed) for r in ranges]
+
+    def _claim(self, pages: list[int]) -> list[int]:
+        """The pages no other thread here is fetching; waits when all are taken."""
+        with self._turn:
+            free = [page for page in pages if page not in self._busy]
+            if not free:
+                self._turn.wait(timeout=_HERD_TIMEOUT_S)
+            self._busy.update(free)
+            return free
+
+    def _release(self, pages: list[int]) -> None:
+        with self._turn:
+            self._busy.difference_update(pages)
+            self._turn.notify_all()
+
+    def _bring(
+        self, cache: PageCache, file: PageFile, pages: list[int], streamed: dict[int, memoryview]
+    ) -> list[Range]:
+        """Fetch the runs of pages nobody else on this machine is fetching; returns the other runs."""
+        runs = _runs(pages)
+        locked = [run for run in runs if locks.try_lock(file.map_fd, *_lock_range(run))]
+        try:
+            still = _runs([page for run in locked for page in file.missing(*run)])
+            spans = [(first * PAGE_BYTES, min(last * PAGE_BYTES, self.size)) for first, last in still]
+            for (first, last), data in zip(still, self._fetch(spans), strict=True):
+                self._keep(cache, file, (first, last), data, streamed)
+        finally:
+            for run in locked:
+                locks.unlock(file.map_fd, *_lock_range(run))
+        return [run for run in runs if run not in locked]
+
+    def _keep(
+        self, cache: PageCache, file: PageFile, run: Range, data: memoryview, streamed: dict[int, memoryview]
+    ) -> None:
+        sums = self._checked(run[0] * PAGE_BYTES, data)
+        pieces = [data[i : i + PAGE_BYTES] for i in range(0, data.nbytes, PAGE_BYTES)]
+        if not cache.keep(file, run[0], pieces, sums):
+            streamed.update(zip(range(*run), pieces, strict=True))
+
+    def _await(self, file: PageFile, runs: list[Range]) -> None:
+        """Wait until whoever fetches these pages is done, or dead."""
+        for run in runs:
+            if locks.wait_lock(file.map_fd, *_lock_range(run), _HERD_TIMEOUT_S):
+                locks.unlock(file.map_fd, *_lock_range(run))
+
+    def _joined(self, file: PageFile, wanted: Range, streamed: dict[int, memoryview]) -> memoryview:
+        """The bytes of a range: a view of the file, or joined where some pages could not be kept."""
+        start, end = wanted
+        if not streamed or not any(page in streamed for page in range(*_pages(wanted))):
+            return file.read(start, end)
+        first, last = _pages(wanted)
+        whole = b"".join(
+            streamed[page]
+            if page in streamed
+            else file.read(page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, end))
+            for page in range(first, last)
+        )
+        return memoryview(whole)[start - first * PAGE_BYTES : end - first * PAGE_BYTES]
+
+    def _fetch(self, ranges: Sequence[Range]) -> list[memoryview]:
+        if not ranges:
+            return []
+        if self._store is None:
+            raise OfflineError(f"{sum(e - s for s, e in ranges)} bytes are not in the cache", path=self.name)
+        spans = [piece for r in ranges for piece in _split(r)]
+        try:
+            found = iter(self._store.get_ranges(self.address.key, spans))
+        except BlobNotFoundError:
+            hint = "Publish the version again, or restore the blob from another copy."
+            raise BlobNotFoundError("the blob is not in its store", path=self.name, hint=hint) from None
+        out = []
+        for r in ranges:
+            pieces = [next(found) for _ in _split(r)]
+            out.append(pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces)))
+        return out
+
+    def _checked(self, start: int, data: memoryview) -> list[int]:
+        """The sums of whole pages of fetched data; a page that is not as published is an error."""
+        sums = [crc32c(data[i : i + PAGE_BYTES]) for i in range(0, data.nbytes, PAGE_BYTES)]
+        if self._sums is not None:
+            first = start // PAGE_BYTES
+            expected = self._sums[first : first + len(sums)]
+            bad = np.flatnonzero(expected != np.asarray(sums, np.uint32))
+            if bad.size:
+                page = first + int(bad[0])
+                raise ChecksumError(f"page {page} of the shard is not as it was published", path=self.name)
+        return sums
+
+    def _aligned(self, wanted: Range) -> Range:
+        first, last = _pages(wanted)
+        return first * PAGE_BYTES, min(last * PAGE_BYTES, self.size)
+
+
+class LocalBlobReader:
+    """Ranges of a blob in a folder as views of its mapping; pages are checked when first touched."""
+
+    def __init__(self, address: BlobAddress, store: LocalStore, sums: PageSums | None = None) -> None:
+        self.address = address
+        self.name = f"{address.label} (sha256 {address.sha256})"
+        self.path = store.path(address.key)
+        self._file = store.open(address.key)
+        self.size = self._file.size
+        if self.size != address.size:
+            raise ChecksumError(f"{self.size} bytes where {address.size} were published", path=self.name)
+        self._sums = sums
+        self._checked = None if sums is None else np.zeros(layout.page_count(self.size), bool)
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end) as a view."""
+        check_range(self, start, end)
+        if self._sums is not None:
+            self._check(*_pages((start, end)))
+        return self._file.read(start, end)
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range as views."""
+        return [self.read(start, end) for start, end in ranges]
+
+    def prefetch(self, ranges: Sequence[Range]) -> None:
+        """Nothing to do: the bytes are here."""
+
+    def has(self, ranges: Sequence[Range]) -> bool:  # noqa: ARG002
+        """Always: the bytes are here."""
+        return True
+
+    def missing_bytes(self) -> int:
+        """Nothing is missing."""
+        return 0
+
+    def load_whole(self, progress: Callable[[int], None] | None = None) -> Path | None:
+        """The path of the blob, after checking its hash."""
+        self.verify()
+        if progress is not None:
+            progress(self.size)
+        return self.path
+
+    def verify(self) -> None:
+        """Read everything and compare with the hash, or ChecksumError."""
+        running = RunningSha256()
+        for start in range(0, self.size, _WHOLE_STEP_BYTES):
+            running.update(self._file.read(start, min(start + _WHOLE_STEP_BYTES, self.size)))
+        if running.hexdigest() != self.address.sha256:
+            raise ChecksumError("the bytes do not have their hash", path=self.name)
+
+    def close(self) -> None:
+        """Drop the mapping."""
+        self._file.close()
+
+    def _check(self, first: int, last: int) -> None:
+        assert self._sums is not None
+        assert self._checked is not None
+        for page in (np.flatnonzero(~self._checked[first:last]) + first).tolist():
+            data = self._file.read(page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, self.size))
+            if crc32c(data) != self._sums[page]:
+                raise ChecksumError(f"page {page} of the shard is not as it was published", path=self.name)
+            self._checked[page] = True
+
+
+AnyBlobReader = BlobReader | LocalBlobReader
+
+
+def page_sums(pieces: Iterator[memoryview]) -> PageSums:
+    """The sums of pages given one after the other, each a whole page but the last."""
+    return np.fromiter((crc32c(piece) for piece in pieces), np.uint32)
+
+
+@contextlib.contextmanager
+def closing_reader(reader: AnyBlobReader) -> Iterator[AnyBlobReader]:
+    """Close a reader when done."""
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+def _pages(wanted: Range) -> Range:
+    start, end = wanted
+    return start // PAGE_BYTES, layout.page_count(end) if end > start else start // PAGE_BYTES
+
+
+def _lock_range(run: Range) -> Range:
+    """Where the lock of a run of pages lies, and how long it is."""
+    return layout.PAGE_LOCK_BASE + run[0], run[1] - run[0]
+
+
+def _runs(pages: Sequence[int]) -> list[Range]:
+    """Ascending pages as runs [first, last), near ones joined only when they touch."""
+    runs: list[Range] = []
+    for page in sorted(set(pages)):
+        if runs and runs[-1][1] == page:
+            runs[-1] = (runs[-1][0], page + 1)
+        else:
+            runs.append((page, page + 1))
+    return runs
+
+
+def _split(wanted: Range) -> list[Range]:
+    """A long range as several requests that run at the same time."""
+    start, end = wanted
+    if end - start <= _SPAN_BYTES:
+        return [wanted]
+    return [(at, min(at + _SPAN_BYTES, end)) for at in range(start, end, _SPAN_BYTES)]

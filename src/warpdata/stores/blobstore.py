@@ -1,0 +1,105 @@
+"""The one interface of every store: named blobs, read by range, written whole or not at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from warpdata.bytekit.ranges import Range
+from warpdata.errors import TruncatedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from typing_extensions import Buffer
+
+    from warpdata.stores.digest import FileDigest
+
+MAX_KEY_BYTES = 1000
+_SEGMENT = re.compile(r"[^\x00-\x1f\x7f/\\]+")
+
+
+@dataclass(frozen=True, slots=True)
+class BlobInfo:
+    """What a store says about one blob without reading it."""
+
+    key: str
+    size: int
+    etag: str | None
+    modified_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """The whole of one small blob."""
+
+    data: memoryview
+    info: BlobInfo
+
+
+@runtime_checkable
+class BlobStore(Protocol):
+    """Named immutable blobs and a few small pointers that move by compare-and-swap."""
+
+    @property
+    def address(self) -> str:
+        """Where this store is, without credentials: safe to print."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether reading needs no network."""
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether `put_if_absent` and `compare_and_swap` hold against other machines."""
+
+    def head(self, key: str) -> BlobInfo:
+        """Size and tag of a blob, or BlobNotFoundError."""
+
+    def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
+        """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
+
+    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range, in the order asked, or TruncatedError."""
+
+    def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
+        """Store a small blob under a name nobody has, or ConflictError."""
+
+    def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
+        """Store a file under a name that says its hash; a file that changed meanwhile is refused."""
+
+    def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
+        """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        """Every blob whose name begins with `prefix`, in the order of names."""
+
+    def delete(self, key: str) -> None:
+        """Remove a blob; nothing happens when it is absent."""
+
+    def close(self) -> None:
+        """Give back connections."""
+
+
+def check_key(key: str) -> str:
+    """The key itself if it is a safe relative name, else ValueError."""
+    segments = key.split("/")
+    good = all(_SEGMENT.fullmatch(s) and s not in (".", "..") for s in segments)
+    if not good or len(key.encode()) > MAX_KEY_BYTES:
+        raise ValueError(f"not a safe blob name: {key!r}")
+    return key
+
+
+def check_lengths(views: Sequence[memoryview], ranges: Sequence[Range], name: str) -> list[memoryview]:
+    """The views if each is as long as its range; a short answer is an error, never short data."""
+    for view, (start, end) in zip(views, ranges, strict=True):
+        if view.nbytes != end - start:
+            raise TruncatedError(f"bytes [{start}, {end}) came back as {view.nbytes} bytes", path=name)
+    return list(views)
+
+
+def blob_name(address: str, key: str) -> str:
+    """How a blob is called in messages."""
+    return f"{address.rstrip('/')}/{key}"

@@ -1,0 +1,156 @@
+"""A folder as a store: atomic renames for blobs, a file lock for pointers."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warpdata.bytekit import commit
+from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader, Range
+from warpdata.errors import (
+    BlobNotFoundError,
+    ConflictError,
+    LimitExceededError,
+    PermissionError_,
+    StoreError,
+)
+from warpdata.stores.blobstore import Blob, BlobInfo, blob_name, check_key
+from warpdata.stores.digest import FileDigest, checked_chunks
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_LOCKS = ".locks"
+
+
+class LocalStore:
+    """Blobs as files below one folder; readers see a whole file or none."""
+
+    is_local = True
+    is_conditional = True
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(os.path.abspath(os.path.expanduser(os.fspath(folder))))
+        self.address = str(self.folder)
+
+    def path(self, key: str) -> Path:
+        """The file of a blob, whether it exists or not."""
+        return self.folder / check_key(key)
+
+    def open(self, key: str) -> MmapRangeReader:
+        """The blob as a mapping of its file."""
+        return MmapRangeReader(self.path(key))
+
+    def head(self, key: str) -> BlobInfo:
+        """Size and tag of a blob, or BlobNotFoundError."""
+        with _mapped(self.path(key)):
+            return _info(key, os.stat(self.path(key)))
+
+    def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
+        """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
+        path = self.path(key)
+        with _mapped(path), path.open("rb") as file:
+            info = _info(key, os.fstat(file.fileno()))
+            if unless_etag is not None and info.etag == unless_etag:
+                return None
+            if info.size > max_bytes:
+                raise LimitExceededError(f"{info.size} bytes where {max_bytes} are allowed", path=path)
+            return Blob(memoryview(file.read(info.size)), info)
+
+    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range."""
+        with FileRangeReader(self.path(key)) as reader:
+            return reader.read_many(ranges)
+
+    def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
+        """Store a small blob under a name nobody has, or ConflictError."""
+        path = self._parent_made(key)
+        with commit.commit_file(path, replace=False) as out:
+            out.write(data)
+        return self.head(key)
+
+    def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
+        """Copy a file under a name that says its hash; it appears whole or not at all."""
+        with commit.commit_file(self._parent_made(key)) as out:
+            for chunk in checked_chunks(path, digest):
+                out.write(chunk)
+
+    def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
+        """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
+        path = self._parent_made(key)
+        with self._locked():
+            try:
+                current = self.head(key).etag
+            except BlobNotFoundError:
+                current = None
+            if current != etag:
+                raise ConflictError("the blob is not as expected", path=blob_name(self.address, key))
+            commit.write_file(path, data)
+            return self.head(key)
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        """Every blob whose name begins with `prefix`, in the order of names."""
+        for path in sorted(self._files(prefix)):
+            with contextlib.suppress(FileNotFoundError):
+                yield _info(path, os.stat(self.folder / path))
+
+    def delete(self, key: str) -> None:
+        """Remove a blob; nothing happens when it is absent."""
+        self.path(key).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def stale_temps(self, older_than_s: float) -> Sequence[Path]:
+        """Files of writers that were killed: invisible to readers, safe to delete."""
+        found = (Path(folder) / name for folder, _, names in os.walk(self.folder) for name in names)
+        return [p for p in found if commit.TEMP_MARK in p.name and p.stat().st_mtime < older_than_s]
+
+    def _files(self, prefix: str) -> Iterator[str]:
+        start = self.folder / prefix.rpartition("/")[0]
+        for folder, folders, names in os.walk(start):
+            folders[:] = [f for f in folders if f != _LOCKS]
+            for name in names:
+                key = os.path.relpath(os.path.join(folder, name), self.folder)
+                if key.startswith(prefix) and commit.TEMP_MARK not in name:
+                    yield key
+
+    def _parent_made(self, key: str) -> Path:
+        path = self.path(key)
+        with commit.map_os_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One pointer moves at a time in this folder; the lock dies with its process."""
+        path = self.folder / _LOCKS / "pointers"
+        with commit.map_os_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+def _info(key: str, stat: os.stat_result) -> BlobInfo:
+    tag = f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
+    return BlobInfo(key, stat.st_size, tag, stat.st_mtime)
+
+
+@contextlib.contextmanager
+def _mapped(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise BlobNotFoundError("no such blob", path=path) from None
+    except PermissionError:
+        raise PermissionError_("this blob may not be read", path=path) from None
+    except OSError as error:
+        raise StoreError(f"cannot read ({error.strerror})", path=path) from None

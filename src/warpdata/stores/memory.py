@@ -1,0 +1,102 @@
+"""A store in this process's memory: for tests, demos and scratch catalogs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warpdata.bytekit.ranges import BytesRangeReader, Range
+from warpdata.errors import BlobNotFoundError, ConflictError, LimitExceededError
+from warpdata.stores.blobstore import Blob, BlobInfo, blob_name, check_key
+from warpdata.stores.digest import FileDigest, checked_chunks
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    data: bytes
+    info: BlobInfo
+
+
+class MemoryStore:
+    """Blobs in a dictionary, with the same conditions as a real store."""
+
+    is_local = True
+    is_conditional = True
+
+    def __init__(self, name: str = "scratch") -> None:
+        self.address = f"memory://{name}"
+        self._blobs: dict[str, _Held] = {}
+        self._lock = threading.Lock()
+        self._writes = 0
+
+    def head(self, key: str) -> BlobInfo:
+        """Size and tag of a blob, or BlobNotFoundError."""
+        return self._held(key).info
+
+    def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
+        """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
+        held = self._held(key)
+        if unless_etag is not None and held.info.etag == unless_etag:
+            return None
+        if held.info.size > max_bytes:
+            raise LimitExceededError(
+                f"{held.info.size} bytes where {max_bytes} are allowed", path=self._name(key)
+            )
+        return Blob(memoryview(held.data), held.info)
+
+    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range."""
+        return BytesRangeReader(self._held(key).data, self._name(key)).read_many(ranges)
+
+    def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
+        """Store a blob under a name nobody has, or ConflictError."""
+        return self.compare_and_swap(key, data, None)
+
+    def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
+        """Store a file under a name that says its hash."""
+        data = b"".join(bytes(chunk) for chunk in checked_chunks(path, digest))
+        with self._lock:
+            self._put(key, data)
+
+    def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
+        """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
+        with self._lock:
+            held = self._blobs.get(check_key(key))
+            if (held.info.etag if held else None) != etag:
+                raise ConflictError("the blob is not as expected", path=self._name(key))
+            return self._put(key, bytes(data))
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        """Every blob whose name begins with `prefix`, in the order of names."""
+        found = [held.info for key, held in sorted(self._blobs.items()) if key.startswith(prefix)]
+        return iter(found)
+
+    def delete(self, key: str) -> None:
+        """Remove a blob; nothing happens when it is absent."""
+        with self._lock:
+            self._blobs.pop(key, None)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _put(self, key: str, data: bytes) -> BlobInfo:
+        self._writes += 1
+        info = BlobInfo(check_key(key), len(data), f"m{self._writes}", time.time())
+        self._blobs[key] = _Held(data, info)
+        return info
+
+    def _held(self, key: str) -> _Held:
+        held = self._blobs.get(check_key(key))
+        if held is None:
+            raise BlobNotFoundError("no such blob", path=self._name(key))
+        return held
+
+    def _name(self, key: str) -> str:
+        return blob_name(self.address, key)

@@ -1,0 +1,77 @@
+"""Counts of what a reader spends, and hard budgets that stop it before it spends more."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from warpdata.errors import BudgetExceededError
+
+_log = logging.getLogger("warpdata.stores")
+
+Listener = Callable[[str, str, int], None]
+"""Called with (operation, blob, bytes) after each request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits on what may be spent; None means no limit."""
+
+    max_bytes: int | None = None
+    max_requests: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What was spent so far."""
+
+    requests: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    retries: int = 0
+
+
+class Meter:
+    """Running totals of one reader or publisher, shared by its threads."""
+
+    def __init__(self, budget: Budget | None = None, listener: Listener | None = None) -> None:
+        self._budget = budget or Budget()
+        self._listener = listener
+        self._lock = threading.Lock()
+        self._requests = self._read = self._written = self._retries = 0
+
+    @property
+    def spent(self) -> Spent:
+        """The totals now."""
+        return Spent(self._requests, self._read, self._written, self._retries)
+
+    def request(self, operation: str, blob: str, *, read: int = 0, written: int = 0, count: int = 1) -> None:
+        """Account for requests about to be made, or raise BudgetExceededError instead."""
+        with self._lock:
+            self._check(blob, read, count)
+            self._requests += count
+            self._read += read
+            self._written += written
+        _log.debug("%s %s (%d bytes)", operation, blob, read or written)
+        if self._listener is not None:
+            self._listener(operation, blob, read or written)
+
+    def received(self, count: int) -> None:
+        """Bytes of an answer whose size was not known beforehand."""
+        with self._lock:
+            self._read += count
+
+    def retried(self) -> None:
+        """One request failed and will be made again."""
+        with self._lock:
+            self._retries += 1
+
+    def _check(self, blob: str, read: int, count: int) -> None:
+        limit = self._budget
+        if limit.max_requests is not None and self._requests + count > limit.max_requests:
+            raise BudgetExceededError(f"the budget of {limit.max_requests} requests is used up", path=blob)
+        if limit.max_bytes is not None and self._read + read > limit.max_bytes:
+            fact = f"{self._read + read} bytes would exceed the budget of {limit.max_bytes} bytes"
+            raise BudgetExceededError(fact, path=blob)

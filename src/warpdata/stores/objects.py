@@ -1,0 +1,246 @@
+"""S3, Google Cloud Storage and Azure as stores. The door of obstore."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotFoundError,
+    NotModifiedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from warpdata.bytekit.ranges import Range
+from warpdata.errors import (
+    AuthenticationError,
+    BlobNotFoundError,
+    ConflictError,
+    LimitExceededError,
+    PermissionError_,
+    StoreError,
+    TruncatedError,
+    UnavailableError,
+)
+from warpdata.stores.blobstore import Blob, BlobInfo, blob_name, check_key, check_lengths
+from warpdata.stores.digest import FileDigest, checked_chunks
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_PART_BYTES = 8 << 20
+_FAILURES = (BaseError, FileNotFoundError)
+"""Everything the library raises for a request; a missing object is the builtin error."""
+
+_STATUS = re.compile(r"status(?: code)?: (\d{3})")
+_CREDENTIAL_HINTS = {
+    "s3": "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+    "gs": "Set GOOGLE_APPLICATION_CREDENTIALS.",
+    "az": "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY.",
+}
+_MISSING = ("169.254.169.254", "InstanceCredentials", "credential", "metadata.google")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectAddress:
+    """A bucket and a prefix in it, and how to reach it; the secrets are never shown."""
+
+    scheme: str
+    bucket: str
+    prefix: str = ""
+    endpoint: str | None = None
+    region: str | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The address without secrets."""
+        return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
+
+
+class ObjectStore:
+    """Blobs of a bucket below a prefix."""
+
+    is_local = False
+    _runtime_pid: ClassVar[int | None] = None
+    """The process whose threads serve all object stores; they do not survive a fork."""
+
+    def __init__(
+        self, address: ObjectAddress, *, is_conditional: bool = True, timeout_s: float = 30.0
+    ) -> None:
+        self.address = address.text
+        self.is_conditional = is_conditional
+        self._scheme = address.scheme
+        if ObjectStore._runtime_pid is None:
+            ObjectStore._runtime_pid = os.getpid()
+        self._opened: Any = _open(address, timeout_s)
+
+    def head(self, key: str) -> BlobInfo:
+        """Size and tag of a blob, or BlobNotFoundError."""
+        try:
+            return _info(obstore.head(self._store, check_key(key)))
+        except _FAILURES as error:
+            raise self._mapped(error, key) from None
+
+    def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
+        """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
+        options: Any = None if unless_etag is None else {"if_none_match": unless_etag}
+        try:
+            answer = obstore.get(self._store, check_key(key), options=options)
+            info = _info(answer.meta)
+            if info.size > max_bytes:
+                raise LimitExceededError(
+                    f"{info.size} bytes where {max_bytes} are allowed", path=self._name(key)
+                )
+            data = memoryview(answer.bytes())
+        except NotModifiedError:
+            return None
+        except _FAILURES as error:
+            raise self._mapped(error, key) from None
+        if data.nbytes != info.size:
+            raise TruncatedError(f"{data.nbytes} bytes came back of {info.size}", path=self._name(key))
+        return Blob(data, info)
+
+    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range, all at the same time."""
+        wanted = [(start, end) for start, end in ranges if end > start]
+        starts, ends = [start for start, _ in wanted], [end for _, end in wanted]
+        try:
+            found = obstore.get_ranges(self._store, check_key(key), starts=starts, ends=ends, coalesce=0)
+        except _FAILURES as error:
+            raise self._mapped(error, key) from None
+        except BaseException as error:
+            # A start past the end makes the library panic, which is not an Exception.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise TruncatedError("a range lies past the end of the blob", path=self._name(key)) from None
+        views = iter([memoryview(piece).cast("B") for piece in found] if wanted else [])
+        every = [next(views) if end > start else memoryview(b"") for start, end in ranges]
+        return check_lengths(every, ranges, self._name(key))
+
+    def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
+        """Store a small blob under a name nobody has, or ConflictError."""
+        return self._put(key, data, "create")
+
+    def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
+        """Upload a file in parts; if a byte of it changed, the upload is abandoned and nothing appears."""
+        parts = (bytes(chunk) for chunk in checked_chunks(path, digest))
+        try:
+            obstore.put(self._store, check_key(key), parts, chunk_size=_PART_BYTES)
+        except _FAILURES as error:
+            raise self._mapped(error, key) from None
+
+    def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
+        """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
+        return self._put(key, data, "create" if etag is None else {"e_tag": etag})
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        """Every blob whose name begins with `prefix`, in the order of names."""
+        folder = prefix.rpartition("/")[0] or None
+        try:
+            found = [
+                _info(meta) for page in obstore.list(self._store, folder, chunk_size=1000) for meta in page
+            ]
+        except _FAILURES as error:
+            raise self._mapped(error, prefix) from None
+        return iter(sorted((i for i in found if i.key.startswith(prefix)), key=lambda info: info.key))
+
+    def delete(self, key: str) -> None:
+        """Remove a blob; nothing happens when it is absent."""
+        try:
+            obstore.delete(self._store, check_key(key))
+        except (NotFoundError, FileNotFoundError):
+            return
+        except _FAILURES as error:
+            raise self._mapped(error, key) from None
+
+    def close(self) -> None:
+        """Connections are closed with the store itself."""
+
+    @property
+    def _store(self) -> Any:
+        """The library's store, unless this process was forked from one that used it."""
+        if os.getpid() != ObjectStore._runtime_pid:
+            hint = "Start workers with multiprocessing_context='spawn' or 'forkserver'."
+            raise StoreError("object stores cannot be used after a fork", path=self.address, hint=hint)
+        return self._opened
+
+    def _put(self, key: str, data: Buffer, mode: Any) -> BlobInfo:
+        body = bytes(data)
+        try:
+            done = obstore.put(self._store, check_key(key), body, mode=mode, use_multipart=False)
+        except _FAILURES as error:
+            raise self._mapped(error, key) from None
+        return BlobInfo(key, len(body), done.get("e_tag"), 0.0)
+
+    def _mapped(self, error: Exception, key: str) -> StoreError | TruncatedError:
+        name = self._name(key)
+        if isinstance(error, NotFoundError | FileNotFoundError):
+            return BlobNotFoundError("no such blob", path=name)
+        if isinstance(error, AlreadyExistsError | PreconditionError):
+            return ConflictError("the blob is not as expected", path=name)
+        if isinstance(error, PermissionDeniedError):
+            hint = "Check the credentials, or ask the workspace admin for access to this bucket."
+            return PermissionError_("the store forbids this", path=name, hint=hint)
+        if isinstance(error, UnauthenticatedError) or any(word in str(error) for word in _MISSING):
+            hint = _CREDENTIAL_HINTS[self._scheme]
+            return AuthenticationError("credentials were not found or not accepted", path=name, hint=hint)
+        return _by_status(str(error), name)
+
+    def _name(self, key: str) -> str:
+        return blob_name(self.address, key)
+
+
+def _by_status(text: str, name: str) -> StoreError | TruncatedError:
+    """The error for a failure the library gives no class to; its text is not shown, it may hold secrets."""
+    found = _STATUS.search(text)
+    status = int(found[1]) if found else 0
+    if status in (409, 412):
+        return ConflictError("the blob is not as expected", path=name)
+    if status == 416:
+        return TruncatedError("a range lies past the end of the blob", path=name)
+    if 400 <= status < 500 and status not in (408, 425, 429):
+        return StoreError(f"the store answered {status}", path=name)
+    return UnavailableError(f"the store answered {status}" if status else "the connection failed", path=name)
+
+
+def _info(meta: Any) -> BlobInfo:
+    return BlobInfo(meta["path"], meta["size"], meta["e_tag"], meta["last_modified"].timestamp())
+
+
+def _open(address: ObjectAddress, timeout_s: float) -> Any:
+    options: dict[str, Any] = {
+        "client_options": {"timeout": timedelta(seconds=timeout_s), "connect_timeout": timedelta(seconds=10)},
+        "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=timeout_s)},
+        "prefix": address.prefix or None,
+    }
+    if address.endpoint and address.endpoint.startswith("http://"):
+        options["client_options"]["allow_http"] = True
+    secrets: dict[str, Any] = dict(address.secrets)
+    try:
+        if address.scheme == "s3":
+            return _open_s3(address, options)
+        if address.scheme == "gs":
+            return GCSStore(address.bucket, **options, **secrets)
+        return AzureStore(address.bucket, **options, **secrets)
+    except _FAILURES as error:
+        raise StoreError(f"cannot open the store ({type(error).__name__})", path=address.text) from None
+
+
+def _open_s3(address: ObjectAddress, options: dict[str, Any]) -> Any:
+    if address.endpoint:
+        options |= {"endpoint": address.endpoint, "virtual_hosted_style_request": False}
+    options["region"] = address.region or "us-east-1"
+    secrets: dict[str, Any] = dict(address.secrets)
+    return S3Store(address.bucket, **options, **secrets)

@@ -1,0 +1,137 @@
+"""One blob of the page cache: a sparse file of its bytes and a shared map of which pages are here."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.checksum import RunningSha256, crc32c
+from warpdata.stores import layout, locks
+from warpdata.stores.layout import PAGE_BYTES, PRESENT
+
+_TOUCH_S = 1.0
+_HASH_BYTES = 4 << 20
+
+
+class PageFile:
+    """The pages of one blob, shared by all processes that have it open."""
+
+    def __init__(self, data_path: Path, map_path: Path, blob_bytes: int) -> None:
+        self.data_path = data_path
+        self.blob_bytes = blob_bytes
+        self._map_fd = os.open(map_path, os.O_RDWR | os.O_CLOEXEC)
+        self._data_fd = os.open(data_path, os.O_RDWR | os.O_CLOEXEC)
+        count = layout.page_count(blob_bytes)
+        self._map = mmap.mmap(self._map_fd, layout.MAP_HEADER_BYTES + count * layout.MAP_ENTRY_BYTES)
+        self._entries: NDArray[np.uint64] = np.frombuffer(
+            self._map, np.uint64, count, layout.MAP_HEADER_BYTES
+        )
+        self._bytes = memoryview(mmap.mmap(self._data_fd, blob_bytes, prot=mmap.PROT_READ))
+        self._checked = np.zeros(count, bool)
+        self._lock = threading.Lock()
+        self._pins = 0
+        self._touched_s = 0.0
+
+    @property
+    def map_fd(self) -> int:
+        """The file that carries the page locks."""
+        return self._map_fd
+
+    def pin(self) -> bool:
+        """Keep the blob from being evicted until `unpin`; False when it was evicted before."""
+        with self._lock:
+            if self._pins == 0:
+                locks.lock(self._map_fd, layout.PIN_LOCK_OFFSET, 1, shared=True)
+            self._pins += 1
+        if os.fstat(self._map_fd).st_nlink == 0:
+            self.unpin()
+            return False
+        self._touch()
+        return True
+
+    def unpin(self) -> None:
+        """The counterpart of `pin`."""
+        with self._lock:
+            self._pins -= 1
+            if self._pins == 0:
+                locks.unlock(self._map_fd, layout.PIN_LOCK_OFFSET, 1)
+
+    def missing(self, first: int, last: int) -> list[int]:
+        """Which of the pages [first, last) are not here, or here but damaged."""
+        here = (self._entries[first:last] & np.uint64(PRESENT)) != 0
+        doubtful = np.flatnonzero(here & ~self._checked[first:last]) + first
+        for page in doubtful.tolist():
+            if self._is_sound(page):
+                self._checked[page] = True
+            else:
+                self._entries[page] = 0
+                here[page - first] = False
+        return [] if here.all() else (np.flatnonzero(~here) + first).tolist()
+
+    def read(self, start: int, end: int) -> memoryview:
+        """A view of bytes whose pages are here."""
+        return self._bytes[start:end]
+
+    def write(self, first: int, pieces: Sequence[memoryview], sums: Sequence[int]) -> None:
+        """Keep consecutive pages that begin at page `first`, whose checksums are `sums`."""
+        os.pwritev(self._data_fd, list(pieces), first * PAGE_BYTES)
+        entries = np.asarray(sums, np.uint64) | np.uint64(PRESENT)
+        self._entries[first : first + len(pieces)] = entries
+        self._checked[first : first + len(pieces)] = True
+
+    def drop(self) -> None:
+        """Forget every page."""
+        self._entries[:] = 0
+        self._checked[:] = False
+        self._set_whole(0)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every page is here."""
+        return bool((self._entries & np.uint64(PRESENT)).all())
+
+    @property
+    def present_bytes(self) -> int:
+        """How many bytes are here."""
+        return min(int(np.count_nonzero(self._entries)) * PAGE_BYTES, self.blob_bytes)
+
+    def is_whole(self, sha256: str) -> bool:
+        """Whether every page is here and all of them together have this hash."""
+        if not self.is_complete:
+            return False
+        if self._map[layout.WHOLE_OFFSET]:
+            return True
+        running = RunningSha256()
+        for start in range(0, self.blob_bytes, _HASH_BYTES):
+            running.update(self._bytes[start : start + _HASH_BYTES])
+        if running.hexdigest() != sha256:
+            return False
+        self._set_whole(1)
+        return True
+
+    def __del__(self) -> None:
+        for name in ("_map_fd", "_data_fd"):
+            if hasattr(self, name):
+                os.close(getattr(self, name))
+
+    def _set_whole(self, value: int) -> None:
+        self._map[layout.WHOLE_OFFSET] = value
+
+    def _is_sound(self, page: int) -> bool:
+        start = page * PAGE_BYTES
+        found = crc32c(self._bytes[start : start + PAGE_BYTES])
+        return found == int(self._entries[page]) & 0xFFFFFFFF
+
+    def _touch(self) -> None:
+        """Say that the blob is in use, at most once a second: eviction takes the longest unused first."""
+        now = time.monotonic()
+        if now - self._touched_s > _TOUCH_S:
+            self._touched_s = now
+            os.utime(self._map_fd)

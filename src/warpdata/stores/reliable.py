@@ -1,0 +1,132 @@
+"""Retries with jitter around any store, and a meter that sees every attempt."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from warpdata.bytekit.ranges import Range, total_bytes
+from warpdata.errors import TruncatedError, UnavailableError
+from warpdata.stores.blobstore import Blob, BlobInfo, BlobStore, blob_name
+from warpdata.stores.digest import FileDigest
+from warpdata.stores.meter import Meter
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how long to try again; waits are random up to a growing bound."""
+
+    attempts: int = 6
+    first_wait_s: float = 0.1
+    max_wait_s: float = 10.0
+    max_retry_after_s: float = 60.0
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+
+    def wait(self, attempt: int, retry_after_s: float | None) -> None:
+        """Wait before the next attempt: at least what the server asked for."""
+        bound = min(self.max_wait_s, self.first_wait_s * 2**attempt)
+        asked = min(retry_after_s or 0.0, self.max_retry_after_s)
+        self.sleep(asked + random.uniform(0, bound))
+
+
+class ReliableStore:
+    """A store whose passing failures are tried again and whose requests are counted."""
+
+    def __init__(
+        self, store: BlobStore, meter: Meter | None = None, policy: RetryPolicy | None = None
+    ) -> None:
+        self.inner = store
+        self.meter = meter or Meter()
+        self._policy = policy or RetryPolicy()
+
+    @property
+    def address(self) -> str:
+        """Where the store is, without credentials."""
+        return self.inner.address
+
+    @property
+    def is_local(self) -> bool:
+        """Whether reading needs no network."""
+        return self.inner.is_local
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether conditional writes hold against other machines."""
+        return self.inner.is_conditional
+
+    def head(self, key: str) -> BlobInfo:
+        """Size and tag of a blob, or BlobNotFoundError."""
+        return self._try("HEAD", key, lambda: self.inner.head(key))
+
+    def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
+        """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
+        blob = self._try(
+            "GET", key, lambda: self.inner.get(key, max_bytes=max_bytes, unless_etag=unless_etag)
+        )
+        self.meter.received(blob.info.size if blob else 0)
+        return blob
+
+    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range; a short answer is asked for again."""
+        if not ranges:
+            return []
+        size, count = total_bytes(ranges), len(ranges)
+        return self._try("GET", key, lambda: self.inner.get_ranges(key, ranges), read=size, count=count)
+
+    def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
+        """Store a small blob under a name nobody has, or ConflictError."""
+        size = memoryview(data).nbytes
+        return self._try("PUT", key, lambda: self.inner.put_if_absent(key, data), written=size)
+
+    def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
+        """Store a file under a name that says its hash."""
+        self._try("PUT", key, lambda: self.inner.put_file(key, path, digest), written=digest.size)
+
+    def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
+        """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
+        size = memoryview(data).nbytes
+        return self._try("PUT", key, lambda: self.inner.compare_and_swap(key, data, etag), written=size)
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        """Every blob whose name begins with `prefix`, in the order of names."""
+        return iter(self._try("LIST", prefix, lambda: list(self.inner.list(prefix))))
+
+    def delete(self, key: str) -> None:
+        """Remove a blob; nothing happens when it is absent."""
+        self._try("DELETE", key, lambda: self.inner.delete(key))
+
+    def close(self) -> None:
+        """Give back connections."""
+        self.inner.close()
+
+    def _try(
+        self,
+        operation: str,
+        key: str,
+        call: Callable[[], T],
+        *,
+        read: int = 0,
+        written: int = 0,
+        count: int = 1,
+    ) -> T:
+        attempt = 0
+        while True:
+            name = blob_name(self.address, key)
+            self.meter.request(operation, name, read=read, written=written, count=count)
+            try:
+                return call()
+            except (UnavailableError, TruncatedError) as error:
+                attempt += 1
+                if attempt >= self._policy.attempts or (attempt > 2 and isinstance(error, TruncatedError)):
+                    raise
+                self.meter.retried()
+                self._policy.wait(attempt, getattr(error, "retry_after_s", None))

@@ -1,0 +1,329 @@
+"""Faults against the real S3 server: races, kills, cut and slow connections, damaged blobs, leaks."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import warpdata as wd
+from tests.catalog.conftest import publish_demo, rows
+from tests.servers import BUCKET, SECRET, Proxy, S3Server, s3_store
+from warpdata.errors import BlobNotFoundError, ChecksumError, ConflictError, StoreError, WarpError
+from warpdata.formats.manifest.reader import parse_manifest
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
+    ["warpdata.catalog.builder", "warpdata.loading.stream", "tests.catalog.test_faults"]
+)
+
+
+def test_two_publishers_race_for_latest(s3_catalog: str) -> None:
+    """One wins, the other gets ConflictError, and no version is lost."""
+    with wd.DatasetBuilder("ws/race", catalog=s3_catalog) as builder:
+        builder.add_table("main", rows(3)).publish()
+    for attempt in range(3):
+        results: dict[int, object] = {}
+        builders = [
+            wd.DatasetBuilder("ws/race", catalog=s3_catalog).add_table("main", rows(10 + attempt * 2 + i))
+            for i in range(2)
+        ]
+        barrier = threading.Barrier(2)
+
+        def run(number: int, builders=builders, barrier=barrier, results=results) -> None:
+            barrier.wait()
+            try:
+                results[number] = builders[number].publish().version
+            except ConflictError as conflict:
+                results[number] = conflict
+
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        versions = {v.version for v in wd.dataset("ws/race", catalog=s3_catalog, mode="remote").versions()}
+        assert len(versions) == 3 + attempt * 2, "both versions are stored"
+        won = [v for v in results.values() if isinstance(v, str)]
+        assert wd.dataset("ws/race", catalog=s3_catalog, mode="remote").version in won
+        lost = [e for e in results.values() if isinstance(e, ConflictError)]
+        assert len(won) + len(lost) == 2
+        for error in lost:
+            assert won[0][:12] in str(error)
+        for builder in builders:
+            builder.close()
+
+
+def test_the_loser_of_a_race_may_try_again(s3_catalog: str) -> None:
+    builders = [
+        wd.DatasetBuilder("ws/race", catalog=s3_catalog).add_table("main", rows(5 + i)) for i in range(3)
+    ]
+    threads = [threading.Thread(target=lambda b=b: b.publish(retries=20)) for b in builders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ds = wd.dataset("ws/race", catalog=s3_catalog, mode="remote")
+    assert len(ds.versions()) == 3
+
+
+def _publish(catalog: str, number: int, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    with wd.DatasetBuilder("ws/kill", catalog=catalog) as builder:
+        for part in range(4):
+            builder.add_table(
+                f"part{part}", pa.table({"x": range(number * 100 + part, number * 100 + part + 50)})
+            )
+        builder.publish()
+
+
+def check_readers(store, complete: set[str]) -> str | None:
+    """Whatever is visible is whole: every version listed has every blob."""
+    from warpdata.catalog.pointer import read_pointer
+
+    pointer = read_pointer(store, "datasets/ws/kill/latest.json").pointer
+    if pointer is None:
+        return None
+    if pointer.version not in complete:
+        blob = store.get(f"datasets/ws/kill/versions/{pointer.version}.json", max_bytes=1 << 20)
+        manifest = parse_manifest(blob.data, expected_hash=pointer.version)
+        for ref in manifest.blobs().values():
+            assert store.head(ref.key).size == ref.byte_size
+        complete.add(pointer.version)
+    return pointer.version
+
+
+def test_publish_survives_a_hundred_kills(s3_catalog: str, s3_server: S3Server) -> None:
+    """Killed at random points, readers always see a whole version; the rerun sends only what is missing."""
+    store = s3_store(s3_server, s3_catalog.rpartition("/")[2])
+    dice = random.Random(4)
+    environment = s3_server.environment()
+    complete: set[str] = set()
+    number = finished = 0
+    for _ in range(100):
+        process = FORKS.Process(target=_publish, args=(s3_catalog, number, environment))
+        process.start()
+        process.join(dice.uniform(0.03, 0.25))
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+        check_readers(store, complete)
+        if process.exitcode == 0:
+            finished += 1
+            number += 1
+    with wd.DatasetBuilder("ws/kill", catalog=s3_catalog) as builder:
+        for part in range(4):
+            builder.add_table(
+                f"part{part}", pa.table({"x": range(number * 100 + part, number * 100 + part + 50)})
+            )
+        uploads = builder._built()[1]
+        there = sum(_is_there(store, upload.digest.sha256) for upload in uploads)
+        done = builder.publish()
+    assert done.blobs_sent == len(uploads) - there
+    assert check_readers(store, complete) == done.version
+    ds = wd.dataset("ws/kill", catalog=s3_catalog, mode="remote")
+    assert ds.verify() == []
+    assert finished < 100
+
+
+def _is_there(store, sha256: str) -> bool:
+    try:
+        store.head(f"blobs/sha256/{sha256[:2]}/{sha256}")
+    except BlobNotFoundError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("mode", ["remote", "auto"])
+def test_cut_connections_are_retried_and_never_wrong(
+    s3_catalog: str, s3_server: S3Server, picture_folder: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_demo(s3_catalog, picture_folder, count=60_000, shards=6)
+    monkeypatch.setattr("warpdata.stores.reliable.RetryPolicy.wait", lambda *_: time.sleep(0.01))
+    with Proxy(s3_server.port, cut_every=9) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        ds = wd.dataset("ws/demo", catalog=s3_catalog, mode=mode)
+        found = [
+            i for batch in ds.table().batches(1000, columns=["id", "name"]) for i in batch["id"].to_pylist()
+        ]
+        refs = next(iter(ds.table().batches(40)))["image"].refs()
+        assert [r.read_bytes() for r in refs] == [(picture_folder / r.name).read_bytes() for r in refs]
+        assert proxy.cuts > 0
+    assert found == list(range(60_000))
+    assert ds.spent.retries > 0
+
+
+def test_a_slow_connection_is_only_slow(
+    s3_catalog: str, s3_server: S3Server, picture_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_demo(s3_catalog, picture_folder, count=2000)
+    with Proxy(s3_server.port, delay_s=0.02, rate=2e6) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        ds = wd.dataset("ws/demo", catalog=s3_catalog, mode="remote")
+        assert [i for b in ds.table().batches(500) for i in b["id"].to_pylist()] == list(range(2000))
+
+
+def test_a_dead_store_is_an_error_in_bounded_time(
+    s3_catalog: str, s3_server: S3Server, picture_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_demo(s3_catalog, picture_folder)
+    monkeypatch.setattr("warpdata.stores.reliable.RetryPolicy.wait", lambda *_: None)
+    with Proxy(s3_server.port, cut_every=1) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        with pytest.raises(WarpError):
+            wd.dataset("ws/demo", catalog=s3_catalog)
+
+
+@pytest.mark.parametrize("mode", ["remote", "auto"])
+def test_damaged_blobs_are_errors_that_name_shard_and_hash(
+    s3_catalog: str, s3_server: S3Server, picture_folder: Path, mode: str, tmp_path: Path
+) -> None:
+    publish_demo(s3_catalog, picture_folder)
+    store = s3_store(s3_server, s3_catalog.rpartition("/")[2])
+    whole = wd.dataset("ws/demo", catalog=s3_catalog, cache_dir=str(tmp_path / "other"))
+    whole.warm()
+    manifest = wd.dataset("ws/demo", catalog=s3_catalog, mode="remote").manifest
+    for blob, where in (
+        (manifest.tables["main"].shards[1], 2000),
+        (manifest.artifacts["pictures"].shards[0], 540),
+    ):
+        data = bytearray(store.get(blob.key, max_bytes=1 << 24).data)
+        data[where] ^= 0x40
+        store.delete(blob.key)
+        store.put_if_absent(blob.key, bytes(data))
+    ds = wd.dataset("ws/demo", catalog=s3_catalog, mode=mode)
+    with pytest.raises(ChecksumError, match=f"shard 1 .sha256 {manifest.tables['main'].shards[1].hash}"):
+        list(ds.table().batches(1000, columns=["id"]))
+    with pytest.raises(ChecksumError, match=r"a/000\.png.*pictures.*sha256"):
+        ds.ref("pictures", "a/000.png").read_bytes()
+    assert ds.ref("pictures", "a/020.png").read_bytes() == (picture_folder / "a/020.png").read_bytes()
+    assert len(ds.verify()) == 2
+    assert len(whole.verify()) == 2, "what is cached does not hide damage in the store"
+    store.delete(manifest.tables["main"].shards[2].key)
+    gone = wd.dataset("ws/demo", catalog=s3_catalog, mode="remote")
+    with pytest.raises((BlobNotFoundError, ChecksumError), match="shard"):
+        list(gone.table().batches(1000))
+
+
+def test_every_flip_in_a_published_shard_is_noticed(tmp_path: Path) -> None:
+    """Page sums cover every byte that is read, whatever the payload's own format checks."""
+    with wd.DatasetBuilder("ws/x", catalog=tmp_path / "cat") as builder:
+        builder.add_table("main", {"x": [1, 2, 3], "y": ["a", "b", "c"]}).publish()
+    ds = wd.dataset("ws/x", catalog=tmp_path / "cat")
+    path = tmp_path / "cat" / ds.manifest.tables["main"].shards[0].key
+    good = path.read_bytes()
+    for byte in range(0, len(good), 3):
+        path.unlink()
+        path.write_bytes(good[:byte] + bytes([good[byte] ^ 1 << byte % 8]) + good[byte + 1 :])
+        with wd.dataset("ws/x", catalog=tmp_path / "cat") as damaged, pytest.raises(ChecksumError):
+            damaged.table().arrow()
+    for size in (0, 10, len(good) - 1):
+        path.unlink()
+        path.write_bytes(good[:size])
+        with wd.dataset("ws/x", catalog=tmp_path / "cat") as damaged, pytest.raises(WarpError):
+            damaged.table().arrow()
+
+
+READ_EVERYTHING = """
+import sys, warpdata as wd
+ds = wd.dataset("ws/demo", catalog=sys.argv[1], mode=sys.argv[2])
+assert sum(b.num_rows for b in ds.table().batches(100)) == 1000
+assert len(next(iter(ds.table().batches(5)))["image"][0].read_bytes()) > 10
+"""
+
+STRACE = shutil.which("strace")
+
+
+def traced(catalog: str, mode: str, calls: str, log: Path) -> list[str]:
+    command = [STRACE, "-f", "-qq", "-e", f"trace={calls}", "-o", str(log)]
+    done = subprocess.run(
+        [*command, sys.executable, "-B", "-c", READ_EVERYTHING, catalog, mode], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return log.read_text().splitlines()
+
+
+@pytest.mark.skipif(STRACE is None, reason="strace is not installed")
+def test_local_mode_makes_no_socket_call(s3_catalog: str, picture_folder: Path, tmp_path: Path) -> None:
+    publish_demo(s3_catalog, picture_folder)
+    wd.dataset("ws/demo", catalog=s3_catalog).warm()
+    lines = traced(s3_catalog, "local", "socket,connect", tmp_path / "trace")
+    assert [line for line in lines if "AF_INET" in line] == []
+    online = traced(s3_catalog, "auto", "socket,connect", tmp_path / "trace2")
+    assert [line for line in online if "AF_INET" in line], "the check can fail"
+
+
+@pytest.mark.skipif(STRACE is None, reason="strace is not installed")
+def test_remote_mode_opens_no_file_for_writing(s3_catalog: str, picture_folder: Path, tmp_path: Path) -> None:
+    publish_demo(s3_catalog, picture_folder)
+    pattern = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|mkdir|rename|unlink")
+    calls = "openat,open,creat,mkdir,mkdirat,rename,renameat,renameat2,unlink,unlinkat"
+    written = [
+        line for line in traced(s3_catalog, "remote", calls, tmp_path / "trace") if pattern.search(line)
+    ]
+    assert [line for line in written if "/dev/" not in line and "ENOENT" not in line] == []
+    cached = [line for line in traced(s3_catalog, "auto", calls, tmp_path / "trace2") if pattern.search(line)]
+    assert [line for line in cached if "blobs" in line], "the check can fail"
+
+
+def test_a_forked_process_gets_an_error_instead_of_waiting(s3_catalog: str, picture_folder: Path) -> None:
+    publish_demo(s3_catalog, picture_folder)
+    ds = wd.dataset("ws/demo", catalog=s3_catalog, mode="remote")
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        try:
+            ds.table().head(1)
+        except StoreError as error:
+            os._exit(17 if "spawn" in error.hint else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 17
+
+
+def test_spawned_workers_read_an_object_store(s3_catalog: str, picture_folder: Path) -> None:
+    torch = pytest.importorskip("torch")
+    publish_demo(s3_catalog, picture_folder)
+    data = wd.dataset("ws/demo", catalog=s3_catalog).to_torch(100, columns=["id"])
+    loader = torch.utils.data.DataLoader(
+        data, batch_size=None, num_workers=1, multiprocessing_context="spawn"
+    )
+    assert sorted(i for batch in loader for i in batch["id"].tolist()) == list(range(1000))
+
+
+def test_credentials_never_appear(
+    s3_catalog: str,
+    s3_server: S3Server,
+    picture_folder: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    publish_demo(s3_catalog, picture_folder)
+    ds = wd.dataset("ws/demo", catalog=s3_catalog)
+    list(ds.table().batches(100))
+    texts = [caplog.text, repr(ds), repr(ds.access.options), repr(ds.recipe), repr(ds.manifest)]
+    for path in (tmp_path / "cache").rglob("*"):
+        if path.is_file():
+            texts.append(path.read_bytes().decode("latin-1"))
+    environment = {**os.environ, "AWS_SECRET_ACCESS_KEY": SECRET + "wrong"}
+    for command in (["info", "ws/demo"], ["doctor"], ["info", "ws/none"], ["--debug", "head", "ws/demo"]):
+        run = [sys.executable, "-m", "warpdata", *command, "--catalog", s3_catalog]
+        done = subprocess.run(run, capture_output=True, text=True, env=environment)
+        texts += [done.stdout, done.stderr]
+    assert not [text for text in texts if SECRET in text]
+    store = s3_store(s3_server, s3_catalog.rpartition("/")[2])
+    for info in store.list("datasets/"):
+        assert SECRET.encode() not in bytes(store.get(info.key, max_bytes=1 << 20).data)
+    assert BUCKET in ds.catalog.address

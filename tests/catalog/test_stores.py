@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.blob_store import DATA, BlobStoreContract, ReadableStoreContract
+from tests.contracts.range_reader import RangeReaderContract
+from tests.servers import S3Server, run_http, s3_store, unique
+from warpdata.bytekit.checksum import sha256_hex
+from warpdata.bytekit.ranges import RangeReader
+from warpdata.errors import (
+    AuthenticationError,
+    BudgetExceededError,
+    PermissionError_,
+    StoreError,
+    TruncatedError,
+    UnavailableError,
+)
+from warpdata.stores.address import StoreOptions, open_store, read_aws_profile, same_place
+from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
+from warpdata.stores.blobstore import BlobStore
+from warpdata.stores.cache import PageCache
+from warpdata.stores.digest import digest_bytes
+from warpdata.stores.http import HttpStore, retry_after_s
+from warpdata.stores.local import LocalStore
+from warpdata.stores.memory import MemoryStore
+from warpdata.stores.meter import Budget, Meter
+from warpdata.stores.reliable import ReliableStore, RetryPolicy
+
+
+class TestMemory(BlobStoreContract):
+    def make(self, folder: Path) -> BlobStore:
+        return MemoryStore()
+
+
+class TestLocal(BlobStoreContract):
+    def make(self, folder: Path) -> BlobStore:
+        return LocalStore(folder / "store")
+
+
+class TestReliable(BlobStoreContract):
+    def make(self, folder: Path) -> BlobStore:
+        return ReliableStore(LocalStore(folder / "store"), policy=RetryPolicy(sleep=lambda _: None))
+
+
+class TestS3(BlobStoreContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, s3_server: S3Server) -> None:
+        self.server = s3_server
+
+    def make(self, folder: Path) -> BlobStore:
+        return s3_store(self.server, unique("contract"))
+
+
+class TestHttp(ReadableStoreContract):
+    @pytest.fixture(autouse=True)
+    def _serve(self, tmp_path: Path) -> Iterator[None]:
+        folder = tmp_path / "www"
+        folder.mkdir()
+        with run_http(folder) as self.server:
+            yield
+
+    def fill(self, blobs: dict[str, bytes], folder: Path) -> BlobStore:
+        for key, data in blobs.items():
+            path = folder / "www" / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return HttpStore(self.server.url)
+
+    def test_it_cannot_be_written_or_listed(self, tmp_path: Path) -> None:
+        store = HttpStore(self.server.url)
+        for call in (
+            lambda: store.put_if_absent("x", b""),
+            lambda: store.compare_and_swap("x", b"", None),
+            lambda: store.put_file("x", tmp_path, digest_bytes(b"")),
+            lambda: store.delete("x"),
+            lambda: store.list(""),
+        ):
+            with pytest.raises(StoreError):
+                call()
+
+    def test_failures_are_retried_and_retry_after_is_honoured(self, tmp_path: Path) -> None:
+        inner = self.fill({"x": DATA}, tmp_path)
+        waits: list[float] = []
+        store = ReliableStore(inner, policy=RetryPolicy(sleep=waits.append))
+        self.server.failures += [(503, {"Retry-After": "7"}), (500, {}), (429, {"Retry-After": "3"})]
+        assert bytes(store.get_ranges("x", [(1, 4)])[0]) == DATA[1:4]
+        assert 7 <= waits[0] < 8
+        assert waits[1] < 1
+        assert 3 <= waits[2] < 4
+        assert (store.meter.spent.requests, store.meter.spent.retries) == (4, 3)
+
+    @pytest.mark.parametrize(
+        ("status", "error"),
+        [(401, AuthenticationError), (403, PermissionError_), (503, UnavailableError), (418, StoreError)],
+    )
+    def test_statuses_are_typed_errors(self, tmp_path: Path, status: int, error: type[Exception]) -> None:
+        store = self.fill({"x": DATA}, tmp_path)
+        self.server.failures.append((status, {}))
+        with pytest.raises(error):
+            store.head("x")
+
+    def test_another_host_is_not_followed(self, tmp_path: Path) -> None:
+        store = self.fill({"x": DATA}, tmp_path)
+        self.server.failures.append((302, {"Location": "http://example.invalid/x"}))
+        with pytest.raises(StoreError, match="another host"):
+            store.get("x", max_bytes=9999)
+        self.server.failures.append((302, {"Location": "/x"}))
+        assert bytes(store.get("x", max_bytes=9999).data) == DATA
+
+    def test_a_server_without_ranges_is_noticed(self, tmp_path: Path) -> None:
+        store = self.fill({"x": DATA}, tmp_path)
+        self.server.failures.append((200, {}))
+        with pytest.raises(StoreError, match="range"):
+            store.get_ranges("x", [(0, 4)])
+
+
+def test_retry_after_forms() -> None:
+    assert retry_after_s("12") == 12
+    assert retry_after_s(None) is None
+    assert retry_after_s("nonsense") is None
+    assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+
+
+def test_a_dead_server_is_unavailable_after_bounded_retries() -> None:
+    waits: list[float] = []
+    store = ReliableStore(HttpStore("http://127.0.0.1:1"), policy=RetryPolicy(attempts=4, sleep=waits.append))
+    with pytest.raises(UnavailableError):
+        store.head("x")
+    assert len(waits) == 3
+
+
+def test_wrong_secrets_are_named_and_never_shown(s3_server: S3Server) -> None:
+    secrets = {"access_key_id": "testkey", "secret_access_key": "WRONG-SECRET-77"}
+    store = open_store(f"s3://tst/x?endpoint={s3_server.endpoint}", StoreOptions(secrets=secrets))
+    with pytest.raises(PermissionError_) as caught:
+        store.head("x")
+    assert (
+        "WRONG-SECRET-77"
+        not in f"{caught.value} {caught.value.hint} {store!r} {StoreOptions(secrets=secrets)!r}"
+    )
+
+
+def test_budgets_stop_before_they_are_exceeded() -> None:
+    inner = MemoryStore()
+    inner.put_if_absent("x", DATA)
+    store = ReliableStore(inner, Meter(Budget(max_bytes=1000, max_requests=3)))
+    store.get_ranges("x", [(0, 900)])
+    with pytest.raises(BudgetExceededError, match="1000 bytes"):
+        store.get_ranges("x", [(0, 101)])
+    store.get_ranges("x", [(0, 50), (50, 100)])
+    with pytest.raises(BudgetExceededError, match="3 requests"):
+        store.head("x")
+    assert store.meter.spent.bytes_read == 1000
+
+
+def test_a_listener_sees_every_request() -> None:
+    inner = MemoryStore()
+    inner.put_if_absent("x", DATA)
+    seen: list[tuple[str, str, int]] = []
+    ReliableStore(inner, Meter(listener=lambda *event: seen.append(event))).get_ranges("x", [(0, 9)])
+    assert seen == [("GET", "memory://scratch/x", 9)]
+
+
+def test_addresses(tmp_path: Path) -> None:
+    assert isinstance(open_store(tmp_path), LocalStore)
+    assert isinstance(open_store(f"file://{tmp_path}"), LocalStore)
+    assert open_store("gs://bucket/x").address == "gs://bucket/x"
+    assert open_store("s3://bucket/x?region=eu-1").is_conditional
+    assert not open_store("s3://bucket/x?conditional=off&region=eu-1").is_conditional
+    for bad in (
+        "ftp://x/y",
+        "s3://user:password@bucket/x",
+        "http://user:password@host/x",
+        "s3://b/x?wrong=1",
+    ):
+        with pytest.raises(ValueError, match=r"store|credentials|settings"):
+            open_store(bad)
+    assert same_place("s3://b/x", "s3://b/y/z")
+    assert not same_place("s3://b/x", "s3://c/y")
+    assert not same_place("s3://b/x", "http://b/y")
+
+
+def test_an_aws_profile_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "credentials"
+    path.write_text("[me]\naws_access_key_id = A\naws_secret_access_key = B\n")
+    assert read_aws_profile("me", path) == {"access_key_id": "A", "secret_access_key": "B"}
+    assert read_aws_profile("you", path) == {}
+
+
+def _memory(data: bytes) -> tuple[BlobAddress, MemoryStore]:
+    store = MemoryStore()
+    store.put_if_absent("b", data)
+    return BlobAddress(sha256_hex(data), len(data), "b", "blob"), store
+
+
+class TestDirectReader(RangeReaderContract):
+    def open(self, data: bytes, folder: Path) -> RangeReader:
+        address, store = _memory(data)
+        return BlobReader(address, store, None)
+
+
+class TestCheckedReader(RangeReaderContract):
+    def open(self, data: bytes, folder: Path) -> RangeReader:
+        address, store = _memory(data)
+        return BlobReader(address, store, None, digest_bytes(data).page_sums)
+
+
+class TestCachedReader(RangeReaderContract):
+    def open(self, data: bytes, folder: Path) -> RangeReader:
+        address, store = _memory(data)
+        return BlobReader(address, store, PageCache(folder / "cache", 1 << 30), digest_bytes(data).page_sums)
+
+
+class TestCachedReaderWithoutRoom(RangeReaderContract):
+    def open(self, data: bytes, folder: Path) -> RangeReader:
+        address, store = _memory(data)
+        return BlobReader(address, store, PageCache(folder / "tiny", 1), digest_bytes(data).page_sums)
+
+
+class TestLocalReader(RangeReaderContract):
+    def open(self, data: bytes, folder: Path) -> RangeReader:
+        store = LocalStore(folder / "s")
+        store.delete("b")
+        store.put_if_absent("b", data)
+        address = BlobAddress(sha256_hex(data), len(data), "b", "blob")
+        return LocalBlobReader(address, store, digest_bytes(data).page_sums)
+
+
+def test_a_short_answer_is_asked_for_again() -> None:
+    address, store = _memory(DATA)
+    calls = []
+
+    class Short(MemoryStore):
+        def get_ranges(self, key, ranges):
+            calls.append(ranges)
+            if len(calls) < 3:
+                raise TruncatedError("short")
+            return store.get_ranges(key, ranges)
+
+    reader = BlobReader(address, ReliableStore(Short(), policy=RetryPolicy(sleep=lambda _: None)), None)
+    assert bytes(reader.read(3, 9)) == DATA[3:9]
+    assert len(calls) == 3

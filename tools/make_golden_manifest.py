@@ -1,0 +1,76 @@
+"""Write the golden files of the manifest format: a manifest, a guide, and what must be read from them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from warpdata.formats.manifest.guide import ShardGuide, pack_guide
+from warpdata.formats.manifest.model import (
+    ArtifactPart,
+    Binding,
+    BlobRef,
+    Manifest,
+    MemberIndexRef,
+    TablePart,
+    TableShard,
+)
+from warpdata.formats.manifest.writer import pack_manifest, to_json
+
+
+def example() -> Manifest:
+    """A manifest with one of everything."""
+    table = TablePart(
+        (TableShard("a" * 64, 1000, row_count=10), TableShard("b" * 64, 900, row_count=7)),
+        (
+            {"name": "id", "type": "int64", "nullable": True},
+            {"name": "bild", "type": "string", "nullable": True},
+        ),
+        "aXBj",
+        BlobRef("c" * 64, 300),
+    )
+    tar = ArtifactPart(
+        "tar_shards",
+        (BlobRef("d" * 64, 4096),),
+        MemberIndexRef("e" * 64, 8192, bucket_count=1, member_count=3),
+    )
+    episodes = ArtifactPart("wshard_episodes", (BlobRef("f" * 64, 77, name="ep/0001.wshard"),))
+    return Manifest(
+        "ws/größe".replace("ö", "o").replace("ß", "ss"),
+        {"main": table},
+        {"raw": tar, "episodes": episodes},
+        (Binding("main", "bild", "raw", "image"),),
+        created_at="2026-01-02T03:04:05+00:00",
+        metadata={"description": "Größe ✓", "ratio": 0.5},
+    )
+
+
+def guide_shards() -> list[ShardGuide]:
+    """Two shards of a guide."""
+    return [
+        ShardGuide(np.array([1, 2, 0xFFFFFFFF], np.uint32), b"tail one"),
+        ShardGuide(np.array([], np.uint32), b""),
+    ]
+
+
+def main(folder: Path) -> None:
+    """Write the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = example()
+    (folder / "manifest.json").write_bytes(pack_manifest(manifest))
+    (folder / "guide.bin").write_bytes(pack_guide(guide_shards()))
+    expected = {
+        "version_hash": to_json(manifest)["version_hash"],
+        "total_rows": manifest.total_rows,
+        "total_bytes": manifest.total_bytes,
+        "blobs": sorted(manifest.blobs()),
+        "guide": [{"sums": s.page_sums.tolist(), "tail": s.tail.decode()} for s in guide_shards()],
+    }
+    (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "tests/golden/manifest"))
