@@ -17,6 +17,7 @@ from warpdata.corpora.worker import OrderedWorker, SharedWork
 from warpdata.errors import ResidencyError
 
 PIECE_BYTES = 4 << 20
+NEAR_BYTES = 16 << 20
 GROUP_BYTES = 16 << 20
 SPLIT_BYTES = 4 << 20
 SHARE_BYTES = 1 << 20
@@ -162,11 +163,25 @@ class FixedOrderReader:
             if self._waiting and self._waiting_bytes + size > self._prefetch_bytes:
                 return
             is_near = self._pieces.is_near(piece)
-            if not is_near:
+            self._next = next(self._plan, None)
+            if is_near:
+                piece = self._extended(piece)
+            else:
                 self._worker().submit(partial(self._pieces.fetch, piece))
             self._waiting.append((piece, is_near))
-            self._waiting_bytes += size
+            self._waiting_bytes += self._bytes(piece)
+
+    def _extended(self, piece: Piece) -> Piece:
+        """A near piece together with the near ones after it: they cost nothing to have, so take many at once."""
+        while (
+            self._next is not None
+            and self._next.shard == piece.shard
+            and self._bytes(piece) + self._bytes(self._next) <= NEAR_BYTES
+            and self._pieces.is_near(self._next)
+        ):
+            piece = Piece(piece.shard, piece.start, self._next.end)
             self._next = next(self._plan, None)
+        return piece
 
     def _worker(self) -> OrderedWorker[Rows]:
         if self._ahead is None or not self._ahead.is_alive:
