@@ -12,8 +12,8 @@ Floats = NDArray[np.float32]
 
 _SAMPLE = 128
 _NEIGHBORS = 11
-_COVERED = 0.98
-_MARGIN = 1.25
+_COVERED = 0.97
+_MARGIN = 1.0
 _LEAST_SHARE = 0.002
 
 

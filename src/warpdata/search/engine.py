@@ -51,7 +51,7 @@ class Cells:
         total = int(self.ends[-1]) if len(self.ends) else 0
         wanted = max(_ROWS_PER_EF * ef, self.probe_share * total * ef / _NORMAL_EF)
         gathered = np.cumsum((self.ends - self.starts)[order])
-        return min(len(order), int(np.searchsorted(gathered, wanted, side="left")) + 1)
+        return max(1, int(np.searchsorted(gathered, wanted, side="right")))
 
 
 class Engine:
