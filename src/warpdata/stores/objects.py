@@ -35,11 +35,15 @@ from warpdata.errors import (
 )
 from warpdata.stores.blobstore import Blob, BlobInfo, blob_name, check_key, check_lengths
 from warpdata.stores.digest import FileDigest, checked_chunks
+from warpdata.stores.parallel import run_parallel
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _PART_BYTES = 8 << 20
+_TOGETHER = 8
+"""The library makes at most ten requests of one call at the same time: more go in calls of their own."""
+
 _FAILURES = (BaseError, FileNotFoundError)
 """Everything the library raises for a request; a missing object is the builtin error."""
 
@@ -115,7 +119,14 @@ class ObjectStore:
     def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range, all at the same time."""
         wanted = [(start, end) for start, end in ranges if end > start]
-        starts, ends = [start for start, _ in wanted], [end for _, end in wanted]
+        groups = [wanted[i : i + _TOGETHER] for i in range(0, len(wanted), _TOGETHER)]
+        found = run_parallel(lambda group: self._get_group(key, group), groups)
+        views = iter([view for group in found for view in group])
+        every = [next(views) if end > start else memoryview(b"") for start, end in ranges]
+        return check_lengths(every, ranges, self._name(key))
+
+    def _get_group(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
+        starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
         try:
             found = obstore.get_ranges(self._store, check_key(key), starts=starts, ends=ends, coalesce=0)
         except _FAILURES as error:
@@ -125,9 +136,7 @@ class ObjectStore:
             if type(error).__name__ != "PanicException":
                 raise
             raise TruncatedError("a range lies past the end of the blob", path=self._name(key)) from None
-        views = iter([memoryview(piece).cast("B") for piece in found] if wanted else [])
-        every = [next(views) if end > start else memoryview(b"") for start, end in ranges]
-        return check_lengths(every, ranges, self._name(key))
+        return [memoryview(piece).cast("B") for piece in found]
 
     def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
         """Store a small blob under a name nobody has, or ConflictError."""
