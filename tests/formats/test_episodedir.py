@@ -206,9 +206,10 @@ GOLDEN = OWN_GOLDEN / "episodedir"
 @pytest.mark.parametrize(
     "folder", [GOLDEN, ROOT / "tests" / "compat" / "episodedir" / "0.1"], ids=["golden", "0.1"]
 )
-def test_golden_files(folder: Path) -> None:
+def test_golden_files(folder: Path, tmp_path: Path) -> None:
     expected = json.loads((folder / "expected.json").read_text())
-    dataset = wd.LocalDataset(folder / "root")
+    shutil.copytree(folder / "root", tmp_path / "root")
+    dataset = wd.LocalDataset(tmp_path / "root")
     assert dataset.ids == list(expected)
     for name, about in expected.items():
         opened = dataset.open(name)

@@ -214,6 +214,7 @@ def _bucket_of(values: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.where(size < _SMALLEST, 0, np.where(values < 0, -power, power))
 
 
+@np.errstate(over="ignore")  # beyond float64 there is no middle; such a quantile is null
 def _value_of(keys: NDArray[np.int64]) -> NDArray[np.float64]:
     """The middle of each bucket."""
     size = np.exp((np.abs(keys) - _ZERO_OFFSET) * _GAMMA_LOG) * (1 - RELATIVE_ERROR)

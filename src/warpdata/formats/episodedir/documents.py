@@ -119,14 +119,9 @@ def read_meta(folder: Path) -> dict[str, Any]:
     except FormatError as error:
         raise _at(error, path) from None
     stated = meta.pop(CHECKSUM_KEY, None)
-    # Other programs write none; where we wrote, one damaged byte of the key must not switch the check off.
     if (stated is not None or _is_ours(meta)) and stated != _checksum(meta):
         raise ChecksumError("meta.json was changed after it was written", path=path)
     return meta
-
-
-def _is_ours(meta: Mapping[str, Any]) -> bool:
-    return "uid" in meta
 
 
 def read_bytes(path: str | os.PathLike[str], *, max_bytes: int = layout.MAX_JSON_BYTES) -> bytes:
@@ -140,6 +135,12 @@ def read_bytes(path: str | os.PathLike[str], *, max_bytes: int = layout.MAX_JSON
         raise BlobNotFoundError("no such file", path=path) from None
     except OSError as error:
         raise StoreError(f"cannot read ({error.strerror})", path=path) from None
+
+
+def _is_ours(meta: Mapping[str, Any]) -> bool:
+    """Whether our writer made it: then its checksum cannot be missing."""
+    writer = meta.get("writer")
+    return isinstance(writer, dict) and str(writer.get("name")).startswith("warpdata.")
 
 
 def _checksum(meta: Mapping[str, Any]) -> str:

@@ -1,0 +1,256 @@
+"""Recording and reading in time, against mcap, h5py and parquet-with-PNG: `python -m bench.versus.recording`.
+
+Peers do the same work in the same run; ratios are what counts. `--quick` is the shrunk run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import warpdata as wd
+
+HEIGHT, WIDTH = 480, 640
+
+
+def percentiles_us(latencies_ns: np.ndarray[Any, Any]) -> dict[str, float]:
+    """p50, p99, p99.9 and the worst, in microseconds."""
+    p50, p99, p999 = np.percentile(latencies_ns, [50, 99, 99.9]) / 1e3
+    worst = float(latencies_ns.max()) / 1e3
+    return {"p50": round(p50, 2), "p99": round(p99, 2), "p99.9": round(p999, 2), "max": round(worst, 1)}
+
+
+def timed(count: int, call: Callable[[int], None]) -> np.ndarray[Any, Any]:
+    """Latency of each call in nanoseconds."""
+    out = np.empty(count, np.int64)
+    clock = time.perf_counter_ns
+    for i in range(count):
+        start = clock()
+        call(i)
+        out[i] = clock() - start
+    return out
+
+
+def best(runs: list[np.ndarray[Any, Any]]) -> dict[str, float]:
+    """The run with the smallest stall: other work on the machine can only add."""
+    return percentiles_us(min(runs, key=lambda run: float(run.max())))
+
+
+def vectors(folder: Path, count: int, repeats: int) -> dict[str, Any]:
+    """Append vec7 f32: ours, mcap, h5py in blocks of one row."""
+    import h5py
+    from mcap.writer import Writer
+
+    data = np.random.default_rng(0).standard_normal((count, 7)).astype("f4")
+    ours, peers, h5 = [], [], []
+    bytes_per_record = 0.0
+    for repeat in range(repeats):
+        path = folder / f"ours{repeat}"
+        with wd.DiskEpisodeWriter(path) as writer:
+            writer.append("state", data[0], -1)
+            ours.append(timed(count, lambda i, w=writer: w.append("state", data[i], i * 1_000_000)))
+        bytes_per_record = (path / "state.parquet").stat().st_size / count
+        with open(folder / "peer.mcap", "wb") as file:
+            mcap = Writer(file)
+            mcap.start()
+            channel = mcap.register_channel("state", "raw", mcap.register_schema("v", "jsonschema", b"{}"))
+
+            def add(i: int, mcap: Any = mcap, channel: int = channel) -> None:
+                mcap.add_message(channel, i * 1_000_000, data[i].tobytes(), i * 1_000_000)
+
+            peers.append(timed(count, add))
+            mcap.finish()
+        with h5py.File(folder / "peer.h5", "w") as file:
+            table = file.create_dataset("state", (0, 7), "f4", maxshape=(None, 7), chunks=(4096, 7))
+
+            def append(i: int, table: Any = table) -> None:
+                table.resize(i + 1, axis=0)
+                table[i] = data[i]
+
+            h5.append(timed(min(count, 5000), append))
+    mine, theirs = best(ours), best(peers)
+    return {
+        "ours_us": mine, "mcap_us": theirs, "h5py_us": best(h5),
+        "p50_ratio_to_mcap": round(mine["p50"] / theirs["p50"], 2), "bytes_per_record": round(bytes_per_record, 1),
+    }  # fmt: skip
+
+
+def frames_to_record(count: int) -> list[np.ndarray[Any, Any]]:
+    """Smooth moving pictures with a little noise."""
+    rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH]
+    base = ((np.sin(columns / 37) + np.cos(rows / 29)) * 60 + 128).clip(0, 255).astype(np.uint8)
+    noise = np.random.default_rng(0).integers(0, 4, (HEIGHT, WIDTH, 3), np.uint8)
+    return [
+        np.stack([np.roll(base, i * 3, 1), np.roll(base, i * 2, 0), base], 2) // 2 + noise
+        for i in range(count)
+    ]
+
+
+def cameras(folder: Path, seconds: float) -> dict[str, Any]:
+    """Two cameras at 30 frames a second: cost of append in copies of a frame, and of close."""
+    frames = frames_to_record(20)
+    copy_to = np.empty_like(frames[0])
+    latencies, copies = [], []
+    writer = wd.DiskEpisodeWriter(folder / "cameras")
+    count = int(seconds * 30)
+    began = time.perf_counter()
+    for i in range(count):
+        while (ahead := began + i / 30 - time.perf_counter()) > 0:
+            time.sleep(ahead)
+        for name in ("left", "right"):
+            frame = frames[i % 20]
+            latencies.append(timed(1, lambda _, n=name, f=frame, i=i: writer.append(n, f, i * 33_333_333))[0])
+            copies.append(timed(1, lambda _, f=frame: np.copyto(copy_to, f))[0])
+    start = time.perf_counter()
+    writer.close()
+    close_s = time.perf_counter() - start
+    episode = wd.open_episode(folder / "cameras")
+    mine, copy = percentiles_us(np.array(latencies[2:])), percentiles_us(np.array(copies[2:]))
+    return {
+        "append_us": mine, "copy_us": copy, "p50_in_copies": round(mine["p50"] / copy["p50"], 2),
+        "close_s": round(close_s, 3), "dropped": 2 * count - len(episode["left"]) - len(episode["right"]),
+        "png_then_mp4_close_s": round(png_then_mp4(folder, frames, min(count, 60)) * count / min(count, 60), 2),
+    }  # fmt: skip
+
+
+def png_then_mp4(folder: Path, frames: list[np.ndarray[Any, Any]], count: int) -> float:
+    """The LeRobot way: images as files while recording, one encoding at close; returns the time of the close."""
+    import av
+
+    place = folder / "png"
+    place.mkdir(exist_ok=True)
+    for i in range(count):
+        np.save(place / f"{i}.npy", frames[i % 20])
+    start = time.perf_counter()
+    with av.open(str(folder / "peer.mp4"), "w") as container:
+        stream = container.add_stream("libx264", rate=30, options={"g": "2", "crf": "30"})
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        for i in range(count):
+            container.mux(
+                stream.encode(av.VideoFrame.from_ndarray(np.load(place / f"{i}.npy"), format="rgb24"))
+            )
+        container.mux(stream.encode(None))
+    return time.perf_counter() - start
+
+
+def lookups(folder: Path, count: int) -> dict[str, Any]:
+    """`signal.time[t]` on a signal the caller holds."""
+    with wd.DiskEpisodeWriter(folder / "lookup") as writer:
+        for i in range(20_000):
+            writer.append("state", np.full(7, i, "f4"), i * 1000)
+    signal = wd.open_episode(folder / "lookup")["state"]
+    signal.values()
+    times = np.random.default_rng(1).integers(0, 20_000_000, count).tolist()
+    return {"time_us": percentiles_us(timed(count, lambda i: signal.time[times[i]]))}
+
+
+def windows(folder: Path, episodes: int, count: int) -> dict[str, Any]:
+    """Random 5 s windows of 5 signals over many episodes, always through `ds[i]`."""
+    root = folder / "windows"
+    rng = np.random.default_rng(0)
+    for _ in range(episodes):
+        with wd.LocalDatasetWriter(root, durability="none").new_episode() as writer:
+            for i in range(2000):
+                for name in "abcde":
+                    writer.append(name, np.full(7, i, "f4"), i * 10_000_000)
+    dataset = wd.LocalDataset(root)
+    start = time.process_time()
+    for _ in range(count):
+        episode = dataset[int(rng.integers(episodes))]
+        first = int(rng.integers(0, 15_000_000_000))
+        view = episode.time[first : first + 5_000_000_000]
+        for name in "abcde":
+            view[name].values()
+    spent = time.process_time() - start
+    return {"windows_per_cpu_s": round(count / spent), "windows": count, "episodes": episodes}
+
+
+def random_frames(folder: Path, frames: int, picks: int) -> dict[str, Any]:
+    """Random frames: our defaults, against x264 medium GOP 30 with plain seek and decode."""
+    import av
+
+    pictures = frames_to_record(20)
+    with wd.VideoSignalWriter(folder / "r.mp4", folder / "r.frames.parquet") as writer:
+        for i in range(frames):
+            writer.append(pictures[i % 20], i)
+    with av.open(str(folder / "plain.mp4"), "w") as container:
+        stream = container.add_stream("libx264", rate=30, options={"preset": "medium", "g": "30"})
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        for i in range(frames):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pictures[i % 20], format="rgb24")))
+        container.mux(stream.encode(None))
+    wanted = np.random.default_rng(2).integers(0, frames, picks).tolist()
+    signal = wd.VideoSignal(folder / "r.mp4", folder / "r.frames.parquet")
+    start = time.process_time()
+    for i in wanted:
+        signal[i]
+    ours = picks / (time.process_time() - start)
+    start = time.process_time()
+    with av.open(str(folder / "plain.mp4")) as container:
+        stream = container.streams.video[0]
+        ticks = round(1 / (float(stream.average_rate) * float(stream.time_base)))
+        for i in wanted:
+            container.seek(i * ticks, stream=stream)
+            next(f for f in container.decode(stream) if f.pts // ticks >= i).to_ndarray(format="rgb24")
+    plain = picks / (time.process_time() - start)
+    return {"ours_per_cpu_s": round(ours), "plain_per_cpu_s": round(plain), "ratio": round(ours / plain, 2)}
+
+
+def listing(folder: Path, episodes: int) -> dict[str, Any]:
+    """Opening a root of many episodes the second time."""
+    root = folder / "many"
+    for number in range(episodes):
+        block = root / f"{number // 1000 * 1000:012d}" / f"{number:012d}"
+        block.mkdir(parents=True)
+        (block / "meta.json").write_text("{}")
+    time.sleep(2.1)  # folders that changed just now are not cached
+    start = time.perf_counter()
+    assert len(wd.LocalDataset(root)) == episodes
+    first = time.perf_counter() - start
+    start = time.perf_counter()
+    assert len(wd.LocalDataset(root)) == episodes
+    return {
+        "episodes": episodes,
+        "first_s": round(first, 3),
+        "second_s": round(time.perf_counter() - start, 4),
+    }
+
+
+def run(*, quick: bool) -> dict[str, Any]:
+    """All measurements, shrunk or at full size."""
+    folder = Path(tempfile.mkdtemp(prefix="warp-bench-"))
+    try:
+        return {
+            "vectors": vectors(folder, 10_000 if quick else 100_000, 1 if quick else 3),
+            "cameras": cameras(folder, 2 if quick else 20),
+            "lookups": lookups(folder, 5_000 if quick else 50_000),
+            "windows": windows(folder, 6 if quick else 50, 600 if quick else 5000),
+            "random_frames": random_frames(folder, 60 if quick else 300, 40 if quick else 300),
+            "listing": listing(folder, 200 if quick else 10_000),
+        }
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    """Print the measurements as JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", help="also write them here")
+    args = parser.parse_args()
+    text = json.dumps(run(quick=args.quick), indent=1)
+    print(text)
+    if args.json:
+        Path(args.json).write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
