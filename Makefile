@@ -7,7 +7,7 @@ WORKERS ?= 2
 .PHONY: demo test setup check bench format clean
 
 demo: $(VENV)/.installed
-	$(BIN)/python tools/demo.py
+	$(BIN)/python -m tools.demo
 
 test: setup check
 	$(BIN)/python -m pytest -n $(WORKERS) tests bench
@@ -32,7 +32,7 @@ $(VENV)/.created:
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[video,image,index]'
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed pyproject.toml

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import warpdata as wd
+from tools import demo_catalog, demo_corpus, demo_episodes, demo_vectors
 
 CHANNELS = [
     {"id": "joint_pos", "dtype": "f32", "shape": [7], "unit": "rad"},
@@ -80,6 +81,14 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="warpdata-demo-"))
     try:
         episode_shards(folder)
+        title("Record episodes in time: signals, cameras, a crash, checks, aligned windows")
+        demo_episodes.main(folder / "recordings")
+        title("Activation corpora: harvest, shuffle, resume")
+        demo_corpus.main(folder / "corpus")
+        title("Vector files: add, search, filter")
+        demo_vectors.main(folder)
+        title("Publish, resolve, query, stream, compare")
+        demo_catalog.main(folder)
         print("\nThe demo ran to its end.")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
