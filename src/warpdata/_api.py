@@ -19,7 +19,7 @@ DIRECTORY_BLOCK = "meta/directory"
 
 
 def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> Episode:
-    """Open an episode in time: a directory, one shard or a chunk list; signals are read lazily."""
+    """Open an episode in time: a directory, a shard (also by URL) or a chunk list; reads lazily."""
     from warpdata.episodes.shard_episode import ShardEpisode
     from warpdata.formats.wshard.chunks import ChunkList, read_chunk_list
     from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
@@ -32,7 +32,7 @@ def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> Ep
         from warpdata.episodes.disk_episode import DiskEpisode
 
         return DiskEpisode(source)
-    shard = ShardReader.open(source)
+    shard = ShardReader.open(_remote_bytes(source))
     if shard.role == ROLE_CHUNK_LIST:
         return ShardEpisode.of_chunks(read_chunk_list(shard))
     if DIRECTORY_BLOCK in shard:
@@ -40,6 +40,18 @@ def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> Ep
 
         return PackedEpisode(shard)
     return ShardEpisode(load_wshard(shard))
+
+
+def _remote_bytes(source: str | os.PathLike[str] | RangeReader) -> str | os.PathLike[str] | RangeReader:
+    """Ranges of the object a URL names; anything else as it is."""
+    if not isinstance(source, str) or "://" not in source:
+        return source
+    from warpdata.stores.address import open_store
+    from warpdata.stores.blobs import BlobAddress, BlobReader
+
+    folder, _, key = source.rpartition("/")
+    store = open_store(folder)
+    return BlobReader(BlobAddress("", store.head(key).size, key, source), store, None)
 
 
 def dataset(

@@ -319,3 +319,16 @@ def test_readers_survive_a_fork(root: Path) -> None:
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_shard_opens_by_url(tmp_path: Path) -> None:
+    from tests.servers import run_http
+
+    folder = record(tmp_path, cam=lambda i: np.full((16, 16, 3), 8 * i, np.uint8))
+    wd.pack_episode(folder, tmp_path / "e.wshard")
+    with run_http(tmp_path) as server:
+        remote = wd.open_episode(f"http://127.0.0.1:{server.server_port}/e.wshard")
+        assert remote["state"].values().tolist() == wd.open_episode(folder)["state"].values().tolist()
+        assert np.array_equal(remote["cam"][21][0], wd.open_episode(folder)["cam"][21][0])
+        with pytest.raises(BlobNotFoundError):
+            wd.open_episode(f"http://127.0.0.1:{server.server_port}/absent.wshard")
