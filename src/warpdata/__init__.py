@@ -10,6 +10,7 @@ from warpdata._version import __version__ as __version__
 if TYPE_CHECKING:
     from warpdata._api import dataset as dataset
     from warpdata._api import load as load
+    from warpdata._api import load_wshard as load_wshard
     from warpdata._api import open_episode as open_episode
     from warpdata.catalog.builder import DatasetBuilder as DatasetBuilder
     from warpdata.catalog.dataset import Dataset as Dataset
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from warpdata.episodes.replay import replay as replay
     from warpdata.episodes.salvage import salvage as salvage
     from warpdata.episodes.shard_episode import WShardEpisode as WShardEpisode
-    from warpdata.episodes.shard_episode import load_wshard as load_wshard
     from warpdata.episodes.signal_writers import SimpleSignalWriter as SimpleSignalWriter
     from warpdata.episodes.signal_writers import VideoSignalWriter as VideoSignalWriter
     from warpdata.episodes.signals import SimpleSignal as SimpleSignal
@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from warpdata.ordering.fraction import Cascade as Cascade
     from warpdata.ordering.fraction import row_in_fraction as row_in_fraction
     from warpdata.search.store import VectorStore as VectorStore
+    from warpdata.search.trajectories import TrajectoryIngestor as TrajectoryIngestor
+    from warpdata.search.trajectories import TrajectoryRetriever as TrajectoryRetriever
     from warpdata.timeline.episode import Episode as Episode
     from warpdata.timeline.episode import EpisodeView as EpisodeView
     from warpdata.timeline.memory import ArraySignal as ArraySignal
@@ -116,6 +118,8 @@ _HOMES: dict[str, str] = {
     "StoreShardSource": "warpdata.corpora.store_source",
     "Table": "warpdata.catalog.table",
     "Timebase": "warpdata.formats.wshard.schema",
+    "TrajectoryIngestor": "warpdata.search.trajectories",
+    "TrajectoryRetriever": "warpdata.search.trajectories",
     "VectorStore": "warpdata.search.store",
     "VideoOptions": "warpdata.formats.episodedir.images",
     "VideoRef": "warpdata.catalog.refs",
@@ -132,7 +136,7 @@ _HOMES: dict[str, str] = {
     "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     "error_residual": "warpdata.formats.wshard.residual",
     "load": "warpdata._api",
-    "load_wshard": "warpdata.episodes.shard_episode",
+    "load_wshard": "warpdata._api",
     "name_hash": "warpdata.formats.wshard.hashes",
     "open_episode": "warpdata._api",
     "pack_episode": "warpdata.episodes.packed",

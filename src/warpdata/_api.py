@@ -6,11 +6,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from warpdata.bytekit.ranges import RangeReader
     from warpdata.catalog.dataset import Dataset
     from warpdata.formats.wshard.chunks import ChunkList
+    from warpdata.formats.wshard.episode import WShardEpisode
     from warpdata.stores.meter import Listener
     from warpdata.timeline.episode import Episode
 
@@ -46,12 +47,32 @@ def _remote_bytes(source: str | os.PathLike[str] | RangeReader) -> str | os.Path
     """Ranges of the object a URL names; anything else as it is."""
     if not isinstance(source, str) or "://" not in source:
         return source
+    from warpdata.catalog.access import access_options
+    from warpdata.settings import Settings
     from warpdata.stores.address import open_store
     from warpdata.stores.blobs import BlobAddress, BlobReader
+    from warpdata.stores.meter import Meter
+    from warpdata.stores.reliable import ReliableStore
 
     folder, _, key = source.rpartition("/")
-    store = open_store(folder)
+    options = access_options(Settings.from_env()).store
+    store = ReliableStore(open_store(folder, options), Meter())
     return BlobReader(BlobAddress("", store.head(key).size, key, source), store, None)
+
+
+def load_wshard(
+    source: str | os.PathLike[str] | RangeReader,
+    channels: Collection[str] | None = None,
+    *,
+    verify: bool = True,
+) -> WShardEpisode:
+    """Open an episode by step, from a path, a URL or a RangeReader; lazy, zero-copy for raw blocks on this machine.
+
+    `channels` keeps only these ids or block names; `verify=False` trusts the bytes of raw blocks.
+    """
+    from warpdata.formats.wshard.load import load_wshard as load
+
+    return load(_remote_bytes(source), channels, verify=verify)
 
 
 def dataset(
