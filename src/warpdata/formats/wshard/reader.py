@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 HEAD_BYTES = 64 << 10
 """The first read of a shard: header, table, names and usually all of the metadata."""
 
+LOCAL_HEAD_BYTES = 8 << 10
+"""The same on this machine, where another read costs little and a copy of 64 KiB does not."""
+
 Source = str | os.PathLike[str] | RangeReader
 
 
@@ -35,7 +38,8 @@ class ShardReader:
         self._reader = reader
         self._verify = verify
         self.path = reader.name
-        self._head = reader.read(0, min(HEAD_BYTES, reader.size))
+        first = LOCAL_HEAD_BYTES if getattr(reader, "is_local", False) else HEAD_BYTES
+        self._head = reader.read(0, min(first, reader.size))
         header = unpack_header(self._head, reader.size, self.path)
         self.table = parse_table(header, self._whole_head(header), reader.size, self.path)
         self._verified: set[str] = set()
