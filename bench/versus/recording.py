@@ -176,12 +176,18 @@ def cameras(folder: Path, seconds: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def median_cameras(folder: Path, seconds: float, repeats: int) -> dict[str, Any]:
+    """The middle one of several recordings: a copy at 30 Hz is as noisy as the machine."""
+    runs = [cameras(folder / f"cameras{repeat}", seconds) for repeat in range(repeats)]
+    return sorted(runs, key=lambda found: found["p50_in_copies"])[len(runs) // 2]
+
+
 def png_then_mp4(folder: Path, frames: list[np.ndarray[Any, Any]], count: int) -> float:
     """The LeRobot way: images as files while recording, one encoding at close; returns the time of the close."""
     import av
 
     place = folder / "png"
-    place.mkdir(exist_ok=True)
+    place.mkdir(parents=True, exist_ok=True)
     for i in range(count):
         Image.fromarray(frames[i % 20]).save(place / f"{i}.png", compress_level=1)
     start = time.perf_counter()
@@ -287,7 +293,7 @@ def run(*, quick: bool) -> dict[str, Any]:
     try:
         return {
             "vectors": vectors(folder, 10_000 if quick else 100_000, 1 if quick else 3),
-            "cameras": cameras(folder, 2 if quick else 20),
+            "cameras": median_cameras(folder, 2 if quick else 8, 1 if quick else 3),
             "lookups": lookups(folder, 5_000 if quick else 50_000),
             "windows": windows(folder, 6 if quick else 50, 600 if quick else 5000),
             "random_frames": random_frames(folder, 60 if quick else 300, 40 if quick else 300),
