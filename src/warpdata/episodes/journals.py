@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.commit import fsync_folder, map_os_errors
-from warpdata.episodes.recorder import Durability, JournalKeeper
+from warpdata.episodes.recorder import Durability, JournalKeeper, owner
 from warpdata.formats.journal.layout import RECORD_BYTES
 from warpdata.formats.journal.writer import JournalWriter
 
@@ -29,11 +27,6 @@ SMALL_RECORD_BYTES = 64 << 10
 SIGNALS_JOURNAL = "signals.journal"
 SEGMENT_BYTES = 64 << 20
 SEGMENT_FRAMES = 8
-
-
-def owner() -> dict[str, Any]:
-    """Who records: for the message of whoever finds the journal."""
-    return {"pid": os.getpid(), "host": socket.gethostname(), "started_ns": time.time_ns()}
 
 
 class KeptJournal:

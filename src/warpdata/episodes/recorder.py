@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import socket
 import threading
+import time
 from dataclasses import dataclass
+from typing import Any
 
 from warpdata.errors import StoreError
 from warpdata.formats.journal.writer import JournalWriter
@@ -31,6 +35,11 @@ class Durability:
         if match is None:
             raise ValueError(f"durability is 'step', 'none' or a period like '100ms', not {text!r}")
         return cls(period_s=float(match[1]) * (0.001 if match[2] == "ms" else 1.0))
+
+
+def owner() -> dict[str, Any]:
+    """Who is recording: written into a journal for whoever finds it."""
+    return {"pid": os.getpid(), "host": socket.gethostname(), "started_ns": time.time_ns()}
 
 
 class JournalKeeper:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import map_os_errors
-from warpdata.episodes.recorder import Durability, JournalKeeper
+from warpdata.episodes.recorder import Durability, JournalKeeper, owner
 from warpdata.episodes.step_journal import (
     GIVEN_DONE,
     GIVEN_REWARD,
@@ -227,11 +225,6 @@ class WShardStreamWriter:
     def _unknown_channels(self, values: Mapping[str, Any]) -> SchemaMismatchError:
         unknown = sorted(set(values) - {name for name, *_ in self._slots})
         return SchemaMismatchError(f"no channel has the id {', '.join(map(repr, unknown))}", path=self.path)
-
-
-def owner() -> dict[str, Any]:
-    """Who is recording: written into a journal so that others can tell."""
-    return {"pid": os.getpid(), "host": socket.gethostname(), "started_ns": time.time_ns()}
 
 
 def check_free(partial_path: str) -> None:
