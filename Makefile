@@ -4,17 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test setup check bench format clean
+.PHONY: demo test setup lint check bench format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m tools.demo
 
-test: setup check
+test: setup lint
 	$(BIN)/python -m pytest -n $(WORKERS) tests bench
 
 setup: $(VENV)/.installed-test
 
-check: $(VENV)/.installed-test
+check: lint
+	$(BIN)/python -m pytest -n $(WORKERS) tests/docs tests/architecture
+
+lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
