@@ -31,7 +31,7 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
 
 $(VENV)/.created:
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || (apt-get update && apt-get install -y --no-install-recommends python3-venv && $(PYTHON) -m venv --clear $(VENV))
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml
@@ -40,6 +40,8 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml
 
 $(VENV)/.installed-test: $(VENV)/.installed pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
+	@command -v strace >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends strace) \
+		|| echo "strace is missing: two tests that watch system calls will skip"
 	touch $@
 
 clean:
