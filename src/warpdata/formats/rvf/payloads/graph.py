@@ -175,16 +175,14 @@ def _decode_adjacency(
     ordinals = np.concatenate(([0], np.cumsum(ends[:last])))
     if offsets[-1] >= last:
         raise TruncatedError("the last restart group is cut off")
-    walked = _walk_groups(values, ordinals[offsets], node_count, interval)
-    layer_counts, sizes, firsts = walked
+    layer_counts, sizes, firsts, used_values = _walk_groups(values, ordinals[offsets], node_count, interval)
     neighbors = _valid_lists(values, sizes, firsts, layer_counts, (interval,) if absolute else (0, interval))
-    used_values = int((firsts[-1] + sizes[-1]) if len(sizes) else ordinals[offsets[-1]] + 1)
     used = int(np.searchsorted(ordinals, used_values, side="left"))
     return Adjacency(node_count, layer_counts, sizes, neighbors), used
 
 
-def _walk_groups(values: Ints, starts: Ints, node_count: int, interval: int) -> tuple[Ints, Ints, Ints]:
-    """Layers per node, then size and first value of each list, in node order."""
+def _walk_groups(values: Ints, starts: Ints, node_count: int, interval: int) -> tuple[Ints, Ints, Ints, int]:
+    """Layers per node, then size and first value of each list, in node order, and where the last group ends."""
     groups = len(starts)
     position = starts.copy()
     layer_counts = np.zeros(groups * interval, np.int64)
@@ -208,7 +206,7 @@ def _walk_groups(values: Ints, starts: Ints, node_count: int, interval: int) -> 
         raise TruncatedError("the adjacency data is cut off")
     node, layer_no, sizes, firsts = _concatenated(found)
     order = np.lexsort((layer_no, node))
-    return layer_counts[:node_count], sizes[order], firsts[order]
+    return layer_counts[:node_count], sizes[order], firsts[order], int(position[-1])
 
 
 def _concatenated(found: list[tuple[Ints, int, Ints, Ints]]) -> tuple[Ints, Ints, Ints, Ints]:
