@@ -34,7 +34,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_adding_is_fast(built: Any) -> None:
-    assert built[4] > 30_000  # the bar of 300,000 is checked on a quiet machine
+    assert built[4] > 100_000  # the bar of 300,000 is checked on a quiet machine
 
 
 def test_size_with_index(built: Any) -> None:
@@ -87,7 +87,7 @@ def test_opening_and_loading(built: Any) -> None:
     with VectorStore.open(path) as store:
         begin = time.process_time()
         store.warm()
-        assert time.process_time() - begin < 0.6
+        assert time.process_time() - begin < 0.3
 
 
 def test_single_appends_stay_linear(tmp_path: Path) -> None:
