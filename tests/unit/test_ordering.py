@@ -57,6 +57,11 @@ def test_fraction_reference_values() -> None:
     assert fraction.fraction_threshold(0.3) == math.floor(0.3 * 2**64)
 
 
+def test_one_row_is_asked_like_many() -> None:
+    many = fraction.row_in_fraction(np.arange(200), 1 / 64)
+    assert [bool(fraction.row_in_fraction(row, 1 / 64)) for row in range(200)] == many.tolist()
+
+
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_fractions_are_nested(a: float, b: float) -> None:
     ids = np.arange(500)

@@ -17,9 +17,10 @@ _MASK = (1 << 64) - 1
 def splitmix64(values: npt.ArrayLike) -> U64:
     """splitmix64 of every value, modulo 2^64."""
     z = np.array(values, np.uint64)
-    z += np.uint64(_GAMMA)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX1)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX2)
+    with np.errstate(over="ignore"):  # numpy warns of a single value that wraps, though wrapping is the point
+        z += np.uint64(_GAMMA)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX1)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX2)
     return z ^ (z >> np.uint64(31))
 
 
