@@ -89,6 +89,12 @@ class Progress:
             self._stream.flush()
 
 
+def add_output(parser: argparse.ArgumentParser, text: str) -> None:
+    """Where a command writes: as its last argument or as --output."""
+    parser.add_argument("output", nargs="?", default=argparse.SUPPRESS, metavar="OUTPUT", help=text)
+    parser.add_argument("-o", "--output", dest="output", metavar="OUTPUT", help="the same, as an option")
+
+
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
     """The `--json` flag every reading command has."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
-from warpdata.cli.console import add_json_flag
+from warpdata.cli.console import add_json_flag, add_output
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp chunk`."""
     parser.add_argument("file")
     parser.add_argument("--steps", type=int, required=True, metavar="N", help="steps per chunk")
-    parser.add_argument("--output", help="the folder for the chunks; default: FILE without its suffix")
+    add_output(parser, "the folder for the chunks; default: FILE without its suffix")
     parser.add_argument("--compression", help="none, zstd, zstd:LEVEL, lz4 or auto; default: none")
     add_json_flag(parser)
 

@@ -11,7 +11,7 @@ from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.episodes.edits import Edits, Effect
+    from warpdata.episodes.edits import Edits, Effect, Entry, Part
 
 HELP = "edit a dataset: drop, undrop, set-static, trim, split, concat, undo, log"
 
@@ -61,9 +61,26 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.emit(effect.to_json())
     for sign, entries in (("-", effect.before), ("+", effect.after)):
         for entry in entries:
-            console.print(f"{sign} {json.dumps(entry.to_json(), ensure_ascii=False)}")
+            console.print(f"{sign} {_line(entry)}")
     console.print("nothing was changed (dry run)" if effect.seq is None else f"edit {effect.seq}")
     return exits.OK
+
+
+def _line(entry: Entry) -> str:
+    """An episode as a person reads it: its id, which recordings it shows, what was set."""
+    shown = " + ".join(_part_text(part) for part in entry.parts)
+    items = "".join(
+        f", {name} = {json.dumps(value, ensure_ascii=False)}" for name, value in entry.static.items()
+    )
+    return f"{entry.id}: {shown}{items}{', dropped' if entry.is_dropped else ''}"
+
+
+def _part_text(part: Part) -> str:
+    window = ""
+    if part.start_ns is not None or part.end_ns is not None:
+        ends = ["" if end is None else str(end) for end in (part.start_ns, part.end_ns)]
+        window = f"[{ends[0]}:{ends[1]}]"
+    return f"{part.number:012d}{window}{f' moved by {part.shift_ns} ns' if part.shift_ns else ''}"
 
 
 def _effect(edits: Edits, args: argparse.Namespace) -> Effect:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
-from warpdata.cli.console import add_json_flag
+from warpdata.cli.console import add_json_flag, add_output
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -18,7 +18,7 @@ HELP = "write a chunked episode as one file"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp join`."""
     parser.add_argument("manifest", help="the chunk list of the episode")
-    parser.add_argument("--output", help="the file to write; default: beside the chunk list")
+    add_output(parser, "the file to write; default: beside the chunk list")
     parser.add_argument("--compression", help="none, zstd, zstd:LEVEL, lz4 or auto; default: none")
     add_json_flag(parser)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
 from warpdata.cli.commands import join
+from warpdata.cli.console import add_json_flag, add_output
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -17,7 +18,12 @@ HELP = "write an episode directory, or a chunked episode, as one .wshard"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp pack`."""
-    join.add_arguments(parser)
+    parser.add_argument(
+        "manifest", metavar="EPISODE", help="an episode directory, or the chunk list of an episode"
+    )
+    add_output(parser, "the file to write; default: beside the episode")
+    parser.add_argument("--compression", help="none, zstd, zstd:LEVEL, lz4 or auto; default: none")
+    add_json_flag(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
 from warpdata.cli.commands import chunk
-from warpdata.cli.console import add_json_flag
+from warpdata.cli.console import add_json_flag, add_output
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp unpack`."""
     parser.add_argument("file")
     parser.add_argument("--steps", type=int, metavar="N", help="cut into chunks of N steps instead")
-    parser.add_argument("--output", help="where to write it; default: FILE without its suffix")
+    add_output(parser, "where to write it; default: FILE without its suffix")
     parser.add_argument("--compression", help="of chunks: none, zstd, zstd:LEVEL, lz4 or auto; default: none")
     add_json_flag(parser)
 
