@@ -99,12 +99,18 @@ def dataset(
 
 
 def table_streams() -> Any:
-    """How tables are streamed: what the loading room gives to datasets."""
+    """What the rooms above the catalog give to datasets."""
     from warpdata.catalog.dataset import Streams
     from warpdata.loading.stream import TableStream, plan_read
     from warpdata.loading.torch import torch_dataset
 
-    return Streams(batches=TableStream, torch=torch_dataset, plan=plan_read)
+    return Streams(batches=TableStream, torch=torch_dataset, plan=plan_read, vectors=_vectors)
+
+
+def _vectors(reader: RangeReader) -> Any:
+    from warpdata.search.store import VectorStore
+
+    return VectorStore.open(reader)
 
 
 def load(name: str, table: str = "main", *, limit: int | None = None, **options: Any) -> Any:

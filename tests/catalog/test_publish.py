@@ -210,8 +210,6 @@ def test_other_kinds_are_named_blobs(tmp_path: Path) -> None:
 
 
 def test_episodes_open_through_their_reference(tmp_path: Path) -> None:
-    from warpdata.formats.wshard.episode import WShardEpisode
-
     episode = wd.WShardEpisode(id="ep", length=5)
     episode.observations["joint"] = np.arange(5, dtype=np.float32)
     wd.save_wshard(episode, tmp_path / "ep.wshard")
@@ -221,8 +219,9 @@ def test_episodes_open_through_their_reference(tmp_path: Path) -> None:
         builder.bind("main", "episode", "episodes", "episode").publish()
     with wd.dataset("ws/x", catalog=tmp_path / "cat") as ds:
         found = next(iter(ds.table().batch_dicts(1)))["episode"][0].open()
-        assert isinstance(found, WShardEpisode)
-        assert found.observations["joint"].data.tolist() == [0, 1, 2, 3, 4]
+        assert isinstance(found, wd.Episode)
+        assert found["joint"].values().tolist() == [0, 1, 2, 3, 4]
+        assert found.tensors == episode
 
 
 def test_compressed_tars_read_the_same(tmp_path: Path, picture_folder: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode, zstd_frame_size
-from warpdata.bytekit.ranges import coalesce
+from warpdata.bytekit.ranges import BytesRangeReader, RangeReader, coalesce
 from warpdata.catalog.access import Access, Catalog
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, LimitExceededError
 from warpdata.formats.manifest.model import ArtifactPart
@@ -76,6 +76,16 @@ class Artifact:
     def read_names(self, names: Sequence[str]) -> list[memoryview]:
         """The bytes of members by name."""
         return self.read(self.find(names))
+
+    def reader_of(self, member: Member) -> RangeReader:
+        """Ranges of one member: of its own shard where it is one, else of its bytes."""
+        if self.part.is_tar:
+            return BytesRangeReader(self.read([member])[0], member.name)
+        return self.shard_reader(member.shard)
+
+    def member_reader(self, name: str) -> RangeReader:
+        """Ranges of a member by name."""
+        return self.reader_of(self.find([name])[0])
 
     def shard_reader(self, number: int) -> AnyBlobReader:
         """The range reader of one shard."""

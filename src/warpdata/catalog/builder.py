@@ -16,8 +16,9 @@ from warpdata.catalog import sources
 from warpdata.catalog.access import Access, AccessOptions, access_options, catalog_tuple
 from warpdata.catalog.bindings import check_binding, default_ref_type
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.packing import PackedShard, pack_artifact, read_packed, webdataset_rows
+from warpdata.catalog.packing import PackedShard, listed, pack_artifact, read_packed, webdataset_rows
 from warpdata.catalog.publish import Published, PublishOptions, Upload, publish
+from warpdata.catalog.recordings import packed_recordings
 from warpdata.catalog.rowgroups import schema_fields, schema_to_base64
 from warpdata.catalog.sources import ParquetFacts, ParquetOptions
 from warpdata.errors import DatasetError
@@ -96,12 +97,17 @@ class DatasetBuilder:
     def add_artifact(
         self, name: str, source: Any, *, kind: str = "tar_shards", options: PackOptions | None = None
     ) -> DatasetBuilder:
-        """Raw payload: a folder or tar files for tar kinds, plain files for every other kind."""
+        """Raw payload: a folder or tar files for tar kinds, plain files for every other kind.
+
+        Recordings (episode directories, or whole roots with their edits) are packed for `wshard_episodes`.
+        """
         self._new_part(name)
         if not model.KIND.fullmatch(kind):
             raise ValueError(f"not a kind of artifact: {kind!r}")
         is_tar = kind in model.TAR_KINDS
         staging = self._staging / "artifacts" / name
+        if kind == model.EPISODE_KIND:
+            source = packed_recordings(listed(source), staging)
         shards = pack_artifact(source, is_tar=is_tar, staging=staging, options=options)
         members = {m.name: m for shard in shards for m in shard.members}
         if not is_tar:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog import refarray
 from warpdata.catalog.access import Access, AccessOptions, Catalog
 from warpdata.catalog.artifacts import Artifact
@@ -15,13 +16,15 @@ from warpdata.catalog.engine import SqlResult, run_sql
 from warpdata.catalog.frames import polars_from
 from warpdata.catalog.history import Version, list_tags, list_versions
 from warpdata.catalog.names import DatasetName, parse_name, parse_size
+from warpdata.catalog.opened import PublishedEpisodes, one_of_kind, open_corpus
 from warpdata.catalog.refarray import RefType
 from warpdata.catalog.refs import REF_CLASSES, FileRef, RefGroup
 from warpdata.catalog.resolve import Resolved, Resolver
 from warpdata.catalog.table import BatchStream, StreamOpener, StreamRequest, Table, TableFiles
 from warpdata.catalog.warm import WarmReport, verify_blobs, warm_blobs
+from warpdata.corpora.store_source import StoreShardSource
 from warpdata.errors import DatasetError
-from warpdata.formats.manifest.model import Manifest
+from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, VECTOR_KIND, Manifest
 from warpdata.stores.cache import PageCache
 from warpdata.stores.meter import Budget, Listener, Spent
 
@@ -30,11 +33,12 @@ TorchOpener = Callable[[Table, StreamRequest], Any]
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What the loading room gives to a dataset."""
+    """What the rooms above give to a dataset: streams of tables, stores of vectors."""
 
     batches: StreamOpener
     torch: TorchOpener
     plan: Callable[[Table, StreamRequest], ReadPlan]
+    vectors: Callable[[RangeReader], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,11 @@ class Dataset:
         return self.manifest.version_hash
 
     @property
+    def version_hash(self) -> str:
+        """The same, by the name it has in the manifest."""
+        return self.version
+
+    @property
     def tables(self) -> list[str]:
         """Names of the tables."""
         return list(self.manifest.tables)
@@ -106,6 +115,19 @@ class Dataset:
         """A reference to one member of an artifact."""
         group = RefGroup(self.artifact(artifact), self.access.cache, [member])
         return REF_CLASSES[ref_type](group, 0)
+
+    def episodes(self, artifact: str | None = None) -> PublishedEpisodes:
+        """The published episodes as a sequence, each opened in time when it is asked for."""
+        return PublishedEpisodes(one_of_kind(self._artifacts, EPISODE_KIND, artifact))
+
+    def corpus(self, artifact: str | None = None, **options: Any) -> StoreShardSource:
+        """The published activation corpus as a source of rows, read by range."""
+        return open_corpus(one_of_kind(self._artifacts, CORPUS_KIND, artifact), **options)
+
+    def vectors(self, artifact: str | None = None) -> Any:
+        """The published vector file as a VectorStore, read by range."""
+        found = one_of_kind(self._artifacts, VECTOR_KIND, artifact)
+        return self._streams.vectors(found.shard_reader(0))
 
     def sql(self, query: str, *, extra: dict[str, Table] | None = None) -> SqlResult:
         """A query over the tables by name: `ds.sql("select … from main join labels using (id)")`."""
@@ -281,11 +303,11 @@ def _reopen(recipe: str) -> refarray.ArtifactOpener:
     return dataset.artifact_and_cache
 
 
-def _no_streams(table: Table, request: StreamRequest) -> Any:  # noqa: ARG001
+def _no_streams(*_: Any, **__: Any) -> Any:
     raise DatasetError("this dataset was opened for references only")
 
 
-_NO_STREAMS = Streams(_no_streams, _no_streams, _no_streams)
+_NO_STREAMS = Streams(_no_streams, _no_streams, _no_streams, _no_streams)
 
 refarray.set_reopener(_reopen)
 

@@ -33,7 +33,7 @@ def pack_artifact(
     source: Any, *, is_tar: bool, staging: Path, options: PackOptions | None = None
 ) -> list[PackedShard]:
     """The shards of an artifact: tar files are indexed, folders are packed, other kinds stay files."""
-    paths = _listed(source)
+    paths = listed(source)
     if not is_tar:
         return _opaque(paths)
     if all(path.is_file() and path.suffix == ".tar" for path in paths):
@@ -65,7 +65,8 @@ def read_packed(shards: Sequence[PackedShard], member: Member) -> bytes:
         return bytes(reader.read(*member.read_range))
 
 
-def _listed(source: Any) -> list[Path]:
+def listed(source: Any) -> list[Path]:
+    """The files and folders a caller means: a path, a pattern, or several paths."""
     if isinstance(source, str | os.PathLike):
         path = Path(os.path.expanduser(os.fspath(source)))
         return [path] if path.exists() else expand_paths(source, "")

@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.catalog import media
 from warpdata.catalog.artifacts import Artifact
+from warpdata.catalog.opened import episode_of
 from warpdata.errors import DatasetError
 from warpdata.formats.tarshard.member_index import Member
-from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.load import load_wshard
-from warpdata.formats.wshard.reader import ShardReader
 from warpdata.stores.cache import PageCache
+from warpdata.timeline.episode import Episode
 
 _AHEAD_BYTES = 64 << 20
 _AHEAD_REFS = 256
@@ -181,13 +179,9 @@ class VideoRef(FileRef):
 class EpisodeRef(FileRef):
     """A recorded episode: `open()` reads its header, and its blocks as they are asked for."""
 
-    def open(self) -> WShardEpisode:  # type: ignore[override]
-        """The episode, lazily: through the range reader of its own shard, or from the bytes of a member."""
-        member = self._group.member(self._position)
-        artifact = self._group.artifact
-        if artifact.part.is_tar:
-            return load_wshard(ShardReader.open(BytesRangeReader(self.read_bytes(), self.name)))
-        return load_wshard(ShardReader.open(artifact.shard_reader(member.shard)))
+    def open(self) -> Episode:  # type: ignore[override]
+        """The episode in time, lazily; `.tensors` is the same by step."""
+        return episode_of(self._group.artifact.reader_of(self._group.member(self._position)))
 
 
 REF_CLASSES: dict[str, type[FileRef]] = {

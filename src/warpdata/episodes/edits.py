@@ -321,6 +321,11 @@ class EditedEpisode(Episode):
         """The metadata of the first recording, and what was edited."""
         return MappingProxyType({**self._parts[0].meta, "edited": self.entry.to_json()})
 
+    @property
+    def part_uids(self) -> list[str]:
+        """The identities of the recordings behind it."""
+        return [str(part.meta.get("uid") or part.id) for part in self._parts]
+
     def loaded_bytes(self) -> int:
         """How many bytes of signals are in memory."""
         return sum(part.loaded_bytes() for part in self._parts)

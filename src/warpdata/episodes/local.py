@@ -163,10 +163,15 @@ class LocalDatasetWriter:
         """Nothing is held open between episodes."""
 
 
+def holds_recordings(folder: Path) -> bool:
+    """Whether a folder is a root of recordings; nothing in it is opened."""
+    return bool(_numbers(folder))
+
+
 def _numbers(folder: Path) -> list[int]:
     try:
         return sorted(int(name) for name in os.listdir(folder) if len(name) == 12 and name.isdigit())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

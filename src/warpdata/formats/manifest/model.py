@@ -13,6 +13,9 @@ HASH = re.compile(r"[a-f0-9]{64}")
 KIND = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 TAR_KINDS = ("tar_shards", "webdataset_shards")
+EPISODE_KIND = "wshard_episodes"
+CORPUS_KIND = "activation_shards"
+VECTOR_KIND = "vector_index"
 REF_TYPES = ("file", "image", "audio", "video", "episode")
 ADDRESSINGS = ("member", "range")
 

@@ -1,0 +1,41 @@
+"""Write an episode as edits show it as a recording of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from warpdata.bytekit.checksum import sha256_hex
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.episodes.disk_writer import DiskEpisodeWriter
+from warpdata.episodes.edits import EditedEpisode
+from warpdata.episodes.replay import replay
+from warpdata.formats.episodedir.documents import read_meta, write_meta
+
+
+def record_again(episode: EditedEpisode, directory: str | os.PathLike[str]) -> Path:
+    """Record every sample the edits leave into a new directory; cameras are encoded again.
+
+    The identity follows from the recordings and the edits, so that doing it twice gives the same episode.
+    """
+    origin = {"recordings": episode.part_uids, "edited": episode.entry.to_json()}
+    uid = sha256_hex(dump_json(origin))[:32]
+    created = episode.meta.get("created_ts_ns")
+    writer = DiskEpisodeWriter(directory, created_ts_ns=created, uid=uid, durability="none")
+    with writer:
+        for name, value in episode.static.items():
+            writer.set_static(name, value)
+        for name, signal in episode.signals.items():
+            meta = signal.meta
+            writer.declare(name, kind=meta.kind, units=meta.units, names=meta.names)
+        replay(episode, writer.append, speed=None)
+    _forget_waiting(Path(directory))
+    return Path(directory)
+
+
+def _forget_waiting(folder: Path) -> None:
+    """Drop how long the encoder was waited for: it says nothing of the recording and differs each time."""
+    meta = read_meta(folder)
+    for about in meta["signals"].values():
+        about.pop("blocked_ns", None)
+    write_meta(folder, meta)
