@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from warpdata.errors import (
     CorruptLayoutError,
     DatasetError,
     ManifestCorruptedError,
+    MissingExtraError,
     StoreError,
     UnavailableError,
 )
@@ -505,3 +507,14 @@ def test_an_unreachable_catalog_is_unavailable(picture_folder: Path, monkeypatch
     monkeypatch.setattr("warpdata.stores.reliable.RetryPolicy.wait", lambda *_: None)
     with pytest.raises(UnavailableError):
         wd.dataset("ws/x", catalog="http://127.0.0.1:1/cat")
+
+
+def test_a_missing_frame_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with wd.DatasetBuilder("ws/x", catalog=tmp_path / "cat") as builder:
+        builder.add_table("main", {"a": [1]}).publish()
+    with wd.dataset("ws/x", catalog=tmp_path / "cat") as ds:
+        for name, call in (("pandas", ds.table().pandas), ("polars", ds.table().polars)):
+            monkeypatch.setitem(sys.modules, name, None)
+            with pytest.raises(MissingExtraError, match=name) as caught:
+                call()
+            assert caught.value.hint == f"Run: pip install {name}"

@@ -13,7 +13,6 @@ from warpdata.catalog.access import Access, AccessOptions, Catalog
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.diff import DatasetDiff, diff_manifests
 from warpdata.catalog.engine import SqlResult, run_sql
-from warpdata.catalog.frames import polars_from
 from warpdata.catalog.history import Version, list_tags, list_versions
 from warpdata.catalog.names import DatasetName, parse_name, parse_size
 from warpdata.catalog.opened import PublishedEpisodes, one_of_kind, open_corpus
@@ -212,11 +211,6 @@ class Dataset:
             "cache_dir": options.cache_dir,
             "cache_bytes": options.cache_bytes,
         }
-
-    @staticmethod
-    def polars_from(table: Any) -> Any:
-        """An Arrow table as a polars frame."""
-        return polars_from(table)
 
     def _chosen(
         self, tables: Sequence[str] | None, artifacts: Sequence[str] | None, shards: slice | None

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as pads
 
+from warpdata.catalog.frames import pandas_from, polars_from
 from warpdata.errors import DatasetError, WarpError
 
 BatchScan = Callable[[Sequence[str] | None, Any], Iterator[pa.RecordBatch]]
@@ -64,7 +65,17 @@ class SqlResult:
 
     def pandas(self) -> Any:
         """All rows as a pandas frame."""
-        return self.arrow().to_pandas()
+        return pandas_from(self.arrow())
+
+    def polars(self) -> Any:
+        """All rows as a polars frame."""
+        return polars_from(self.arrow())
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self.batches()
+
+    def __repr__(self) -> str:
+        return f"<SqlResult {', '.join(f'{each.name}: {each.type}' for each in self.schema)}; read it once>"
 
     def close(self) -> None:
         """End the query."""

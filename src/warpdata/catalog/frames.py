@@ -7,6 +7,14 @@ from typing import Any
 from warpdata.errors import MissingExtraError
 
 
+def pandas_from(table: Any) -> Any:
+    """An Arrow table as a pandas frame."""
+    try:
+        return table.to_pandas()
+    except ImportError:
+        raise MissingExtraError("pandas is not installed", hint="Run: pip install pandas") from None
+
+
 def polars_from(table: Any) -> Any:
     """An Arrow table as a polars frame."""
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from warpdata.catalog.engine import ArrowSource
+from warpdata.catalog.frames import pandas_from, polars_from
 from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, recipe_of
 from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
 from warpdata.errors import TooLargeError
@@ -192,11 +193,11 @@ class Table:
 
     def pandas(self, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> Any:
         """All rows as a pandas frame, unless they are more than the limits allow."""
-        return self.arrow(max_rows=max_rows, max_bytes=max_bytes).to_pandas()
+        return pandas_from(self.arrow(max_rows=max_rows, max_bytes=max_bytes))
 
     def polars(self, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> Any:
         """All rows as a polars frame, unless they are more than the limits allow."""
-        return self.dataset.polars_from(self.arrow(max_rows=max_rows, max_bytes=max_bytes))
+        return polars_from(self.arrow(max_rows=max_rows, max_bytes=max_bytes))
 
     def ref_types(self) -> dict[str, RefType]:
         """The bound columns of this view and the types that turn their values into references."""
