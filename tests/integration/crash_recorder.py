@@ -1,4 +1,7 @@
-"""Kill recorders at random moments and see what salvage brings back: `crash_recorder.py ROOT KILLS SEED`."""
+"""Kill recorders at random moments and see what salvage brings back: `crash_recorder.py ROOT KILLS SEED HOW`.
+
+`HOW` is `episode` (two cameras and three vectors in one episode) or `files` (the same with a writer each).
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,25 @@ import json
 import mmap
 import os
 import random
+import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import warpdata as wd
-from warpdata.episodes.salvage_folder import salvage_episode
+from warpdata.errors import BlobNotFoundError
 
 VECTORS = ("arm/state", "force", "gripper")
 CAMERAS = ("cam/left", "cam/right")
 NAMES = (*VECTORS, *CAMERAS)
 SHAPES = {"arm/state": (7,), "force": (3,), "gripper": ()}
 HEIGHT, WIDTH = 48, 64
+Append = Callable[[str, Any, int], object]
 
 
 def vector(name: str, step: int) -> np.ndarray:
@@ -42,29 +49,51 @@ def step_in(image: np.ndarray) -> int:
     return sum(1 << bit for bit in range(12) if tiles[bit] > 140)
 
 
-def record(root: Path, acknowledged: mmap.mmap) -> None:
+def record(root: Path, how: str, acknowledged: mmap.mmap) -> None:
     """Record until killed; every acknowledged record is counted in memory the parent can see."""
     counts = np.frombuffer(acknowledged, np.int64)
-    writer = wd.LocalDatasetWriter(root).new_episode()
-    writer.set_static("task", "to be killed")
+    append = episode_appender(root) if how == "episode" else file_appender(root)
     for step in range(1 << 12):
         for number, name in enumerate(NAMES):
             value = vector(name, step) if name in VECTORS else picture(name, step)
-            writer.append(name, value, 1000 + step * 1000 + number)
+            append(name, value, 1000 + step * 1000 + number)
             counts[number] += 1
         time.sleep(0.0005)
+
+
+def episode_appender(root: Path) -> Append:
+    writer = wd.LocalDatasetWriter(root).new_episode()
+    writer.set_static("task", "to be killed")
+    return writer.append
+
+
+def file_appender(root: Path) -> Append:
+    """A writer per signal, without an episode around them."""
+    writers: dict[str, wd.SignalWriter] = {}
+    for name in NAMES:
+        video, frames = signal_files(root, name)
+        writers[name] = (
+            wd.SimpleSignalWriter(video) if frames is None else wd.VideoSignalWriter(video, frames)
+        )
+    return lambda name, value, ts_ns: writers[name].append(value, ts_ns)
+
+
+def signal_files(root: Path, name: str) -> tuple[Path, Path | None]:
+    if name in VECTORS:
+        return root / f"{name}.parquet", None
+    return root / f"{name}.mp4", root / f"{name}.frames.parquet"
 
 
 class Nursery:
     """A process that has loaded everything and does nothing but fork recorders, so that forks stay clean."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, how: str) -> None:
         self.acknowledged = mmap.mmap(-1, 8 * len(NAMES))
         asked, self._ask = os.pipe()
         self._answers, answer = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            self._serve(root, asked, answer)
+            self._serve(root, how, asked, answer)
 
     def recorder(self) -> int:
         """The process id of a new recorder."""
@@ -76,13 +105,13 @@ class Nursery:
         os.close(self._ask)
         os.waitpid(self._pid, 0)
 
-    def _serve(self, root: Path, asked: int, answer: int) -> None:
+    def _serve(self, root: Path, how: str, asked: int, answer: int) -> None:
         os.close(self._ask)
         while os.read(asked, 1):
             child = os.fork()
             if child == 0:
                 try:
-                    record(root, self.acknowledged)
+                    record(root, how, self.acknowledged)
                 finally:
                     os._exit(1)
             os.write(answer, child.to_bytes(4, "little"))
@@ -90,7 +119,8 @@ class Nursery:
         os._exit(0)
 
 
-def kill_one(root: Path, nursery: Nursery, rng: random.Random) -> dict[str, object]:
+def kill_one(root: Path, how: str, nursery: Nursery, rng: random.Random) -> int:
+    """Kill one recorder at a random moment; how many acknowledged records came back."""
     child = nursery.recorder()
     counts = np.frombuffer(nursery.acknowledged, np.int64)
     deadline = time.monotonic() + 30
@@ -102,7 +132,8 @@ def kill_one(root: Path, nursery: Nursery, rng: random.Random) -> dict[str, obje
     os.kill(child, signal.SIGKILL)
     while is_alive(child):
         time.sleep(0.0005)
-    return check(root, counts.copy())
+    (check_episode if how == "episode" else check_files)(root, counts.copy())
+    return int(counts.sum())
 
 
 def is_alive(pid: int) -> bool:
@@ -113,28 +144,48 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def check(root: Path, counts: np.ndarray) -> dict[str, object]:
+def check_episode(root: Path, counts: np.ndarray) -> None:
     folders = [path for block in root.iterdir() if block.is_dir() for path in block.iterdir()]
     open_ones = [path for path in folders if (path / ".recording").exists()]
     if not open_ones:
         assert not counts.any(), "acknowledged records, but no recording"
-        return {"records": 0}
-    receipt = salvage_episode(open_ones[0])
+        return
+    receipt = wd.salvage(open_ones[0])
     episode = wd.open_episode(open_ones[0])
     assert receipt.steps_lost == 0
     assert receipt.channels == {name: len(episode[name]) for name in episode.signals}
     if counts.any():
         assert episode.static["task"] == "to be killed"
     for number, name in enumerate(NAMES):
-        kept = len(episode[name]) if name in episode.signals else 0
-        assert counts[number] <= kept <= counts[number] + 1, (name, int(counts[number]), kept)
-        if kept:
-            check_signal(episode, name, number, kept)
-    return {"records": int(counts.sum()), "dropped_bytes": receipt.bytes_dropped}
+        check_signal(episode.signals.get(name), name, int(counts[number]))
+    shutil.rmtree(open_ones[0])
 
 
-def check_signal(episode: wd.Episode, name: str, number: int, kept: int) -> None:
-    found = episode[name]
+def check_files(root: Path, counts: np.ndarray) -> None:
+    for number, name in enumerate(NAMES):
+        data, frames = signal_files(root, name)
+        try:
+            receipt = wd.salvage(data)
+        except BlobNotFoundError:
+            assert not counts[number], "acknowledged records, but no recording"
+            continue
+        found = None
+        if data.exists():
+            found = wd.SimpleSignal(data) if frames is None else wd.VideoSignal(data, frames)
+        assert receipt.steps_lost == 0
+        assert sum(receipt.channels.values()) == (0 if found is None else len(found))
+        check_signal(found, name, int(counts[number]))
+        for path in (data, frames):
+            if path is not None:
+                path.unlink(missing_ok=True)
+    assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+def check_signal(found: wd.Signal | None, name: str, acknowledged: int) -> None:
+    kept, number = 0 if found is None else len(found), NAMES.index(name)
+    assert acknowledged <= kept <= acknowledged + 1, (name, acknowledged, kept)
+    if found is None:
+        return
     assert found.timestamps.tolist() == [1000 + step * 1000 + number for step in range(kept)]
     if name in VECTORS:
         assert np.array_equal(found.values(), np.stack([vector(name, step) for step in range(kept)]))
@@ -142,16 +193,16 @@ def check_signal(episode: wd.Episode, name: str, number: int, kept: int) -> None
         assert [step_in(frame) for frame, _ in found] == list(range(kept))
 
 
-def main(root: str, kills: int, seed: int) -> None:
-    """Print one line of JSON: how many kills, how many records came back in all."""
+def kill_many(root: Path, kills: int, seed: int, how: str) -> dict[str, int]:
+    """Kill `kills` recorders; how many acknowledged records there were, all of which came back."""
     rng = random.Random(seed)
-    Path(root).mkdir(parents=True, exist_ok=True)
-    assert wd.LocalDatasetWriter, "loaded before the first fork"
-    nursery = Nursery(Path(root))
-    done = [kill_one(Path(root), nursery, rng) for _ in range(kills)]
+    root.mkdir(parents=True, exist_ok=True)
+    assert all((wd.LocalDatasetWriter, wd.VideoSignalWriter)), "loaded before the first fork"
+    nursery = Nursery(root, how)
+    records = sum(kill_one(root, how, nursery, rng) for _ in range(kills))
     nursery.close()
-    print(json.dumps({"kills": kills, "records": sum(int(str(each["records"])) for each in done)}))
+    return {"kills": kills, "records": records}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    print(json.dumps(kill_many(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])))

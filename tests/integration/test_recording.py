@@ -168,11 +168,10 @@ def test_closing_and_aborting(tmp_path: Path) -> None:
     writer.abort()
     assert not (tmp_path / "a").exists()
     for call in (lambda: writer.append("x", 1, 1), lambda: writer.set_static("a", 1), writer.close,
-                 lambda: writer.declare("y"), lambda: writer.append("new", 1, 1)):  # fmt: skip
+                 lambda: writer.declare("y"), lambda: writer.append("new", 1, 1), writer.abort):  # fmt: skip
         with pytest.raises(WriterClosedError) as caught:
             call()
         assert isinstance(caught.value, RuntimeError)
-    writer.abort()
     done = wd.DiskEpisodeWriter(tmp_path / "b")
     done.append("x", 1, 0)
     done.close()
@@ -290,13 +289,14 @@ def test_two_processes_share_a_root(tmp_path: Path) -> None:
     assert found == {(n, e) for n in range(2) for e in range(8)}
 
 
-def test_killed_recordings_lose_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "seed"), [("episode", 7), ("episode", 8), ("files", 9)])
+def test_killed_recordings_lose_nothing(tmp_path: Path, how: str, seed: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.crash_recorder", str(tmp_path / "root"), "12", "7"],
+        [sys.executable, "-m", "tests.integration.crash_recorder", str(tmp_path / "root"), "24", str(seed), how],
         cwd=ROOT, capture_output=True, text=True, timeout=200, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["records"] > 100
+    assert json.loads(done.stdout)["records"] > 400
 
 
 def _record_in_child(root: Path, code: str) -> subprocess.Popen[str]:

@@ -6,35 +6,27 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.commit import fsync_folder, map_os_errors
-from warpdata.bytekit.jsontext import dump_json
-from warpdata.episodes.background import Background
-from warpdata.episodes.camera import CameraLane, VideoFile
-from warpdata.episodes.journals import CONTROL_STREAM, FrameRing, Shelf, remove_folder
-from warpdata.episodes.lanes import EventLane, NumberLane, Spool
+from warpdata.episodes.camera import CameraLane
 from warpdata.episodes.provenance import first_meta
 from warpdata.episodes.recorder import Durability
-from warpdata.episodes.values import Hints, as_numbers, as_timestamp, describe
+from warpdata.episodes.values import Hints
+from warpdata.episodes.workbench import Lane, Workbench
 from warpdata.errors import ConflictError, RecordingError, WriterClosedError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import plain_static, write_meta, write_static
-from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec
+from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.episodedir.names import check_name, signal_file
-from warpdata.formats.episodedir.signal_file import Description, FileSum
+from warpdata.formats.episodedir.signal_file import FileSum
 from warpdata.timeline.meta import as_kind
 from warpdata.timeline.writing import EpisodeWriter
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-Lane = NumberLane | EventLane | CameraLane
-
-_SPOOL_BLOCKS = 64
-_SPOOL_DELAY_S = 0.5
 _WRITER = "warpdata.episodes.disk_writer.DiskEpisodeWriter"
 
 
@@ -55,12 +47,10 @@ class DiskEpisodeWriter(EpisodeWriter):
         self._video = video or VideoOptions()
         self._on_close = on_close
         self.path = Path(directory)
-        self._work = self.path / layout.RECORDING_FOLDER
         self._meta = first_meta(_WRITER, created_ts_ns, uid)
         self._lanes: dict[str, Lane] = {}
         self._static: dict[str, Any] = {}
         self._declared: dict[str, tuple[Hints, VideoOptions]] = {}
-        self._control = 0
         self._lock = threading.RLock()
         self._closed: str | None = None
         self._create()
@@ -73,11 +63,10 @@ class DiskEpisodeWriter(EpisodeWriter):
             except FileExistsError:
                 raise ConflictError("the directory exists already", path=self.path) from None
             # An episode is unfinished for as long as this folder is there, so it comes before anything else.
-            self._work.mkdir()
+            work = self.path / layout.RECORDING_FOLDER
+            self._bench = Workbench(work, {"episode": {"meta": self._meta}}, self._durability)
             write_meta(self.path, self._meta)
-            self._shelf = Shelf(self._work, {"episode": {"meta": self._meta}}, self._durability)
-            fsync_folder(self.path)
-        self._spooler = Background("warp-spool", _SPOOL_BLOCKS, delay_s=_SPOOL_DELAY_S)
+            fsync_folder(self.path.parent)
 
     @property
     def uid(self) -> str:
@@ -101,7 +90,7 @@ class DiskEpisodeWriter(EpisodeWriter):
             if name in self._lanes:
                 raise RecordingError(f"{name!r} is a signal of this episode")
             plain = plain_static(name, data)
-            self._note({"static": {name: plain}})
+            self._bench.note({"static": {name: plain}})
             self._static[name] = plain
 
     def declare(
@@ -133,8 +122,7 @@ class DiskEpisodeWriter(EpisodeWriter):
     def abort(self) -> None:
         """Remove the whole episode; every later call raises WriterClosedError."""
         with self._lock:
-            if self._closed == "closed":
-                raise WriterClosedError("the episode is finished already", path=self.path)
+            self._check_open()
             self._closed = "aborted"
             self._let_go()
             shutil.rmtree(self.path, ignore_errors=True)
@@ -153,35 +141,9 @@ class DiskEpisodeWriter(EpisodeWriter):
                 raise RecordingError(f"{name!r} is a static item of this episode")
             if name in self._lanes:
                 return self._lanes[name]
-            as_timestamp(ts_ns)
             hints, options = self._declared.get(name, (Hints(), self._video))
-            description = describe(data, hints)
-            lane = self._make_lane(name, len(self._lanes) + 1, description, options, data)
-            self._lanes[name] = lane
+            lane = self._lanes[name] = self._bench.lane(name, data, ts_ns, hints, options)
             return lane
-
-    def _make_lane(
-        self, name: str, stream: int, description: Description, options: VideoOptions, data: Any
-    ) -> Lane:
-        about = {"stream": stream, "name": name, **description.to_json()}
-        if description.kind == "image":
-            shape = FrameShape.of(as_numbers(data))
-            about["video"] = {**asdict(options), "codec": choose_codec(shape, options)}
-            ring = FrameRing(self._work, stream, {"signal": about}, shape.nbytes, self._durability)
-            video = VideoFile(self._work / str(stream), shape, options, units=description.units)
-            self._note({"signal": about})
-            return CameraLane(name, video, ring)
-        self._note({"signal": about})
-        spool = Spool(self._work / f"{stream}.parquet", description)
-        kind = EventLane if description.kind in ("text", "bytes") else NumberLane
-        return kind(name, stream, spool, self._shelf, self._spooler)
-
-    def _note(self, fact: Mapping[str, Any]) -> None:
-        """Journal a fact about the episode itself."""
-        text = dump_json(dict(fact))
-        with self._shelf.lock:
-            self._shelf.append(CONTROL_STREAM, self._control, 0, text, len(text))
-            self._control += 1
 
     def _check_open(self) -> None:
         if self._closed is not None:
@@ -202,19 +164,13 @@ class DiskEpisodeWriter(EpisodeWriter):
                 self._closed = "broken: closing it failed; `warp salvage` finishes it"
                 self._let_go()
                 raise
-            self._shelf.close()
-            remove_folder(self._work)
-            self._lanes = {}
+            self._bench.remove()
             self._closed = "closed"
         if self._on_close is not None:
             self._on_close(self)
 
     def _finish_lanes(self, lanes: Mapping[str, Lane]) -> dict[str, Any]:
-        for lane in lanes.values():
-            if not isinstance(lane, CameraLane):
-                lane.flush()
-        self._spooler.finish()
-        self._shelf.check()
+        self._bench.settle(lanes)
         found: dict[str, Any] = {}
         for name, lane in lanes.items():
             if isinstance(lane, CameraLane):
@@ -227,13 +183,7 @@ class DiskEpisodeWriter(EpisodeWriter):
     def _let_go(self) -> None:
         """Stop all threads and close all files, leaving them as they are."""
         lanes, self._lanes = self._lanes, {}
-        self._spooler.cancel()
-        for lane in lanes.values():
-            if isinstance(lane, CameraLane):
-                lane.cancel()
-            else:
-                lane.spool.discard()
-        self._shelf.close()
+        self._bench.let_go(lanes)
 
 
 def finish_documents(

@@ -127,6 +127,11 @@ class Spool:
             self._file.discard()
 
 
+def write_empty(path: Path) -> None:
+    """Write the file of a signal without records; what its values would have been is not known."""
+    Spool(path.with_name(f".{path.name}.part"), Description("scalar", "f64", ())).commit(path)
+
+
 class NumberLane:
     """Numbers and arrays of one type and shape; `append` is two small copies and a checksum."""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
 from warpdata.episodes.receipt import LossReceipt
-from warpdata.episodes.salvage_folder import salvage_episode
+from warpdata.episodes.salvage_folder import salvage_episode, salvage_single
 from warpdata.episodes.step_journal import KIND, Run, step_episode
 from warpdata.episodes.stream_writer import owner_of
 from warpdata.errors import (
@@ -43,9 +43,13 @@ def salvage(
     flush_interval: int = 64,
     progress: Callable[[int, int], None] | None = None,
 ) -> LossReceipt:
-    """Finish an interrupted recording: a `.partial`, its final path, or an episode directory."""
-    if os.path.isdir(path) and output is None:
-        return salvage_episode(path)
+    """Finish an interrupted recording: a `.partial`, its final path, an episode directory, a signal file."""
+    if output is None:
+        single = salvage_single(path)
+        if single is not None:
+            return single
+        if os.path.isdir(path):
+            return salvage_episode(path)
     source = _find(os.fspath(path))
     target = os.fspath(output) if output is not None else source.removesuffix(PARTIAL)
     with FileRangeReader(source) as reader:

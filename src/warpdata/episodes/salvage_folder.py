@@ -1,4 +1,4 @@
-"""Finish the episode directories a crash left, and say exactly what was lost."""
+"""Finish the episodes and single signals a crash left, and say exactly what was lost."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from warpdata.episodes.journals import SIGNALS_JOURNAL, remove_folder
 from warpdata.episodes.lanes import Spool
 from warpdata.episodes.listing import episode_path, list_episodes
 from warpdata.episodes.receipt import LossReceipt
+from warpdata.episodes.single import work_folder, work_folders_in
 from warpdata.episodes.statistics import ClockStatistics
 from warpdata.episodes.unfinished import Found, OpenJournal, is_blank, marks_of, open_recording
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, JournalInUseError
@@ -39,9 +40,26 @@ def is_unfinished(path: str | os.PathLike[str]) -> bool:
 
 
 def salvage_root(root: str | os.PathLike[str]) -> list[LossReceipt]:
-    """Salvage every unfinished episode of a dataset root whose recorder is gone; live ones are left alone."""
+    """Salvage every unfinished recording in a root whose recorder is gone; live ones are left alone."""
     folders = [episode_path(Path(root), number) for number in list_episodes(Path(root)).unfinished]
-    return [salvage_episode(folder) for folder in folders if not _is_live(folder) and is_unfinished(folder)]
+    work = [folder / layout.RECORDING_FOLDER for folder in folders] + work_folders_in(Path(root))
+    return [_salvage(each) for each in work if each.is_dir() and not _is_live(each)]
+
+
+def salvage_folder(path: str | os.PathLike[str]) -> list[LossReceipt]:
+    """Finish whatever was left unfinished at or below a folder: an episode, a signal, or all of a root."""
+    single = salvage_single(path)
+    if single is not None:
+        return [single]
+    return [salvage_episode(path)] if is_unfinished(path) else salvage_root(path)
+
+
+def salvage_single(path: str | os.PathLike[str]) -> LossReceipt | None:
+    """Finish the recording of a single signal, named by the file it was to make; None if there is none."""
+    work = Path(path)
+    if work not in work_folders_in(work.parent):
+        work = work_folder(work)
+    return _salvage_checked(work) if work.is_dir() else None
 
 
 def salvage_episode(path: str | os.PathLike[str]) -> LossReceipt:
@@ -49,34 +67,48 @@ def salvage_episode(path: str | os.PathLike[str]) -> LossReceipt:
     folder = Path(path)
     if not is_unfinished(folder):
         raise BlobNotFoundError("nothing to salvage here", path=folder)
-    if _is_live(folder):
+    return _salvage_checked(folder / layout.RECORDING_FOLDER)
+
+
+def _salvage_checked(work: Path) -> LossReceipt:
+    if _is_live(work):
         raise JournalInUseError(
-            "the episode is being recorded", path=folder, hint="Stop the recorder first, then salvage."
+            "being recorded", path=work.parent, hint="Stop the recorder first, then salvage."
         )
-    work = folder / layout.RECORDING_FOLDER
+    return _salvage(work)
+
+
+def _salvage(work: Path) -> LossReceipt:
     if is_blank(work / SIGNALS_JOURNAL):
-        return _without_journal(folder, work)
-    return _Salvage(open_recording(folder)).run()
+        return _without_journal(work)
+    return _Salvage(open_recording(work)).run()
 
 
-def _is_live(folder: Path) -> bool:
-    journal = folder / layout.RECORDING_FOLDER / SIGNALS_JOURNAL
+def _is_live(work: Path) -> bool:
+    journal = work / SIGNALS_JOURNAL
     return journal.exists() and is_live(journal)
 
 
-def _without_journal(folder: Path, work: Path) -> LossReceipt:
+def _without_journal(work: Path) -> LossReceipt:
     """The recorder died before its first journal existed: nothing was acknowledged."""
-    finish_documents(folder, read_meta(folder), {}, {}, _REASON)
+    folder = work.parent
+    is_episode = work.name == layout.RECORDING_FOLDER
+    if is_episode:
+        meta = read_meta(folder) or {"schema_version": layout.SCHEMA_VERSION}
+        finish_documents(folder, meta, {}, {}, _REASON)
     remove_folder(work)
-    return LossReceipt(str(folder), str(folder), folder.name, 0, 0, 0.0, {}, 0, "nothing was recorded")
+    source = str(folder if is_episode else work)
+    output = source if is_episode else None
+    return LossReceipt(source, output, Path(source).name, 0, 0, 0.0, {}, 0, "nothing was recorded")
 
 
 class _Salvage:
-    """One episode on its way from journals to files."""
+    """One recording on its way from journals to files."""
 
     def __init__(self, found: Found) -> None:
         self.found = found
-        self.work = found.folder / layout.RECORDING_FOLDER
+        self.work = found.work
+        self.folder = found.work.parent
         self.lost = 0
         self.clocks: list[tuple[int, int]] = []
 
@@ -93,18 +125,28 @@ class _Salvage:
                 signals[name] = made
                 self.clocks.append((made["first_ts_ns"], made["last_ts_ns"]))
         receipt = self._receipt({name: made["count"] for name, made in signals.items()})
-        finish_documents(
-            self.found.folder,
-            self.found.meta,
-            self.found.static,
-            signals,
-            _REASON,
-            salvaged=receipt.to_json(),
-        )
+        if self.found.files is None:
+            found = self.found
+            finish_documents(
+                self.folder, found.meta, found.static, signals, _REASON, salvaged=receipt.to_json()
+            )
         remove_folder(self.work)
         return receipt
 
+    def _target(self, name: str, suffix: str) -> Path:
+        """Where a finished file goes."""
+        if self.found.files is None:
+            return signal_file(self.folder, name, suffix)
+        data, frames = self.found.files
+        if suffix != layout.FRAMES_SUFFIX:
+            return data
+        if frames is None:
+            raise CorruptLayoutError("the journal names no frame index", path=self.work)
+        return frames
+
     def _name(self, about: dict[str, Any]) -> str:
+        if self.found.files is not None:
+            return str(about.get("name"))
         try:
             return check_name(about.get("name"))
         except (ValueError, TypeError) as error:
@@ -122,18 +164,19 @@ class _Salvage:
         is_event = description.kind in ("text", "bytes")
         for stamps, values in rows.events(description.kind) if is_event else rows.numbers(description):
             spool.write(stamps, values)
-        return spool.commit(signal_file(self.found.folder, name))
+        return spool.commit(self._target(name, layout.SIGNAL_SUFFIX))
 
     def _camera(self, stream: int, name: str, about: dict[str, Any]) -> dict[str, Any] | None:
         shape = _frame_shape(Description.from_json(about, str(self.work)))
         options = VideoOptions(**about["video"])
         suffix = suffix_for(about["video"]["codec"])
-        video = signal_file(self.found.folder, name, suffix)
-        frames = signal_file(self.found.folder, name, layout.FRAMES_SUFFIX)
-        if video.exists() and frames.exists():
-            return _finished_camera(video, frames)
-        if video.exists():  # the recorder died between the video and its index
-            os.replace(video, self.work / f"{stream}{suffix}")
+        video, frames = self._target(name, suffix), self._target(name, layout.FRAMES_SUFFIX)
+        growing = self.work / f"{stream}{suffix}"
+        if not growing.exists() and len(_Rows(self.found.journals, stream)):
+            # The video has its name already, so the recorder died between it and its index, or after both.
+            if not (self.work / f"{stream}.marks").exists():
+                return _finished_camera(video, frames)
+            os.replace(video, growing)
         marks = marks_of(self.found, stream)
         rows = _Rows(self.found.journals, stream, first=len(marks))
         self.lost += rows.missing
@@ -159,8 +202,9 @@ class _Salvage:
         dropped += sum(os.path.getsize(path) for path, _ in found.broken)
         seconds = max((last - first for first, last in self.clocks), default=0) / 1e9
         why = damage[-1]["why"] if damage else "nothing was lost"
+        source = str(self.folder if found.files is None else found.files[0])
         return LossReceipt(
-            source=str(found.folder), output=str(found.folder), episode_id=found.folder.name,
+            source=source, output=source, episode_id=Path(source).name,
             steps_kept=sum(kept.values()), steps_lost=self.lost, time_kept_s=seconds, channels=kept,
             bytes_dropped=dropped, why=str(why), damage=damage,
             last_crc32c=f"{found.journals[0].last_crc32c:08x}" if len(found.journals[0].records) else None,

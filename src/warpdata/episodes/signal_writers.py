@@ -1,115 +1,170 @@
-"""Writers of single signal files; an episode writer does the same for many, with a journal behind it."""
+"""Writers of single signals: the journal and the lanes of an episode, for files of one's own choosing."""
 
 from __future__ import annotations
 
 import os
+import threading
+from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from warpdata.bytekit.commit import map_os_errors
-from warpdata.episodes.background import Background
-from warpdata.episodes.camera import QUEUE_BYTES, VideoFile
-from warpdata.episodes.lanes import Spool
-from warpdata.episodes.values import (
-    Hints,
-    as_event,
-    as_numbers,
-    as_timestamp,
-    describe,
-    mismatch,
-    not_increasing,
-)
+from warpdata.episodes.camera import CameraLane
+from warpdata.episodes.journals import remove_folder
+from warpdata.episodes.lanes import EventLane, NumberLane, write_empty
+from warpdata.episodes.recorder import Durability
+from warpdata.episodes.single import facts_of, work_folder
+from warpdata.episodes.values import Hints, as_numbers
+from warpdata.episodes.workbench import Lane, Workbench
 from warpdata.errors import SchemaMismatchError, WriterClosedError
-from warpdata.formats.episodedir.images import FrameShape, VideoOptions
-from warpdata.formats.episodedir.signal_file import Description
-from warpdata.timeline.times import INT64_MIN
+from warpdata.formats.episodedir.frame_index import write_empty_index
+from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
 from warpdata.timeline.writing import SignalWriter
 
-_BLOCK_ROWS = 4096
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_BROKEN = "broken: closing it failed; `warp salvage` finishes it"
 
 
-class SimpleSignalWriter(SignalWriter):
-    """Writes scalars, vectors, tensors, text or bytes to one parquet file, which appears at close."""
+class _JournaledWriter(SignalWriter):
+    """One lane with its own journal, made by the first record and gone when the files are done."""
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, units: str | None = None, names: tuple[str, ...] | None = None
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], hints: Hints, durability: str) -> None:
         self.path = Path(path)
-        self._hints = Hints(None, units, names)
-        self._part = self.path.with_name(f".{self.path.name}.part")
-        self._spool: Spool | None = None
-        self._last = INT64_MIN - 1
-        self._stamps: list[int] = []
-        self._values: list[Any] = []
+        self._hints = hints
+        self._durability = Durability.parse(durability)
+        self._options = VideoOptions()
+        self._lock = threading.Lock()
+        self._bench: Workbench | None = None
+        self._lane: Lane | None = None
         self._closed: str | None = None
 
     def append(self, data: Any, ts_ns: int) -> None:
-        """Add a copy of `data` at `ts_ns`, which must be later than the last one."""
-        if self._closed is not None:
-            raise WriterClosedError(f"the writer is {self._closed}", path=self.path)
-        stamp = as_timestamp(ts_ns)
-        if stamp <= self._last:
-            raise not_increasing(self.path.stem, stamp, self._last)
-        value = self._checked(data)
-        self._stamps.append(stamp)
-        self._values.append(value)
-        self._last = stamp
-        if len(self._stamps) >= _BLOCK_ROWS:
-            self._flush()
+        """Add a copy of `data` at `ts_ns`; when this returns, the record survives a crash."""
+        lane = self._lane
+        if lane is None:
+            lane = self._open(data, ts_ns)
+        lane.append(data, ts_ns)
 
     def close(self) -> None:
-        """Write the footer and give the file its name; calling it again does nothing."""
-        if self._closed == "aborted":
-            raise WriterClosedError("the writer is aborted", path=self.path)
-        if self._closed is None:
+        """Finish the files under their names; calling it again does nothing."""
+        with self._lock:
+            if self._closed == "closed":
+                return
+            self._check_open()
+            lane, self._lane = self._lane, None
+            self._closed = _BROKEN
+            if self._bench is None or lane is None:
+                self._drop_bench()
+                self._write_nothing()
+            else:
+                self._finish(self._bench, lane)
             self._closed = "closed"
-            if self._spool is None:
-                self._spool = Spool(self._part, Description("scalar", "f64", ()))
-            self._flush()
-            self._spool.commit(self.path)
 
     def abort(self) -> None:
         """Remove what was written; every later call raises WriterClosedError."""
-        if self._closed == "closed":
-            raise WriterClosedError("the file is finished already", path=self.path)
-        self._closed = "aborted"
-        if self._spool is not None:
-            self._spool.discard()
-        self._part.unlink(missing_ok=True)
+        with self._lock:
+            self._check_open()
+            self._closed = "aborted"
+            self._drop_bench()
 
-    def _checked(self, data: Any) -> Any:
-        if self._spool is None:
-            description = describe(data, self._hints)
-            if description.kind == "image":
-                raise SchemaMismatchError("images are written by VideoSignalWriter", path=self.path)
-            self._spool = Spool(self._part, description)
-        about = self._spool.description
-        if about.kind in ("text", "bytes"):
-            packed = as_event(data, about.kind, self.path.stem)
-            return data if about.kind == "text" else packed
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._closed is None:
+            self.close()
+
+    @abstractmethod
+    def _check_first(self, data: Any) -> None:
+        """Raise unless this writer can store values like this one."""
+
+    @abstractmethod
+    def _commit(self, lane: Lane) -> None:
+        """Give the finished files their names."""
+
+    @abstractmethod
+    def _write_nothing(self) -> None:
+        """Finish without a single record."""
+
+    @property
+    def _frames_file(self) -> Path | None:
+        return None
+
+    def _open(self, data: Any, ts_ns: Any) -> Lane:
+        with self._lock:
+            self._check_open()
+            if self._lane is None:
+                self._check_first(data)
+                if self._bench is None:
+                    self._bench = self._new_bench()
+                self._lane = self._bench.lane(self.path.stem, data, ts_ns, self._hints, self._options)
+            return self._lane
+
+    def _new_bench(self) -> Workbench:
+        with map_os_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        facts = facts_of(self.path, self._frames_file)
+        return Workbench(work_folder(self.path), facts, self._durability)
+
+    def _finish(self, bench: Workbench, lane: Lane) -> None:
+        lanes = {self.path.stem: lane}
+        try:
+            bench.settle(lanes)
+            self._commit(lane)
+        except BaseException:
+            bench.let_go(lanes)
+            raise
+        bench.remove()
+
+    def _drop_bench(self) -> None:
+        if self._bench is not None:
+            self._bench.let_go({} if self._lane is None else {self.path.stem: self._lane})
+            remove_folder(self._bench.folder)
+        self._bench = self._lane = None
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise WriterClosedError(f"the writer is {self._closed}", path=self.path)
+
+
+class SimpleSignalWriter(_JournaledWriter):
+    """Writes scalars, vectors, tensors, text or bytes to one parquet file, which appears at close."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        units: str | None = None,
+        names: Sequence[str] | None = None,
+        durability: str = "100ms",
+    ) -> None:
+        # Values that would be images in an episode are tensors here: the file is a table.
+        super().__init__(path, Hints(None, units, None if names is None else tuple(names)), durability)
+
+    def _check_first(self, data: Any) -> None:
         if isinstance(data, str | bytes | bytearray | memoryview):
-            raise mismatch(self.path.stem, about.kind, type(data).__name__)
+            return
         array = as_numbers(data)
-        found = describe(array, Hints(about.kind))
-        if (found.dtype, found.shape) != (about.dtype, about.shape):
-            got = f"{found.dtype}{list(found.shape)}"
-            raise mismatch(self.path.stem, f"{about.dtype}{list(about.shape)}", got)
-        return np.array(array)
+        if array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8:
+            raise SchemaMismatchError("images are written by VideoSignalWriter", path=self.path)
+        if array.ndim == 2:
+            self._hints = Hints("tensor", self._hints.units, self._hints.names)
 
-    def _flush(self) -> None:
-        if self._stamps:
-            assert self._spool is not None
-            is_event = self._spool.description.kind in ("text", "bytes")
-            values = np.empty(len(self._values), object) if is_event else np.stack(self._values)
-            if is_event:
-                values[:] = self._values
-            self._spool.write(np.array(self._stamps, np.int64), values)
-            self._stamps, self._values = [], []
+    def _commit(self, lane: Lane) -> None:
+        assert isinstance(lane, NumberLane | EventLane)
+        lane.spool.commit(self.path)
+
+    def _write_nothing(self) -> None:
+        with map_os_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_empty(self.path)
 
 
-class VideoSignalWriter(SignalWriter):
+class VideoSignalWriter(_JournaledWriter):
     """Encodes images into a video file and its frame index; a thread encodes, a full queue waits."""
 
     def __init__(
@@ -122,69 +177,32 @@ class VideoSignalWriter(SignalWriter):
         *,
         quality: int | None = None,
         preset: str | None = None,
+        durability: str = "100ms",
     ) -> None:
-        self.path, self.frames_path = Path(path), Path(frames_path)
+        super().__init__(path, Hints("image"), durability)
+        self.frames_path = Path(frames_path)
         self._options = VideoOptions(codec, gop_size, fps, quality, preset)
-        self._part = self.path.with_name(f".{self.path.name}.part")
-        self._video: VideoFile | None = None
-        self._background: Background | None = None
-        self._shape: FrameShape | None = None
-        self._last = INT64_MIN - 1
-        self._closed: str | None = None
 
-    def append(self, data: Any, ts_ns: int) -> None:
-        """Add a copy of an image at `ts_ns`, which must be later than the last one."""
-        if self._closed is not None:
-            raise WriterClosedError(f"the writer is {self._closed}", path=self.path)
-        stamp = as_timestamp(ts_ns)
-        if stamp <= self._last:
-            raise not_increasing(self.path.stem, stamp, self._last)
-        frame = np.array(as_numbers(data), order="C")
-        shape = FrameShape.of(frame)
-        if self._shape is None:
-            self._open(shape)
-        if shape != self._shape:
-            raise mismatch(self.path.stem, str(self._shape), str(shape))
-        video, background = self._video, self._background
-        assert video is not None
-        assert background is not None
-        background.submit(lambda: _discard_result(video.encode(frame, stamp)))
-        self._last = stamp
+    @property
+    def _frames_file(self) -> Path | None:
+        return self.frames_path
 
-    def close(self) -> None:
-        """Encode the tail, finish both files; calling it again does nothing."""
-        if self._closed == "aborted":
-            raise WriterClosedError("the writer is aborted", path=self.path)
-        if self._closed is None:
-            self._closed = "closed"
-            if self._video is not None and self._background is not None:
-                self._background.finish()
-                self._video.finish(self.path, self.frames_path)
+    def _check_first(self, data: Any) -> None:
+        if isinstance(data, str | bytes | bytearray | memoryview):
+            raise TypeError(f"an image is an array, not a {type(data).__name__}")
+        shape = FrameShape.of(as_numbers(data))
+        suffix = suffix_for(choose_codec(shape, self._options))
+        if suffix != self.path.suffix:
+            raise ValueError(f"images like this are stored in a {suffix} file, not {self.path.name!r}")
 
-    def abort(self) -> None:
-        """Remove what was written; every later call raises WriterClosedError."""
-        if self._closed == "closed":
-            raise WriterClosedError("the files are finished already", path=self.path)
-        self._closed = "aborted"
-        if self._video is not None and self._background is not None:
-            self._background.cancel()
-            self._video.close()
-            for leftover in (self._video.path, self._video.marks_path):
-                leftover.unlink(missing_ok=True)
+    def _commit(self, lane: Lane) -> None:
+        assert isinstance(lane, CameraLane)
+        with map_os_errors(self.frames_path):
+            self.frames_path.parent.mkdir(parents=True, exist_ok=True)
+        lane.finish(self.path, self.frames_path)
 
-    def _open(self, shape: FrameShape) -> None:
-        with map_os_errors(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._video = VideoFile(self._part, shape, self._options)
-        if self._video.suffix != self.path.suffix:
-            suffix = self._video.suffix
-            self._video.close()
-            self._video.path.unlink(missing_ok=True)
-            self._video.marks_path.unlink(missing_ok=True)
-            raise ValueError(f"this codec is stored in a {suffix} file, not {self.path.name!r}")
-        self._shape = shape
-        self._background = Background(f"warp-encode-{self.path.stem}", max(2, QUEUE_BYTES // shape.nbytes))
-
-
-def _discard_result(_: bool) -> None:
-    """A job gives nothing back."""
+    def _write_nothing(self) -> None:
+        """Without a frame there is no size and so no video: only an index of no frames."""
+        with map_os_errors(self.frames_path):
+            self.frames_path.parent.mkdir(parents=True, exist_ok=True)
+        write_empty_index(str(self.frames_path))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.episodes.single import check_not_unfinished
 from warpdata.errors import CorruptLayoutError, FormatError, TruncatedError
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
 from warpdata.formats.episodedir.frame_reader import FrameReader, plan_foreign, plan_of
@@ -64,6 +65,8 @@ class SimpleSignal(ClockedSignal):
 
     def _about(self) -> Summary:
         if self._summary is None:
+            if not os.path.exists(self.path):
+                check_not_unfinished(self.path)
             self._summary = read_summary(self.path)
         return self._summary
 
@@ -147,6 +150,8 @@ class VideoSignal(ClockedSignal):
 
     def _loaded(self) -> FrameIndex:
         if self._index is None:
+            if not os.path.exists(self.path):
+                check_not_unfinished(self.path)
             self._index = read_frame_index(self.frames_path, self._expected)
             if self._summary is not None and len(self._index.ts_ns) != self._summary.count:
                 raise CorruptLayoutError("the frame index does not match the episode", path=self.frames_path)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from warpdata.episodes.journals import CONTROL_STREAM, KIND, SIGNALS_JOURNAL
+from warpdata.episodes.single import files_of
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.frame_index import read_marks
@@ -31,8 +32,11 @@ class OpenJournal:
 class Found:
     """What the journals of a recording say: its signals, its static items, and where the records are."""
 
-    folder: Path
+    work: Path
+    """The folder of the journals: inside an episode, or beside the file of a single signal."""
     meta: dict[str, Any]
+    files: tuple[Path, Path | None] | None = None
+    """The data file and frame index of a single signal; None in an episode."""
     signals: dict[int, dict[str, Any]] = field(default_factory=dict)
     static: dict[str, Any] = field(default_factory=dict)
     journals: list[OpenJournal] = field(default_factory=list)
@@ -57,21 +61,20 @@ def unfinished_at(folder: Path) -> Unfinished:
         return Unfinished(folder, journal.exists() and is_live(journal), {}, {})
     live = is_live(journal)
     try:
-        found = open_recording(folder)
+        found = open_recording(folder / layout.RECORDING_FOLDER)
     except FormatError:
         return Unfinished(folder, live, {}, {})
     return Unfinished(folder, live, found.journals[0].reader.descriptor.get("owner", {}), counts(found))
 
 
-def open_recording(folder: Path) -> Found:
-    """Open all journals of an unfinished episode and read what they say about it."""
-    work = folder / layout.RECORDING_FOLDER
+def open_recording(work: Path) -> Found:
+    """Open all journals of an unfinished recording and read what they say about it."""
     main = _open(work / SIGNALS_JOURNAL)
     descriptor = main.reader.descriptor
     if descriptor.get("kind") != KIND:
         raise CorruptLayoutError(f"a journal of kind {descriptor.get('kind')!r}", path=main.reader.name)
     meta = descriptor.get("episode", {}).get("meta", {})
-    found = Found(folder, dict(meta), journals=[main])
+    found = Found(work, dict(meta), files_of(work, descriptor), journals=[main])
     _read_control(main, found)
     for path in sorted(work.glob("*.journal")):
         if path.name != SIGNALS_JOURNAL and not is_blank(path):
@@ -101,7 +104,7 @@ def counts(found: Found) -> dict[str, int]:
 
 def marks_of(found: Found, stream: int) -> list[layout.FrameMark]:
     """The frames of a camera that are safely in its video file."""
-    work = found.folder / layout.RECORDING_FOLDER
+    work = found.work
     for suffix in layout.VIDEO_SUFFIXES:
         video = work / f"{stream}{suffix}"
         if video.exists():

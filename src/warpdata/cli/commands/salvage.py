@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="+",
         metavar="PATH",
-        help="a .partial or the name it was to have, an episode directory, a root",
+        help="a .partial or the name it was to have, a signal file, an episode directory, a root",
     )
     parser.add_argument("--output", help="where to write it (one PATH only)")
     parser.add_argument("--overwrite", action="store_true", help="replace a file that has the name already")
@@ -54,9 +54,9 @@ def _salvage(path: str, args: argparse.Namespace, console: Console) -> list[dict
     from warpdata.episodes.salvage import salvage
 
     if os.path.isdir(path):
-        from warpdata.episodes.salvage_folder import is_unfinished, salvage_episode, salvage_root
+        from warpdata.episodes.salvage_folder import salvage_folder
 
-        receipts = [salvage_episode(path)] if is_unfinished(path) else salvage_root(path)
+        receipts = salvage_folder(path)
         if not receipts:
             console.print(f"{path}: nothing to salvage")
     else:

@@ -57,6 +57,11 @@ def write_frame_index(path: str, index: FrameIndex, fps: int) -> None:
     arrow.write_columns(path, columns, about)  # type: ignore[arg-type]
 
 
+def write_empty_index(path: str) -> None:
+    """Write the index of a camera that never gave a frame; its size is not known."""
+    arrow.write_columns(path, {layout.FRAME_TIME_COLUMN: np.empty(0, np.int64)}, {"kind": "image"})
+
+
 def read_frame_index(path: str, expected: FileSum | None = None) -> FrameIndex:
     """Read and check a frame index, ours or the existing library's."""
     data = read_bytes(path, max_bytes=_MAX_FILE_BYTES)

@@ -49,6 +49,8 @@ class VideoEncoder:
                 sink, "w", format=kind, options=container_options, buffer_size=1 << 20
             )
             self._stream = self._open_stream(options)
+            # Opened now, not by the first frame: what cannot be encoded is refused before it is accepted.
+            self._stream.codec_context.open()
         except (library.FFmpegError, ValueError) as error:
             raise ValueError(f"cannot encode {shape} as {self._codec} ({error})") from None
         self._scale = library.video.reformatter.VideoReformatter()
@@ -66,7 +68,9 @@ class VideoEncoder:
 
     def _open_stream(self, options: VideoOptions) -> Any:
         stream = self._container.add_stream(
-            ENCODERS[self._codec], rate=Fraction(options.fps), options=_codec_options(self._codec, options)
+            ENCODERS[self._codec],
+            rate=Fraction(options.fps),
+            options=_codec_options(self._codec, options, self._shape),
         )
         stream.width = self._shape.width + self._pad[1]
         stream.height = self._shape.height + self._pad[0]
@@ -230,9 +234,10 @@ def _opened(path: str) -> Any:
         raise FormatError(f"cannot open the video ({error})", path=path) from None
 
 
-def _codec_options(codec: str, options: VideoOptions) -> dict[str, str]:
+def _codec_options(codec: str, options: VideoOptions, shape: FrameShape) -> dict[str, str]:
     if codec == "ffv1":
-        return {"level": "3", "slicecrc": "1", "slices": "4"}
+        slices = 4 if min(shape.height, shape.width) > 1 else 1
+        return {"level": "3", "slicecrc": "1", "slices": str(slices)}
     gop = str(options.gop_size)
     chosen = {"g": gop, "crf": str(options.quality)} if options.quality is not None else {"g": gop}
     if codec == "av1":
