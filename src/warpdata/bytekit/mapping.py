@@ -11,6 +11,8 @@ PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
 _MADV_POPULATE_WRITE = 23
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_MS_SYNC = 4
 
 
 def map_window(fd: int, start: int, size_bytes: int) -> mmap.mmap:
@@ -29,3 +31,16 @@ def prefault(window: mmap.mmap) -> None:
     # a kernel that does not know the advice refuses it, and pages then come one by one.
     _libc.madvise(ctypes.addressof(anchor), len(window), _MADV_POPULATE_WRITE)
     del anchor
+
+
+def sync_range(window: mmap.mmap, start: int, end: int) -> None:
+    """Bring the bytes [start, end) of a window to the disk; pages that were only faulted in ahead stay as they are."""
+    first = start // PAGE_BYTES * PAGE_BYTES
+    anchor = ctypes.c_char.from_buffer(window)
+    try:
+        # Syncing the whole file would write and protect the pages ahead, which then fault again one by one.
+        if _libc.msync(ctypes.addressof(anchor) + first, end - first, _MS_SYNC):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+    finally:
+        del anchor

@@ -206,7 +206,7 @@ class CameraLane:
         """Encode the tail and finish the files; returns what meta.json says of the camera."""
         self._background.finish()
         found = self.video.finish(video, frames)
-        self._ring.close()
+        self._ring.close(durable=False)
         return {**found, "blocked_ns": self.blocked_ns}
 
     def cancel(self) -> None:

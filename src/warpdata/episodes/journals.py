@@ -43,10 +43,10 @@ class KeptJournal:
         if self._keeper is not None and self._keeper.failure is not None:
             raise self._keeper.failure
 
-    def close(self) -> None:
+    def close(self, *, durable: bool) -> None:
         """Stop the threads and let go of the journal, which stays on disk."""
         self._stop()
-        self.writer.close()
+        self.writer.close(durable=durable)
 
     def discard(self) -> None:
         """Stop the threads and delete the journal."""
@@ -85,10 +85,10 @@ class Shelf:
         for kept in (self._small, *self._large.values()):
             kept.check()
 
-    def close(self) -> None:
+    def close(self, *, durable: bool = True) -> None:
         """Let go of all journals, which stay on disk."""
         for kept in (self._small, *self._large.values()):
-            kept.close()
+            kept.close(durable=durable)
 
     def _of_size(self, size: int) -> KeptJournal:
         power = (size - 1).bit_length()
@@ -117,12 +117,21 @@ class Segment:
             got = os.preadv(self.fd, [out], position)
             out, position = out[got:], position + got
 
-    def close(self, *, discard: bool) -> None:
-        """Let go of the journal; with `discard` its space goes back to the disk."""
+    def close(self, *, durable: bool) -> None:
+        """Let go of the journal, which stays on disk."""
+        if self._close_fd():
+            self.kept.close(durable=durable)
+
+    def discard(self) -> None:
+        """Delete the journal: its space goes back to the disk."""
+        if self._close_fd():
+            self.kept.discard()
+
+    def _close_fd(self) -> bool:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
-            (self.kept.discard if discard else self.kept.close)()
+        return fd >= 0
 
 
 class FrameRing:
@@ -140,9 +149,7 @@ class FrameRing:
         self._stream = stream
         self._descriptor = {**descriptor, "kind": FRAMES_KIND, "stream": stream}
         self._frame_bytes = frame_bytes
-        # Raw frames are not synced by the clock: their encoded fragments are, and most raw frames never reach
-        # the disk at all. Syncing would also make every page of the window fault again when it is filled.
-        self._durability = durability if durability.every_step else Durability()
+        self._durability = durability
         self._size = max(SEGMENT_BYTES, SEGMENT_FRAMES * frame_bytes)
         self._made = 0
         self._segments: deque[Segment] = deque()
@@ -176,14 +183,14 @@ class FrameRing:
             if first.encoded < first.frames:
                 return
             self._segments.popleft()
-            first.close(discard=True)
+            first.discard()
 
-    def close(self) -> None:
+    def close(self, *, durable: bool = True) -> None:
         """Let go of what is left, which stays on disk."""
         if self._spare is not None:
             self._segments.append(self._spare)
         for segment in self._segments:
-            segment.close(discard=False)
+            segment.close(durable=durable)
 
     def _rotate(self) -> Segment:
         with self._lock:

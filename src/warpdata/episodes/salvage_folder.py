@@ -172,8 +172,10 @@ class _Salvage:
         suffix = suffix_for(about["video"]["codec"])
         video, frames = self._target(name, suffix), self._target(name, layout.FRAMES_SUFFIX)
         growing = self.work / f"{stream}{suffix}"
-        if not growing.exists() and len(_Rows(self.found.journals, stream)):
-            # The video has its name already, so the recorder died between it and its index, or after both.
+        # Under the name of a single signal an older file may lie; inside an episode nothing else can.
+        is_own = self.found.files is None or len(_Rows(self.found.journals, stream)) > 0
+        if is_own and video.exists() and not growing.exists():
+            # The video has its name already: the recorder died between it and its index, or after both.
             if not (self.work / f"{stream}.marks").exists():
                 return _finished_camera(video, frames)
             os.replace(video, growing)

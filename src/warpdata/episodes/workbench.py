@@ -72,7 +72,7 @@ class Workbench:
 
     def remove(self) -> None:
         """The recording is finished: its journals are no longer needed."""
-        self._shelf.close()
+        self._shelf.close(durable=False)
         remove_folder(self.folder)
 
     def let_go(self, lanes: Mapping[str, Lane]) -> None:

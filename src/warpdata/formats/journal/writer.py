@@ -15,7 +15,7 @@ from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import fsync_folder, map_os_errors, os_error
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.mapping import PAGE_BYTES, map_window, prefault
+from warpdata.bytekit.mapping import PAGE_BYTES, map_window, prefault, sync_range
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import JournalInUseError, LimitExceededError, WriterClosedError
 from warpdata.formats.journal import layout
@@ -44,12 +44,16 @@ class JournalWriter:
             )
         self.path = os.fspath(path)
         self.on_advance = on_advance
+        self.is_synced_by_clock = False
+        """Whether somebody calls `sync` again and again: windows then stay mapped until they are synced."""
         self._max_record_bytes = max_record_bytes
         self._overlap = align_up(layout.record_span(max_record_bytes), PAGE_BYTES)
         self._stride = max(MIN_WINDOW_BYTES, 4 * self._overlap)
         self._next: tuple[int, mmap.mmap] | None = None
-        self._retired: list[mmap.mmap] = []
+        self._retired: list[tuple[int, mmap.mmap]] = []
+        self._synced = 0
         self._preparing = threading.Lock()
+        self._unmapping = threading.Lock()
         with map_os_errors(self.path):
             self._fd = _create(self.path)
             try:
@@ -62,6 +66,7 @@ class JournalWriter:
         os.pwrite(self._fd, head, 0)
         self._window_start = 0
         self._window = map_window(self._fd, 0, self._stride + self._overlap)
+        self._current = (0, self._window)
         self._limit = self._stride
         self.position = self.records_offset = len(head)
         if self.position >= self._limit:
@@ -97,29 +102,41 @@ class JournalWriter:
 
     def prepare(self) -> None:
         """Map and fault in the next window and unmap those behind, so that the recorder need not wait for either."""
-        while self._retired:
-            self._retired.pop().close()
         with self._preparing:
             if self._next is None and self._fd >= 0:
                 start = self._window_start + self._stride
                 window = map_window(self._fd, start, self._stride + self._overlap)
                 prefault(window)
                 self._next = (start, window)
+        if self._unmapping.acquire(blocking=False):  # else it is being synced: the next time will do
+            try:
+                while self._retired and self._may_unmap(self._retired[0][0] + self._stride):
+                    self._retired.pop(0)[1].close()
+            finally:
+                self._unmapping.release()
 
     def sync(self) -> None:
-        """Make everything appended so far survive power loss."""
-        with map_os_errors(self.path):
-            os.fdatasync(self._fd)
+        """Make everything appended so far survive power loss; one caller at a time."""
+        with self._unmapping, map_os_errors(self.path):
+            # In this order: a window that is retired meanwhile is seen twice instead of not at all.
+            end = self.position
+            current = self._current
+            for start, window in (*self._retired, current):
+                low, high = max(self._synced, start), min(end, start + len(window))
+                if low < high:
+                    sync_range(window, low - start, high - start)
+            self._synced = end
 
-    def close(self) -> None:
-        """Cut the file to what was written, and let go of it."""
+    def close(self, *, durable: bool = True) -> None:
+        """Cut the file to what was written, and let go of it; not `durable` where it is deleted next."""
         self._unmap()
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with map_os_errors(self.path):
                 try:
                     os.ftruncate(fd, self.position)
-                    os.fdatasync(fd)
+                    if durable:
+                        os.fdatasync(fd)
                 finally:
                     os.close(fd)
 
@@ -131,6 +148,10 @@ class JournalWriter:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)
             os.close(fd)
+
+    def _may_unmap(self, end: int) -> bool:
+        """Whether a window that ends here is no longer needed for syncing."""
+        return not self.is_synced_by_clock or end <= self._synced
 
     def _place(self) -> int:
         """Where in the window the next record goes, moving the window if need be."""
@@ -150,12 +171,13 @@ class JournalWriter:
         while self.position >= self._limit:
             start = self._window_start + self._stride
             window = self._take_prepared(start)
-            self._retired.append(self._window)
+            self._retired.append((self._window_start, self._window))
             self._window, self._window_start, self._limit = window, start, start + self._stride
+            self._current = (start, window)
         if self.on_advance is not None:
             self.on_advance()
         elif len(self._retired) > 1:
-            self._retired.pop(0).close()
+            self._retired.pop(0)[1].close()
 
     def _take_prepared(self, start: int) -> mmap.mmap:
         """The window at `start`: the one prepared ahead if there is one, else a new one."""
@@ -171,7 +193,7 @@ class JournalWriter:
 
     def _unmap(self) -> None:
         while self._retired:
-            self._retired.pop().close()
+            self._retired.pop()[1].close()
         if self._next is not None:
             self._next[1].close()
             self._next = None
