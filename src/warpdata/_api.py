@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.episode import WShardEpisode
+    from warpdata.stores.blobstore import BlobStore
     from warpdata.stores.meter import Listener
     from warpdata.timeline.episode import Episode
 
@@ -20,7 +21,7 @@ DIRECTORY_BLOCK = "meta/directory"
 
 
 def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> Episode:
-    """Open an episode in time: a directory, a shard (also by URL) or a chunk list; reads lazily."""
+    """Open an episode in time: a directory, a shard or a chunk list, by path or URL; reads lazily."""
     from warpdata.episodes.shard_episode import ShardEpisode
     from warpdata.formats.wshard.chunks import ChunkList, read_chunk_list
     from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
@@ -29,13 +30,14 @@ def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> Ep
 
     if isinstance(source, ChunkList):
         return ShardEpisode.of_chunks(source)
-    if isinstance(source, str | os.PathLike) and os.path.isdir(source):
+    place, found = _located(source)
+    if found is None or (isinstance(found, str | os.PathLike) and os.path.isdir(found)):
         from warpdata.episodes.disk_episode import DiskEpisode
 
-        return DiskEpisode(source)
-    shard = ShardReader.open(_remote_bytes(source))
+        return DiskEpisode(place if found is None else found)
+    shard = ShardReader.open(found)
     if shard.role == ROLE_CHUNK_LIST:
-        return ShardEpisode.of_chunks(read_chunk_list(shard))
+        return ShardEpisode.of_chunks(read_chunk_list(shard, place))
     if DIRECTORY_BLOCK in shard:
         from warpdata.episodes.packed import PackedEpisode
 
@@ -43,21 +45,38 @@ def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> Ep
     return ShardEpisode(load_wshard(shard))
 
 
-def _remote_bytes(source: str | os.PathLike[str] | RangeReader) -> str | os.PathLike[str] | RangeReader:
-    """Ranges of the object a URL names; anything else as it is."""
+def _located(source: str | os.PathLike[str] | RangeReader) -> tuple[Any, Any]:
+    """The folder a URL lies in and the bytes of its file; without bytes, the folder of an episode directory."""
     if not isinstance(source, str) or "://" not in source:
-        return source
+        return None, source
+    import urllib.parse
+
+    from warpdata.errors import BlobNotFoundError
+    from warpdata.stores.folder import StoreFolder
+
+    parts = urllib.parse.urlsplit(source)
+    if parts.scheme == "file":
+        return None, urllib.parse.unquote(parts.path)
+    above, _, name = parts.path.rstrip("/").rpartition("/")
+    folder = StoreFolder(urllib.parse.urlunsplit(parts._replace(path=above)), connect)
+    try:
+        return folder, folder.open(name)
+    except BlobNotFoundError:
+        below = folder.below(name)
+        if any(below.exists(mark) for mark in ("meta.json", "static.json")):
+            return below, None
+        raise
+
+
+def connect(address: str) -> BlobStore:
+    """The store at an address as the environment says it is reached."""
     from warpdata.catalog.access import access_options
     from warpdata.settings import Settings
     from warpdata.stores.address import open_store
-    from warpdata.stores.blobs import BlobAddress, BlobReader
     from warpdata.stores.meter import Meter
     from warpdata.stores.reliable import ReliableStore
 
-    folder, _, key = source.rpartition("/")
-    options = access_options(Settings.from_env()).store
-    store = ReliableStore(open_store(folder, options), Meter())
-    return BlobReader(BlobAddress("", store.head(key).size, key, source), store, None)
+    return ReliableStore(open_store(address, access_options(Settings.from_env()).store), Meter())
 
 
 def load_wshard(
@@ -72,7 +91,12 @@ def load_wshard(
     """
     from warpdata.formats.wshard.load import load_wshard as load
 
-    return load(_remote_bytes(source), channels, verify=verify)
+    found = _located(source)[1]
+    if found is None:
+        from warpdata.errors import CorruptLayoutError
+
+        raise CorruptLayoutError(f"a directory, not a shard: {source}", hint="Use wd.open_episode().")
+    return load(found, channels, verify=verify)
 
 
 def dataset(

@@ -19,6 +19,7 @@ from warpdata.episodes.journals import FrameRing, Segment
 from warpdata.episodes.statistics import ClockStatistics
 from warpdata.episodes.values import as_timestamp, mismatch, not_increasing
 from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import (
     FrameIndex,
     image_description,
@@ -26,7 +27,6 @@ from warpdata.formats.episodedir.frame_index import (
     write_frame_index,
 )
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
-from warpdata.formats.episodedir.signal_file import FileSum
 from warpdata.formats.episodedir.sink import VideoSink
 from warpdata.formats.episodedir.video import VideoEncoder, probe
 from warpdata.timeline.times import INT64_MIN

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from warpdata.bytekit.folders import FolderReader
+from warpdata.episodes.journals import SIGNALS_JOURNAL
 from warpdata.episodes.signals import SimpleSignal, VideoSignal
 from warpdata.errors import (
     BlobNotFoundError,
@@ -18,9 +20,9 @@ from warpdata.errors import (
     JournalInUseError,
 )
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import read_bytes, read_meta, read_static
-from warpdata.formats.episodedir.names import find_signals, signal_file
-from warpdata.formats.episodedir.signal_file import Description, FileSum, Summary
+from warpdata.formats.episodedir.documents import FileSum, Folder, read_meta, read_static
+from warpdata.formats.episodedir.names import files_below, find_signals, signal_file
+from warpdata.formats.episodedir.signal_file import Description, Summary
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 
@@ -28,11 +30,13 @@ DiskSignal = SimpleSignal | VideoSignal
 
 
 class DiskEpisode(Episode):
-    """An episode directory; reading is safe in threads, after a fork, and after pickling."""
+    """An episode directory, here or in a store; reading is safe in threads, after a fork, and after pickling."""
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self.path = Path(directory)
-        check_finished(self.path)
+    def __init__(self, directory: str | os.PathLike[str] | FolderReader) -> None:
+        is_here = isinstance(directory, str | os.PathLike)
+        self.folder: Folder = Path(directory) if is_here else directory  # type: ignore[arg-type,assignment]
+        self.path: Path | str = self.folder if isinstance(self.folder, Path) else self.folder.name
+        check_finished(self.folder)
         self._known_meta: dict[str, Any] | None = None
         self._known_static: dict[str, Any] | None = None
         super().__init__(DiskSignals(self))
@@ -41,7 +45,7 @@ class DiskEpisode(Episode):
     def meta(self) -> Mapping[str, Any]:
         """System metadata from meta.json, read-only."""
         if self._known_meta is None:
-            self._known_meta = read_meta(self.path)
+            self._known_meta = read_meta(self.folder)
         return MappingProxyType(self._known_meta)
 
     @property
@@ -54,7 +58,7 @@ class DiskEpisode(Episode):
     @property
     def id(self) -> str:
         """The name of the directory: the number of the episode in its dataset."""
-        return self.path.name
+        return os.path.basename(str(self.path).partition("?")[0].rstrip("/"))
 
     def described(self) -> Mapping[str, Any]:
         """What meta.json says of each signal; nothing where it is damaged or of another writer."""
@@ -78,16 +82,11 @@ class DiskEpisode(Episode):
             stated = self.meta.get("static_file")
         except FormatError:
             stated = None
-        path = self.path / layout.STATIC_FILE
-        if stated is not None:
-            try:
-                file_sum(stated, str(path)).check(read_bytes(path), str(path))
-            except FileNotFoundError:
-                raise CorruptLayoutError("static.json is missing", path=path) from None
-        return read_static(self.path)
+        place = f"{self.path}/{layout.STATIC_FILE}"
+        return read_static(self.folder, None if stated is None else file_sum(stated, place))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (DiskEpisode, (self.path,))
+        return (DiskEpisode, (self.folder,))
 
     def __repr__(self) -> str:
         return f"<DiskEpisode {self.path}: {', '.join(self._signals)}>"
@@ -124,23 +123,37 @@ class DiskSignals(Mapping[str, Signal]):
     def _names(self) -> dict[str, str]:
         if self._files is None:
             described = self._episode.described()
-            self._files = _from_meta(described) if described else find_signals(self._episode.path)
+            self._files = _from_meta(described) if described else find_signals(_files(self._episode.folder))
         return self._files
 
     def _open(self, name: str, suffix: str) -> DiskSignal:
-        folder = self._episode.path
+        folder = self._episode.folder
         about = self._episode.described().get(name)
-        summary, expected = None, None
+        known: dict[str, Any] = {}
         if isinstance(about, dict):
-            summary, expected = _summary(about, str(folder / layout.META_FILE))
+            known = dict(
+                zip(("summary", "expected"), _summary(about, f"{self._episode.path}/meta.json"), strict=True)
+            )
+        here = folder if isinstance(folder, Path) else Path()
+        known["folder"] = None if isinstance(folder, Path) else folder
         if suffix == layout.SIGNAL_SUFFIX:
-            return SimpleSignal(signal_file(folder, name), summary=summary, expected=expected)
-        frames = signal_file(folder, name, layout.FRAMES_SUFFIX)
-        return VideoSignal(signal_file(folder, name, suffix), frames, summary=summary, expected=expected)
+            return SimpleSignal(signal_file(here, name), **known)
+        frames = signal_file(here, name, layout.FRAMES_SUFFIX)
+        return VideoSignal(signal_file(here, name, suffix), frames, **known)
 
 
-def check_finished(folder: Path) -> None:
+def _files(folder: Folder) -> Iterable[str]:
+    return files_below(folder) if isinstance(folder, Path) else folder.names()
+
+
+def check_finished(folder: Folder) -> None:
     """Raise unless this is a finished episode directory."""
+    if not isinstance(folder, Path):
+        if folder.exists(f"{layout.RECORDING_FOLDER}/{SIGNALS_JOURNAL}"):
+            raise JournalInUseError(
+                "the episode is not finished", path=folder.name, hint="Salvage it where it was recorded."
+            )
+        return
     if not folder.is_dir():
         raise BlobNotFoundError("no such episode directory", path=folder)
     if (folder / layout.RECORDING_FOLDER).exists():

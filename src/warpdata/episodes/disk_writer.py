@@ -17,10 +17,9 @@ from warpdata.episodes.values import Hints
 from warpdata.episodes.workbench import Lane, Workbench
 from warpdata.errors import ConflictError, RecordingError, WriterClosedError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import plain_static, write_meta, write_static
+from warpdata.formats.episodedir.documents import FileSum, plain_static, write_meta, write_static
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.episodedir.names import check_name, signal_file
-from warpdata.formats.episodedir.signal_file import FileSum
 from warpdata.timeline.meta import as_kind
 from warpdata.timeline.writing import EpisodeWriter
 

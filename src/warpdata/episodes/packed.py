@@ -19,10 +19,16 @@ from warpdata.episodes.shard_episode import ChannelSignals, ShardEpisode
 from warpdata.episodes.signals import SimpleSignal, VideoSignal, signal_meta
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import plain_static, restored_static, write_meta, write_static
+from warpdata.formats.episodedir.documents import (
+    FileSum,
+    plain_static,
+    restored_static,
+    write_meta,
+    write_static,
+)
 from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_index
 from warpdata.formats.episodedir.names import check_name, signal_file
-from warpdata.formats.episodedir.signal_file import Description, FileSum, parse_signal
+from warpdata.formats.episodedir.signal_file import Description, parse_signal
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard

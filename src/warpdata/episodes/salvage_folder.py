@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.episodes.camera import VideoFile
 from warpdata.episodes.disk_writer import finish_documents
 from warpdata.episodes.journals import SIGNALS_JOURNAL, remove_folder
@@ -23,11 +24,11 @@ from warpdata.episodes.statistics import ClockStatistics
 from warpdata.episodes.unfinished import Found, OpenJournal, is_blank, marks_of, open_recording
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, JournalInUseError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import read_meta
+from warpdata.formats.episodedir.documents import FileSum, read_meta
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, suffix_for
 from warpdata.formats.episodedir.names import check_name, signal_file
-from warpdata.formats.episodedir.signal_file import Description, FileSum
+from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.reader import Records, is_live
 
 _ROWS = 8192
@@ -290,7 +291,7 @@ def _frame_shape(description: Description) -> FrameShape:
 
 def _finished_camera(video: Path, frames: Path) -> dict[str, Any]:
     """What meta.json says of a camera whose files were complete already."""
-    index: FrameIndex = read_frame_index(str(frames))
+    index: FrameIndex = read_frame_index(FileRangeReader(frames))
     if index.stream is None or index.video_bytes != video.stat().st_size:
         raise FormatError("the video does not match its frame index", path=video)
     clock = ClockStatistics()

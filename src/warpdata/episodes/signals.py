@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.folders import FolderReader
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.episodes.single import check_not_unfinished
-from warpdata.errors import CorruptLayoutError, FormatError, TruncatedError
+from warpdata.errors import CorruptLayoutError, TruncatedError
+from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
 from warpdata.formats.episodedir.frame_reader import FrameReader, plan_foreign, plan_of
-from warpdata.formats.episodedir.signal_file import Description, FileSum, Summary, read_signal, read_summary
+from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind
 from warpdata.timeline.signal import Record
@@ -41,8 +43,10 @@ class SimpleSignal(ClockedSignal):
         *,
         summary: Summary | None = None,
         expected: FileSum | None = None,
+        folder: FolderReader | None = None,
     ) -> None:
         self.path = os.fspath(path)
+        self._folder = folder
         self._summary = summary
         self._expected = expected
         self._data: tuple[NDArray[np.int64], NDArray[Any]] | None = None
@@ -65,16 +69,15 @@ class SimpleSignal(ClockedSignal):
 
     def _about(self) -> Summary:
         if self._summary is None:
-            if not os.path.exists(self.path):
-                check_not_unfinished(self.path)
-            self._summary = read_summary(self.path)
+            with contextlib.closing(open_bytes(self.path, self._folder)) as reader:
+                self._summary = read_summary(reader)
         return self._summary
 
     def _loaded(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
         data = self._data
         if data is None:
             about = self._about()
-            stamps, values = read_signal(self.path, self._expected)
+            stamps, values = read_signal(open_bytes(self.path, self._folder), self._expected)
             if len(stamps) != about.count or (len(stamps) and int(stamps[-1]) != about.last_ts):
                 raise CorruptLayoutError(
                     "the records do not match what the episode says of them", path=self.path
@@ -107,7 +110,7 @@ class SimpleSignal(ClockedSignal):
         return int(data[0].searchsorted(ts_ns, "right")) - 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_simple, (self.path, self._summary, self._expected))
+        return (_simple, (self.path, self._summary, self._expected, self._folder))
 
 
 class VideoSignal(ClockedSignal):
@@ -120,9 +123,11 @@ class VideoSignal(ClockedSignal):
         *,
         summary: Summary | None = None,
         expected: FileSum | None = None,
+        folder: FolderReader | None = None,
     ) -> None:
         self.path = os.fspath(video_path)
         self.frames_path = os.fspath(frames_path)
+        self._folder = folder
         self._summary = summary
         self._expected = expected
         self._index: FrameIndex | None = None
@@ -150,9 +155,9 @@ class VideoSignal(ClockedSignal):
 
     def _loaded(self) -> FrameIndex:
         if self._index is None:
-            if not os.path.exists(self.path):
+            if self._folder is None and not os.path.exists(self.path):
                 check_not_unfinished(self.path)
-            self._index = read_frame_index(self.frames_path, self._expected)
+            self._index = read_frame_index(open_bytes(self.frames_path, self._folder), self._expected)
             if self._summary is not None and len(self._index.ts_ns) != self._summary.count:
                 raise CorruptLayoutError("the frame index does not match the episode", path=self.frames_path)
         return self._index
@@ -188,7 +193,7 @@ class VideoSignal(ClockedSignal):
         index = self._loaded()
         reader = self._bytes()
         if index.stream is None or index.shape is None:
-            plan, stream, shape = plan_foreign(self.path)
+            plan, stream, shape = plan_foreign(reader)
         else:
             plan, stream, shape = plan_of(index), index.stream, index.shape
             if reader.size < (index.video_bytes or 0):
@@ -201,7 +206,7 @@ class VideoSignal(ClockedSignal):
 
     def _bytes(self) -> RangeReader:
         try:
-            return FileRangeReader(self.path)
+            return open_bytes(self.path, self._folder)
         except FileNotFoundError:
             raise CorruptLayoutError("the video file is missing", path=self.path) from None
 
@@ -209,32 +214,23 @@ class VideoSignal(ClockedSignal):
         return self._reader().shape
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_video, (self.path, self.frames_path, self._summary, self._expected))
+        return (_video, (self.path, self.frames_path, self._summary, self._expected, self._folder))
 
 
-def open_signal(folder: Path, name: str, suffix: str) -> SimpleSignal | VideoSignal:
-    """The signal of an episode whose data file has this suffix."""
-    from_name = folder / (name + suffix)
-    if suffix == ".parquet":
-        return SimpleSignal(from_name)
-    return VideoSignal(from_name, folder / f"{name}.frames.parquet")
-
-
-def damage_of(signal: SimpleSignal | VideoSignal) -> FormatError | None:
-    """Read everything of a signal; the error it gives, or None."""
+def open_bytes(path: str, folder: FolderReader | None) -> RangeReader:
+    """The bytes of a file on this machine, or of that name in a folder elsewhere."""
+    if folder is not None:
+        return folder.open(path)
     try:
-        if isinstance(signal, VideoSignal):
-            signal.check()
-        for _ in signal:
-            pass
-    except FormatError as error:
-        return error
-    return None
+        return FileRangeReader(path)
+    except FileNotFoundError:
+        check_not_unfinished(path)
+        raise
 
 
-def _simple(path: str, summary: Summary | None, expected: FileSum | None) -> SimpleSignal:
-    return SimpleSignal(path, summary=summary, expected=expected)
+def _simple(path: str, *about: Any) -> SimpleSignal:
+    return SimpleSignal(path, **dict(zip(("summary", "expected", "folder"), about, strict=True)))
 
 
-def _video(path: str, frames: str, summary: Summary | None, expected: FileSum | None) -> VideoSignal:
-    return VideoSignal(path, frames, summary=summary, expected=expected)
+def _video(path: str, frames: str, *about: Any) -> VideoSignal:
+    return VideoSignal(path, frames, **dict(zip(("summary", "expected", "folder"), about, strict=True)))

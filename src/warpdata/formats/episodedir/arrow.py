@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -90,7 +91,8 @@ class Footer:
     def __init__(self, data: Any, path: str) -> None:
         self.path = path
         with arrow_errors(path):
-            source = data if isinstance(data, str) else pa.BufferReader(data)
+            is_file = isinstance(data, io.RawIOBase)
+            source = pa.PythonFile(data, "r") if is_file else pa.BufferReader(data)
             self._file = pq.ParquetFile(source, page_checksum_verification=True)
             self.schema = self._file.schema_arrow
             self.rows = self._file.metadata.num_rows

@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,39 @@ import numpy as np
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import write_file
+from warpdata.bytekit.folders import FolderReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, StoreError
+from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, TruncatedError
 from warpdata.formats.episodedir import layout
+
+Source = str | os.PathLike[str] | RangeReader
+Folder = Path | FolderReader
 
 BYTES_TAG = "__bytes_base64__"
 CHECKSUM_KEY = "checksum"
 MAX_STATIC_ARRAY = 1 << 16
 """More numbers than this belong in a signal, not in JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSum:
+    """Size and checksum of a file, as meta.json keeps them."""
+
+    size_bytes: int
+    crc32c: int
+
+    @classmethod
+    def of(cls, data: bytes) -> FileSum:
+        """The sum of these bytes."""
+        return cls(len(data), crc32c(data))
+
+    def check(self, data: bytes, path: str) -> None:
+        """Raise unless `data` is what was written."""
+        if len(data) < self.size_bytes:
+            raise TruncatedError(f"{len(data)} bytes of {self.size_bytes} are left", path=path)
+        if len(data) != self.size_bytes or crc32c(data) != self.crc32c:
+            raise ChecksumError("the file was changed after it was written", path=path)
 
 
 def plain_static(name: str, value: Any) -> Any:
@@ -87,12 +113,15 @@ def write_static(folder: Path, items: Mapping[str, Any]) -> bytes:
     return data
 
 
-def read_static(folder: Path) -> dict[str, Any]:
-    """The static items of an episode; none where there is no static.json."""
-    path = folder / layout.STATIC_FILE
-    if not path.exists():
+def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, Any]:
+    """The static items of an episode; none where there is no static.json and none is expected."""
+    path, data = _document(folder, layout.STATIC_FILE)
+    if expected is not None:
+        if data is None:
+            raise CorruptLayoutError("static.json is missing", path=path)
+        expected.check(data, path)
+    if data is None:
         return {}
-    data = read_bytes(path)
     try:
         return {name: restored_static(value) for name, value in parse_json_object(data).items()}
     except FormatError as error:
@@ -108,12 +137,11 @@ def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
     write_file(folder / layout.META_FILE, text.encode())
 
 
-def read_meta(folder: Path) -> dict[str, Any]:
+def read_meta(folder: Folder) -> dict[str, Any]:
     """The system metadata of an episode, checked; none where there is no meta.json."""
-    path = folder / layout.META_FILE
-    if not path.exists():
+    path, data = _document(folder, layout.META_FILE)
+    if data is None:
         return {}
-    data = read_bytes(path)
     try:
         meta = parse_json_object(data)
     except FormatError as error:
@@ -124,17 +152,25 @@ def read_meta(folder: Path) -> dict[str, Any]:
     return meta
 
 
-def read_bytes(path: str | os.PathLike[str], *, max_bytes: int = layout.MAX_JSON_BYTES) -> bytes:
-    """All bytes of a small file."""
+def _document(folder: Folder, name: str) -> tuple[str, bytes | None]:
+    """What to call a document of an episode, and its bytes if it is there."""
     try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size > max_bytes:
-                raise CorruptLayoutError(f"a file of this kind has at most {max_bytes} bytes", path=path)
-            return file.read()
-    except FileNotFoundError:
-        raise BlobNotFoundError("no such file", path=path) from None
-    except OSError as error:
-        raise StoreError(f"cannot read ({error.strerror})", path=path) from None
+        if isinstance(folder, Path):
+            return str(folder / name), read_bytes(folder / name)
+        return f"{folder.name}/{name}", read_bytes(folder.open(name))
+    except BlobNotFoundError:
+        return str(name), None
+
+
+def read_bytes(source: Source, *, max_bytes: int = layout.MAX_JSON_BYTES) -> bytes:
+    """All bytes of a small file."""
+    reader = FileRangeReader(source) if isinstance(source, str | os.PathLike) else source
+    try:
+        if reader.size > max_bytes:
+            raise CorruptLayoutError(f"a file of this kind has at most {max_bytes} bytes", path=reader.name)
+        return bytes(reader.read(0, reader.size))
+    finally:
+        reader.close()
 
 
 def _is_ours(meta: Mapping[str, Any]) -> bool:
@@ -148,5 +184,5 @@ def _checksum(meta: Mapping[str, Any]) -> str:
     return f"{crc32c(text.encode()):08x}"
 
 
-def _at(error: FormatError, path: Path) -> FormatError:
+def _at(error: FormatError, path: str) -> FormatError:
     return type(error)(error.message, path=path, hint=error.hint)

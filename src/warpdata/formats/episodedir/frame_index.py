@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.ranges import RangeReader
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import arrow, layout
-from warpdata.formats.episodedir.documents import read_bytes
+from warpdata.formats.episodedir.documents import FileSum, read_bytes
 from warpdata.formats.episodedir.images import FrameShape, Stream
-from warpdata.formats.episodedir.signal_file import Description, FileSum, check_clock
+from warpdata.formats.episodedir.signal_file import Description, check_clock
 
 _MAX_FILE_BYTES = 1 << 33
 _DTYPES = {"uint8": "u8", "uint16": "u16"}
@@ -62,12 +63,12 @@ def write_empty_index(path: str) -> None:
     arrow.write_columns(path, {layout.FRAME_TIME_COLUMN: np.empty(0, np.int64)}, {"kind": "image"})
 
 
-def read_frame_index(path: str, expected: FileSum | None = None) -> FrameIndex:
+def read_frame_index(reader: RangeReader, expected: FileSum | None = None) -> FrameIndex:
     """Read and check a frame index, ours or the existing library's."""
-    data = read_bytes(path, max_bytes=_MAX_FILE_BYTES)
+    data = read_bytes(reader, max_bytes=_MAX_FILE_BYTES)
     if expected is not None:
-        expected.check(data, path)
-    return parse_frame_index(data, path)
+        expected.check(data, reader.name)
+    return parse_frame_index(data, reader.name)
 
 
 def parse_frame_index(data: bytes, path: str) -> FrameIndex:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.folders import RangeFile
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.errors import ChecksumError, CorruptLayoutError
 from warpdata.formats.episodedir.frame_index import FrameIndex
@@ -17,6 +19,8 @@ from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.video import VideoDecoder, list_packets
 
 DEFAULT_CACHE_BYTES = 32 << 20
+_AHEAD_BYTES = 8 << 20
+"""Encoded frames fetched at once for a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +51,10 @@ def plan_of(index: FrameIndex) -> PacketPlan:
     return PacketPlan(index.offset, index.size, numbers, numbers, start, index.crc32c)
 
 
-def plan_foreign(path: str, dtype: str = "uint8") -> tuple[PacketPlan, Stream, FrameShape]:
+def plan_foreign(reader: RangeReader, dtype: str = "uint8") -> tuple[PacketPlan, Stream, FrameShape]:
     """The plan of a video of another writer, found by walking through its packets once."""
-    probe, places, keyframe, times = list_packets(path)
+    path = reader.name
+    probe, places, keyframe, times = list_packets(RangeFile(reader), path)
     count = len(places)
     order = np.argsort(times, kind="stable")
     frame = np.empty(count, np.int64)
@@ -84,6 +89,7 @@ class FrameReader:
         self._at = -1
         self._shown = -1
         self._kept: OrderedDict[int, NDArray[np.generic]] = OrderedDict()
+        self._ahead: dict[int, bytes] = {}
         self._keep_count = max(1, cache_bytes // max(1, shape.nbytes))
 
     @property
@@ -123,14 +129,36 @@ class FrameReader:
 
     def _decode(self, wanted: dict[int, list[NDArray[np.generic]]]) -> None:
         """Decode exactly the groups of frames that hold `wanted`, each once, and fill the arrays."""
+        numbers = sorted(wanted)
         try:
-            for number in sorted(wanted):
-                if number in wanted:
-                    self._go_to(number)
-                    self._decode_until(number, wanted)
+            while numbers:
+                count = self._read_ahead(numbers)
+                for number in numbers[:count]:
+                    if number in wanted:
+                        self._go_to(number)
+                        self._decode_until(number, wanted)
+                numbers = numbers[count:]
         except BaseException:
             self._at = -1  # the decoder's state is unknown now
             raise
+        finally:
+            self._ahead = {}
+
+    def _read_ahead(self, numbers: list[int]) -> int:
+        """Fetch what decoding the first of these frames takes, at once; returns how many that are."""
+        plan, at, shown = self._plan, self._at, self._shown
+        packets: list[int] = []
+        size = count = 0
+        for number in numbers:
+            start, stop = int(plan.start[number]), int(plan.packet[number]) + 1
+            at = start if at < start or number <= shown else at
+            more = int(plan.size[at:stop].sum())
+            if count and size + more > _AHEAD_BYTES:
+                break
+            packets += range(at, stop)
+            at, shown, size, count = max(at, stop), number, size + more, count + 1
+        self._ahead = dict(zip(packets, self._read(packets), strict=True))
+        return count
 
     def _go_to(self, number: int) -> None:
         start = int(self._plan.start[number])
@@ -164,14 +192,17 @@ class FrameReader:
                 for other in targets[1:]:
                     other[...] = targets[0]
 
-    def _packets(self, start: int, stop: int) -> list[bytes]:
+    def _packets(self, start: int, stop: int) -> Iterator[bytes]:
+        for number in range(start, stop):
+            ahead = self._ahead.pop(number, None)
+            yield self._read([number])[0] if ahead is None else ahead
+
+    def _read(self, numbers: list[int]) -> list[bytes]:
         plan = self._plan
-        ranges = [
-            (int(o), int(o + s)) for o, s in zip(plan.offset[start:stop], plan.size[start:stop], strict=True)
-        ]
+        ranges = [(int(plan.offset[n]), int(plan.offset[n] + plan.size[n])) for n in numbers]
         found = [bytes(view) for view in self._reader.read_many(ranges)]
         if plan.crc32c is not None:
-            for number, packet in enumerate(found, start):
+            for number, packet in zip(numbers, found, strict=True):
                 if crc32c(packet) != plan.crc32c[number]:
                     raise ChecksumError(
                         f"frame {number} was changed after it was written", path=self._reader.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from warpdata.formats.episodedir import layout
@@ -32,19 +33,23 @@ def signal_file(folder: Path, name: str, suffix: str = layout.SIGNAL_SUFFIX) -> 
     return folder / (name + suffix)
 
 
-def find_signals(folder: Path) -> dict[str, str]:
-    """Signal name -> suffix of its data file, from the names of the files alone."""
+def find_signals(files: Iterable[str]) -> dict[str, str]:
+    """Signal name -> suffix of its data file, from the names of the files of an episode alone."""
     found: dict[str, str] = {}
-    for place, folders, files in os.walk(folder):
-        folders[:] = sorted(each for each in folders if not each.startswith("."))
-        prefix = os.path.relpath(place, folder)
-        for file in sorted(files):
-            name, suffix = _split(file)
-            if suffix and not file.startswith("."):
-                full = name if prefix == "." else f"{prefix.replace(os.sep, '/')}/{name}"
-                if suffix in layout.VIDEO_SUFFIXES or full not in found:
-                    found[full] = suffix
+    for file in sorted(files):
+        name, suffix = _split(file)
+        is_hidden = any(part.startswith(".") for part in file.split("/"))
+        if suffix and not is_hidden and (suffix in layout.VIDEO_SUFFIXES or name not in found):
+            found[name] = suffix
     return found
+
+
+def files_below(folder: Path) -> Iterator[str]:
+    """The name of every file below a folder, with `/`; hidden folders are left out."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        for file in files:
+            yield os.path.relpath(os.path.join(place, file), folder).replace(os.sep, "/")
 
 
 def _split(file: str) -> tuple[str, str]:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_of
-from warpdata.errors import ChecksumError, CorruptLayoutError, TruncatedError
+from warpdata.bytekit.folders import RangeFile
+from warpdata.bytekit.ranges import RangeReader
+from warpdata.errors import CorruptLayoutError
 from warpdata.formats.episodedir import arrow, layout
-from warpdata.formats.episodedir.documents import read_bytes
+from warpdata.formats.episodedir.documents import FileSum, read_bytes
 
 _KINDS = ("scalar", "vector", "tensor", "image", "text", "bytes")
 _MAX_FILE_BYTES = 1 << 36
@@ -53,26 +54,6 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True)
-class FileSum:
-    """Size and checksum of a file, as meta.json keeps them."""
-
-    size_bytes: int
-    crc32c: int
-
-    @classmethod
-    def of(cls, data: bytes) -> FileSum:
-        """The sum of these bytes."""
-        return cls(len(data), crc32c(data))
-
-    def check(self, data: bytes, path: str) -> None:
-        """Raise unless `data` is what was written."""
-        if len(data) < self.size_bytes:
-            raise TruncatedError(f"{len(data)} bytes of {self.size_bytes} are left", path=path)
-        if len(data) != self.size_bytes or crc32c(data) != self.crc32c:
-            raise ChecksumError("the file was changed after it was written", path=path)
-
-
-@dataclass(frozen=True, slots=True)
 class Summary:
     """What a footer tells: the description, how many records, first and last time."""
 
@@ -82,24 +63,26 @@ class Summary:
     last_ts: int | None
 
 
-def read_summary(path: str) -> Summary:
-    """Open a signal file and read only its footer."""
-    footer = arrow.Footer(path, path)
+def read_summary(reader: RangeReader) -> Summary:
+    """Read only the footer of a signal file."""
+    footer = arrow.Footer(RangeFile(reader), reader.name)
     description = _description(footer)
     bounds = footer.bounds(footer.time_column(layout.TIME_COLUMN))
     if bounds is None and footer.rows:
-        stamps, _ = read_signal(path)
+        stamps, _ = read_signal(reader)
         bounds = (int(stamps[0]), int(stamps[-1]))
     first, last = bounds or (None, None)
     return Summary(description, footer.rows, first, last)
 
 
-def read_signal(path: str, expected: FileSum | None = None) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def read_signal(
+    reader: RangeReader, expected: FileSum | None = None
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """All timestamps and values of a signal file, verified and read-only."""
-    data = read_bytes(path, max_bytes=_MAX_FILE_BYTES)
+    data = read_bytes(reader, max_bytes=_MAX_FILE_BYTES)
     if expected is not None:
-        expected.check(data, path)
-    return parse_signal(data, path)[1:]
+        expected.check(data, reader.name)
+    return parse_signal(data, reader.name)[1:]
 
 
 def parse_signal(data: bytes, path: str) -> tuple[Description, NDArray[np.int64], NDArray[Any]]:

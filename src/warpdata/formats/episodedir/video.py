@@ -183,14 +183,16 @@ class Probe:
 
 def probe(path: str) -> Probe:
     """Read codec and size of a video file from its header."""
-    with _opened(path) as container:
+    with _opened(path, path) as container:
         return _probe(container, path)
 
 
-def list_packets(path: str) -> tuple[Probe, NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+def list_packets(
+    source: Any, path: str
+) -> tuple[Probe, NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
     """Probe plus (offset, size) of every packet in decoding order, keyframe flags, and presentation times."""
     library = _av()
-    with _opened(path) as container:
+    with _opened(source, path) as container:
         found = _probe(container, path)
         rows: list[tuple[int, int]] = []
         keys: list[bool] = []
@@ -222,10 +224,11 @@ def _probe(container: av.container.InputContainer, path: str) -> Probe:
     return Probe(stream, context.width, context.height)
 
 
-def _opened(path: str) -> Any:
+def _opened(source: Any, path: str) -> Any:
+    """A container over a path or a file object."""
     library = _av()
     try:
-        return library.open(path, metadata_errors="ignore")
+        return library.open(source, metadata_errors="ignore")
     except FileNotFoundError:
         raise CorruptLayoutError("the video file is missing", path=path) from None
     except library.FFmpegError as error:

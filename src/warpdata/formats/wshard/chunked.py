@@ -126,10 +126,9 @@ class ChunkedEpisodeReader:
         """One chunk, opened lazily and checked against what the list says of it."""
         if index not in self._open:
             entry = self.manifest.chunks[index]
-            path = self.manifest.chunk_path(entry)
-            chunk = load_wshard(path, verify=self._verify)
+            chunk = load_wshard(self.manifest.chunk_bytes(entry), verify=self._verify)
             if chunk.length != entry.length or chunk.chunk_index not in (None, entry.chunk_index):
-                raise CorruptLayoutError(f"is not chunk {entry.chunk_index} of its list", path=path)
+                raise CorruptLayoutError(f"{entry.uri} is not chunk {entry.chunk_index} of its list")
             self._open[index] = chunk
         return self._open[index]
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from warpdata.bytekit.checksum import RunningSha256
 from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.folders import FolderReader
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.reader import ShardReader, Source
@@ -43,6 +44,8 @@ class ChunkList:
     total_timesteps: int
     chunks: tuple[ChunkEntry, ...]
     path: Path | None = None
+    folder: FolderReader | None = None
+    """Where the chunks lie if not on this machine."""
 
     @property
     def total_chunks(self) -> int:
@@ -59,6 +62,13 @@ class ChunkList:
         check_uri(entry.uri, os.fspath(self.path or ""))
         return (self.path.parent if self.path else Path()) / entry.uri
 
+    def chunk_bytes(self, entry: ChunkEntry) -> Path | RangeReader:
+        """A chunk as something a shard can be opened from."""
+        if self.folder is None:
+            return self.chunk_path(entry)
+        check_uri(entry.uri, self.folder.name)
+        return self.folder.open(entry.uri)
+
 
 def check_uri(uri: str, path: str) -> None:
     """Raise unless a chunk's URI stays inside the folder of its chunk list."""
@@ -69,8 +79,11 @@ def check_uri(uri: str, path: str) -> None:
         )
 
 
-def read_chunk_list(source: Source | ShardReader) -> ChunkList:
-    """Read a chunk list file, written by us or by the existing Go and Python programs."""
+def read_chunk_list(source: Source | ShardReader, folder: FolderReader | None = None) -> ChunkList:
+    """Read a chunk list file, written by us or by the existing Go and Python programs.
+
+    `folder` is where its chunks are, if not beside it on this machine.
+    """
     shard = source if isinstance(source, ShardReader) else ShardReader.open(source)
     if shard.role != layout.ROLE_CHUNK_LIST or layout.META_CHUNK_LIST not in shard:
         raise CorruptLayoutError("not a chunk list", path=shard.path)
@@ -82,7 +95,8 @@ def read_chunk_list(source: Source | ShardReader) -> ChunkList:
             _str(meta, "env_id"),
             _int(meta, "total_timesteps"),
             tuple(sorted(chunks, key=lambda each: each.chunk_index)),
-            Path(shard.path),
+            Path(shard.path) if folder is None else None,
+            folder,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptLayoutError(
@@ -135,26 +149,32 @@ def validate_chunk_continuity(
 
 def check_chunk_hash(listed: ChunkList, entry: ChunkEntry) -> None:
     """Raise unless the bytes of a chunk file have the SHA-256 of the list."""
-    path = listed.chunk_path(entry)
-    if not path.exists():
-        raise BlobNotFoundError(f"chunk {entry.chunk_index} is missing", path=path)
-    if file_sha256(path) != entry.sha256:
-        raise ChecksumError(f"chunk {entry.chunk_index} does not match its SHA-256", path=path)
+    source = listed.chunk_bytes(entry)
+    name = source if isinstance(source, Path) else source.name
+    try:
+        found = file_sha256(source)
+    except BlobNotFoundError:
+        raise BlobNotFoundError(f"chunk {entry.chunk_index} is missing", path=name) from None
+    if found != entry.sha256:
+        raise ChecksumError(f"chunk {entry.chunk_index} does not match its SHA-256", path=name)
 
 
-def file_sha256(path: str | os.PathLike[str]) -> str:
+def file_sha256(source: Source) -> str:
     """SHA-256 of a whole file, read in pieces."""
     state = RunningSha256()
-    with FileRangeReader(path) as reader:
+    reader = FileRangeReader(source) if isinstance(source, str | os.PathLike) else source
+    try:
         for start in range(0, reader.size, _HASH_STEP):
             state.update(reader.read(start, min(start + _HASH_STEP, reader.size)))
+    finally:
+        reader.close()
     return state.hexdigest()
 
 
 def _check_channels(listed: ChunkList) -> None:
     first: dict[str, Any] | None = None
     for each in listed.chunks:
-        with ShardReader.open(listed.chunk_path(each)) as shard:
+        with ShardReader.open(listed.chunk_bytes(each)) as shard:
             found = _channel_shapes(shard)
         if first is not None and found != first:
             _fail(listed, f"chunk {each.chunk_index} has other channels than chunk 0")

@@ -1,0 +1,59 @@
+"""Files by name below one place: the interface between folder formats and wherever their files live."""
+
+from __future__ import annotations
+
+import io
+from typing import Protocol, runtime_checkable
+
+from warpdata.bytekit.ranges import RangeReader
+
+
+@runtime_checkable
+class FolderReader(Protocol):
+    """Read access to the files below one place; a name may have `/` in it."""
+
+    @property
+    def name(self) -> str:
+        """What to call the place in an error message."""
+
+    def open(self, name: str) -> RangeReader:
+        """The bytes of a file, or BlobNotFoundError."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+
+    def names(self) -> list[str]:
+        """The names of all files below the place, or a StoreError where it cannot tell."""
+
+
+class RangeFile(io.RawIOBase):
+    """A range reader as a file object, for libraries that want one."""
+
+    def __init__(self, reader: RangeReader) -> None:
+        self._reader = reader
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a position."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._reader.size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, fewer at the end."""
+        end = self._reader.size if size < 0 else min(self._position + size, self._reader.size)
+        start = min(self._position, end)
+        self._position = end
+        return bytes(self._reader.read(start, end))

@@ -1,0 +1,87 @@
+"""Files below an address in a store, read by range; in another process they are opened again by address."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from warpdata.bytekit.ranges import Range, check_range, coalesce
+from warpdata.errors import BlobNotFoundError
+from warpdata.stores.blobstore import BlobStore, blob_name
+
+Connect = Callable[[str], BlobStore]
+"""From an address to an open store; a function of a module, so that it can be pickled by name."""
+
+
+class StoreFolder:
+    """The files below one address."""
+
+    def __init__(self, address: str, connect: Connect) -> None:
+        self.name = address
+        self._connect = connect
+        self._opened: tuple[int, BlobStore] | None = None
+
+    @property
+    def store(self) -> BlobStore:
+        """The store of this process: connections and threads do not survive a fork."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = (os.getpid(), self._connect(self.name))
+        return self._opened[1]
+
+    def open(self, name: str) -> StoreFile:
+        """The bytes of a file, or BlobNotFoundError."""
+        return StoreFile(self, name, self.store.head(name).size)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        try:
+            self.store.head(name)
+        except BlobNotFoundError:
+            return False
+        return True
+
+    def names(self) -> list[str]:
+        """The names of all files, where the store can list them."""
+        return [info.key for info in self.store.list("")]
+
+    def below(self, name: str) -> StoreFolder:
+        """The folder of this name inside this one."""
+        address, mark, settings = self.name.partition("?")
+        return StoreFolder(f"{address.rstrip('/')}/{name}{mark}{settings}", self._connect)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (StoreFolder, (self.name, self._connect))
+
+
+class StoreFile:
+    """Ranges of one file of a folder."""
+
+    def __init__(self, folder: StoreFolder, key: str, size: int) -> None:
+        self.name = blob_name(folder.name.partition("?")[0], key)
+        self.size = size
+        self._folder = folder
+        self._key = key
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end)."""
+        return self.read_many([(start, end)])[0]
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range, near ones in one request."""
+        for start, end in ranges:
+            check_range(self, start, end)
+        spans = coalesce(ranges)
+        found = self._folder.store.get_ranges(self._key, [(span.start, span.end) for span in spans])
+        out = [memoryview(b"")] * len(ranges)
+        for span, data in zip(spans, found, strict=True):
+            for member in span.members:
+                start, end = ranges[member]
+                out[member] = data[start - span.start : end - span.start].toreadonly()
+        return out
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (StoreFolder.open, (self._folder, self._key))
