@@ -14,9 +14,17 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.episodes import listing
 from warpdata.episodes.check import RULES, check_dataset
-from warpdata.errors import BlobNotFoundError, FormatError, TimeRangeError, TimestampOrderError
+from warpdata.errors import (
+    BlobNotFoundError,
+    ChecksumError,
+    FormatError,
+    TimeRangeError,
+    TimestampOrderError,
+)
+from warpdata.formats.wshard.reader import ShardReader
 
 
 def record(root: Path, start: int = 0, count: int = 30, **signals: Any) -> Path:
@@ -257,6 +265,38 @@ def test_pack_and_unpack_lose_nothing(tmp_path: Path) -> None:
         if p.is_file()
     } == files
     assert wd.load_wshard(tmp_path / "e.wshard").observations["state"].data.shape == (30, 2)
+
+
+def test_packing_a_long_video_takes_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (12, 800, 1000), np.uint8)
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for i, frame in enumerate(noise):
+            writer.append("cam", frame, i)
+    assert (tmp_path / "ep" / "cam.mkv").stat().st_size > 9_000_000
+    asked: list[int] = []
+    original = FileRangeReader.read
+
+    def watched(self: FileRangeReader, start: int, end: int) -> memoryview:
+        asked.append(end - start)
+        return original(self, start, end)
+
+    monkeypatch.setattr(FileRangeReader, "read", watched)
+    wd.pack_episode(tmp_path / "ep", tmp_path / "e.wshard")
+    wd.unpack_episode(tmp_path / "e.wshard", tmp_path / "again")
+    assert max(asked) <= 4 << 20
+    assert np.array_equal(wd.open_episode(tmp_path / "again")["cam"].values(), noise)
+
+
+def test_damage_inside_a_shard_is_not_unpacked(tmp_path: Path) -> None:
+    folder = record(tmp_path, cam=lambda i: np.full((16, 16, 3), 8 * i, np.uint8))
+    wd.pack_episode(folder, tmp_path / "e.wshard")
+    shard = ShardReader.open(tmp_path / "e.wshard")
+    data = bytearray((tmp_path / "e.wshard").read_bytes())
+    data[shard.block("video/cam.mp4").data_offset + 700] ^= 1
+    (tmp_path / "e.wshard").write_bytes(data)
+    with pytest.raises(ChecksumError, match="video/cam"):
+        wd.unpack_episode(tmp_path / "e.wshard", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
 
 
 def test_a_shard_has_two_views(tmp_path: Path) -> None:

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.commit import commit_folder, write_file
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.commit import commit_file, commit_folder, write_file
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.ranges import FileRangeReader, Range, RangeReader, check_range
+from warpdata.bytekit.ranges import Range, RangeReader, check_range
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.lanes import Spool
 from warpdata.episodes.shard_episode import ChannelSignals, ShardEpisode
-from warpdata.episodes.signals import SimpleSignal, VideoSignal, signal_meta
-from warpdata.errors import CorruptLayoutError
+from warpdata.episodes.signals import SimpleSignal, VideoSignal, open_bytes, signal_meta
+from warpdata.errors import ChecksumError, CorruptLayoutError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import (
     FileSum,
@@ -45,6 +46,7 @@ VIDEO_PREFIX = "video/"
 FRAMES_PREFIX = "aux/frames/"
 TABLE_PREFIX = "aux/table/"
 _ACTION = "action/"
+_COPY_BYTES = 4 << 20
 
 
 def pack_episode(
@@ -70,12 +72,13 @@ def _add_signal(packed: WShardEpisode, name: str, signal: Signal) -> str:
     if isinstance(signal, VideoSignal):
         signal.check()
         suffix = Path(signal.path).suffix
-        packed.blocks[f"{VIDEO_PREFIX}{name}{suffix}"] = _file(signal.path)
-        packed.blocks[FRAMES_PREFIX + name] = _file(signal.frames_path)
+        packed.blocks[f"{VIDEO_PREFIX}{name}{suffix}"] = open_bytes(signal.path, signal.folder)
+        packed.blocks[FRAMES_PREFIX + name] = open_bytes(signal.frames_path, signal.folder)
         return f"video{suffix}"
     assert isinstance(signal, SimpleSignal)
     if signal.meta.is_object or not _is_channel_id(name.removeprefix(_ACTION)):
-        packed.blocks[TABLE_PREFIX + name] = _file(signal.path)
+        signal.values()  # checked: damage must not get a valid checksum in the shard
+        packed.blocks[TABLE_PREFIX + name] = open_bytes(signal.path, signal.folder)
         return "table"
     about = {"kind": signal.meta.kind, "unit": signal.meta.units}
     if signal.meta.names is not None:
@@ -94,11 +97,6 @@ def _is_channel_id(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _file(path: str) -> bytes:
-    with FileRangeReader(path) as reader:
-        return bytes(reader.read(0, reader.size))
 
 
 def is_packed(shard: ShardReader) -> bool:
@@ -232,15 +230,31 @@ def _write_signal(folder: Path, name: str, episode: PackedEpisode, signals: dict
     signal_file(folder, name).parent.mkdir(parents=True, exist_ok=True)
     if how.startswith("video"):
         suffix = how.removeprefix("video")
-        write_file(signal_file(folder, name, suffix), shard.read(f"{VIDEO_PREFIX}{name}{suffix}"))
-        write_file(signal_file(folder, name, layout.FRAMES_SUFFIX), shard.read(FRAMES_PREFIX + name))
+        _copy_block(shard, f"{VIDEO_PREFIX}{name}{suffix}", signal_file(folder, name, suffix))
+        _copy_block(shard, FRAMES_PREFIX + name, signal_file(folder, name, layout.FRAMES_SUFFIX))
     elif how == "table":
-        write_file(signal_file(folder, name), shard.read(TABLE_PREFIX + name))
+        _copy_block(shard, TABLE_PREFIX + name, signal_file(folder, name))
     else:
         signal = episode.signals[name]
         made = _write_table(folder, name, signal)
         if name in signals:
             signals[name] = {**signals[name], "file": made["file"]}
+
+
+def _copy_block(shard: ShardReader, name: str, target: Path) -> None:
+    """Write a raw block as a file of its own, a piece at a time, checked before it has its name."""
+    block, checksum = shard.block(name), 0
+    if block.codec != "none":
+        write_file(target, shard.read(name))
+        return
+    part = PartRangeReader(shard.range_reader, block.data_offset, block.disk_size, f"{shard.path}#{name}")
+    with commit_file(target) as out:
+        for start in range(0, part.size, _COPY_BYTES):
+            piece = part.read(start, min(start + _COPY_BYTES, part.size))
+            checksum = crc32c(piece, checksum)
+            out.write(piece)
+        if checksum != block.crc32c:
+            raise ChecksumError("its bytes do not match their checksum", block=name, path=shard.path)
 
 
 def _write_table(folder: Path, name: str, signal: Signal) -> dict[str, Any]:

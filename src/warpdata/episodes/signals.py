@@ -46,7 +46,7 @@ class SimpleSignal(ClockedSignal):
         folder: FolderReader | None = None,
     ) -> None:
         self.path = os.fspath(path)
-        self._folder = folder
+        self.folder = folder
         self._summary = summary
         self._expected = expected
         self._data: tuple[NDArray[np.int64], NDArray[Any]] | None = None
@@ -69,7 +69,7 @@ class SimpleSignal(ClockedSignal):
 
     def _about(self) -> Summary:
         if self._summary is None:
-            with contextlib.closing(open_bytes(self.path, self._folder)) as reader:
+            with contextlib.closing(open_bytes(self.path, self.folder)) as reader:
                 self._summary = read_summary(reader)
         return self._summary
 
@@ -77,7 +77,7 @@ class SimpleSignal(ClockedSignal):
         data = self._data
         if data is None:
             about = self._about()
-            stamps, values = read_signal(open_bytes(self.path, self._folder), self._expected)
+            stamps, values = read_signal(open_bytes(self.path, self.folder), self._expected)
             if len(stamps) != about.count or (len(stamps) and int(stamps[-1]) != about.last_ts):
                 raise CorruptLayoutError(
                     "the records do not match what the episode says of them", path=self.path
@@ -110,7 +110,7 @@ class SimpleSignal(ClockedSignal):
         return int(data[0].searchsorted(ts_ns, "right")) - 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_simple, (self.path, self._summary, self._expected, self._folder))
+        return (_simple, (self.path, self._summary, self._expected, self.folder))
 
 
 class VideoSignal(ClockedSignal):
@@ -127,7 +127,7 @@ class VideoSignal(ClockedSignal):
     ) -> None:
         self.path = os.fspath(video_path)
         self.frames_path = os.fspath(frames_path)
-        self._folder = folder
+        self.folder = folder
         self._summary = summary
         self._expected = expected
         self._index: FrameIndex | None = None
@@ -155,9 +155,9 @@ class VideoSignal(ClockedSignal):
 
     def _loaded(self) -> FrameIndex:
         if self._index is None:
-            if self._folder is None and not os.path.exists(self.path):
+            if self.folder is None and not os.path.exists(self.path):
                 check_not_unfinished(self.path)
-            self._index = read_frame_index(open_bytes(self.frames_path, self._folder), self._expected)
+            self._index = read_frame_index(open_bytes(self.frames_path, self.folder), self._expected)
             if self._summary is not None and len(self._index.ts_ns) != self._summary.count:
                 raise CorruptLayoutError("the frame index does not match the episode", path=self.frames_path)
         return self._index
@@ -206,7 +206,7 @@ class VideoSignal(ClockedSignal):
 
     def _bytes(self) -> RangeReader:
         try:
-            return open_bytes(self.path, self._folder)
+            return open_bytes(self.path, self.folder)
         except FileNotFoundError:
             raise CorruptLayoutError("the video file is missing", path=self.path) from None
 
@@ -214,7 +214,7 @@ class VideoSignal(ClockedSignal):
         return self._reader().shape
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_video, (self.path, self.frames_path, self._summary, self._expected, self._folder))
+        return (_video, (self.path, self.frames_path, self._summary, self._expected, self.folder))
 
 
 def open_bytes(path: str, folder: FolderReader | None) -> RangeReader:

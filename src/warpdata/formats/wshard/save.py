@@ -13,6 +13,7 @@ from warpdata._version import __version__
 from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.ranges import RangeReader
 from warpdata.errors import SchemaMismatchError, WarpError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import ArrayRows, Channel, RowSource
@@ -59,7 +60,10 @@ def save_wshard(
         for tensor in tensors:
             writer.add_rows(tensor.name, tensor.rows, choose(tensor.name))
         for name, data in episode.blocks.items():
-            writer.add_bytes(name, bytes(data), _content_type(name))
+            if isinstance(data, RangeReader):
+                writer.add_copy(name, data, _content_type(name))
+            else:
+                writer.add_bytes(name, bytes(data), _content_type(name))
         writer.finish()
 
 

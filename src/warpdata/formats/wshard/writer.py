@@ -13,6 +13,7 @@ from warpdata.bytekit.align import padding
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import ZSTD_DEFAULT_LEVEL, encode, encode_zstd_stream
 from warpdata.bytekit.commit import NewFile
+from warpdata.bytekit.ranges import RangeReader
 from warpdata.bytekit.seekable import encode_seekable
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import LimitExceededError
@@ -86,6 +87,17 @@ class ShardWriter:
         self._out.write(data)
         stored = _Stored("none", False, len(data), crc32c(data))
         self._record(name, offset, stored, content_type)
+
+    def add_copy(self, name: str, reader: RangeReader, content_type: int = layout.CONTENT_RAW) -> None:
+        """Add a raw block of any size from bytes that lie elsewhere, a window at a time."""
+        if reader.size > layout.MAX_BLOCK_BYTES:
+            raise LimitExceededError(f"{reader.size} bytes, a block may have 64 GiB", block=name)
+        offset, checksum = self._align(), 0
+        for start in range(0, reader.size, WINDOW_BYTES):
+            window = reader.read(start, min(start + WINDOW_BYTES, reader.size))
+            checksum = crc32c(window, checksum)
+            self._out.write(window)
+        self._record(name, offset, _Stored("none", False, reader.size, checksum), content_type)
 
     def add_stored(self, block: Block, stored: memoryview) -> None:
         """Add a block of another shard exactly as it is stored there."""
