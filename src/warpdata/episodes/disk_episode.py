@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from warpdata.bytekit.folders import FolderReader
@@ -24,6 +23,7 @@ from warpdata.formats.episodedir.documents import FileSum, Folder, read_meta, re
 from warpdata.formats.episodedir.names import files_below, find_signals, signal_file
 from warpdata.formats.episodedir.signal_file import Description, Summary
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal
 
 DiskSignal = SimpleSignal | VideoSignal
@@ -37,23 +37,23 @@ class DiskEpisode(Episode):
         self.folder: Folder = Path(directory) if is_here else directory  # type: ignore[arg-type,assignment]
         self.path: Path | str = self.folder if isinstance(self.folder, Path) else self.folder.name
         check_finished(self.folder)
-        self._known_meta: dict[str, Any] | None = None
-        self._known_static: dict[str, Any] | None = None
+        self._known_meta: ReadOnlyDict | None = None
+        self._known_static: ReadOnlyDict | None = None
         super().__init__(DiskSignals(self))
 
     @property
     def meta(self) -> Mapping[str, Any]:
         """System metadata from meta.json, read-only."""
         if self._known_meta is None:
-            self._known_meta = read_meta(self.folder)
-        return MappingProxyType(self._known_meta)
+            self._known_meta = ReadOnlyDict(read_meta(self.folder))
+        return self._known_meta
 
     @property
     def static(self) -> Mapping[str, Any]:
         """The static items from static.json, read-only."""
         if self._known_static is None:
-            self._known_static = self._checked_static()
-        return MappingProxyType(self._known_static)
+            self._known_static = ReadOnlyDict(self._checked_static())
+        return self._known_static
 
     @property
     def id(self) -> str:
@@ -163,6 +163,17 @@ def check_finished(folder: Folder) -> None:
         )  # fmt: skip
     if (folder / layout.FOREIGN_UNFINISHED).exists():
         raise JournalInUseError("the episode is not finished", path=folder, hint="Record it again.")
+    if not any((folder / name).exists() for name in (layout.META_FILE, layout.STATIC_FILE)):
+        _check_signals(folder)
+
+
+def _check_signals(folder: Path) -> None:
+    """A folder without documents is an episode only if it has signals of its own."""
+    inside = os.listdir(folder)
+    is_root = any(len(name) == layout.DIGITS and name.isdigit() for name in inside)
+    if is_root or not find_signals(files_below(folder)):
+        hint = f"Open it with wd.LocalDataset({str(folder)!r})." if is_root else "Check the path."
+        raise CorruptLayoutError("not an episode directory", path=folder, hint=hint)
 
 
 def file_sum(stated: Any, path: str) -> FileSum:

@@ -107,7 +107,9 @@ class DiskEpisodeWriter(EpisodeWriter):
             check_name(signal_name)
             if signal_name in self._lanes:
                 raise RecordingError(f"signal {signal_name!r} has records already")
-            hints = Hints(as_kind(kind) if kind else None, units, None if names is None else tuple(names))
+            if signal_name in self._static:
+                raise RecordingError(f"{signal_name!r} is a static item of this episode")
+            hints = Hints.of(None if kind is None else as_kind(kind), units, names)
             self._declared[signal_name] = (hints, video or self._video)
 
     def counts(self) -> dict[str, int]:

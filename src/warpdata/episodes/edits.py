@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from warpdata.episodes.disk_episode import DiskEpisode
@@ -17,6 +16,7 @@ from warpdata.formats.episodedir.edit_log import append_edit, read_log
 from warpdata.formats.episodedir.names import check_name
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
+from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal, window
 from warpdata.timeline.times import as_int
 
@@ -314,12 +314,12 @@ class EditedEpisode(Episode):
         for part in reversed(self._parts):
             found.update(part.static)
         edited = {name: restored_static(value) for name, value in self.entry.static.items()}
-        return MappingProxyType({**found, **edited})
+        return ReadOnlyDict({**found, **edited})
 
     @property
     def meta(self) -> Mapping[str, Any]:
         """The metadata of the first recording, and what was edited."""
-        return MappingProxyType({**self._parts[0].meta, "edited": self.entry.to_json()})
+        return ReadOnlyDict({**self._parts[0].meta, "edited": self.entry.to_json()})
 
     @property
     def part_uids(self) -> list[str]:

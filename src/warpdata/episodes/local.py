@@ -13,6 +13,7 @@ from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.disk_writer import DiskEpisodeWriter
 from warpdata.episodes.edits import EditedEpisode, Edits, Entry
 from warpdata.episodes.listing import episode_path, list_episodes
+from warpdata.episodes.recorder import Durability
 from warpdata.episodes.unfinished import Unfinished, unfinished_at
 from warpdata.errors import ConflictError
 from warpdata.formats.episodedir.images import VideoOptions
@@ -134,6 +135,7 @@ class LocalDatasetWriter:
     ) -> None:
         self.root = Path(root)
         self._video = video
+        Durability.parse(durability)
         self._durability = durability
 
     def new_episode(self) -> DiskEpisodeWriter:

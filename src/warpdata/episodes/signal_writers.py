@@ -143,7 +143,7 @@ class SimpleSignalWriter(_JournaledWriter):
         durability: str = "100ms",
     ) -> None:
         # Values that would be images in an episode are tensors here: the file is a table.
-        super().__init__(path, Hints(None, units, None if names is None else tuple(names)), durability)
+        super().__init__(path, Hints.of(None, units, names), durability)
 
     def _check_first(self, data: Any) -> None:
         if isinstance(data, str | bytes | bytearray | memoryview):
@@ -173,7 +173,7 @@ class VideoSignalWriter(_JournaledWriter):
         frames_path: str | os.PathLike[str],
         codec: str | None = None,
         gop_size: int = 10,
-        fps: int = 30,
+        fps: float = 30,
         *,
         quality: int | None = None,
         preset: str | None = None,

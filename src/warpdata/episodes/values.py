@@ -27,6 +27,17 @@ class Hints:
     kind: str | None = None
     units: str | None = None
     names: tuple[str, ...] | None = None
+    """One per element of a vector, one per axis of a tensor or an image."""
+
+    @classmethod
+    def of(cls, kind: str | None, units: Any, names: Any) -> Hints:
+        """Hints from whatever a caller passed, checked."""
+        if units is not None and not isinstance(units, str):
+            raise TypeError(f"units are a string, not {type(units).__name__}")
+        chosen = None if names is None else tuple(names)
+        if isinstance(names, str) or any(not isinstance(each, str) for each in chosen or ()):
+            raise TypeError("names are a sequence of strings")
+        return cls(kind, units, chosen)
 
 
 def describe(data: Any, hints: Hints) -> Description:
@@ -36,7 +47,7 @@ def describe(data: Any, hints: Hints) -> Description:
         as_event(data, kind, "new signal")
         return Description(kind, kind, (), hints.units)
     array = as_numbers(data)
-    if hints.names is not None and (array.ndim != 1 or len(hints.names) != array.shape[0]):
+    if hints.names is not None and len(hints.names) != (array.size if array.ndim == 1 else array.ndim):
         raise SchemaMismatchError(f"{len(hints.names)} names for a value of shape {array.shape}")
     kind = _kind(array, hints.kind)
     return Description(kind, dtype_of(array.dtype).name, array.shape, hints.units, hints.names)
@@ -59,6 +70,8 @@ def as_numbers(data: Any) -> NDArray[Any]:
     """A number or an array of numbers as a little-endian array of one of the thirteen types."""
     if isinstance(data, int) and not isinstance(data, bool) and not INT64_MIN <= data <= INT64_MAX:
         raise ValueError(f"{data} does not fit in 64 bits")
+    if isinstance(data, np.ma.MaskedArray):
+        raise TypeError("a masked array cannot be recorded: what lies under its mask would become values")
     try:
         array = np.asarray(data)
     except (ValueError, TypeError) as error:

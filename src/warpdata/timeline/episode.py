@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import TimeRangeError
+from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.sampling import Before, Samples, sample_signals
 from warpdata.timeline.signal import Signal, positive_step, sampled, value_at, window
 from warpdata.timeline.times import as_int, as_int_array, grid, is_many
@@ -25,8 +27,8 @@ class Episode:
         meta: Mapping[str, Any] | None = None,
     ) -> None:
         self._signals = signals
-        self._static = {} if static is None else static
-        self._meta = {} if meta is None else meta
+        self._static = ReadOnlyDict(static or {})
+        self._meta = ReadOnlyDict(meta or {})
 
     @property
     def signals(self) -> Mapping[str, Signal]:
@@ -36,12 +38,12 @@ class Episode:
     @property
     def static(self) -> Mapping[str, Any]:
         """The items that do not change in time."""
-        return MappingProxyType(self._static)
+        return self._static
 
     @property
     def meta(self) -> Mapping[str, Any]:
         """System metadata, read-only; not part of `keys`."""
-        return MappingProxyType(self._meta)
+        return self._meta
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -116,6 +118,7 @@ class EpisodeView(Episode):
     def __init__(self, episode: Episode, change: Callable[[str, Signal], Signal]) -> None:
         super().__init__(ChangedSignals(episode.signals, change))
         self._episode = episode
+        self._change = change
 
     @property
     def static(self) -> Mapping[str, Any]:
@@ -126,6 +129,9 @@ class EpisodeView(Episode):
     def meta(self) -> Mapping[str, Any]:
         """The system metadata of the episode."""
         return self._episode.meta
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (EpisodeView, (self._episode, self._change))
 
 
 class EpisodeTime:
@@ -158,16 +164,10 @@ class EpisodeTime:
         for bound in (key.start, key.stop):
             if bound is not None:
                 as_int(bound, "a time")
-        return EpisodeView(self._episode, lambda _, signal: window(signal, key))
+        return EpisodeView(self._episode, partial(_windowed, (key.start, key.stop)))
 
     def _sampled(self, times: NDArray[np.int64]) -> EpisodeView:
-        def change(name: str, signal: Signal) -> Signal:
-            try:
-                return sampled(signal, times)
-            except TimeRangeError as error:
-                raise _named(error, name) from None
-
-        view = EpisodeView(self._episode, change)
+        view = EpisodeView(self._episode, partial(_sampled, times))
         _ = list(view.signals.values())  # a time before the first record is an error here, not later
         return view
 
@@ -200,6 +200,17 @@ class ChangedSignals(Mapping[str, Signal]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._source
+
+
+def _windowed(bounds: tuple[Any, Any], _: str, signal: Signal) -> Signal:
+    return window(signal, slice(*bounds))
+
+
+def _sampled(times: NDArray[np.int64], name: str, signal: Signal) -> Signal:
+    try:
+        return sampled(signal, times)
+    except TimeRangeError as error:
+        raise _named(error, name) from None
 
 
 def _named(error: TimeRangeError, name: str) -> TimeRangeError:

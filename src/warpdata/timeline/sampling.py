@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from warpdata.errors import TimeRangeError
 from warpdata.timeline.signal import Signal, before_first
-from warpdata.timeline.times import frozen
+from warpdata.timeline.times import as_int, frozen
 
 Before = Literal["raise", "pad", "nan"]
 
@@ -50,7 +50,7 @@ def sample_signals(
     """Sample every signal at the same times; what is missing or too old is masked, never guessed silently."""
     if before not in ("raise", "pad", "nan"):
         raise ValueError(f"before is 'raise', 'pad' or 'nan', not {before!r}")
-    if max_age_ns is not None and max_age_ns < 0:
+    if max_age_ns is not None and as_int(max_age_ns, "max_age_ns") < 0:
         raise ValueError(f"max_age_ns is not negative, but {max_age_ns}")
     values: dict[str, NDArray[Any]] = {}
     mask: dict[str, NDArray[np.bool_]] = {}

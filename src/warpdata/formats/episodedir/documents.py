@@ -27,6 +27,7 @@ Folder = Path | FolderReader
 
 BYTES_TAG = "__bytes_base64__"
 CHECKSUM_KEY = "checksum"
+MAX_STATIC_DEPTH = 64
 MAX_STATIC_ARRAY = 1 << 16
 """More numbers than this belong in a signal, not in JSON."""
 
@@ -53,22 +54,37 @@ class FileSum:
 
 def plain_static(name: str, value: Any) -> Any:
     """`value` as JSON can hold it; what cannot be held is a TypeError or ValueError naming the item."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, bytes | bytearray | memoryview):
-        return {BYTES_TAG: base64.b64encode(bytes(value)).decode()}
+    try:
+        return _plain(name, value)
+    except RecursionError:
+        raise ValueError(f"static item {name!r}: nested too deeply, or inside itself") from None
+
+
+def _plain(name: str, value: Any, depth: int = 0) -> Any:
     if isinstance(value, np.ndarray):
         return _plain_array(name, value)
     if isinstance(value, np.generic):
-        return plain_static(name, value.item())
+        value = value.item()
+    if isinstance(value, Mapping | list | tuple):
+        if depth == MAX_STATIC_DEPTH:
+            raise RecursionError
+        if isinstance(value, Mapping):
+            return {_key(name, key): _plain(name, inner, depth + 1) for key, inner in value.items()}
+        return [_plain(name, inner, depth + 1) for inner in value]
+    return _plain_item(name, value)
+
+
+def _plain_item(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(name, value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {BYTES_TAG: base64.b64encode(bytes(value)).decode()}
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
         return _finite(name, value)
-    if isinstance(value, Mapping):
-        return {_key(name, key): plain_static(name, inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_static(name, inner) for inner in value]
     raise TypeError(f"static item {name!r}: a {type(value).__name__} cannot be stored as JSON")
 
 
@@ -77,7 +93,15 @@ def _plain_array(name: str, array: np.ndarray[Any, Any]) -> Any:
         raise TypeError(f"static item {name!r}: an array of {array.dtype} cannot be stored as JSON")
     if array.size > MAX_STATIC_ARRAY:
         raise ValueError(f"static item {name!r}: {array.size} numbers are too many; record them as a signal")
-    return plain_static(name, array.tolist())
+    return _plain(name, array.tolist())
+
+
+def _text(name: str, value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"static item {name!r}: the text is not valid Unicode") from None
+    return str(value)
 
 
 def _finite(name: str, value: float) -> float:
@@ -89,7 +113,7 @@ def _finite(name: str, value: float) -> float:
 def _key(name: str, key: Any) -> str:
     if not isinstance(key, str) or key == BYTES_TAG:
         raise TypeError(f"static item {name!r}: key {key!r} is not a plain string")
-    return key
+    return _text(name, key)
 
 
 def restored_static(value: Any) -> Any:

@@ -42,7 +42,7 @@ def image_description(shape: FrameShape, units: str | None = None) -> Descriptio
     return Description("image", _DTYPES[shape.dtype], shape.shape, units)
 
 
-def write_frame_index(path: str, index: FrameIndex, fps: int) -> None:
+def write_frame_index(path: str, index: FrameIndex, fps: float) -> None:
     """Write the index of a finished video."""
     stream = index.stream
     assert stream is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +21,7 @@ class VideoOptions:
 
     codec: str | None = None
     gop_size: int = 10
-    fps: int = 30
+    fps: float = 30
     quality: int | None = None
     preset: str | None = None
     threads: int = 1
@@ -27,8 +29,16 @@ class VideoOptions:
     def __post_init__(self) -> None:
         if self.codec is not None and self.codec not in ENCODERS:
             raise ValueError(f"unknown codec {self.codec!r}; use one of {', '.join(ENCODERS)}")
-        if self.gop_size < 1 or self.fps < 1 or self.threads < 0:
-            raise ValueError("gop_size and fps are at least 1, threads at least 0")
+        for name, least in (("gop_size", 1), ("threads", 0)):
+            if operator.index(getattr(self, name)) < least:
+                raise ValueError(f"{name} is at least {least}, not {getattr(self, name)}")
+        if not 0 < self.fps < float("inf"):
+            raise ValueError(f"fps is positive, not {self.fps}")
+
+    @property
+    def rate(self) -> Fraction:
+        """Frames per second as containers want it."""
+        return Fraction(self.fps).limit_denominator(1001)
 
 
 class FrameShape(NamedTuple):

@@ -23,9 +23,16 @@ def check_name(name: object) -> str:
         raise ValueError(
             f"name {name!r} is refused: use letters, digits, '_', '.', '-' in parts joined by '/', no '..'"
         )
-    if parts[0] == layout.RECORDING_FOLDER or name.endswith(".frames"):
+    if parts[0] == layout.RECORDING_FOLDER or name.endswith(".frames") or any(map(_is_file, parts[:-1])):
         raise ValueError(f"name {name!r} is reserved")
     return name
+
+
+def _is_file(part: str) -> bool:
+    """Whether a folder of this name could stand where a file of an episode must."""
+    return (
+        part in (layout.META_FILE, layout.STATIC_FILE) or bool(_split(part)[1]) or part.endswith(".parquet")
+    )
 
 
 def signal_file(folder: Path, name: str, suffix: str = layout.SIGNAL_SUFFIX) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +29,7 @@ class VideoEncoder:
         self._shape = shape
         self._codec = choose_codec(shape, options)
         self._next = first_frame
-        self._tick = Fraction(1, options.fps)
+        self._tick = 1 / options.rate
         self.keyframes: deque[bool] = deque()
         """Whether each packet given to the sink begins a group, in order; the owner takes them out."""
         self._pad = (shape.height % 2, shape.width % 2) if self._chroma_is_halved else (0, 0)
@@ -69,7 +68,7 @@ class VideoEncoder:
     def _open_stream(self, options: VideoOptions) -> Any:
         stream = self._container.add_stream(
             ENCODERS[self._codec],
-            rate=Fraction(options.fps),
+            rate=options.rate,
             options=_codec_options(self._codec, options, self._shape),
         )
         stream.width = self._shape.width + self._pad[1]

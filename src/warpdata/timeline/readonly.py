@@ -1,0 +1,28 @@
+"""Dictionaries that are handed out and must not change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+
+class ReadOnlyDict(dict[str, Any]):
+    """A dict that refuses to change, and so do the dicts inside it; JSON, pickle and `==` work as ever."""
+
+    def __init__(self, items: Mapping[str, Any]) -> None:
+        super().__init__({key: _frozen(value) for key, value in items.items()})
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("this is read-only; copy it with dict() to change it")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = setdefault = pop = popitem = clear = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ReadOnlyDict, (dict(self),))
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return ReadOnlyDict(value)
+    return [_frozen(each) for each in value] if isinstance(value, list) else value

@@ -1,0 +1,119 @@
+"""Misuse is refused at once with the right error, and the object stays usable."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from warpdata.errors import CorruptLayoutError, RecordingError, SchemaMismatchError
+
+
+@pytest.mark.parametrize(
+    "name", ["meta.json/x", "static.json/x", "x.parquet/y", "a/cam.mp4/b", "v.mkv/x", "v.frames.parquet/x"]
+)
+def test_a_name_that_would_collide_with_a_file_is_refused_at_append(tmp_path: Path, name: str) -> None:
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        with pytest.raises(ValueError, match="reserved"):
+            writer.append(name, 1, 1)
+        for fine in ("x.parquet", "cam.mp4", "a/static.json", "...", "-x"):
+            writer.append(fine, 1, 1)
+    assert len(wd.open_episode(tmp_path / "ep").keys) == 5
+
+
+def test_static_items_that_json_cannot_hold(tmp_path: Path) -> None:
+    inside_itself: list[Any] = []
+    inside_itself.append(inside_itself)
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for value in (inside_itself, "\ud800", {"\ud800": 1}, float("nan"), np.array([np.inf])):
+            with pytest.raises(ValueError, match="'item'"):
+                writer.set_static("item", value)
+        for value in ({1, 2}, {1: 2}, object(), 1j, np.array(["a"])):
+            with pytest.raises(TypeError, match="'item'"):
+                writer.set_static("item", value)
+        writer.set_static("item", [{"deep": [1, None, "x"]}])
+    assert wd.open_episode(tmp_path / "ep").static == {"item": [{"deep": [1, None, "x"]}]}
+
+
+def test_declarations_are_checked(tmp_path: Path) -> None:
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        writer.set_static("task", "x")
+        with pytest.raises(RecordingError, match="static item"):
+            writer.declare("task", units="m")
+        for wrong in ({"units": 5}, {"names": "ab"}, {"names": [1, 2]}):
+            with pytest.raises(TypeError):
+                writer.declare("v", **wrong)
+        with pytest.raises(ValueError, match="kind"):
+            writer.declare("v", kind="sound")
+        writer.declare("map", names=["row", "column"], units="m")
+        with pytest.raises(SchemaMismatchError, match="names"):
+            writer.append("map", np.zeros(3), 0)
+        writer.append("map", np.zeros((2, 3)), 0)
+        with pytest.raises(TypeError, match="masked"):
+            writer.append("m", np.ma.array([1, 2], mask=[False, True]), 0)
+    meta = wd.open_episode(tmp_path / "ep")["map"].meta
+    assert (meta.names, meta.units, meta.kind) == (("row", "column"), "m", "tensor")
+
+
+def test_settings_are_checked_when_they_are_given(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="durability"):
+        wd.LocalDatasetWriter(tmp_path, durability="sometimes")
+    for wrong in ({"gop_size": 0}, {"fps": 0}, {"fps": float("nan")}, {"codec": "mpeg1"}, {"threads": -1}):
+        with pytest.raises(ValueError):
+            wd.VideoOptions(**wrong)
+    with pytest.raises(TypeError):
+        wd.VideoOptions(gop_size=2.5)
+    with wd.VideoSignalWriter(tmp_path / "v.mp4", tmp_path / "v.parquet", fps=29.97) as writer:
+        writer.append(np.zeros((8, 8, 3), np.uint8), 0)
+    assert len(wd.VideoSignal(tmp_path / "v.mp4", tmp_path / "v.parquet")) == 1
+
+
+def test_a_folder_that_is_no_episode_is_said_to_be_none(tmp_path: Path) -> None:
+    with wd.LocalDatasetWriter(tmp_path / "root").new_episode() as writer:
+        writer.append("x", 1, 1)
+    with pytest.raises(CorruptLayoutError, match="not an episode") as caught:
+        wd.open_episode(tmp_path / "root")
+    assert "LocalDataset" in caught.value.hint
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CorruptLayoutError, match="not an episode"):
+        wd.open_episode(tmp_path / "empty")
+
+
+def test_metadata_is_a_dict_that_does_not_change(tmp_path: Path) -> None:
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        writer.set_static("nested", {"a": [{"b": 1}]})
+        writer.append("x", 1, 1)
+    episode = wd.open_episode(tmp_path / "ep")
+    for found in (
+        episode.meta,
+        episode.static,
+        episode.time[:].meta,
+        wd.Episode({}, {"a": {}}, {"b": {}}).meta,
+    ):
+        assert isinstance(found, dict)
+        assert json.loads(json.dumps(found)) == found == pickle.loads(pickle.dumps(found))
+        for change in (lambda f=found: f.update(x=1), lambda f=found: f.__setitem__("x", 1), found.clear):
+            with pytest.raises(TypeError, match="read-only"):
+                change()
+    with pytest.raises(TypeError):
+        episode.meta["writer"]["name"] = "me"
+    with pytest.raises(TypeError):
+        episode.static["nested"]["a"][0]["b"] = 2
+
+
+def test_views_of_episodes_can_be_pickled(tmp_path: Path) -> None:
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for i in range(10):
+            writer.append("x", i, i)
+    episode = wd.open_episode(tmp_path / "ep")
+    for view in (episode.time[2:5], episode.time[2:9:3], episode.time[[4, 4, 7]]):
+        again = pickle.loads(pickle.dumps(view))
+        assert again["x"].values().tolist() == view["x"].values().tolist()
+        assert again["x"].timestamps.tolist() == view["x"].timestamps.tolist()
+    with pytest.raises(TypeError, match="max_age_ns"):
+        episode.sample([1], max_age_ns=1.5)
