@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.episode import WShardEpisode
+    from warpdata.search.store import VectorStore
     from warpdata.stores.meter import Listener
     from warpdata.timeline.episode import Episode
 
@@ -50,14 +51,28 @@ def _remote_bytes(source: str | os.PathLike[str] | RangeReader) -> str | os.Path
     from warpdata.catalog.access import access_options
     from warpdata.settings import Settings
     from warpdata.stores.address import open_store
-    from warpdata.stores.blobs import BlobAddress, BlobReader
+    from warpdata.stores.blobs import LoneBlobReader
     from warpdata.stores.meter import Meter
     from warpdata.stores.reliable import ReliableStore
 
-    folder, _, key = source.rpartition("/")
+    folder, key, query = _split_url(source)
     options = access_options(Settings.from_env()).store
-    store = ReliableStore(open_store(folder, options), Meter())
-    return BlobReader(BlobAddress("", store.head(key).size, key, source), store, None)
+    store = ReliableStore(open_store(folder + query, options), Meter())
+    try:
+        return LoneBlobReader(store, key, source)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _split_url(url: str) -> tuple[str, str, str]:
+    """The folder of an object, its name, and the settings behind the question mark."""
+    import urllib.parse
+
+    parts = urllib.parse.urlsplit(url)
+    place, _, query = url.partition("?") if parts.scheme in ("s3", "gs", "az") else (url, "", "")
+    folder, _, key = place.rpartition("/")
+    return folder, key, f"?{query}" if query else ""
 
 
 def load_wshard(
@@ -73,6 +88,17 @@ def load_wshard(
     from warpdata.formats.wshard.load import load_wshard as load
 
     return load(_remote_bytes(source), channels, verify=verify)
+
+
+def open_vectors(
+    source: str | os.PathLike[str] | RangeReader, mode: str = "r", *, durable: bool = True
+) -> VectorStore:
+    """Open a vector store: a path, for reading also a URL or a RangeReader; `stats()` counts its requests."""
+    from warpdata.search.store import VectorStore
+
+    if mode != "r":
+        return VectorStore.open(source, mode, durable=durable)
+    return VectorStore.open(_remote_bytes(source))
 
 
 def dataset(
