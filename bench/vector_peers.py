@@ -37,9 +37,8 @@ def build_codes(x: Any, path: Path) -> None:
 
     with wd.VectorStore.create(path, dim=x.shape[1]) as store:
         store.add(x)
-        store.build_index("ivf")
-        sub = 3 if x.shape[1] <= 128 else 4
-        store.quantize("residual_pq", keep_full=False, code_bytes=-(-x.shape[1] // sub))
+        store.build_index("ivf", partitions=max(2, round(len(x) ** 0.5 / 2)))
+        store.quantize("residual_pq", keep_full=False, code_bytes=-(-x.shape[1] // 3))
 
 
 def build_faiss(x: Any, path: Path) -> None:

@@ -28,6 +28,10 @@ DEFAULT_PROBE_SHARE = 0.05
 _NORMAL_EF = 64
 _ROWS_PER_EF = 4
 _HITS_BUFFER = 256
+_PRODUCT_EFFORT = 4
+"""Graphs of inner products are walked with this many times the effort: they hide more of their nodes."""
+_PRODUCT_ROWS = 2048
+"""Up to so many rows, comparing with all of them costs no more than such a walk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +68,11 @@ class Engine:
     def __init__(self, rows: RowData, metric: str, graph: Graph | None, cells: Cells | None) -> None:
         self.rows = rows
         self.metric = metric
-        self.graph = graph
-        self.cells = cells
+        self._is_product = metric == "ip"
+        self.graph = None if self._is_product and rows.indexed <= _PRODUCT_ROWS else graph
+        self.cells = cells if self.graph is graph else None
         self._base = rows.base_vectors if metric != "cosine" else prepared(rows.base_vectors, metric)
+        self._owner = graph  # of the memory behind its vectors
         if graph is not None:
             self._base = graph.vectors
             if metric != "cosine":
@@ -115,7 +121,7 @@ class Engine:
             return None
         if self.metric == "cosine":
             query = query / np.float32(length**0.5)
-        rows, scores = graph.search_one(query, k, ef)
+        rows, scores = graph.search_one(query, k, ef * _PRODUCT_EFFORT if self._is_product else ef)
         if rows[-1] < 0:
             return None
         self.hits.append(rows)
@@ -127,7 +133,7 @@ class Engine:
         """The shortest way: the graph alone, no filter, nothing deleted."""
         graph = self.graph
         assert graph is not None
-        rows, scores = graph.search(queries, k, ef)
+        rows, scores = graph.search(queries, k, ef * _PRODUCT_EFFORT if self._is_product else ef)
         self.hits.append(rows)
         if self.metric == "l2":
             return rows, scores
@@ -174,7 +180,8 @@ class Engine:
     ) -> tuple[Ints, Floats]:
         """The graph, with only some of its nodes as results."""
         assert self.graph is not None
-        rows, scores = self.graph.search(queries, k, ef, bits)
+        effort = ef * _PRODUCT_EFFORT if self._is_product else ef
+        rows, scores = self.graph.search(queries, k, effort, bits)
         distances = scores if self.metric == "l2" else 1 - scores if self.metric == "cosine" else -scores
         short = np.flatnonzero((rows < 0).any(axis=1))
         if len(short):
