@@ -61,6 +61,8 @@ _OWN_TYPES = {
     SegmentType.META, SegmentType.HOT, SegmentType.SKETCH, SegmentType.WITNESS, SegmentType.CRYPTO,
     SegmentType.IDS,
 }  # fmt: skip
+_LINEAGE_TYPES = {SegmentType.COW_MAP, SegmentType.REFCOUNT, SegmentType.MEMBERSHIP, SegmentType.DELTA}
+"""What ties a branched file to its parent; its copy holds the parent's rows itself."""
 OWN_TAGS = {
     Tag.SEGMENT_DIR, Tag.TEMP_TIER_MAP, Tag.INDEX_LAYERS, Tag.OVERLAY_CHAIN, Tag.COMPACTION_STATE,
     Tag.PROFILE_CONFIG, Tag.ACCESS_SKETCH_REF, Tag.WITNESS_CHAIN, Tag.KEY_DIRECTORY, Tag.DELETION_BITMAP,
@@ -159,10 +161,9 @@ class _Rewriter:
 
     def _copy_foreign(self) -> None:
         """Segments of types this writer does not own stay as they are, byte for byte."""
-        if self._content.is_runtime:
-            return
+        left = _OWN_TYPES | (_LINEAGE_TYPES if self._content.is_runtime else set())
         for entry in self._content.snapshot.segments:
-            if entry.seg_type not in _OWN_TYPES:
+            if entry.seg_type not in left:
                 if not entry.flags & Flag.ENCRYPTED:
                     self._content.read(entry)
                 reader = self._content.reader
