@@ -1,6 +1,8 @@
 """Vector search side by side: warpdata, faiss, hnswlib, usearch, lancedb. One thread, one run, ratios.
 
-python bench/versus/vector_search.py [--quick] [--dim 128] [--out bench/results/vectors.json]
+python -m bench.versus.vector_search [--quick] [--dim 128] [--folder DIR [--prepare]]
+
+With --folder the built indexes stay there: build them first with --prepare, then measure on a quiet machine.
 """
 
 from __future__ import annotations
@@ -22,124 +24,29 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np  # noqa: E402
 
+from bench import measure  # noqa: E402
 from bench.vector_data import clustered, recall, truth  # noqa: E402
+from bench.vector_peers import BUILDERS, EF_CONSTRUCTION, K, M, Peer, open_all  # noqa: E402
 
-K = 10
 TARGET = 0.99
 EFFORTS = (10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256)
-M, EF_CONSTRUCTION = 16, 200
-Search = Callable[[Any, int], Any]
-
-
-class Peer:
-    """One library: how one query and a batch are searched at an effort."""
-
-    def __init__(self, name: str, one: Search, many: Search) -> None:
-        self.name, self.one, self.many = name, one, many
+OUT = measure.RESULTS / "vectors.json"
 
 
 def best_seconds(work: Callable[[], Any], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return min(measure.seconds(work) for _ in range(repeats))
 
 
-def faiss_peer(x: Any) -> Peer:
-    import faiss
-
-    faiss.omp_set_num_threads(1)
-    index = faiss.IndexHNSWFlat(x.shape[1], M)
-    index.hnsw.efConstruction = EF_CONSTRUCTION
-    index.add(x)
-    made: dict[int, Any] = {}
-
-    def params(ef: int) -> Any:
-        return made.setdefault(ef, faiss.SearchParametersHNSW(efSearch=ef))
-
-    return Peer(
-        "faiss",
-        lambda q, ef: index.search(q[None], K, params=params(ef))[1][0],
-        lambda q, ef: index.search(q, K, params=params(ef))[1],
-    )
-
-
-def hnswlib_peer(x: Any) -> Peer:
-    import hnswlib
-
-    index = hnswlib.Index("l2", x.shape[1])
-    index.init_index(len(x), M=M, ef_construction=EF_CONSTRUCTION)
-    index.set_num_threads(1)
-    index.add_items(x, num_threads=1)
-
-    def search(q: Any, ef: int) -> Any:
-        index.set_ef(ef)
-        return index.knn_query(q, K, num_threads=1)[0]
-
-    return Peer("hnswlib", lambda q, ef: search(q, ef)[0], search)
-
-
-def usearch_index(x: Any, dtype: str) -> Any:
-    from usearch.index import Index
-
-    index = Index(ndim=x.shape[1], metric="l2sq", dtype=dtype, connectivity=M, expansion_add=EF_CONSTRUCTION)
-    index.add(np.arange(len(x)), x, threads=1)
-    return index
-
-
-def usearch_peer(x: Any, dtype: str) -> tuple[Peer, Any]:
-    index = usearch_index(x, dtype)
-
-    def search(q: Any, ef: int) -> Any:
-        index.expansion_search = ef
-        return index.search(q, K, threads=1).keys
-
-    return Peer(f"usearch {dtype}", search, search), index
-
-
-def lancedb_peer(x: Any, folder: Path) -> Peer:
-    import lancedb
-    import pyarrow as pa
-    from lancedb.index import IvfPq
-
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), x.shape[1])
-    table = lancedb.connect(folder / "lance").create_table(
-        "t", pa.table({"id": range(len(x)), "vector": vectors})
-    )
-    partitions = max(2, round(len(x) ** 0.5))
-    config = IvfPq(distance_type="l2", num_partitions=partitions, num_sub_vectors=x.shape[1] // 4)
-    table.create_index("vector", config=config)
-
-    def one(q: Any, ef: int) -> Any:
-        found = table.search(q).nprobes(max(1, ef // 4)).refine_factor(4).limit(K).to_arrow()
-        return np.asarray(found["id"])
-
-    return Peer("lancedb IVF_PQ", one, lambda q, ef: np.stack([one(each, ef) for each in q]))
-
-
-def ours(x: Any, path: Path) -> tuple[Peer, dict[str, Any]]:
-    import warpdata as wd
-
-    store = wd.VectorStore.create(path, dim=x.shape[1])
-    start = time.perf_counter()
-    for at in range(0, len(x), 10_000):
-        store.add(x[at : at + 10_000])
-    add_rate = len(x) / (time.perf_counter() - start)
-    start = time.perf_counter()
-    store.build_index("hnsw", m=M, ef_construction=EF_CONSTRUCTION)
-    build_s = time.perf_counter() - start
-    size = path.stat().st_size / x.nbytes
-    store.close()
-    begin = time.process_time()
-    reader = wd.VectorStore.open(path)
-    reader.warm()
-    load_s = time.process_time() - begin
-    about = {"add_per_s": add_rate, "build_s": build_s, "size_ratio_f32": size, "load_cpu_s": load_s}
-    return Peer(
-        "warpdata", lambda q, ef: reader.search(q, K, ef)[0], lambda q, ef: reader.search(q, K, ef)[0]
-    ), about
+def prepare(folder: Path, rows: int, dim: int, queries: int) -> tuple[Any, Any, Any]:
+    """Rows, queries and true neighbours; every index that is not in the folder yet is built."""
+    x, q = clustered(rows, dim, queries=queries)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, build in BUILDERS.items():
+        if not (folder / name).exists():
+            build(x, folder / name)
+    if not (folder / "truth.npy").exists():
+        np.save(folder / "truth.npy", truth(x, q, K))
+    return x, q, np.load(folder / "truth.npy")
 
 
 def lowest_effort(peer: Peer, queries: Any, expected: Any) -> tuple[int, float]:
@@ -160,7 +67,7 @@ def rates(peers: list[Peer], queries: Any, expected: Any, repeats: int) -> dict[
     for _ in range(repeats):
         for peer in peers:
             ef = effort[peer.name][0]
-            rows = queries if "lance" not in peer.name else queries[:50]
+            rows = queries if "lance" not in peer.name else queries[:25]
             seconds = best_seconds(lambda p=peer, e=ef, r=rows: [p.one(q, e) for q in r], 1)  # type: ignore[misc]
             one[peer.name] = min(one[peer.name], seconds / len(rows))
             seconds = best_seconds(lambda p=peer, e=ef, r=rows: p.many(r, e), 1)  # type: ignore[misc]
@@ -187,6 +94,7 @@ COLD = {
     "begin(); table = lancedb.connect(path).open_table('t')\n"
     "ids = table.search(q).nprobes(20).refine_factor(4).limit(10).to_arrow()['id'].to_pylist(); end(ids, 0)",
 }
+PLACES = {"warpdata": "v.rvf", "usearch view": "f32.usearch", "lancedb": "lance"}
 FRAME = """
 import sys, time, json, os, numpy as np
 path = sys.argv[1]
@@ -216,43 +124,46 @@ def cold(name: str, path: Path, query: Path) -> dict[str, Any]:
     return found
 
 
-def cold_table(
-    places: dict[str, Path], queries: Any, expected: Any, folder: Path, rounds: int
-) -> dict[str, Any]:
+def cold_table(folder: Path, queries: Any, expected: Any, rounds: int) -> dict[str, Any]:
+    """The libraries take turns; the middle of their times counts, and the most bytes that were read."""
+    runs: dict[str, list[Any]] = {name: [] for name in PLACES}
+    for number in range(rounds):
+        np.save(folder / "q.npy", queries[number])
+        for name, place in PLACES.items():
+            runs[name].append(cold(name, folder / place, folder / "q.npy"))
     out: dict[str, Any] = {}
-    for name, path in places.items():
-        times, hits, read = [], 0, 0
-        for number in range(rounds):
-            np.save(folder / "q.npy", queries[number])
-            found = cold(name, path, folder / "q.npy")
-            times.append(found["s"])
-            hits += len(set(found["ids"]) & set(expected[number].tolist()))
-            read = max(read, found["bytes_read"])
-        out[name] = {"median_ms": 1e3 * sorted(times)[len(times) // 2], "recall": hits / (K * rounds)}
-        if read:
-            out[name]["bytes_read_max"] = read
+    for name, found in runs.items():
+        hits = sum(len(set(f["ids"]) & set(e.tolist())) for f, e in zip(found, expected, strict=False))
+        out[name] = {
+            "median_ms": 1e3 * float(np.median([f["s"] for f in found])), "recall": hits / (K * rounds),
+        }  # fmt: skip
     return out
 
 
-def sizes(x: Any, queries: Any, expected: Any, folder: Path) -> dict[str, Any]:
-    """File sizes against raw f32, and what small files still find."""
-    import warpdata as wd
+def first_queries(path: Path, queries: Any, expected: Any) -> dict[str, Any]:
+    """Bytes that each of these queries reads as the first one of its store, and what they find."""
+    from warpdata.search.store import VectorStore
 
-    out: dict[str, Any] = {}
-    with wd.VectorStore.create(folder / "f16.rvf", dim=x.shape[1], dtype="f16") as store:
-        store.add(x)
-        store.build_index("hnsw", m=M, ef_construction=EF_CONSTRUCTION)
-        out["f16_hnsw"] = {"ratio": (folder / "f16.rvf").stat().st_size / x.nbytes}
-    with wd.VectorStore.create(folder / "pq.rvf", dim=x.shape[1]) as store:
-        store.add(x)
-        store.build_index("ivf")
-        sub = 3 if x.shape[1] <= 128 else 4
-        store.quantize("residual_pq", keep_full=False, code_bytes=-(-x.shape[1] // sub))
+    found, read = [], []
+    for query in queries:
+        with VectorStore.open(path) as store:
+            found.append(store.search(query, K)[0])
+            read.append(store.stats()["bytes_read"])
+    return {
+        "bytes_max": max(read), "bytes_mean": round(sum(read) / len(read)),
+        "bytes_limit": round(0.02 * path.stat().st_size + 65_536),
+        "recall": recall(np.stack(found), expected),
+    }  # fmt: skip
+
+
+def sizes(folder: Path, raw_bytes: int, queries: Any, expected: Any) -> dict[str, Any]:
+    """File sizes against raw f32, and what small files still find."""
+    from warpdata.search.store import VectorStore
+
+    out = {name: (folder / f"{name}.rvf").stat().st_size / raw_bytes for name in ("v", "f16", "codes")}
+    with VectorStore.open(folder / "codes.rvf") as store:
         store.warm()
-        found = store.search(queries, K, ef=128)[0]
-        out["pq_ivf"] = {
-            "ratio": (folder / "pq.rvf").stat().st_size / x.nbytes, "recall": recall(found, expected),
-        }  # fmt: skip
+        out["codes_recall"] = recall(store.search(queries, K, ef=128)[0], expected)
     return out
 
 
@@ -261,14 +172,59 @@ def appends(dim: int, folder: Path) -> dict[str, Any]:
 
     x = np.random.default_rng(0).normal(size=(1000, dim)).astype(np.float32)
     path = folder / "one.rvf"
-    with wd.VectorStore.create(path, dim=dim) as store:
+    half = 0
+    with wd.VectorStore.create(path, dim=dim, overwrite=True) as store:
         start = time.perf_counter()
-        half = 0
         for number, row in enumerate(x):
             store.add(row)
             half = path.stat().st_size if number == 499 else half
         seconds = time.perf_counter() - start
-    return {"ratio": path.stat().st_size / x.nbytes, "second_half": path.stat().st_size / half, "ms": seconds}
+    size = path.stat().st_size
+    path.unlink()
+    return {"ratio": size / x.nbytes, "second_half": size / half, "ms_each": seconds}
+
+
+def add_rate(x: Any, folder: Path, repeats: int) -> float:
+    """Vectors per second in durable batches of 10,000; the best of some rounds."""
+    import warpdata as wd
+
+    def work() -> None:
+        with wd.VectorStore.create(folder / "add.rvf", dim=x.shape[1], overwrite=True) as store:
+            for at in range(0, len(x), 10_000):
+                store.add(x[at : at + 10_000])
+
+    seconds = best_seconds(work, repeats)
+    (folder / "add.rvf").unlink()
+    return len(x) / seconds
+
+
+LOAD = """
+import sys, time, faiss
+from warpdata.search.store import VectorStore
+from warpdata.search.ann import Graph
+faiss.omp_set_num_threads(1)
+spent = []
+inner = Graph.restore.__func__
+def timed(cls, *a):
+    begin = time.process_time(); out = inner(cls, *a); spent.append(time.process_time() - begin); return out
+Graph.restore = classmethod(timed)
+store = VectorStore.open(sys.argv[1])
+begin = time.process_time(); store._content.graph(); decode = time.process_time() - begin
+begin = time.process_time(); store.warm(); whole = time.process_time() - begin
+print(decode + spent[0], whole)
+"""
+
+
+def load_seconds(path: Path, repeats: int) -> dict[str, float]:
+    """CPU of the graph alone (decoded, and into faiss with its vectors), and of everything; fresh processes."""
+    found = []
+    for _ in range(repeats):
+        done = subprocess.run([sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        found.append([float(each) for each in done.stdout.split()])
+    graph, whole = np.median(found, axis=0)
+    return {"graph_cpu_s": float(graph), "everything_cpu_s": float(whole)}
 
 
 def open_microseconds(path: Path) -> float:
@@ -278,48 +234,81 @@ def open_microseconds(path: Path) -> float:
         VectorStore.open(path).close()
 
     work()
-    return 1e6 * min(best_seconds(work, 1) for _ in range(200))
+    return 1e6 * best_seconds(work, 200)
 
 
-def run(rows: int, dim: int, queries: int, repeats: int, rounds: int) -> dict[str, Any]:
-    x, q = clustered(rows, dim, queries=queries)
-    expected = truth(x, q, K)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        mine, about = ours(x, folder / "v.rvf")
-        f32, index = usearch_peer(x, "f32")
-        index.save(str(folder / "u.usearch"))
-        f16, _ = usearch_peer(x, "f16")
-        peers = [mine, faiss_peer(x), hnswlib_peer(x), f32, f16, lancedb_peer(x, folder)]
-        table = rates(peers, q, expected, repeats)
-        places = {
-            "warpdata": folder / "v.rvf", "usearch view": folder / "u.usearch", "lancedb": folder / "lance",
-        }  # fmt: skip
-        first = cold_table(places, q, expected, folder, rounds)
-        size = (folder / "v.rvf").stat().st_size
-        first["warpdata"]["bytes_limit"] = round(0.02 * size + 65_536)
-        return {
-            "rows": rows, "dim": dim, "m": M, "ef_construction": EF_CONSTRUCTION,
-            "warm": table, "cold": first, **about,
-            "sizes": sizes(x, q, expected, folder), "single_appends": appends(dim, folder),
-            "open_us": open_microseconds(folder / "v.rvf"),
-        }  # fmt: skip
+def run(folder: Path, rows: int, dim: int, queries: int, repeats: int, rounds: int) -> dict[str, Any]:
+    x, q, expected = prepare(folder, rows, dim, queries)
+    store = folder / "v.rvf"
+    first = cold_table(folder, q, expected, rounds)
+    loading = load_seconds(store, 3)
+    return {
+        "rows": rows, "dim": dim, "m": M, "ef_construction": EF_CONSTRUCTION,
+        "add_per_s": add_rate(x, folder, 3), "warm": rates(open_all(folder, dim), q, expected, repeats),
+        "cold": first, "first_query": first_queries(store, q[:100], expected[:100]), **loading,
+        "sizes": sizes(folder, x.nbytes, q, expected), "single_appends": appends(dim, folder),
+        "open_us": open_microseconds(store),
+    }  # fmt: skip
+
+
+def bars(found: dict[str, Any]) -> dict[str, Any]:
+    """The bars of one run: what was measured, what was promised, whether it holds."""
+    warm, cold_, first, size = found["warm"], found["cold"], found["first_query"], found["sizes"]
+    mine, theirs = warm["warpdata"], {name: row for name, row in warm.items() if name != "warpdata"}
+    others = max(row["qps"] for name, row in theirs.items() if name != "faiss")
+    best_cold = min(row["median_ms"] for name, row in cold_.items() if name != "warpdata")
+    at_least = {
+        "QPS one by one, of faiss": (mine["qps"] / theirs["faiss"]["qps"], 0.9),
+        "QPS one by one, of the best other": (mine["qps"] / others, 1.0),
+        "QPS in a batch, of faiss": (mine["batch_qps"] / theirs["faiss"]["batch_qps"], 0.95),
+        "recall of first queries": (first["recall"], 0.95),
+        "recall of codes": (size["codes_recall"], 0.9),
+        "vectors added per second, x128 of them": (found["add_per_s"] * found["dim"] / 128, 300_000),
+    }
+    at_most = {
+        "cold open to result, of the best peer": (cold_["warpdata"]["median_ms"] / best_cold, 1.0),
+        "bytes of a first query, of 2 % + 64 KB": (first["bytes_max"] / first["bytes_limit"], 1.0),
+        "open and parse the root, µs": (found["open_us"], 300),
+        "load of the graph, CPU s": (found["graph_cpu_s"], 0.3),
+        "size with index, of raw f32": (size["v"], 1.1),
+        "size as f16": (size["f16"], 0.6),
+        "size as codes": (size["codes"], 0.1),
+        "1,000 single appends, of the payload": (found["single_appends"]["ratio"], 3.0),
+        "growth of the second 500 over the first": (found["single_appends"]["second_half"] - 1, 1.1),
+    }
+    out = {name: {"value": v, "bar": f"≥ {bar}", "holds": v >= bar} for name, (v, bar) in at_least.items()}
+    out |= {name: {"value": v, "bar": f"≤ {bar}", "holds": v <= bar} for name, (v, bar) in at_most.items()}
+    return out
+
+
+def saved(results: dict[str, Any]) -> None:
+    """Join these results with those of other dimensions, and draw the bars of all."""
+    old = json.loads(OUT.read_text())["runs"] if OUT.exists() and "runs" in OUT.read_text() else {}
+    runs = {**old, **results}
+    rows = {f"{each['dim']}: {name}": row for each in runs.values() for name, row in bars(each).items()}
+    measure.save("vectors", {"runs": runs, "bars": rows})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a shrunk run of seconds")
+    parser.add_argument("--quick", action="store_true", help="a shrunk run of seconds; nothing is saved")
     parser.add_argument("--dim", type=int, action="append", default=[])
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--ef-construction", type=int, default=200, help="the same for every graph")
+    parser.add_argument("--folder", type=Path, help="keep the built indexes here")
+    parser.add_argument("--prepare", action="store_true", help="only build what is missing in the folder")
     args = parser.parse_args()
-    globals()["EF_CONSTRUCTION"] = args.ef_construction
-    rows, queries, repeats, rounds = (5000, 100, 2, 3) if args.quick else (100_000, 500, 5, 7)
-    results = {f"{rows}x{dim}": run(rows, dim, queries, repeats, rounds) for dim in args.dim or [128]}
-    print(json.dumps(results, indent=1))
-    if args.out:
-        old = json.loads(args.out.read_text()) if args.out.exists() else {}
-        args.out.write_text(json.dumps({**old, **results}, indent=1) + "\n")
+    rows, queries, repeats, rounds = (5000, 100, 2, 3) if args.quick else (100_000, 500, 5, 9)
+    results = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        for dim in args.dim or ([128] if args.quick else [128, 384]):
+            folder = (args.folder or Path(temporary)) / f"{rows}x{dim}"
+            if args.prepare:
+                prepare(folder, rows, dim, queries)
+            else:
+                results[f"{rows}x{dim}"] = run(folder, rows, dim, queries, repeats, rounds)
+    for name, found in results.items():
+        print(json.dumps({name: found, "bars": bars(found)}, indent=1, default=float))
+    if results and not args.quick:
+        saved(results)
 
 
 if __name__ == "__main__":

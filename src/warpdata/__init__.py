@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from warpdata._api import load as load
     from warpdata._api import load_wshard as load_wshard
     from warpdata._api import open_episode as open_episode
+    from warpdata._api import open_vectors as open_vectors
     from warpdata.catalog.builder import DatasetBuilder as DatasetBuilder
     from warpdata.catalog.dataset import Dataset as Dataset
     from warpdata.catalog.refs import AudioRef as AudioRef
@@ -139,6 +140,7 @@ _HOMES: dict[str, str] = {
     "load_wshard": "warpdata._api",
     "name_hash": "warpdata.formats.wshard.hashes",
     "open_episode": "warpdata._api",
+    "open_vectors": "warpdata._api",
     "pack_episode": "warpdata.episodes.packed",
     "pack_residual": "warpdata.formats.wshard.residual",
     "read_refs": "warpdata.catalog.refs",

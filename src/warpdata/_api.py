@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.episode import WShardEpisode
+    from warpdata.search.store import VectorStore
     from warpdata.stores.blobstore import BlobStore
     from warpdata.stores.meter import Listener
     from warpdata.timeline.episode import Episode
@@ -93,10 +94,28 @@ def load_wshard(
 
     found = _located(source)[1]
     if found is None:
-        from warpdata.errors import CorruptLayoutError
-
-        raise CorruptLayoutError(f"a directory, not a shard: {source}", hint="Use wd.open_episode().")
+        raise _directory_error(source)
     return load(found, channels, verify=verify)
+
+
+def _directory_error(source: Any) -> Exception:
+    from warpdata.errors import CorruptLayoutError
+
+    return CorruptLayoutError("an episode directory, not a file", path=source, hint="Use wd.open_episode().")
+
+
+def open_vectors(
+    source: str | os.PathLike[str] | RangeReader, mode: str = "r", *, durable: bool = True
+) -> VectorStore:
+    """Open a vector store: a path, for reading also a URL or a RangeReader; `stats()` counts its requests."""
+    from warpdata.search.store import VectorStore
+
+    if mode != "r":
+        return VectorStore.open(source, mode, durable=durable)
+    found = _located(source)[1]
+    if found is None:
+        raise _directory_error(source)
+    return VectorStore.open(found)
 
 
 def dataset(

@@ -284,6 +284,73 @@ def test_every_hash_of_every_listed_segment() -> None:
     assert checked > 60
 
 
+def example_files() -> list[str]:
+    from tests.conftest import SHARED_GOLDEN
+
+    return sorted(p.name for p in (SHARED_GOLDEN / "rvf" / "examples").glob("*.rvf")) or ["absent"]
+
+
+def walked(content: bytes) -> tuple[list[tuple[int, bytes]], dict[int, Any]]:
+    """Segments back to back and the newest vector of each id, decoded here, with nothing of the package."""
+    segments, rows, at = [], {}, 0
+    while at < len(content):
+        assert content[at : at + 4] == b"SFVR"
+        kind, size = content[at + 5], int.from_bytes(content[at + 16 : at + 24], "little")
+        payload = content[at + 64 : at + 64 + size]
+        segments.append((kind, payload))
+        if kind == 1:
+            dim, count = int.from_bytes(payload[:2], "little"), int.from_bytes(payload[2:6], "little")
+            table = np.frombuffer(payload[6:], np.dtype([("id", "<u8"), ("v", "<f4", (dim,))]), count)
+            rows |= {int(row["id"]): row["v"] for row in table}
+        at += 64 + size
+    assert at == len(content)
+    return segments, rows
+
+
+@pytest.mark.parametrize("name", example_files())
+def test_examples_hold_what_their_bytes_say(name: str, tmp_path: Path) -> None:
+    path = shared_golden("rvf", "examples", name)
+    segments, rows = walked(path.read_bytes())
+    newest = [payload for kind, payload in segments if kind == 5][-1]
+    epoch, dim = int.from_bytes(newest[:4], "little"), int.from_bytes(newest[4:6], "little")
+    ids = sorted(rows)
+    wanted = np.stack([rows[each] for each in ids])
+    with VectorStore.open(path) as store:
+        assert (store.dialect, store.dim, store.metric, len(store)) == ("runtime", dim, "l2", len(ids))
+        assert store.stats()["epoch"] == epoch
+        assert int.from_bytes(newest[6:14], "little") == len(ids)
+        assert store.ids.tolist() == ids
+        assert np.array_equal(store.get(ids), wanted)
+        assert store.verify() == []
+        listed = {kind for kind, _ in segments}
+        assert {s["type"] for s in store.segments()} <= {layout.segment_name(kind) for kind in listed}
+        root = store._content.snapshot.root
+        assert root is not None
+        assert root.identity.file_id == newest[-68:-52]
+        for row in (0, len(ids) - 1):
+            found, away = store.search(wanted[row], 3)
+            true = ((wanted.astype(np.float64) - wanted[row]) ** 2).sum(axis=1)
+            assert true[ids.index(found[0])] == 0
+            assert away == pytest.approx(np.sort(true)[:3], rel=1e-4, abs=1e-5)
+        store.export(tmp_path / "wire.rvf")
+    with VectorStore.open(tmp_path / "wire.rvf") as copy:
+        assert np.array_equal(copy.get(ids), wanted)
+        kept = [s["type"] for s in copy.segments()]
+        assert all(layout.segment_name(kind) in kept for kind in listed if kind in (0x0E, 0x0F))
+
+
+def test_an_example_names_its_parent() -> None:
+    identities = []
+    for name in ("lineage_parent.rvf", "lineage_child.rvf"):
+        with VectorStore.open(shared_golden("rvf", "examples", name)) as store:
+            root = store._content.snapshot.root
+            assert root is not None
+            identities.append(root.identity)
+    parent, child = identities
+    assert (child.parent_id, child.lineage_depth) == (parent.file_id, 1)
+    assert parent.lineage_depth == 0
+
+
 def test_runtime_journal_is_packed() -> None:
     path, _ = expected_of("node_d8_deleted")
     with FileRangeReader(path) as reader:

@@ -19,6 +19,7 @@ TABLES = [
     ("Signature footer", layout.FooterHead, layout.FOOTER_HEAD),
     ("Block entry", records.BlockEntry, records.BLOCK_ENTRY),
     ("Id map head", records.IdMapHead, records.ID_MAP_HEAD),
+    ("Id directory", records.IdDirectoryHead, records.ID_DIRECTORY_HEAD),
     ("Index header", records.IndexHeader, records.INDEX_HEADER),
     ("Restart head", records.RestartHead, records.RESTART_HEAD),
     ("Prefetch hint", records.PrefetchHint, records.PREFETCH_HINT),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from tests.conftest import shared_golden
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.signing import SigningKey
 from warpdata.search.store import VectorStore
 
 DIM = 4
@@ -78,6 +82,42 @@ def test_cut_at_every_byte_of_the_last_commits(tmp_path: Path) -> None:
         assert state_of(content[:size]) == expected
 
 
+def two_commits(kind: str) -> Any:
+    """Two small last commits of each sort: vectors, deletions, metadata, a checkpoint with its root."""
+
+    def change(store: VectorStore) -> None:
+        if kind == "vectors":
+            store.add(vectors(2, 5), ids=[4, 90])
+        elif kind == "deletions":
+            store.delete([int(store.ids[1])])
+        elif kind == "metadata":
+            store.update([5], [{"n": len(store.metadata([5])[0]) + 70}])
+        else:
+            assert store._appender is not None
+            store._appender.snapshot = replace(store._appender.snapshot, checkpoint_end=-(1 << 20))
+            store.add(vectors(1, 6))
+
+    return change
+
+
+@pytest.mark.parametrize("kind", ["vectors", "deletions", "metadata", "checkpoint"])
+def test_every_cut_of_two_commits_gives_the_whole_state_before(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "c.rvf"
+    change = two_commits(kind)
+    steps = []
+    with VectorStore.create(path, dim=DIM, durable=False) as store:
+        store.add(vectors(12), metadata={"n": range(12)})
+        for _ in range(3):
+            steps.append((path.stat().st_size, state_of(path.read_bytes())))
+            change(store)
+    content = path.read_bytes()
+    steps.append((len(content), None))
+    assert steps[-1][0] - steps[1][0] < 12_000
+    for (start, expected), (end, _) in itertools.pairwise(steps[1:]):
+        for cut in range(start, end):
+            assert state_of(content[:cut]) == expected, f"cut at {cut}"
+
+
 def test_a_writer_goes_on_after_a_torn_tail(tmp_path: Path) -> None:
     path = tmp_path / "t.rvf"
     steps = committed(path)
@@ -108,6 +148,8 @@ def small_store(path: Path, kind: str | None) -> bytes:
         if kind == "codes":
             store.quantize("binary")
             store.build_index("ivf")
+        elif kind == "signed":
+            store.sign(SigningKey.generate("ed25519"))
         elif kind:
             store.build_index(kind)
         store.delete([3])
@@ -115,40 +157,94 @@ def small_store(path: Path, kind: str | None) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("kind", [None, "hnsw", "codes"])
-def test_flip_any_bit(tmp_path: Path, kind: str | None) -> None:
-    content = small_store(tmp_path / "f.rvf", kind)
-    expected = state_of(content)
+def flip_each(content: bytes, places: Iterable[tuple[int, int]], state: Callable[[bytes], Any]) -> int:
+    """Flip bits one by one: the identical state or a FormatError; how many were refused."""
+    expected = state(content)
     changed = bytearray(content)
-    root = len(content)
-    rng = np.random.default_rng(1)
-    # Every byte once, with a bit chosen at random; the small commits at the end, where headers and manifests
-    # lie close together, bit by bit.
-    places = [(byte, int(rng.integers(8))) for byte in range(0, len(content), 1 if kind is None else 4)]
-    places += [(byte, bit) for byte in range(root - 300, root) for bit in range(8)]
     refused = 0
     for byte, bit in places:
         changed[byte] ^= 1 << bit
         try:
-            assert state_of(bytes(changed)) == expected, f"byte {byte} bit {bit}"
+            assert state(bytes(changed)) == expected, f"byte {byte} bit {bit}"
         except FormatError:
             refused += 1
         changed[byte] ^= 1 << bit
-    assert refused > 1000
+    return refused
+
+
+@pytest.mark.parametrize("kind", [None, "hnsw", "codes", "signed"])
+def test_flip_a_bit_of_every_byte(tmp_path: Path, kind: str | None) -> None:
+    content = small_store(tmp_path / "f.rvf", kind)
+    rng = np.random.default_rng(1)
+    places = [(byte, int(rng.integers(8))) for byte in range(len(content))]
+    assert flip_each(content, places, state_of) > 1000
+
+
+def tiny_store(path: Path, kind: str) -> bytes:
+    """The smallest store of its kind, so that every bit can be tried."""
+    with VectorStore.create(path, dim=DIM, durable=False) as store:
+        store.add(vectors(3), metadata={"n": range(3)})
+        if kind == "index":
+            store.build_index("ivf", partitions=2)
+        store.delete([1])
+    return path.read_bytes()
+
+
+def zero_runs(content: bytes, longest: int = 512) -> set[int]:
+    """Bytes deep inside long runs of zeros: the reserved and unused areas of roots, alike but for their place."""
+    out: set[int] = set()
+    for run in re.finditer(rb"\0{%d,}" % longest, content):
+        out |= set(range(run.start() + 64, run.end() - 64))
+    return out
+
+
+@pytest.mark.parametrize("kind", ["rows", "index"])
+def test_flip_every_bit(tmp_path: Path, kind: str) -> None:
+    content = tiny_store(tmp_path / "b.rvf", kind)
+    alike = zero_runs(content)
+    places = [(byte, bit) for byte in range(len(content)) if byte not in alike for bit in range(8)]
+    places += [(byte, byte % 8) for byte in sorted(alike)]
+    assert flip_each(content, places, quick_state) > 1000
+
+
+def quick_state(content: bytes) -> Any:
+    """What a reader learns without the parts that only take time."""
+    store = VectorStore.open(BytesRangeReader(content))
+    cold = store.search(np.full(DIM, 0.1), 4)
+    ids = store.ids
+    return len(store), ids.tolist(), cold[0].tolist(), store.get(ids).tobytes(), store.metadata(ids)
+
+
+WIDE = 16
+
+
+def wide_state(content: bytes) -> Any:
+    """What is read from parts: a query, a filtered one, a vector, the ids; each from a store just opened."""
+    query = np.full(WIDE, 0.1)
+    fresh = [VectorStore.open(BytesRangeReader(content)) for _ in range(4)]
+    return (
+        fresh[0].search(query, 3)[0].tolist(), fresh[1].search(query, 3, filter=[1, 5, 30])[0].tolist(),
+        fresh[2].get([5]).tobytes(), fresh[3].ids.tolist(), fresh[3].stats()["bytes_read"] < len(content),
+    )  # fmt: skip
+
+
+def test_flips_where_parts_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "w.rvf"
+    x = np.random.default_rng(3).normal(size=(40, WIDE)).astype(np.float32)
+    with VectorStore.create(path, dim=WIDE) as store:
+        store.add(x)
+        store.build_index("ivf", partitions=10)
+        assert store._content.id_directory is not None
+        store.delete([2])
+    content = path.read_bytes()
+    rng = np.random.default_rng(2)
+    places = [(byte, int(rng.integers(8))) for byte in range(len(content))]
+    assert flip_each(content, places, wide_state) > 1000
 
 
 def test_flips_of_a_file_of_a_shipped_program() -> None:
     content = shared_golden("rvf", "runtime", "node_tiny_d4_l2.rvf").read_bytes()
-    expected = state_of(content)
-    changed = bytearray(content)
-    for byte in range(len(content)):
-        for bit in range(8):
-            changed[byte] ^= 1 << bit
-            try:
-                assert state_of(bytes(changed)) == expected, f"byte {byte} bit {bit}"
-            except FormatError:
-                pass
-            changed[byte] ^= 1 << bit
+    flip_each(content, itertools.product(range(len(content)), range(8)), state_of)
 
 
 def test_torn_and_foreign_manifests_of_a_shipped_program() -> None:

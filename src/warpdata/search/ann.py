@@ -18,6 +18,11 @@ Ints = NDArray[np.int64]
 _MAX_M = 1024
 """More neighbours per node than any graph has; faiss takes memory for all of them."""
 
+_MAX_SPREAD = 1024
+"""Up to this many clusters begin at vectors far apart; the choice takes longer for each."""
+_SEED_SAMPLE = 16_384
+_SEED_TRIALS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class GraphShape:
@@ -217,9 +222,29 @@ def cluster(vectors: Floats, count: int, *, seed: int = 1, rounds: int = 10) -> 
         vectors.shape[1], count, niter=rounds, seed=seed, verbose=False,
         min_points_per_centroid=1, max_points_per_centroid=sample,
     )  # fmt: skip
-    kmeans.train(chosen)
+    kmeans.train(chosen, init_centroids=_spread_seeds(chosen, count, rng) if count <= _MAX_SPREAD else None)
     found: Floats = np.array(kmeans.centroids, np.float32)
     return found
+
+
+def _spread_seeds(vectors: Floats, count: int, rng: np.random.Generator) -> Floats:
+    """`count` vectors far apart: each the best of a few drawn by their distance to those before (k-means++)."""
+    if len(vectors) > _SEED_SAMPLE:
+        vectors = vectors[np.sort(rng.choice(len(vectors), _SEED_SAMPLE, replace=False))]
+    norms = np.einsum("ij,ij->i", vectors, vectors)
+    seeds = vectors[rng.choice(len(vectors), count, replace=len(vectors) < count)]
+    away = np.maximum(norms - 2 * (vectors @ seeds[0]) + seeds[0] @ seeds[0], 0)
+    for number in range(1, count):
+        reach = np.cumsum(away, dtype=np.float64)
+        if not reach[-1] > 0:
+            break
+        drawn = np.searchsorted(reach, rng.random(_SEED_TRIALS) * reach[-1], side="right")
+        drawn = np.minimum(drawn, len(vectors) - 1)
+        after = norms[:, None] - 2 * (vectors @ vectors[drawn].T) + norms[drawn]
+        after = np.minimum(np.maximum(after, 0), away[:, None])
+        best = int(after.sum(axis=0).argmin())
+        seeds[number], away = vectors[drawn[best]], after[:, best]
+    return np.ascontiguousarray(seeds)
 
 
 def balanced_cells(vectors: Floats, count: int, *, seed: int = 1) -> tuple[Floats, Ints]:

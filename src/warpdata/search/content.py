@@ -16,6 +16,7 @@ from warpdata.formats.rvf.layout import DirectoryEntry, Flag, LayerEntry, Segmen
 from warpdata.formats.rvf.payloads import vec
 from warpdata.formats.rvf.payloads.graph import GraphPayload, decode_graph
 from warpdata.formats.rvf.payloads.hot import HotSet, decode_hot
+from warpdata.formats.rvf.payloads.ids import IdDirectory, decode_id_directory
 from warpdata.formats.rvf.payloads.journal import (
     DeleteRange,
     Journal,
@@ -25,6 +26,7 @@ from warpdata.formats.rvf.payloads.journal import (
     deletions,
 )
 from warpdata.formats.rvf.payloads.layer_a import LayerA, decode_layer_a
+from warpdata.formats.rvf.payloads.layout import BLOCK_ENTRY
 from warpdata.formats.rvf.payloads.meta import decode_meta
 from warpdata.formats.rvf.payloads.quant import Quantiser, decode_quant
 from warpdata.formats.rvf.payloads.runtime import decode_cow_map, decode_membership
@@ -58,6 +60,7 @@ class Content:
         self.reader = reader
         self.snapshot = snapshot
         self._open_parent = open_parent
+        self._journals: dict[int, Journal] = {}
         self.is_runtime = snapshot.dialect == "runtime"
 
     @cached_property
@@ -207,8 +210,11 @@ class Content:
         return events
 
     def journal(self, entry: DirectoryEntry) -> Journal:
-        """The entries of a JOURNAL segment."""
-        return decode_journal(self.read(entry), self.reader.name)
+        """The entries of a JOURNAL segment, read once."""
+        found = self._journals.get(entry.segment_id)
+        if found is None:
+            found = self._journals[entry.segment_id] = decode_journal(self.read(entry), self.reader.name)
+        return found
 
     @cached_property
     def bitmap_ids(self) -> Ids:
@@ -260,6 +266,23 @@ class Content:
         if layer.centroids.shape[1] != self.dim:
             raise CorruptLayoutError("the centroids do not fit the store", path=self.reader.name)
         return layer
+
+    @cached_property
+    def id_directory(self) -> IdDirectory | None:
+        """Which block of the indexed rows holds an id, if the store says."""
+        wanted = self.profile.id_segment
+        if not wanted:
+            return None
+        entries = [e for e in self.snapshot.of_type(SegmentType.IDS) if e.segment_id == wanted]
+        if not entries:
+            raise CorruptLayoutError("the id directory is missing", path=self.reader.name)
+        found = decode_id_directory(self.read(entries[0]), self.reader.name)
+        counts = [entry.block_count for entry in self.base_entries]
+        room = [entry.payload_length // BLOCK_ENTRY.size for entry in self.base_entries]
+        fits = all(count <= most for count, most in zip(counts, room, strict=True))
+        if not fits or found.block_count != sum(counts):
+            raise CorruptLayoutError("the id directory does not fit the blocks", path=self.reader.name)
+        return found
 
     def graph(self, layer: int = 2) -> GraphPayload | None:
         """The neighbour lists of layer B or C."""

@@ -19,6 +19,7 @@ PREFILTER_SHARE = 0.01
 """Below this share of allowed rows they are compared one by one: exact and faster than a walk."""
 TRAVERSAL_SHARE = 0.2
 """Below this share the walk looks at proportionally more nodes."""
+_NODES_PER_EF = 10
 _MAX_EF = 4096
 _MAX_LENGTH = 1e30
 """Squares beyond this, and NaN, take the way that checks every number."""
@@ -27,6 +28,10 @@ DEFAULT_PROBE_SHARE = 0.05
 _NORMAL_EF = 64
 _ROWS_PER_EF = 4
 _HITS_BUFFER = 256
+_PRODUCT_EFFORT = 4
+"""Graphs of inner products are walked with this many times the effort: they hide more of their nodes."""
+_PRODUCT_ROWS = 2048
+"""Up to so many rows, comparing with all of them costs no more than such a walk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +51,14 @@ class Cells:
         rank[rows[0]] = np.arange(len(self.centroids))
         return np.argsort(rank[self.centroid_of_cell], kind="stable")
 
-    def enough(self, order: Ints, ef: int) -> int:
-        """How many of the cells in this order a search of effort `ef` looks into: a share of all rows."""
+    def enough(self, order: Ints, ef: int, sizes: Ints | None = None) -> int:
+        """How many of the cells in this order a search of effort `ef` looks into: a share of all rows.
+
+        `sizes` says how many rows of each cell count, where not all of them do.
+        """
         total = int(self.ends[-1]) if len(self.ends) else 0
         wanted = max(_ROWS_PER_EF * ef, self.probe_share * total * ef / _NORMAL_EF)
-        gathered = np.cumsum((self.ends - self.starts)[order])
+        gathered = np.cumsum((self.ends - self.starts if sizes is None else sizes)[order])
         return max(1, int(np.searchsorted(gathered, wanted, side="right")))
 
 
@@ -60,9 +68,11 @@ class Engine:
     def __init__(self, rows: RowData, metric: str, graph: Graph | None, cells: Cells | None) -> None:
         self.rows = rows
         self.metric = metric
-        self.graph = graph
-        self.cells = cells
+        self._is_product = metric == "ip"
+        self.graph = None if self._is_product and rows.indexed <= _PRODUCT_ROWS else graph
+        self.cells = cells if self.graph is graph else None
         self._base = rows.base_vectors if metric != "cosine" else prepared(rows.base_vectors, metric)
+        self._owner = graph  # of the memory behind its vectors
         if graph is not None:
             self._base = graph.vectors
             if metric != "cosine":
@@ -111,7 +121,7 @@ class Engine:
             return None
         if self.metric == "cosine":
             query = query / np.float32(length**0.5)
-        rows, scores = graph.search_one(query, k, ef)
+        rows, scores = graph.search_one(query, k, ef * _PRODUCT_EFFORT if self._is_product else ef)
         if rows[-1] < 0:
             return None
         self.hits.append(rows)
@@ -123,7 +133,7 @@ class Engine:
         """The shortest way: the graph alone, no filter, nothing deleted."""
         graph = self.graph
         assert graph is not None
-        rows, scores = graph.search(queries, k, ef)
+        rows, scores = graph.search(queries, k, ef * _PRODUCT_EFFORT if self._is_product else ef)
         self.hits.append(rows)
         if self.metric == "l2":
             return rows, scores
@@ -147,7 +157,7 @@ class Engine:
         if exact or (self.graph is None and self.cells is None):
             return nearest(queries, self._base, k, self.metric, None if everything else live)
         share = float(live.mean()) if filtered and len(live) else self._live_share
-        if share * len(live) <= max(PREFILTER_SHARE * len(live), 2 * k):
+        if share * len(live) <= max(self._prefilter_share(ef) * len(live), 2 * k):
             return nearest(queries, self._base, k, self.metric, live)
         if self.graph is None:
             return self._search_cells(queries, k, ef, None if everything else live)
@@ -156,12 +166,22 @@ class Engine:
         bits = np.packbits(live, bitorder="little") if filtered else self._base_bits
         return self._search_allowed(queries, k, _widened_effort(ef, share), live, bits)
 
+    def _prefilter_share(self, ef: int) -> float:
+        """Below which share of allowed rows comparing with each of them is better than a walk.
+
+        A walk meets about ef / share nodes and their neighbours; the two cost the same where the square of
+        the share is so many times ef / rows. Walks for inner products miss too much where few rows count.
+        """
+        even = (_NODES_PER_EF * ef / max(1, len(self._base))) ** 0.5
+        return max(PREFILTER_SHARE, TRAVERSAL_SHARE if self.metric == "ip" else min(even, TRAVERSAL_SHARE))
+
     def _search_allowed(
         self, queries: Floats, k: int, ef: int, live: Mask, bits: NDArray[np.uint8] | None
     ) -> tuple[Ints, Floats]:
         """The graph, with only some of its nodes as results."""
         assert self.graph is not None
-        rows, scores = self.graph.search(queries, k, ef, bits)
+        effort = ef * _PRODUCT_EFFORT if self._is_product else ef
+        rows, scores = self.graph.search(queries, k, effort, bits)
         distances = scores if self.metric == "l2" else 1 - scores if self.metric == "cosine" else -scores
         short = np.flatnonzero((rows < 0).any(axis=1))
         if len(short):

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.rvf import layout, segment
-from warpdata.formats.rvf.layout import DirectoryEntry
-from warpdata.formats.rvf.payloads import layout as records
-from warpdata.formats.rvf.payloads import vec
-from warpdata.formats.rvf.payloads.layout import BlockEntry
-from warpdata.formats.rvf.reader import check_against_directory
 from warpdata.search import quantise
+from warpdata.search.blocks import BlockReader, Place
 from warpdata.search.content import Content, is_plain
 from warpdata.search.engine import DEFAULT_PROBE_SHARE, Cells
 from warpdata.search.metric import merge_nearest, nearest, prepared
+from warpdata.search.rows import RowData
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-MAX_TAIL_BYTES = 256 << 10
-"""With more unindexed rows than this, loading everything is the better first step."""
 MAX_PROBE_SHARE = 0.25
 """Where neighbours are scattered over more of the partitions than this, everything is loaded at once."""
 _CODE_PROBES = 4
@@ -34,6 +27,7 @@ _RERANK = 4
 _EXTRA_CELLS = 2
 _GRAPH_FROM_QUERY = 2
 """From this query on, layer B and the hot set widen the probe."""
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,42 +37,77 @@ class _Cell:
     vectors: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What a filter lets through: the live ids, ascending, and how many of them each cell holds."""
+
+    ids: NDArray[np.uint64]
+    in_cells: Ints
+
+
 class Prober:
     """Search that reads as little as it can."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, blocks: BlockReader, tail: RowData, probed: list[Ints]) -> None:
         layer = content.layer_a
         if layer is None:
             raise ValueError("the store has no partitions")
         self._content = content
+        self._blocks = blocks
         self._metric = content.profile.metric
         self.cells = cells_of(content)
         self._partitions = layer.partitions
-        self._by_id = {entry.segment_id: entry for entry in content.row_entries}
-        self._directories: dict[int, list[BlockEntry]] = {}
         self._loaded: dict[int, _Cell] = {}
         self._codes: dict[int, Floats] = {}
-        self._tail = content.load_tail()
+        self._tail = tail
         self.queries = 0
-        self.probed: list[Ints] = []
+        self._probed = probed
 
     @classmethod
     def serves(cls, content: Content) -> bool:
         """Whether a store can be searched this way."""
-        tail = sum(entry.payload_length for entry in content.tail_entries)
         plain = all(is_plain(entry) for entry in content.base_entries)
-        worth = content.profile.probe_share <= MAX_PROBE_SHARE and tail <= MAX_TAIL_BYTES
+        worth = content.profile.probe_share <= MAX_PROBE_SHARE
         return 0 in content.layers and plain and worth and bool(content.base_entries)
 
-    def search(self, queries: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
+    def is_worth(self, queries: Floats, ef: int, allowed: Allowed) -> bool:
+        """Whether these queries need so few cells under a filter that reading them alone pays."""
+        sizes = self.cells.ends - self.cells.starts
+        return all(
+            sizes[self._chosen(query, ef, allowed)].sum() <= MAX_PROBE_SHARE * sizes.sum()
+            for query in queries
+        )
+
+    def search(self, queries: Floats, k: int, ef: int, allowed: Allowed | None = None) -> tuple[Ints, Floats]:
         """Ids and distances of the nearest live vectors of prepared queries."""
         ids = np.full((len(queries), k), -1, np.int64)
         distances = np.full((len(queries), k), np.inf, np.float32)
         for number, query in enumerate(queries):
             self.queries += 1
-            found, away = self._one(query, k, ef)
+            found, away = (
+                self._one(query, k, ef) if allowed is None else self._filtered(query, k, ef, allowed)
+            )
             ids[number, : len(found)], distances[number, : len(found)] = found, away
         return ids, distances
+
+    def _chosen(self, query: Floats, ef: int, allowed: Allowed) -> Ints:
+        """The nearest cells that together hold as many allowed rows as a search without filter looks at.
+
+        The largest inner products lie anywhere: there every cell with an allowed row is looked into.
+        """
+        order = self.cells.order(query, self._metric)
+        order = order[allowed.in_cells[order] > 0]
+        return order if self._metric == "ip" else order[: self.cells.enough(order, ef, allowed.in_cells)]
+
+    def _filtered(self, query: Floats, k: int, ef: int, allowed: Allowed) -> tuple[Ints, Floats]:
+        chosen = self._chosen(query, ef, allowed)
+        ids, vectors = self._gather(chosen)
+        may = np.isin(ids, allowed.ids.astype(np.int64))
+        rows, away = nearest(query[None], vectors, k, self._metric, may)
+        self._probed.append(chosen)
+        live = self._tail.live & np.isin(self._tail.tail_ids, allowed.ids.astype(np.int64))
+        base = np.where(rows < 0, -1, ids[rows] if len(ids) else rows)
+        return _merged([(base, away), self._tail_part(query, k, live)], k)
 
     def _one(self, query: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
         order = self.cells.order(query, self._metric)
@@ -96,10 +125,8 @@ class Prober:
             if wider:
                 ids, vectors = self._gather(chosen)
                 rows, away = nearest(query[None], vectors, k, self._metric)
-        self.probed.append(chosen)
-        found, distances = merge_nearest([(ids[rows], away), self._tail_part(query, k)], k)
-        good = found[0] >= 0
-        return found[0][good], distances[0][good]
+        self._probed.append(chosen)
+        return _merged([(ids[rows], away), self._tail_part(query, k, self._tail.live)], k)
 
     def _widened(self, query: Floats, chosen: Ints, hits: Ints) -> tuple[Ints, bool]:
         """More cells: those of hot vectors near the query, and those the neighbours of the hits live in."""
@@ -133,66 +160,39 @@ class Prober:
         lists = payload.adjacency
         return lists.layer_counts, lists.starts, lists.sizes, lists.neighbors
 
-    def _tail_part(self, query: Floats, k: int) -> tuple[Ints, Floats]:
+    def _tail_part(self, query: Floats, k: int, live: NDArray[np.bool_]) -> tuple[Ints, Floats]:
         tail = self._tail
         vectors = prepared(tail.tail_vectors, self._metric)
-        rows, away = nearest(query[None], vectors, k, self._metric, tail.live)
+        rows, away = nearest(query[None], vectors, k, self._metric, live)
         return np.where(rows < 0, -1, tail.tail_ids[rows] if len(tail) else rows), away
 
     def _gather(self, cells: Ints) -> tuple[Ints, Floats]:
         self._load(cells)
         found = [self._loaded[int(cell)] for cell in cells]
+        none = _Cell(_NONE, _NONE, np.zeros((0, self._content.dim), np.float32))
+        found = found or [none]
         return np.concatenate([c.ids for c in found]), np.concatenate([c.vectors for c in found])
 
     def _load(self, cells: Ints) -> None:
         missing = [int(cell) for cell in cells if int(cell) not in self._loaded]
-        places = [self._place(cell, self._by_id) for cell in missing]
-        found = self._content.reader.read_many([place[0] for place in places])
-        for cell, (_, entry), data in zip(missing, places, found, strict=True):
-            block = vec.decode_block(
-                data, entry, code_bytes=self._content.code_bytes, where=self._content.reader.name
-            )
+        found = self._blocks.rows([self._place(cell) for cell in missing])
+        for cell, block in zip(missing, found, strict=True):
+            self._check_size(cell, len(block.ids))
             alive = ~self._content.base_is_dead(block.ids, self._tail)
-            vectors = self._content.vectors_of(block)[alive]
             rows = int(self.cells.starts[cell]) + np.flatnonzero(alive)
+            vectors = block.vectors if alive.all() else block.vectors[alive]
             ids = block.ids[alive].astype(np.int64)
             self._loaded[cell] = _Cell(rows, ids, prepared(vectors, self._metric))
 
-    def _place(self, cell: int, entries: dict[int, DirectoryEntry]) -> tuple[tuple[int, int], BlockEntry]:
-        """The byte range of the block of a cell."""
+    def _place(self, cell: int) -> Place:
         part = self._partitions[cell]
-        return self._block_place(entries.get(int(part["segment_ref"])), int(part["block_ref"]), part)
+        return int(part["segment_ref"]), int(part["block_ref"])
 
-    def _block_place(
-        self, entry: DirectoryEntry | None, number: int, part: Any
-    ) -> tuple[tuple[int, int], BlockEntry]:
-        where = self._content.reader.name
-        if entry is None:
-            raise CorruptLayoutError("a partition names a segment that does not exist", path=where)
-        blocks = self._directory(entry)
-        if number >= len(blocks):
-            raise CorruptLayoutError("a partition names a block that does not exist", path=where)
-        block = blocks[number]
-        if block.vector_count != int(part["id_end"]) - int(part["id_start"]):
-            raise CorruptLayoutError("a partition and its block differ in size", path=where)
-        start = entry.file_offset + layout.HEADER_BYTES
-        end = vec.block_ends(blocks, entry.payload_length)[number]
-        return (start + block.block_offset, start + end), block
-
-    def _directory(self, entry: DirectoryEntry) -> list[BlockEntry]:
-        found = self._directories.get(entry.segment_id)
-        if found is None:
-            size = layout.COUNT_U32.size + entry.block_count * records.BLOCK_ENTRY.size
-            start = entry.file_offset
-            size = min(size, entry.payload_length)
-            data = self._content.reader.read(start, start + layout.HEADER_BYTES + size)
-            header = segment.unpack_header(data, self._content.reader.name)
-            check_against_directory(header, entry, self._content.reader.name)
-            found = vec.read_directory(
-                data[layout.HEADER_BYTES :], entry.payload_length, self._content.reader.name
+    def _check_size(self, cell: int, count: int) -> None:
+        if count != int(self.cells.ends[cell] - self.cells.starts[cell]):
+            raise CorruptLayoutError(
+                "a partition and its block differ in size", path=self._content.reader.name
             )
-            self._directories[entry.segment_id] = found
-        return found
 
     @property
     def _has_codes(self) -> bool:
@@ -211,20 +211,14 @@ class Prober:
 
     def _load_codes(self, cells: Ints) -> None:
         content = self._content
-        entries = {e.segment_id: e for e in content.snapshot.segments}
-        shift = dict(zip(content.profile.row_segments, content.profile.code_segments, strict=True))
-        missing = [int(cell) for cell in cells if int(cell) not in self._codes]
-        places = []
-        for cell in missing:
-            part = self._partitions[cell]
-            holder = entries.get(shift.get(int(part["segment_ref"]), -1))
-            places.append(self._block_place(holder, int(part["block_ref"]), part))
-        found = content.reader.read_many([place[0] for place in places])
         quant = content.quantiser
         if quant is None:
             raise CorruptLayoutError("the quantiser of these codes is missing", path=content.reader.name)
-        for cell, (_, entry), data in zip(missing, places, found, strict=True):
-            block = vec.decode_block(data, entry, code_bytes=quant.code_bytes, where=content.reader.name)
+        holder = dict(zip(content.profile.row_segments, content.profile.code_segments, strict=True))
+        missing = [int(cell) for cell in cells if int(cell) not in self._codes]
+        places = [(holder.get(segment, -1), number) for segment, number in map(self._place, missing)]
+        for cell, block in zip(missing, self._blocks.read(places, quant.code_bytes), strict=True):
+            self._check_size(cell, len(block.ids))
             decoded = quantise.decode(quant, np.ascontiguousarray(block.rows))
             self._codes[cell] = prepared(decoded, self._metric)
 
@@ -249,6 +243,13 @@ class Prober:
         owner, _ = nearest(vectors, self.cells.centroids, 1, "l2")
         first_cell = np.searchsorted(self.cells.centroid_of_cell, owner[:, 0])
         return vectors, np.minimum(first_cell, len(self._partitions) - 1)
+
+
+def _merged(parts: list[tuple[Ints, Floats]], k: int) -> tuple[Ints, Floats]:
+    """The k nearest of what was found in cells and tail."""
+    found, distances = merge_nearest(parts, k)
+    good = found[0] >= 0
+    return found[0][good], distances[0][good]
 
 
 def cells_of(content: Content) -> Cells:

@@ -54,6 +54,8 @@ class Profile:
     """Segments that hold codes of the same rows."""
     probe_share: float = 0.0
     """The share of the rows that a probe of partitions must look at; measured when the index is built."""
+    id_segment: int = 0
+    """The segment that says which block of the row segments holds an id; 0 if there is none."""
 
     def to_json(self) -> bytes:
         """The record's bytes."""
@@ -87,4 +89,5 @@ def _from_json(body: dict[str, Any]) -> Profile:
         tuple(int(each) for each in body.get("row_segments", ())),
         tuple(int(each) for each in body.get("code_segments", ())),
         float(body.get("probe_share", 0.0)),
+        int(body.get("id_segment", 0)),
     )

@@ -46,7 +46,7 @@ def train(
 
 
 def _coarse_count(rows: int) -> int:
-    return int(min(4096, max(1, round(rows**0.5))))
+    return int(min(4096, max(1, round(1.25 * rows**0.5))))
 
 
 def _parts(dim: int, code_bytes: int | None) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_file
-from warpdata.formats.rvf import layout
+from warpdata.formats.rvf import layout, segment
 from warpdata.formats.rvf.layout import (
     DirectoryEntry,
     Flag,
@@ -25,6 +25,7 @@ from warpdata.formats.rvf.layout import (
     TierEntry,
 )
 from warpdata.formats.rvf.manifest import Root, Tlv
+from warpdata.formats.rvf.payloads.ids import IdDirectory, encode_id_directory
 from warpdata.formats.rvf.payloads.meta import encode_meta
 from warpdata.formats.rvf.payloads.quant import Quantiser, encode_quant
 from warpdata.formats.rvf.payloads.sketch import AccessSketch, encode_sketch
@@ -53,10 +54,15 @@ MAX_BLOCK_ROWS = 8192
 SEGMENT_BYTES = 128 << 20
 """Rows are cut into segments of about this size, so that writing needs bounded memory."""
 _SMALLEST_INDEX = 2
+_ROW_BYTES_FOR_IDS = 64
+"""Of shorter rows an id directory would be a noticeable part, and the whole file is soon read."""
 _OWN_TYPES = {
     SegmentType.VEC, SegmentType.INDEX, SegmentType.JOURNAL, SegmentType.MANIFEST, SegmentType.QUANT,
     SegmentType.META, SegmentType.HOT, SegmentType.SKETCH, SegmentType.WITNESS, SegmentType.CRYPTO,
+    SegmentType.IDS,
 }  # fmt: skip
+_LINEAGE_TYPES = {SegmentType.COW_MAP, SegmentType.REFCOUNT, SegmentType.MEMBERSHIP, SegmentType.DELTA}
+"""What ties a branched file to its parent; its copy holds the parent's rows itself."""
 OWN_TAGS = {
     Tag.SEGMENT_DIR, Tag.TEMP_TIER_MAP, Tag.INDEX_LAYERS, Tag.OVERLAY_CHAIN, Tag.COMPACTION_STATE,
     Tag.PROFILE_CONFIG, Tag.ACCESS_SKETCH_REF, Tag.WITNESS_CHAIN, Tag.KEY_DIRECTORY, Tag.DELETION_BITMAP,
@@ -129,6 +135,7 @@ class _Rewriter:
         quant, quant_entry = self._write_quantiser()
         row_segments = self._write_rows(arranged, quant)
         code_segments = self._write_codes(arranged, quant)
+        id_segment = self._write_ids(arranged, [entry for entry, _ in row_segments])
         index = index_payloads(self._rows, self._profile, arranged, row_segments)
         layers, root = self._write_index(index, quant_entry)
         self._write_metadata()
@@ -138,12 +145,14 @@ class _Rewriter:
             row_segments=tuple(entry.segment_id for entry, _ in row_segments),
             code_segments=tuple(entry.segment_id for entry in code_segments),
             probe_share=0.0 if index is None else index.probe_share,
+            id_segment=id_segment,
         )
         self._commit(profile, root, [*layers, *extra])
 
     def _append(self, seg_type: int, payload: Buffer, **about: int) -> DirectoryEntry:
         flags = Flag.SEALED | about.pop("flags", 0)
         compressed = self._plan.compression if seg_type in (SegmentType.VEC, SegmentType.META) else "none"
+        compressed = "zstd" if seg_type == SegmentType.IDS else compressed
         options = SegmentOptions(flags=flags, timestamp_ns=self._now_ns, compression=compressed)
         signer = None if self._plan.signer is None else self._plan.signer.sign_segment
         entry = self._appender.append(NewSegment(seg_type, payload, options, **about), signer)
@@ -152,16 +161,15 @@ class _Rewriter:
 
     def _copy_foreign(self) -> None:
         """Segments of types this writer does not own stay as they are, byte for byte."""
-        if self._content.is_runtime:
-            return
+        left = _OWN_TYPES | (_LINEAGE_TYPES if self._content.is_runtime else set())
         for entry in self._content.snapshot.segments:
-            if entry.seg_type not in _OWN_TYPES:
-                stored = entry.compressed_length or entry.payload_length
-                self._content.read(entry)
-                end = entry.file_offset + layout.HEADER_BYTES + stored
-                self._entries.append(
-                    self._appender.copy(self._content.reader.read(entry.file_offset, end), entry)
-                )
+            if entry.seg_type not in left:
+                if not entry.flags & Flag.ENCRYPTED:
+                    self._content.read(entry)
+                reader = self._content.reader
+                header = segment.read_header(reader, entry.file_offset)
+                end = segment.segment_end(reader, entry.file_offset, header)
+                self._entries.append(self._appender.copy(reader.read(entry.file_offset, end), entry))
 
     def _write_quantiser(self) -> tuple[Quantiser | None, DirectoryEntry | None]:
         codes = self._profile.codes
@@ -196,6 +204,16 @@ class _Rewriter:
             self._tiers += [TierEntry(entry.segment_id, n, layout.TIER_COLD) for n in range(len(coded))]
             written.append(entry)
         return written
+
+    def _write_ids(self, arranged: Arrangement, row_segments: list[DirectoryEntry]) -> int:
+        """The directory of ids, if the rows are long enough to make it worth its bytes; its segment or 0."""
+        stored = sum(entry.payload_length for entry in row_segments)
+        if not len(self._rows.ids) or stored < _ROW_BYTES_FOR_IDS * len(self._rows.ids):
+            return 0
+        blocks = np.repeat(np.arange(len(arranged.bounds) - 1), np.diff(arranged.bounds))
+        order = np.argsort(self._rows.ids)
+        found = IdDirectory(self._rows.ids[order], blocks[order], len(arranged.bounds) - 1)
+        return self._append(SegmentType.IDS, encode_id_directory(found)).segment_id
 
     def _groups(self, arranged: Arrangement) -> Iterator[list[tuple[int, int]]]:
         """The row ranges of blocks, in groups of bounded size."""

@@ -19,20 +19,19 @@ from warpdata.formats.rvf.payloads.sketch import AccessSketch
 from warpdata.search import intake
 from warpdata.search.ann import Graph, GraphShape
 from warpdata.search.appending import WriterState
+from warpdata.search.cold import ColdReader
 from warpdata.search.content import Content
 from warpdata.search.engine import Engine
 from warpdata.search.filters import Filter, parse_filter
 from warpdata.search.metadata import FilterColumns, MetadataTable
 from warpdata.search.metric import prepared
-from warpdata.search.probing import Prober, cells_of
+from warpdata.search.probing import cells_of
 from warpdata.search.rows import RowData
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-COLD_QUERIES = 8
-"""This many queries are answered from partitions; then everything is loaded once."""
 _MAX_RANGE = 1 << 22
 
 
@@ -43,11 +42,12 @@ class Searcher:
         self._content = content
         self._rows: RowData | None = None
         self._engine: Engine | None = None
-        self._prober: Prober | None = None
+        self._probed: list[Ints] = []
+        self._cold = ColdReader(content, self._probed)
+        self._is_followed = False
         self._metadata: MetadataTable | None = None
         self._columns: tuple[int, FilterColumns] | None = None
         self._sketch: AccessSketch | None = None
-        self._cold_served = 0
         self._counted_before = 0
 
     # -- state ---------------------------------------------------------------------------------------
@@ -104,7 +104,8 @@ class Searcher:
     def follow(self, content: Content) -> None:
         """The store was changed by its own writer; what is loaded stays."""
         self._content = content
-        self._prober = None
+        self._cold = ColdReader(content, self._probed, self._cold.served)
+        self._is_followed = True
 
     def added(self, ids: NDArray[np.uint64], vectors: Floats) -> None:
         """Rows were appended."""
@@ -171,7 +172,7 @@ class Searcher:
     def close(self) -> None:
         """Forget what is loaded."""
         self._engine = None
-        self._prober = None
+        self._cold = ColdReader(self._content, [])
 
     # -- search --------------------------------------------------------------------------------------
 
@@ -190,9 +191,11 @@ class Searcher:
     def _general(
         self, matrix: Floats, single: bool, k: int, ef: int, filter_: Any, exact: bool
     ) -> tuple[Ints, Floats]:
-        if filter_ is None and not exact and self._is_cold_query(len(matrix)):
-            ids, distances = self._cold(matrix, min(k, self.live_count), ef)
-            return (ids[0], distances[0]) if single else (ids, distances)
+        if not exact and self._is_cold_query(len(matrix)):
+            found = self._from_parts(matrix, k, ef, filter_)
+            if found is not None:
+                ids, distances = found
+                return (ids[0], distances[0]) if single else (ids, distances)
         engine = self.warm()
         allowed = None if filter_ is None else self._mask(filter_)
         possible = (
@@ -220,28 +223,56 @@ class Searcher:
         return prepared(matrix, self._content.profile.metric), array.ndim == 1
 
     def _is_cold_query(self, count: int) -> bool:
-        if self._engine is not None or self._rows is not None:
-            return False
-        if self._cold_served + count > COLD_QUERIES:
-            return False
-        return Prober.serves(self._content) and self.live_count > 0
+        return self._is_cold and self.live_count > 0 and self._cold.takes(count)
 
-    def _cold(self, matrix: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
-        if self._prober is None:
-            self._prober = Prober(self._content)
-        self._cold_served += len(matrix)
-        found = self._prober.search(matrix, k, ef)
-        if len(self._prober.probed):
-            self.sketch.add(np.concatenate(self._prober.probed))
-            self._prober.probed.clear()
+    @property
+    def _is_cold(self) -> bool:
+        return self._engine is None and self._rows is None
+
+    def _from_parts(self, matrix: Floats, k: int, ef: int, filter_: Any) -> tuple[Ints, Floats] | None:
+        """The answer out of a few partitions; None if everything should be loaded."""
+        if filter_ is None:
+            found = self._cold.search(matrix, min(k, self.live_count), ef)
+        else:
+            allowed = self._cold.allowed(matrix, ef, lambda ids: self._chosen(filter_, ids.astype(np.int64)))
+            if allowed is None:
+                return None
+            if not len(allowed.ids):
+                return np.zeros((len(matrix), 0), np.int64), np.zeros((len(matrix), 0), np.float32)
+            found = self._cold.search(matrix, min(k, len(allowed.ids)), ef, allowed)
         return found
 
     def warm(self) -> Engine:
         """Everything in memory, loaded once."""
         if self._engine is None:
             self._engine = self._load_engine()
-            self._prober = None
+            self._cold = ColdReader(self._content, self._probed, self._cold.served)
         return self._engine
+
+    # -- single vectors ------------------------------------------------------------------------------
+
+    @property
+    def _reads_parts(self) -> bool:
+        """Whether ids are looked up in the file; a writer keeps its rows at hand instead."""
+        return self._is_cold and not self._is_followed and self._cold.knows_ids and self._cold.is_thrifty
+
+    def exist(self, ids: NDArray[np.uint64]) -> Mask:
+        """Which of these ids are of live vectors."""
+        if self._reads_parts:
+            return self._cold.exist(ids)
+        return self.rows.table.find(ids) >= 0
+
+    def take(self, ids: NDArray[np.uint64]) -> Floats:
+        """The vectors of ids that exist, in this order."""
+        found = self._cold.take(ids) if self._reads_parts else None
+        return self.rows.take(self.rows.table.find(ids)) if found is None else found
+
+    def live_ids(self) -> Ints:
+        """The ids of all live vectors, ascending."""
+        if self._reads_parts:
+            return self._cold.live_ids.astype(np.int64)
+        table = self.rows.table
+        return table.ids[table.alive].astype(np.int64)
 
     def _load_engine(self) -> Engine:
         content, metric = self._content, self._content.profile.metric
@@ -292,17 +323,18 @@ class Searcher:
     def _mask(self, filter_: Any) -> Mask:
         """Which rows a filter lets through."""
         rows = self.rows
-        if isinstance(filter_, np.ndarray) or (
-            isinstance(filter_, Sequence) and not isinstance(filter_, str | bytes)
-        ):
-            found = rows.table.find(np.unique(intake.checked_ids(filter_)))
-            mask = np.zeros(len(rows), bool)
-            mask[found[found >= 0]] = True
-            return mask
+        if _is_id_list(filter_):
+            return self._chosen(filter_, rows.ids)
         expression: Filter = parse_filter(filter_)
         if self._columns is None or self._columns[0] != rows.version:
             self._columns = (rows.version, FilterColumns(self.metadata, rows.ids))
         return self._columns[1].mask(expression)
+
+    def _chosen(self, filter_: Any, ids: Ints) -> Mask:
+        """Which of these ids a filter lets through."""
+        if _is_id_list(filter_):
+            return np.isin(ids, intake.checked_ids(filter_).astype(np.int64))
+        return FilterColumns(self.metadata, ids).mask(parse_filter(filter_))
 
     # -- counters ------------------------------------------------------------------------------------
 
@@ -312,6 +344,9 @@ class Searcher:
         if self._sketch is None:
             self._sketch = self._content.sketch()
             self._counted_before = self._sketch.total_accesses
+        if self._probed:
+            self._sketch.add(np.concatenate(self._probed))
+            self._probed.clear()
         return self._sketch
 
     def _count(self, rows: Ints) -> None:
@@ -322,7 +357,9 @@ class Searcher:
     def new_accesses(self) -> int:
         """Accesses counted since the counters were read from the file."""
         self._count_rest()
-        return 0 if self._sketch is None else self._sketch.total_accesses - self._counted_before
+        if self._sketch is None and not self._probed:
+            return 0
+        return self.sketch.total_accesses - self._counted_before
 
     def _count_rest(self) -> None:
         if self._engine is not None and self._engine.hits:
@@ -347,15 +384,20 @@ class Searcher:
         """How queries are answered now."""
         plan = self._content.profile.index
         codes = self._content.profile.codes
-        stage = "memory" if self._engine is not None else "partitions" if self._prober else "closed"
+        stage = "memory" if self._engine is not None else "partitions" if self._cold.prober else "closed"
         return {
             "index": None if plan is None else plan.kind,
             "codes": None if codes is None else codes.kind,
             "layers": [name for number, name in enumerate("ABC") if number in self._content.layers],
             "stage": stage,
-            "cold_queries": self._cold_served,
+            "cold_queries": self._cold.served,
             "unindexed_segments": len(self._content.tail_entries),
         }
+
+
+def _is_id_list(filter_: Any) -> bool:
+    is_sequence = isinstance(filter_, Sequence) and not isinstance(filter_, str | bytes)
+    return isinstance(filter_, np.ndarray) or is_sequence
 
 
 def _check_effort(k: int, ef: int) -> None:

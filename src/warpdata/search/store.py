@@ -42,6 +42,7 @@ from warpdata.search.writer_lock import WriterLock
 if TYPE_CHECKING:
     from warpdata.formats.rvf.payloads.witness import PublicKey
     from warpdata.formats.rvf.signing import SigningKey
+    from warpdata.stores.meter import Spent
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -60,9 +61,10 @@ class VectorStore:
 
     def __init__(
         self, path: str | None, reader: RangeReader, mode: str, snapshot: Snapshot | None = None, *,
-        durable: bool = True,
+        durable: bool = True, owns_reader: bool = True,
     ) -> None:  # fmt: skip
         """Use `create` or `open`."""
+        self._owns_reader = owns_reader
         self._path = path
         self._mode = mode
         self._durable = durable
@@ -102,6 +104,10 @@ class VectorStore:
                 raise ValueError("only a local path can be opened with mode='a'")
             return cls(None, source, mode)
         path = os.fspath(source)
+        if "://" in path:
+            raise ValueError(
+                f"a URL is opened for reading with warpdata.open_vectors({path!r}), and written nowhere"
+            )
         if mode == "r":
             return cls(path, FileRangeReader(path), mode)
         FileRangeReader(path).close()
@@ -171,16 +177,24 @@ class VectorStore:
     def ids(self) -> Ids:
         """The ids of all live vectors, ascending."""
         with self._mutex:
-            table = self._searcher.rows.table
-            return table.ids[table.alive].astype(np.int64)
+            self._check_open()
+            return self._searcher.live_ids()
 
     def stats(self) -> dict[str, Any]:
-        """What the store holds and what reading it has cost so far."""
+        """What the store holds and what reading it has cost so far.
+
+        `reads` and `bytes_read` count what was asked for; a remote file adds `requests`, `bytes_fetched` and
+        `retries`, as they went over the network.
+        """
+        spent: Spent | None = getattr(self._reader.inner, "spent", None)
         return {
             "path": self._reader.name, "dialect": self.dialect, "vectors": len(self), "dim": self.dim,
             "metric": self.metric, "dtype": self.dtype, "epoch": self._content.snapshot.epoch,
             "file_bytes": self._reader.size, "segments": len(self._content.snapshot.segments),
             "reads": self._reader.reads, "bytes_read": self._reader.bytes_read, **self._searcher.stats(),
+            **({} if spent is None else {
+                "requests": spent.requests, "bytes_fetched": spent.bytes_read, "retries": spent.retries,
+            }),
         }  # fmt: skip
 
     def segments(self) -> list[dict[str, Any]]:
@@ -299,8 +313,7 @@ class VectorStore:
     def get(self, ids: ArrayLike) -> Floats:
         """The vectors with these ids, in this order; an id that is not there is a KeyError."""
         with self._mutex:
-            rows = self._rows_of(intake.checked_ids(ids))
-            return self._searcher.rows.take(rows)
+            return self._searcher.take(self._existing(ids))
 
     def metadata(self, ids: ArrayLike) -> list[dict[str, Any]]:
         """The metadata of the vectors with these ids."""
@@ -310,16 +323,12 @@ class VectorStore:
             return [dict(records.get(key, {})) for key in keys.tolist()]
 
     def _existing(self, ids: ArrayLike) -> NDArray[np.uint64]:
-        keys = intake.checked_ids(ids)
-        self._rows_of(keys)
-        return keys
-
-    def _rows_of(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         self._check_open()
-        rows = self._searcher.rows.table.find(keys)
-        if (rows < 0).any():
-            raise KeyError(f"no vector with id {keys[rows < 0][0]}")
-        return rows
+        keys = intake.checked_ids(ids)
+        known = self._searcher.exist(keys)
+        if not known.all():
+            raise KeyError(f"no vector with id {keys[~known][0]}")
+        return keys
 
     def search(
         self, queries: ArrayLike, k: int = 10, ef: int = 64, filter: FilterLike | None = None,  # noqa: A002
@@ -410,7 +419,7 @@ class VectorStore:
         with self._mutex:
             self._check_open()
             if self._path is None:
-                return VectorStore(None, self._reader.inner, "r", self._content.snapshot)
+                return VectorStore(None, self._reader.inner, "r", self._content.snapshot, owns_reader=False)
             return VectorStore(self._path, FileRangeReader(self._path), "r", self._content.snapshot)
 
     def refresh(self) -> bool:
@@ -455,7 +464,8 @@ class VectorStore:
             self._searcher.close()
             if self._appender is not None:
                 self._appender.close()
-            self._reader.close()
+            if self._owns_reader:
+                self._reader.close()
             if self._lock is not None:
                 self._lock.release()
 

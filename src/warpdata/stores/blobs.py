@@ -19,7 +19,9 @@ from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
 from warpdata.stores.layout import PAGE_BYTES
 from warpdata.stores.local import LocalStore
+from warpdata.stores.meter import Spent
 from warpdata.stores.pagefile import PageFile
+from warpdata.stores.reliable import ReliableStore
 
 PageSums = NDArray[np.uint32]
 """CRC-32C of each page of a blob, as its publisher computed them."""
@@ -50,13 +52,18 @@ class BlobReader:
         sums: PageSums | None = None,
     ) -> None:
         self.address = address
-        self.name = f"{address.label} (sha256 {address.sha256})"
+        self.name = f"{address.label} (sha256 {address.sha256})" if address.sha256 else address.label
         self.size = address.size
         self._store = store
         self._cache = cache
         self._sums = sums
         self._busy: set[int] = set()
         self._turn = threading.Condition()
+
+    @property
+    def spent(self) -> Spent | None:
+        """What reading from the store has cost so far, if the store counts it."""
+        return self._store.meter.spent if isinstance(self._store, ReliableStore) else None
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end)."""

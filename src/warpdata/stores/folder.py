@@ -9,6 +9,8 @@ from typing import Any
 from warpdata.bytekit.ranges import Range, check_range, coalesce
 from warpdata.errors import BlobNotFoundError
 from warpdata.stores.blobstore import BlobStore, blob_name
+from warpdata.stores.meter import Spent
+from warpdata.stores.reliable import ReliableStore
 
 Connect = Callable[[str], BlobStore]
 """From an address to an open store; a function of a module, so that it can be pickled by name."""
@@ -62,6 +64,12 @@ class StoreFile:
         self.size = size
         self._folder = folder
         self._key = key
+
+    @property
+    def spent(self) -> Spent | None:
+        """What reading from the store has cost so far, if the store counts it."""
+        store = self._folder.store
+        return store.meter.spent if isinstance(store, ReliableStore) else None
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end)."""

@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _action(actions: Any, name: str, text: str, *, json: bool = True) -> argparse.ArgumentParser:
     sub: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
-    sub.add_argument("file", help="the vector file (.rvf)")
+    sub.add_argument(
+        "file", help="the vector file (.rvf); what only reads takes http(s), s3, gs and az URLs too"
+    )
     if json:
         sub.add_argument("--json", action="store_true", help="print the result as JSON")
     return sub
@@ -150,7 +152,7 @@ def _queries(args: argparse.Namespace) -> Any:
     import numpy as np
 
     text = args.query
-    if text != "-" and not Path(text).exists() and not text.endswith((".npy", ".parquet", ".pq")):
+    if text != "-" and not text.endswith((".npy", ".parquet", ".pq")):
         try:
             return np.array([[float(each) for each in text.split(",")]])
         except ValueError:
@@ -162,10 +164,10 @@ def _queries(args: argparse.Namespace) -> Any:
 
 
 def _search(args: argparse.Namespace, console: Console) -> int:
-    from warpdata.search.store import VectorStore
+    from warpdata._api import open_vectors
 
     queries = _queries(args)
-    with VectorStore.open(args.file) as store:
+    with open_vectors(args.file) as store:
         ids, distances = store.search(queries, args.k, args.ef, args.filter, args.exact)
     results = [
         [{"id": i, "distance": d} for i, d in zip(row, away, strict=True) if i >= 0]
@@ -186,10 +188,10 @@ def _info(args: argparse.Namespace, console: Console) -> int:
 
 def show_info(path: str, console: Console) -> int:
     """Print what a vector file holds; `warp inspect` does it too."""
+    from warpdata._api import open_vectors
     from warpdata.cli.console import human_bytes, table
-    from warpdata.search.store import VectorStore
 
-    with VectorStore.open(path) as store:
+    with open_vectors(path) as store:
         about = {**store.stats(), "segment_list": store.segments()}
     for name in ("dialect", "vectors", "dim", "metric", "dtype", "epoch", "index", "codes"):
         console.print(f"{name:<8} {about[name]}")
@@ -231,11 +233,11 @@ def _compact(args: argparse.Namespace, console: Console) -> int:
 def _verify(args: argparse.Namespace, console: Console) -> int:
     from dataclasses import asdict
 
+    from warpdata._api import open_vectors
     from warpdata.formats.rvf.signing import load_public
-    from warpdata.search.store import VectorStore
 
     keys = [load_public(path) for path in args.key]
-    with VectorStore.open(args.file) as store:
+    with open_vectors(args.file) as store:
         damages = store.verify(keys)
         count = len(store.segments())
     for damage in damages:
@@ -248,10 +250,10 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
 def _export(args: argparse.Namespace, console: Console) -> int:
     import numpy as np
 
+    from warpdata._api import open_vectors
     from warpdata.bytekit.commit import commit_file
-    from warpdata.search.store import VectorStore
 
-    with VectorStore.open(args.file) as store:
+    with open_vectors(args.file) as store:
         if args.output.endswith(".npy"):
             import io
 

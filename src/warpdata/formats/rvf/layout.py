@@ -50,6 +50,7 @@ class SegmentType(IntEnum):
     TRANSFER_PRIOR = 0x30
     POLICY_KERNEL = 0x31
     COST_CURVE = 0x32
+    IDS = 0xF0
 
 
 def segment_name(number: int) -> str:

@@ -18,7 +18,7 @@ from warpdata.formats.rvf.layout import DirectoryEntry, Flag, SegmentHeader, Seg
 from warpdata.formats.rvf.manifest import Root, Tlv
 from warpdata.formats.rvf.payloads.runtime import RuntimeManifest, decode_runtime_manifest
 from warpdata.formats.rvf.snapshot import Snapshot
-from warpdata.formats.rvf.tail import check_tail, is_length_damaged, manifest_candidates
+from warpdata.formats.rvf.tail import TailReader, check_tail, is_length_damaged, manifest_candidates
 
 if TYPE_CHECKING:
     from warpdata.bytekit.ranges import RangeReader
@@ -42,7 +42,7 @@ def open_snapshot(reader: RangeReader) -> Snapshot:
     found = _by_root(reader)
     if found is not None:
         return found
-    return _by_scan(reader)
+    return _by_scan(TailReader(reader))
 
 
 def _by_root(reader: RangeReader) -> Snapshot | None:
@@ -59,8 +59,10 @@ def _by_root(reader: RangeReader) -> Snapshot | None:
     offset = root.l1_manifest_offset - layout.HEADER_BYTES
     if not 0 <= offset <= reader.size - layout.ROOT_BYTES - layout.HEADER_BYTES:
         raise CorruptLayoutError("the root points outside its file", path=reader.name)
+    whole = offset + layout.HEADER_BYTES + align_up(root.l1_manifest_length, layout.ALIGNMENT)
+    end = reader.size if whole + layout.ROOT_BYTES == reader.size else None
     try:
-        return _load_manifest(reader, offset)
+        return _load_manifest(reader, offset, end)
     except (_NotOurs, _Torn, BadMagicError) as error:
         raise CorruptLayoutError("the manifest before the root is damaged", path=reader.name) from error
 
@@ -83,8 +85,8 @@ def _by_scan(reader: RangeReader) -> Snapshot:
     raise CorruptLayoutError("no committed manifest in this file", path=reader.name)
 
 
-def _load_manifest(reader: RangeReader, offset: int) -> Snapshot:
-    header, payload = _manifest_payload(reader, offset)
+def _load_manifest(reader: RangeReader, offset: int, end: int | None = None) -> Snapshot:
+    header, payload = _manifest_payload(reader, offset, end)
     if _has_root(payload):
         return _checkpoint(reader, offset, header, payload)
     if header.checksum_algo == layout.CHECKSUM_IDS["crc32c"]:
@@ -92,8 +94,12 @@ def _load_manifest(reader: RangeReader, offset: int) -> Snapshot:
     return _delta(reader, offset, header, payload)
 
 
-def _manifest_payload(reader: RangeReader, offset: int) -> tuple[SegmentHeader, memoryview]:
-    header = segment.read_header(reader, offset)
+def _manifest_payload(
+    reader: RangeReader, offset: int, likely_end: int | None = None
+) -> tuple[SegmentHeader, memoryview]:
+    """The checked header and payload of a manifest; in one read where its end is known."""
+    first = reader.read(offset, offset + layout.HEADER_BYTES if likely_end is None else likely_end)
+    header = segment.unpack_header(first, reader.name)
     if header.seg_type != SegmentType.MANIFEST:
         raise CorruptLayoutError("a manifest is marked as another segment", path=reader.name)
     start = offset + layout.HEADER_BYTES
@@ -104,7 +110,7 @@ def _manifest_payload(reader: RangeReader, offset: int) -> tuple[SegmentHeader, 
         raise _Torn
     if header.flags & ~_MANIFEST_FLAGS or header.compression:
         raise CorruptLayoutError("a manifest has flags it cannot have", path=reader.name)
-    payload = reader.read(start, end)
+    payload = first[layout.HEADER_BYTES :] if end == likely_end else reader.read(start, end)
     runtime = header.checksum_algo == layout.CHECKSUM_IDS["crc32c"]
     if not segment.hash_matches(header, payload, runtime=runtime):
         if not any(payload[-_TORN_SECTOR_BYTES:]):

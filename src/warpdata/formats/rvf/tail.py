@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit.align import align_up
@@ -13,13 +13,36 @@ from warpdata.formats.rvf.payloads.runtime import decode_runtime_manifest
 from warpdata.formats.rvf.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from warpdata.bytekit.ranges import RangeReader
+    from warpdata.bytekit.ranges import Range, RangeReader
 
 _FIRST_CHUNK_BYTES = 64 << 10
 _MAX_CHUNK_BYTES = 8 << 20
 _NEAR_MAGIC_BITS = 2
 _CHAIN_PREFIX = layout.TLV_HEAD.pack(Tag.OVERLAY_CHAIN, layout.OVERLAY_CHAIN.size, 0)
 _TYPE_OFFSET = 5
+
+
+class TailReader:
+    """A reader whose last bytes were read once: many small commits are followed without a read for each."""
+
+    def __init__(self, inner: RangeReader) -> None:
+        self._inner = inner
+        self.name, self.size = inner.name, inner.size
+        self._start = max(0, self.size - _FIRST_CHUNK_BYTES)
+        self._held = inner.read(self._start, self.size)
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end), out of memory if they are there."""
+        if self._start <= start <= end <= self.size:
+            return self._held[start - self._start : end - self._start]
+        return self._inner.read(start, end)
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range."""
+        return [self.read(start, end) for start, end in ranges]
+
+    def close(self) -> None:
+        """The reader inside belongs to somebody else."""
 
 
 def manifest_candidates(reader: RangeReader) -> Iterator[int]:

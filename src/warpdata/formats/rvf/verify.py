@@ -14,6 +14,7 @@ from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads import vec
 from warpdata.formats.rvf.payloads.graph import decode_graph, unpack_index_header
 from warpdata.formats.rvf.payloads.hot import decode_hot
+from warpdata.formats.rvf.payloads.ids import decode_id_directory
 from warpdata.formats.rvf.payloads.journal import decode_journal
 from warpdata.formats.rvf.payloads.layer_a import decode_layer_a
 from warpdata.formats.rvf.payloads.meta import decode_meta
@@ -96,6 +97,7 @@ _DECODERS: dict[int, Callable[[memoryview, str], Any]] = {
     SegmentType.QUANT: decode_quant,
     SegmentType.META: decode_meta,
     SegmentType.HOT: decode_hot,
+    SegmentType.IDS: decode_id_directory,
     SegmentType.SKETCH: decode_sketch,
     SegmentType.WITNESS: decode_witness,
     SegmentType.CRYPTO: decode_crypto,

@@ -32,6 +32,17 @@ IDS_RAW, IDS_DELTA = 0, 1
 ID_RESTART_INTERVAL = 128
 
 
+class IdDirectoryHead(NamedTuple):
+    """The start of an IDS payload."""
+
+    id_count: int
+    block_count: int
+    block_bytes: int
+
+
+ID_DIRECTORY_HEAD = struct.Struct("<QIB")
+
+
 class IndexHeader(NamedTuple):
     """The first bytes of an INDEX payload."""
 

@@ -121,9 +121,9 @@ def read_directory(payload: Buffer, payload_bytes: int | None = None, where: str
     if view.nbytes < end:
         raise TruncatedError("the block directory is cut off", path=where or None)
     entries = [BlockEntry._make(e) for e in records.BLOCK_ENTRY.iter_unpack(view[4:end])]
-    previous = end
+    previous = end - 1
     for entry in entries:
-        if not previous <= entry.block_offset <= total or entry.dtype not in layout.DTYPE_NAMES:
+        if not previous < entry.block_offset <= total or entry.dtype not in layout.DTYPE_NAMES:
             raise CorruptLayoutError("the block directory contradicts itself", path=where or None)
         previous = entry.block_offset
     return entries
@@ -142,9 +142,9 @@ def directory_count(head: Buffer, payload_bytes: int, where: str = "") -> int:
     return count
 
 
-def block_ends(entries: Sequence[BlockEntry], payload_bytes: int) -> list[int]:
-    """Where the bytes of each block end at the latest: the next block, or the payload."""
-    return [*(entry.block_offset for entry in entries[1:]), payload_bytes][: len(entries)]
+def block_end(entries: Sequence[BlockEntry], number: int, payload_bytes: int) -> int:
+    """Where the bytes of a block end at the latest: the next block, or the payload."""
+    return entries[number + 1].block_offset if number + 1 < len(entries) else payload_bytes
 
 
 def decode_block(
@@ -168,11 +168,13 @@ def decode_vec(payload: Buffer, *, code_bytes: int = 0, where: str = "", check: 
     """Every block of a VEC payload."""
     view = byte_view(payload)
     entries = read_directory(view, where=where)
-    ends = block_ends(entries, view.nbytes)
     return [
-        decode_block(view[e.block_offset : end], e, code_bytes=code_bytes, where=where, check=check)
-        for e, end in zip(entries, ends, strict=True)
-    ]
+        decode_block(
+            view[entry.block_offset : block_end(entries, number, view.nbytes)], entry,
+            code_bytes=code_bytes, where=where, check=check,
+        )
+        for number, entry in enumerate(entries)
+    ]  # fmt: skip
 
 
 def _decode_id_map(view: memoryview, start: int, count: int, where: str) -> tuple[Ids, int]:
