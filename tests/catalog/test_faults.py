@@ -236,6 +236,28 @@ def test_every_flip_in_a_published_shard_is_noticed(tmp_path: Path) -> None:
             damaged.table().arrow()
 
 
+def test_a_page_checked_before_is_checked_again_when_its_file_changes(tmp_path: Path) -> None:
+    """Remembering what was checked never hides a later change, even one that keeps size and time."""
+    with wd.DatasetBuilder("ws/x", catalog=tmp_path / "cat") as builder:
+        builder.add_table("main", {"x": list(range(1000))}).publish()
+    with wd.dataset("ws/x", catalog=tmp_path / "cat") as ds:
+        path = tmp_path / "cat" / ds.manifest.tables["main"].shards[0].key
+    time.sleep(2.1)
+    for _ in range(2):
+        with wd.dataset("ws/x", catalog=tmp_path / "cat") as ds:
+            assert ds.table().arrow().num_rows == 1000
+    before = path.stat()
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.seek(40)
+        byte = file.read(1)[0]
+        file.seek(40)
+        file.write(bytes([byte ^ 8]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with wd.dataset("ws/x", catalog=tmp_path / "cat") as ds, pytest.raises(ChecksumError):
+        ds.table().arrow()
+
+
 READ_EVERYTHING = """
 import sys, warpdata as wd
 ds = wd.dataset("ws/demo", catalog=sys.argv[1], mode=sys.argv[2])

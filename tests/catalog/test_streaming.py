@@ -249,9 +249,9 @@ def test_a_filter_reads_only_what_it_needs(table: wd.Table) -> None:
     seen: list[tuple[int, tuple[str, ...]]] = []
     original = ShardFile.read
 
-    def noted(self, group, columns, fetched=None):
+    def noted(self, group, columns, fetched, **options):
         seen.append((group, tuple(columns)))
-        return original(self, group, columns, fetched)
+        return original(self, group, columns, fetched, **options)
 
     ShardFile.read = noted
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +17,7 @@ from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
 from warpdata.errors import TooLargeError
 from warpdata.formats.manifest.guide import Guide
 from warpdata.formats.manifest.model import TablePart
-from warpdata.stores.readahead import read_ahead
+from warpdata.stores.readahead import ReadAhead
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
@@ -70,6 +72,11 @@ class TableFiles:
         self._guide: Guide | None = None
         self._files: dict[int, ShardFile] = {}
 
+    @functools.cached_property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema the manifest gives."""
+        return schema_from_base64(self.part.schema_ipc)
+
     def file(self, number: int) -> ShardFile:
         """Shard `number`, opened once."""
         with self._lock:
@@ -119,7 +126,7 @@ class Table:
 
     def schema(self) -> pa.Schema:
         """The Arrow schema of the chosen columns; it comes with the manifest."""
-        schema = schema_from_base64(self.part.schema_ipc)
+        schema = self.files.schema
         if self.columns is None:
             return schema
         return pa.schema([schema.field(name) for name in self.columns], metadata=schema.metadata)
@@ -200,12 +207,12 @@ class Table:
 
     def ref_types(self) -> dict[str, RefType]:
         """The bound columns of this view and the types that turn their values into references."""
-        schema = self.schema()
-        dataset = self.dataset
+        dataset, schema = self.dataset, self.files.schema
+        wanted = schema.names if self.columns is None else self.columns
         return {
             b.column: dataset.ref_type(schema.field(b.column).type, recipe_of(b, dataset.recipe))
             for b in dataset.manifest.bindings
-            if b.table == self.name and b.column in schema.names
+            if b.table == self.name and b.column in wanted
         }
 
     def bind(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -214,19 +221,24 @@ class Table:
 
     def source(self) -> ArrowSource:
         """The table as the SQL engine sees it."""
-        return ArrowSource(schema_from_base64(self.part.schema_ipc), self._scan)
+        return ArrowSource(self.files.schema, self._scan)
 
     def _scan(self, columns: Sequence[str] | None, expression: Any) -> Iterator[pa.RecordBatch]:
         """Batches of the row groups that can match, filtered; read ahead, in order."""
         names = list(columns) if columns is not None else self.schema().names
-        wanted = names if expression is None else None
-        tasks = self._groups(expression)
-        results = read_ahead(
-            lambda task: self._filtered(task, wanted, names, expression),
-            tasks, workers=4, cost=self._group_bytes, max_cost=_AHEAD_BYTES,
+        needed = names if expression is None else sorted({*names, *_fields_of(expression, self.part)})
+
+        def _kept(table: pa.Table) -> pa.Table:
+            return table if expression is None else table.filter(expression).select(names)
+
+        ahead = ReadAhead(
+            lambda task: self.files.file(task[0]).fetch(task[1], needed),
+            lambda task, fetched: _kept(self.files.file(task[0]).read(task[1], needed, fetched)),
+            self._groups(expression), workers=4, cost=self._group_bytes, max_cost=_AHEAD_BYTES,
         )  # fmt: skip
-        for table in results:
-            yield from table.to_batches()
+        with contextlib.closing(ahead):
+            for table in ahead:
+                yield from table.to_batches()
 
     def _groups(self, expression: Any) -> Iterator[tuple[int, int]]:
         for number in range(len(self.part.shards)):
@@ -234,15 +246,6 @@ class Table:
             groups = list(range(file.metadata.num_row_groups))
             kept = groups if expression is None else file.matching_groups(groups, expression)
             yield from ((number, group) for group in kept)
-
-    def _filtered(
-        self, task: tuple[int, int], wanted: list[str] | None, names: list[str], expression: Any
-    ) -> pa.Table:
-        file = self.files.file(task[0])
-        if expression is None:
-            return file.read(task[1], wanted)
-        columns = sorted({*names, *_fields_of(expression, self.part)})
-        return file.read(task[1], columns).filter(expression).select(names)
 
     def _group_bytes(self, task: tuple[int, int]) -> int:
         return int(self.files.file(task[0]).metadata.row_group(task[1]).total_byte_size)
