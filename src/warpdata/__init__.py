@@ -157,6 +157,8 @@ __all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("warpdata.errors")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'warpdata' has no attribute {name!r}")

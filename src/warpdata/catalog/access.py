@@ -129,8 +129,7 @@ class Access:
         return Catalog(_plain(address), None if offline else self.store_of(address))
 
     def _open_cache(self) -> PageCache | None:
-        everything_here = all(c.store is not None and c.store.is_local for c in self.catalogs)
-        if self.options.mode == "remote" or (everything_here and not self.options.allow_foreign_uris):
+        if self.options.mode == "remote":
             return None
         folder = Path(os.path.expanduser(self.options.cache_dir))
         return PageCache(folder, self.options.cache_bytes)

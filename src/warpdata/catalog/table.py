@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -153,32 +153,43 @@ class Table:
     def batches(
         self,
         batch_size: int = 1000,
-        *,
         columns: str | Sequence[str] | None = None,
         shard: Shard = None,
         limit: int | None = None,
         prefetch: str | int | None = None,
-        even: str | None = None,
+        *,
+        drop_last: bool = False,
+        pad: bool = False,
     ) -> BatchStream:
-        """Arrow record batches of exactly `batch_size` rows (the last may be shorter), in row order."""
-        view = self if columns is None else self.select(columns)
-        request = StreamRequest(batch_size, shard, limit, prefetch, even)
-        return self.dataset.open_stream(view, request, bound=True)
+        """Arrow record batches of exactly `batch_size` rows (the last may be shorter), in row order.
 
-    def batch_dicts(self, batch_size: int = 1000, **options: Any) -> Iterator[dict[str, list[Any]]]:
+        `drop_last` and `pad` make every rank yield the same number of batches, each of `batch_size` rows.
+        """
+        request = StreamRequest(batch_size, shard, limit, prefetch, _even(drop_last, pad))
+        return self.dataset.open_stream(self._of(columns), request, bound=True)
+
+    def batch_dicts(
+        self, batch_size: int = 1000, columns: str | Sequence[str] | None = None, **options: Any
+    ) -> Iterator[dict[str, list[Any]]]:
         """The same batches as dictionaries of lists; bound columns are lists of references."""
-        columns = options.pop("columns", None)
-        view = self if columns is None else self.select(columns)
-        request = StreamRequest(batch_size, **options)
-        types = view.ref_types()
-        for batch in self.dataset.open_stream(view, request):
-            yield bound_dict(batch, types)
+        view = self._of(columns)
+        return _dicts(self.dataset.open_stream(view, stream_request(batch_size, **options)), view)
 
-    def to_torch(self, batch_size: int = 1000, **options: Any) -> Any:
+    def to_torch(
+        self,
+        batch_size: int = 1000,
+        shard: Shard = "auto",
+        prefetch: str | int | None = None,
+        *,
+        columns: str | Sequence[str] | None = None,
+        **options: Any,
+    ) -> Any:
         """A torch IterableDataset of batches of tensors, split over ranks and DataLoader workers."""
-        columns = options.pop("columns", None)
-        view = self if columns is None else self.select(columns)
-        return self.dataset.open_torch(view, StreamRequest(batch_size, **options))
+        request = stream_request(batch_size, shard=shard, prefetch=prefetch, **options)
+        return self.dataset.open_torch(self._of(columns), request)
+
+    def _of(self, columns: str | Sequence[str] | None) -> Table:
+        return self if columns is None else self.select(columns)
 
     def count(self) -> int:
         """Rows of the view; without a filter nothing is read."""
@@ -259,9 +270,29 @@ class Table:
         return f"<Table {self.name!r} of {self.dataset.name}: {self.row_count} rows>"
 
 
-def replaced(request: StreamRequest, **changes: Any) -> StreamRequest:
-    """A request with some changes."""
-    return replace(request, **changes)
+def stream_request(
+    batch_size: int = 1000,
+    shard: Shard = None,
+    limit: int | None = None,
+    prefetch: str | int | None = None,
+    *,
+    drop_last: bool = False,
+    pad: bool = False,
+) -> StreamRequest:
+    """What the options of `batches` ask for."""
+    return StreamRequest(batch_size, shard, limit, prefetch, _even(drop_last, pad))
+
+
+def _even(drop_last: bool, pad: bool) -> str | None:
+    if drop_last and pad:
+        raise ValueError("drop_last and pad exclude each other")
+    return "drop" if drop_last else "pad" if pad else None
+
+
+def _dicts(stream: BatchStream, view: Table) -> Iterator[dict[str, list[Any]]]:
+    types = view.ref_types()
+    for batch in stream:
+        yield bound_dict(batch, types)
 
 
 def _fields_of(expression: Any, part: TablePart) -> list[str]:
