@@ -10,7 +10,7 @@ from pathlib import Path
 
 from warpdata.errors import DatasetError, StoreError
 from warpdata.formats.manifest.model import BlobRef
-from warpdata.settings import Settings
+from warpdata.settings import Settings, aws_keys
 from warpdata.stores.address import StoreOptions, is_remote, open_store, same_place
 from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
 from warpdata.stores.blobstore import BlobStore
@@ -48,7 +48,9 @@ class AccessOptions:
 
 def access_options(settings: Settings, **changes: object) -> AccessOptions:
     """What the environment says, with the caller's changes; None means no change."""
-    store = StoreOptions(settings.s3_endpoint, settings.s3_region, settings.aws_profile)
+    store = StoreOptions(
+        settings.s3_endpoint, settings.s3_region, settings.aws_profile, find_secrets=aws_keys
+    )
     options = AccessOptions(
         catalogs=settings.catalogs,
         mode=settings.mode,

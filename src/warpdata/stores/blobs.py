@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,11 @@ class BlobReader:
         self._store = store
         self._cache = cache
         self._sums = sums
+        self._start()
+
+    def _start(self) -> None:
+        """Fresh state: what the threads of a parent were fetching, no thread of a forked child is."""
+        self._pid = os.getpid()
         self._busy: set[int] = set()
         self._turn = threading.Condition()
 
@@ -181,6 +187,8 @@ class BlobReader:
 
     def _claim(self, pages: list[int]) -> list[int]:
         """The pages no other thread here is fetching; waits when all are taken."""
+        if os.getpid() != self._pid:
+            self._start()
         with self._turn:
             free = [page for page in pages if page not in self._busy]
             if not free:
