@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from warpdata.stores.address import StoreOptions, is_remote, open_store, same_pl
 from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
+from warpdata.stores.hoard import Hoard
 from warpdata.stores.local import LocalStore
 from warpdata.stores.meter import Budget, Listener, Meter
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
@@ -93,6 +94,7 @@ class Access:
         self._policy = policy
         self.catalogs = [self._catalog(address) for address in options.catalogs]
         self.cache = self._open_cache()
+        self._hoard = Hoard(self.cache) if options.mode == "hybrid" and self.cache is not None else None
         self._readers: dict[tuple[str, str], AnyBlobReader] = {}
         self._foreign: dict[str, BlobStore] = {}
 
@@ -115,8 +117,15 @@ class Access:
             found = self._readers[key] = self._open_reader(catalog, blob, label, sums)
         return found
 
+    def hoard(self, readers: Iterable[AnyBlobReader]) -> None:
+        """In hybrid mode, bring the rest of these blobs into the cache in the background."""
+        if self._hoard is not None:
+            self._hoard.want(readers)
+
     def close(self) -> None:
         """Close stores, readers and the cache."""
+        if self._hoard is not None:
+            self._hoard.close()
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()

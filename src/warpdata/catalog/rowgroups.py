@@ -40,7 +40,7 @@ class ShardFile:
     """One parquet shard: its footer, and its row groups by column."""
 
     def __init__(self, reader: AnyBlobReader, tail: bytes | None = None) -> None:
-        self._reader = reader
+        self.reader = reader
         self._tail = tail
         self._lock = threading.Lock()
         self._metadata: pq.FileMetaData | None = None
@@ -57,11 +57,11 @@ class ShardFile:
             return self._metadata
 
     def _read_footer(self) -> pq.FileMetaData:
-        tail = self._tail if self._tail is not None else read_tail(self._reader)
-        if not isinstance(self._reader, LocalBlobReader):
-            return parse_footer(tail, self._reader.name)
+        tail = self._tail if self._tail is not None else read_tail(self.reader)
+        if not isinstance(self.reader, LocalBlobReader):
+            return parse_footer(tail, self.reader.name)
         # The file is here: opened once, it gives the footer and then the rows.
-        whole = self._reader.hold([(self._reader.size - len(tail), self._reader.size)]).whole
+        whole = self.reader.hold([(self.reader.size - len(tail), self.reader.size)]).whole
         assert whole is not None
         try:
             file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(whole)), page_checksum_verification=True)
@@ -78,7 +78,7 @@ class ShardFile:
             row_group = self.metadata.row_group(group)
             chunks = (_chunk_range(row_group.column(leaf)) for leaf in self._leaf_numbers(key[1]))
             slack = _OLD_SLACK_BYTES if self.metadata.created_by.startswith("parquet-mr") else 0
-            found = self._ranges[key] = [(a, min(b + slack, self._reader.size)) for a, b in chunks]
+            found = self._ranges[key] = [(a, min(b + slack, self.reader.size)) for a, b in chunks]
         return found
 
     def _leaf_numbers(self, columns: tuple[str, ...] | None) -> list[int]:
@@ -96,9 +96,9 @@ class ShardFile:
         """The bytes of a row group's columns, near ones together, all reads at the same time."""
         ranges = self.column_ranges(group, columns)
         for start, end in ranges:
-            check_range(self._reader, start, end)
+            check_range(self.reader, start, end)
         spans = coalesce(ranges, max_gap_bytes=_GAP_BYTES)
-        return Fetched(spans, self._reader.hold([(span.start, span.end) for span in spans]))
+        return Fetched(spans, self.reader.hold([(span.start, span.end) for span in spans]))
 
     def read(
         self, group: int, columns: Sequence[str] | None, fetched: Fetched, *, use_threads: bool = False
@@ -115,7 +115,7 @@ class ShardFile:
     def matching_groups(self, groups: Sequence[int], expression: Any) -> list[int]:
         """The row groups whose statistics do not rule out an expression."""
         metadata = self.metadata
-        tail = self._tail if self._tail is not None else read_tail(self._reader)
+        tail = self._tail if self._tail is not None else read_tail(self.reader)
         try:
             fragment = pads.ParquetFileFormat().make_fragment(pa.BufferReader(_footer_file(tail)))
             kept = {group.id for group in fragment.subset(expression).row_groups}
@@ -129,7 +129,7 @@ class ShardFile:
         whole, metadata = fetched.held.whole, self.metadata
         try:
             if whole is None:
-                yield _parquet(pa.PythonFile(_FetchedFile(fetched, self._reader), mode="r"), metadata)
+                yield _parquet(pa.PythonFile(_FetchedFile(fetched, self.reader), mode="r"), metadata)
             else:
                 file = self._idle_file(whole) or _parquet(pa.BufferReader(pa.py_buffer(whole)), metadata)
                 yield file
@@ -145,7 +145,7 @@ class ShardFile:
         return None
 
     def _damaged(self, error: Exception) -> CorruptLayoutError:
-        return CorruptLayoutError(f"damaged parquet shard ({_first_line(error)})", path=self._reader.name)
+        return CorruptLayoutError(f"damaged parquet shard ({_first_line(error)})", path=self.reader.name)
 
 
 def _parquet(source: pa.NativeFile, metadata: pq.FileMetaData) -> pq.ParquetFile:
@@ -166,28 +166,28 @@ class _FetchedFile:
     def __init__(self, fetched: Fetched, reader: RangeReader) -> None:
         starts = [span.start for span in fetched.spans]
         self._spans = list(zip(starts, fetched.held.views, strict=True))
-        self._reader = reader
+        self.reader = reader
         self._position = 0
         self.closed = False
 
     def read(self, size: int = -1) -> memoryview:
         start = self._position
-        end = self._reader.size if size < 0 else min(start + size, self._reader.size)
+        end = self.reader.size if size < 0 else min(start + size, self.reader.size)
         self._position = end
         for span_start, data in self._spans:
             if span_start <= start and end <= span_start + data.nbytes:
                 return data[start - span_start : end - span_start]
-        return self._reader.read(start, end)
+        return self.reader.read(start, end)
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self._position = (0, self._position, self._reader.size)[whence] + offset
+        self._position = (0, self._position, self.reader.size)[whence] + offset
         return self._position
 
     def tell(self) -> int:
         return self._position
 
     def size(self) -> int:
-        return self._reader.size
+        return self.reader.size
 
     def close(self) -> None:
         self.closed = True

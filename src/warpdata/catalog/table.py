@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -83,6 +83,11 @@ class TableFiles:
             if number not in self._files:
                 self._files[number] = self._opened(number)
             return self._files[number]
+
+    def hoard(self, numbers: Iterable[int]) -> None:
+        """In hybrid mode, bring the rest of these shards into the cache in the background."""
+        access = self._dataset.access
+        access.hoard(self.file(number).reader for number in numbers)
 
     def _opened(self, number: int) -> ShardFile:
         dataset, shard = self._dataset, self.part.shards[number]

@@ -65,6 +65,8 @@ def stream_rows(
         return
     begun = _first_group(table, first, columns, first_rows)
     yield from itertools.islice(begun, 1)
+    if workers:
+        table.files.hoard(piece.shard for piece in pieces)
     with contextlib.closing(_ahead(table, slices, columns, workers)) as ahead:
         yield from begun
         for _, loaded in ahead:
