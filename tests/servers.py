@@ -195,6 +195,10 @@ class Proxy:
         self.cut_every = cut_every
         self.rate = rate
         self.cuts = 0
+        self.refuse_until_s = 0.0
+        self.retry_after_s = 0
+        self.asked: list[tuple[float, bytes]] = []
+        """When each request came and how it begins."""
         self._pieces = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.port = self._listener.getsockname()[1]
@@ -219,8 +223,24 @@ class Proxy:
     def _requests(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                if data.startswith((b"GET ", b"HEAD ", b"PUT ")):
+                    self.asked.append((time.monotonic(), data[:200]))
+                    if self._refused(source, data):
+                        continue
                 sink.sendall(data)
         self._close(source, sink)
+
+    def slow_down(self, seconds: float, retry_after_s: int) -> None:
+        """Refuse every read for a while, as a busy store does."""
+        self.refuse_until_s, self.retry_after_s = time.monotonic() + seconds, retry_after_s
+
+    def _refused(self, source: socket.socket, data: bytes) -> bool:
+        if time.monotonic() >= self.refuse_until_s or data.startswith(b"PUT "):
+            return False
+        body = b"" if data.startswith(b"HEAD ") else b"<Error><Code>SlowDown</Code></Error>"
+        head = f"HTTP/1.1 503 Slow Down\r\nRetry-After: {self.retry_after_s}\r\nContent-Length: {len(body)}"
+        source.sendall(head.encode() + b"\r\n\r\n" + body)
+        return True
 
     def _answers(self, source: socket.socket, sink: socket.socket) -> None:
         """Bytes leave `delay_s` after they came: latency without a limit on what is under way."""

@@ -75,6 +75,13 @@ class Settings:
         )
 
 
+def aws_keys() -> dict[str, str]:
+    """The keys of s3 that the environment holds now; they are read when needed and kept nowhere."""
+    names = {"access_key_id": "AWS_ACCESS_KEY_ID", "secret_access_key": "AWS_SECRET_ACCESS_KEY"}
+    names["session_token"] = "AWS_SESSION_TOKEN"
+    return {ours: os.environ[theirs] for ours, theirs in names.items() if os.environ.get(theirs)}
+
+
 def _is_true(env: Mapping[str, str], name: str) -> bool:
     return env.get(name, "").strip().lower() in _TRUE
 

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.servers import S3Server, s3_store, unique
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import ChecksumError, OfflineError
 from warpdata.stores.blobs import BlobAddress, BlobReader
@@ -24,6 +25,7 @@ from warpdata.stores.digest import digest_bytes
 from warpdata.stores.layout import PAGE_BYTES
 from warpdata.stores.local import LocalStore
 from warpdata.stores.memory import MemoryStore
+from warpdata.stores.reliable import ReliableStore
 
 SIZE = 5 * PAGE_BYTES + 123
 DATA = np.random.default_rng(1).bytes(SIZE)
@@ -223,8 +225,8 @@ def test_many_processes_make_one_request_per_page(tmp_path: Path) -> None:
 BLOBS = [np.random.default_rng(100 + i).bytes(20 * PAGE_BYTES + i) for i in range(10)]
 
 
-def _epochs(folder: str, source: str, limit: int, seed: int, epochs: int) -> None:
-    store = LocalStore(source)
+def _epochs(folder: str, port: int, prefix: str, limit: int, seed: int, epochs: int) -> None:
+    store = ReliableStore(s3_store(S3Server(port), prefix))
     cache = PageCache(folder, limit)
     readers = [
         BlobReader(
@@ -244,15 +246,17 @@ def _epochs(folder: str, source: str, limit: int, seed: int, epochs: int) -> Non
             assert bytes(readers[i].read(at, end)) == BLOBS[i][at:end]
 
 
-def test_eight_processes_share_a_cache_of_half_the_data(tmp_path: Path) -> None:
+def test_eight_processes_share_a_cache_of_half_the_data(tmp_path: Path, s3_server: S3Server) -> None:
     """Three epochs each, some killed at any moment: the limit holds, every byte is right, nothing is left."""
-    source = LocalStore(tmp_path / "s")
+    prefix = unique("shared")
+    source = s3_store(s3_server, prefix)
     for i, data in enumerate(BLOBS):
         source.put_if_absent(str(i), data)
     limit = sum(map(len, BLOBS)) // 2
     folder = tmp_path / "c"
-    context = multiprocessing.get_context("fork")
-    arguments = (str(folder), str(tmp_path / "s"), limit)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.catalog.test_cache"])
+    arguments = (str(folder), s3_server.port, prefix, limit)
     workers = [context.Process(target=_epochs, args=(*arguments, seed, 3)) for seed in range(8)]
     victims = [context.Process(target=_epochs, args=(*arguments, 50 + seed, 100)) for seed in range(3)]
     for process in workers + victims:

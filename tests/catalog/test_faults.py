@@ -236,6 +236,28 @@ def test_every_flip_in_a_published_shard_is_noticed(tmp_path: Path) -> None:
             damaged.table().arrow()
 
 
+def test_a_page_checked_before_is_checked_again_when_its_file_changes(tmp_path: Path) -> None:
+    """Remembering what was checked never hides a later change, even one that keeps size and time."""
+    with wd.DatasetBuilder("ws/x", catalog=tmp_path / "cat") as builder:
+        builder.add_table("main", {"x": list(range(1000))}).publish()
+    with wd.dataset("ws/x", catalog=tmp_path / "cat") as ds:
+        path = tmp_path / "cat" / ds.manifest.tables["main"].shards[0].key
+    time.sleep(2.1)
+    for _ in range(2):
+        with wd.dataset("ws/x", catalog=tmp_path / "cat") as ds:
+            assert ds.table().arrow().num_rows == 1000
+    before = path.stat()
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.seek(40)
+        byte = file.read(1)[0]
+        file.seek(40)
+        file.write(bytes([byte ^ 8]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with wd.dataset("ws/x", catalog=tmp_path / "cat") as ds, pytest.raises(ChecksumError):
+        ds.table().arrow()
+
+
 READ_EVERYTHING = """
 import sys, warpdata as wd
 ds = wd.dataset("ws/demo", catalog=sys.argv[1], mode=sys.argv[2])
@@ -278,18 +300,83 @@ def test_remote_mode_opens_no_file_for_writing(s3_catalog: str, picture_folder: 
     assert [line for line in cached if "blobs" in line], "the check can fail"
 
 
-def test_a_forked_process_gets_an_error_instead_of_waiting(s3_catalog: str, picture_folder: Path) -> None:
-    publish_demo(s3_catalog, picture_folder)
-    ds = wd.dataset("ws/demo", catalog=s3_catalog, mode="remote")
+def in_fork(call) -> int:
+    """What `call` returns in a forked process, as its exit code."""
     pid = os.fork()
     if pid == 0:
         signal.alarm(30)
+        code = 99
+        try:
+            code = call()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("mode", ["remote", "auto"])
+def test_a_forked_process_reads_an_object_store(s3_catalog: str, picture_folder: Path, mode: str) -> None:
+    publish_demo(s3_catalog, picture_folder)
+    ds = wd.dataset("ws/demo", catalog=s3_catalog, mode=mode)
+    ds.table().head(1)
+
+    def read() -> int:
+        ids = [i for batch in ds.table().batches(70) for i in batch["id"].to_pylist()]
+        image = next(iter(ds.table().batches(5)))["image"][3]
+        fresh = wd.dataset("ws/demo", catalog=s3_catalog, mode=mode)
+        assert image.read_bytes() == (picture_folder / image.name).read_bytes()
+        return 17 if ids == list(range(1000)) and fresh.table().head(3).num_rows == 3 else 1
+
+    assert in_fork(read) == 17
+    assert ds.table().filter("id < 10").count() == 10, "and the parent goes on"
+
+
+def test_after_a_fork_a_store_without_keys_says_what_to_do(
+    s3_catalog: str, picture_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_demo(s3_catalog, picture_folder)
+    ds = wd.dataset("ws/demo", catalog=s3_catalog, mode="remote")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+
+    def read() -> int:
         try:
             ds.table().head(1)
         except StoreError as error:
-            os._exit(17 if "spawn" in error.hint else 1)
-        os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 17
+            return 17 if "multiprocessing_context='spawn'" in error.hint else 1
+        return 2
+
+    assert in_fork(read) == 17
+
+
+def test_dataloader_workers_read_an_object_store_by_default(s3_catalog: str, picture_folder: Path) -> None:
+    """torch starts workers by fork: nothing special needs to be said."""
+    torch = pytest.importorskip("torch")
+    publish_demo(s3_catalog, picture_folder)
+    ds = wd.dataset("ws/demo", catalog=s3_catalog)
+    assert ds.table().head(2).num_rows == 2
+    loader = torch.utils.data.DataLoader(ds.to_torch(100, columns=["id"]), batch_size=None, num_workers=2)
+    for _ in range(2):
+        assert sorted(i for batch in loader for i in batch["id"].tolist()) == list(range(1000))
+
+
+@pytest.mark.parametrize("mode", ["remote", "auto"])
+def test_retry_after_of_an_object_store_is_honoured(
+    s3_catalog: str, s3_server: S3Server, picture_folder: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request may ask again too early, for the first refusal hides its header; then all wait as told."""
+    publish_demo(s3_catalog, picture_folder, count=1000, shards=1)
+    with Proxy(s3_server.port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        ds = wd.dataset("ws/demo", catalog=s3_catalog, mode=mode)
+        began = time.monotonic()
+        proxy.asked.clear()
+        proxy.slow_down(2.0, retry_after_s=2)
+        assert ds.table().select("id").head(10)["id"].to_pylist() == list(range(10))
+        times = [when - began for when, _ in proxy.asked]
+    assert [t for t in times if 0.2 < t < 0.9] == [], "no hasty retry"
+    early = [t for t in times if 0.9 <= t < 2.0]
+    assert len(early) == 1, "one question, answered with how long to wait"
+    assert min(t for t in times if t >= 2.0) >= early[0] + 2.0, "and the wait was kept"
+    assert ds.spent.retries == 2
 
 
 def test_spawned_workers_read_an_object_store(s3_catalog: str, picture_folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 
 import numpy as np
@@ -122,9 +123,21 @@ def test_remote_mode_writes_nothing(s3_catalog: str, picture_folder: Path, tmp_p
     list(ds.table().batches(100))
     ref = next(iter(ds.table().batches(5)))["image"][0]
     ref.read_bytes()
-    with pytest.raises(DatasetError, match="no file of its own"):
+    with pytest.raises(DatasetError, match=r"mode=.remote. writes none"):
         ref.local_path()
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_member_becomes_a_file_wherever_the_catalog_is(
+    local_catalog: str, s3_catalog: str, picture_folder: Path, tmp_path: Path
+) -> None:
+    for catalog in (local_catalog, s3_catalog):
+        publish_demo(catalog, picture_folder)
+        ref = wd.dataset("ws/demo", catalog=catalog).ref("pictures", "a/007.png")
+        path = ref.local_path()
+        assert path.read_bytes() == (picture_folder / "a/007.png").read_bytes()
+        assert path.suffix == ".png"
+        assert path.is_relative_to(tmp_path / "cache"), "in the cache, not in the catalog"
 
 
 def test_readers_change_nothing_in_the_catalog(local_catalog: str, picture_folder: Path) -> None:
@@ -276,3 +289,39 @@ def test_foreign_addresses_need_permission(tmp_path: Path, picture_folder: Path)
             ds.table().head(1)
         with wd.dataset("ws/demo", catalog=near.url, allow_foreign_uris=True) as ds:
             assert ds.table().head(2)["id"].to_pylist() == [0, 1]
+
+
+def cached_bytes(ds: wd.Dataset) -> int:
+    shards = ds.manifest.tables["main"].shards
+    return sum(s.byte_size - ds.access.reader(ds.catalog, s, "shard").missing_bytes() for s in shards)
+
+
+def test_hybrid_mode_brings_whole_shards_behind_what_is_read(s3_catalog: str, tmp_path: Path) -> None:
+    """Aggressive prefetch and cache: one column was read, then everything can be read offline."""
+    wide = np.random.default_rng(0).bytes(2_000_000)
+    table = {"id": list(range(1000)), "wide": [wide[i * 2000 : i * 2000 + 2000] for i in range(1000)]}
+    with wd.DatasetBuilder("ws/wide", catalog=s3_catalog) as builder:
+        builder.add_table("main", table).publish()
+    found = {}
+    for mode in ("auto", "hybrid"):
+        with wd.dataset("ws/wide", catalog=s3_catalog, mode=mode, cache_dir=str(tmp_path / mode)) as ds:
+            assert sum(b.num_rows for b in ds.table().batches(100, columns=["id"])) == 1000
+            whole = ds.manifest.tables["main"].byte_size
+            deadline = time.monotonic() + (20 if mode == "hybrid" else 0.5)
+            while cached_bytes(ds) < whole and time.monotonic() < deadline:
+                time.sleep(0.02)
+            found[mode] = cached_bytes(ds) == whole
+    assert found == {"auto": False, "hybrid": True}
+    offline = wd.dataset("ws/wide", catalog=s3_catalog, mode="local", cache_dir=str(tmp_path / "hybrid"))
+    assert b"".join(offline.table().arrow()["wide"].to_pylist()) == wide
+
+
+def test_hybrid_mode_evicts_nothing_for_what_was_not_asked(
+    s3_catalog: str, picture_folder: Path, tmp_path: Path
+) -> None:
+    publish_demo(s3_catalog, picture_folder, count=60_000, shards=3)
+    options = {"mode": "hybrid", "cache_dir": str(tmp_path / "small"), "cache_bytes": 700_000}
+    with wd.dataset("ws/demo", catalog=s3_catalog, **options) as ds:
+        for _ in range(2):
+            assert sum(b.num_rows for b in ds.table().batches(1000, columns=["id"])) == 60_000
+        assert ds.access.cache.stats().used_bytes <= 700_000

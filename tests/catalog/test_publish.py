@@ -518,3 +518,38 @@ def test_a_missing_frame_library_is_named(tmp_path: Path, monkeypatch: pytest.Mo
             with pytest.raises(MissingExtraError, match=name) as caught:
                 call()
             assert caught.value.hint == f"Run: pip install {name}"
+
+
+STAGE = """
+import os, sys, warpdata as wd
+builder = wd.DatasetBuilder("ws/x", catalog=sys.argv[1]).add_table("main", {"x": [1, 2, 3]})
+print(builder._staging, flush=True)
+if sys.argv[2] == "kill":
+    os.kill(os.getpid(), 9)
+if sys.argv[2] == "fork" and os.fork() == 0:
+    sys.exit()
+if sys.argv[2] == "fork":
+    os.wait()
+    assert builder._staging.exists(), "a child took its parent's folder"
+"""
+
+
+@pytest.mark.parametrize("end", ["exit", "fork", "kill"])
+def test_nothing_staged_outlives_its_process(
+    tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with wd.DatasetBuilder("ws/y", catalog=tmp_path / "cat") as alive:
+        done = subprocess.run(
+            [sys.executable, "-c", STAGE, str(tmp_path / "cat"), end], capture_output=True, text=True
+        )
+        assert done.returncode == (-9 if end == "kill" else 0), done.stderr
+        left = Path(done.stdout.split()[0])
+        assert left.parent == tmp_path
+        assert left.exists() == (end == "kill")
+        with wd.DatasetBuilder("ws/z", catalog=tmp_path / "cat"):
+            assert not left.exists(), "the next builder sweeps what a killed one left"
+        assert alive._staging.exists(), "and nothing of those that live"
+    assert not alive._staging.exists()
+    assert not list(tmp_path.glob("warpdata-*"))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,6 +111,17 @@ class TestHttp(ReadableStoreContract):
             store.get("x", max_bytes=9999)
         self.server.failures.append((302, {"Location": "/x"}))
         assert bytes(store.get("x", max_bytes=9999).data) == DATA
+
+    def test_it_reads_after_a_fork(self, tmp_path: Path) -> None:
+        store = self.fill({"x": DATA}, tmp_path)
+        wanted = [(0, 9), (50, 70), (100, 101)]
+        assert [bytes(v) for v in store.get_ranges("x", wanted)] == [DATA[a:b] for a, b in wanted]
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            os._exit(17 if [bytes(v) for v in store.get_ranges("x", wanted)][2] == DATA[100:101] else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 17
+        assert bytes(store.get_ranges("x", wanted)[1]) == DATA[50:70]
 
     def test_a_server_without_ranges_is_noticed(self, tmp_path: Path) -> None:
         store = self.fill({"x": DATA}, tmp_path)

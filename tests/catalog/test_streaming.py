@@ -155,14 +155,29 @@ def test_an_empty_share_is_never_silent(table: wd.Table) -> None:
         table.batches(10, shard=(0, 5), limit=3)
 
 
-@pytest.mark.parametrize("even", ["drop", "pad"])
-@pytest.mark.parametrize("world", [2, 3, 5])
+@pytest.mark.parametrize("even", ["drop_last", "pad"])
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_equal_steps_on_request(table: wd.Table, even: str, world: int) -> None:
-    steps = [list(table.batches(50, shard=(rank, world), even=even)) for rank in range(world)]
+    steps = [list(table.batches(50, shard=(rank, world), **{even: True})) for rank in range(world)]
     assert len({len(s) for s in steps}) == 1
     assert all(b.num_rows == 50 for s in steps for b in s)
     seen = {i for s in steps for i in ids(s)}
     assert seen == set(range(2200)) if even == "pad" else len(seen) == world * len(steps[0]) * 50
+
+
+def test_equal_steps_of_filtered_rows_need_one_rank(table: wd.Table) -> None:
+    view = table.filter("id < 120")
+    assert [b.num_rows for b in view.batches(50, drop_last=True)] == [50, 50]
+    assert [b.num_rows for b in view.batches(50, pad=True)] == [50, 50, 50]
+    with pytest.raises(ValueError, match="filter"):
+        view.batches(50, shard=(0, 2), pad=True)
+    with pytest.raises(ValueError, match="exclude"):
+        table.batches(50, pad=True, drop_last=True)
+
+
+def test_options_may_be_given_by_position(table: wd.Table) -> None:
+    assert [b.num_rows for b in table.batches(50, ["id"], (0, 1), 120)] == [50, 50, 20]
+    assert [list(d) for d in table.batch_dicts(2000, "id")] == [["id"], ["id"]]
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -249,9 +264,9 @@ def test_a_filter_reads_only_what_it_needs(table: wd.Table) -> None:
     seen: list[tuple[int, tuple[str, ...]]] = []
     original = ShardFile.read
 
-    def noted(self, group, columns, fetched=None):
+    def noted(self, group, columns, fetched, **options):
         seen.append((group, tuple(columns)))
-        return original(self, group, columns, fetched)
+        return original(self, group, columns, fetched, **options)
 
     ShardFile.read = noted
     try:

@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import BlobNotFoundError, PermissionError_, StoreError, TruncatedError
@@ -167,6 +167,22 @@ class FileRangeReader:
         return (FileRangeReader, (self.name,))
 
 
+class FileStamp(NamedTuple):
+    """What is another one as soon as a file's bytes may be others."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, fd: int) -> FileStamp:
+        """The stamp of an open file."""
+        found = os.fstat(fd)
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
 class MmapRangeReader:
     """Ranges of a local file as views of a memory mapping: no copy, pages come as they are touched."""
 
@@ -176,6 +192,7 @@ class MmapRangeReader:
         self.name = os.fspath(path)
         fd, self.size = _open_file(self.name)
         try:
+            self.stamp = FileStamp.of(fd)
             self._view = _mapped(fd, self.size)
         finally:
             os.close(fd)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from warpdata.errors import DatasetError, StoreError
 from warpdata.formats.manifest.model import BlobRef
-from warpdata.settings import Settings
+from warpdata.settings import Settings, aws_keys
 from warpdata.stores.address import StoreOptions, is_remote, open_store, same_place
 from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
+from warpdata.stores.hoard import Hoard
 from warpdata.stores.local import LocalStore
 from warpdata.stores.meter import Budget, Listener, Meter
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
@@ -48,7 +49,9 @@ class AccessOptions:
 
 def access_options(settings: Settings, **changes: object) -> AccessOptions:
     """What the environment says, with the caller's changes; None means no change."""
-    store = StoreOptions(settings.s3_endpoint, settings.s3_region, settings.aws_profile)
+    store = StoreOptions(
+        settings.s3_endpoint, settings.s3_region, settings.aws_profile, find_secrets=aws_keys
+    )
     options = AccessOptions(
         catalogs=settings.catalogs,
         mode=settings.mode,
@@ -91,6 +94,7 @@ class Access:
         self._policy = policy
         self.catalogs = [self._catalog(address) for address in options.catalogs]
         self.cache = self._open_cache()
+        self._hoard = Hoard(self.cache) if options.mode == "hybrid" and self.cache is not None else None
         self._readers: dict[tuple[str, str], AnyBlobReader] = {}
         self._foreign: dict[str, BlobStore] = {}
 
@@ -113,8 +117,15 @@ class Access:
             found = self._readers[key] = self._open_reader(catalog, blob, label, sums)
         return found
 
+    def hoard(self, readers: Iterable[AnyBlobReader]) -> None:
+        """In hybrid mode, bring the rest of these blobs into the cache in the background."""
+        if self._hoard is not None:
+            self._hoard.want(readers)
+
     def close(self) -> None:
         """Close stores, readers and the cache."""
+        if self._hoard is not None:
+            self._hoard.close()
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
@@ -129,8 +140,7 @@ class Access:
         return Catalog(_plain(address), None if offline else self.store_of(address))
 
     def _open_cache(self) -> PageCache | None:
-        everything_here = all(c.store is not None and c.store.is_local for c in self.catalogs)
-        if self.options.mode == "remote" or (everything_here and not self.options.allow_foreign_uris):
+        if self.options.mode == "remote":
             return None
         folder = Path(os.path.expanduser(self.options.cache_dir))
         return PageCache(folder, self.options.cache_bytes)

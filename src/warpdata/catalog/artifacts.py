@@ -105,6 +105,7 @@ class Artifact:
         ranges = [member.read_range for member in members]
         spans = coalesce(ranges, max_gap_bytes=_GAP_BYTES)
         found = reader.read_many([(span.start, span.end) for span in spans])
+        self._access.hoard([reader])
         out: list[memoryview] = [memoryview(b"")] * len(members)
         for span, data in zip(spans, found, strict=True):
             for i in span.members:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +19,7 @@ from warpdata.catalog.publish import Published, PublishOptions, Upload, publish
 from warpdata.catalog.recordings import packed_recordings
 from warpdata.catalog.rowgroups import schema_fields, schema_to_base64
 from warpdata.catalog.sources import ParquetFacts, ParquetOptions
+from warpdata.catalog.staging import Staging
 from warpdata.errors import DatasetError
 from warpdata.formats.manifest import model
 from warpdata.formats.manifest.guide import ShardGuide, pack_guide
@@ -72,7 +71,8 @@ class DatasetBuilder:
             raise ValueError(f"publish to {self.name.dataset_id}, not to one version of it")
         base = options or access_options(Settings.from_env())
         self._options = access_options_with(base, catalog)
-        self._staging = Path(tempfile.mkdtemp(prefix="warpdata-"))
+        self._owned = Staging()
+        self._staging = self._owned.path
         self._tables: dict[str, _StagedTable] = {}
         self._artifacts: dict[str, _StagedArtifact] = {}
         self._kept_tables: dict[str, TablePart] = {}
@@ -189,17 +189,13 @@ class DatasetBuilder:
 
     def close(self) -> None:
         """Delete what was staged."""
-        shutil.rmtree(self._staging, ignore_errors=True)
+        self._owned.close()
 
     def __enter__(self) -> DatasetBuilder:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_staging"):
-            self.close()
 
     def _new_part(self, name: str) -> None:
         if not model.PART_NAME.fullmatch(name):

@@ -19,7 +19,15 @@ from warpdata.catalog.opened import PublishedEpisodes, one_of_kind, open_corpus
 from warpdata.catalog.refarray import RefType
 from warpdata.catalog.refs import REF_CLASSES, FileRef, RefGroup
 from warpdata.catalog.resolve import Resolved, Resolver
-from warpdata.catalog.table import BatchStream, StreamOpener, StreamRequest, Table, TableFiles
+from warpdata.catalog.table import (
+    BatchStream,
+    Shard,
+    StreamOpener,
+    StreamRequest,
+    Table,
+    TableFiles,
+    stream_request,
+)
 from warpdata.catalog.warm import WarmReport, verify_blobs, warm_blobs
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.errors import DatasetError
@@ -138,11 +146,19 @@ class Dataset:
         """What a pass with these options of `batches` will read."""
         columns = options.pop("columns", None)
         view = self.table(table) if columns is None else self.table(table).select(columns)
-        return self._streams.plan(view, StreamRequest(**options))
+        return self._streams.plan(view, stream_request(**options))
 
-    def to_torch(self, batch_size: int = 1000, *, table: str = "main", **options: Any) -> Any:
+    def to_torch(
+        self,
+        batch_size: int = 1000,
+        shard: Shard = "auto",
+        prefetch: str | int | None = None,
+        *,
+        table: str = "main",
+        **options: Any,
+    ) -> Any:
         """A torch IterableDataset of a table's batches as tensors."""
-        return self.table(table).to_torch(batch_size, **options)
+        return self.table(table).to_torch(batch_size, shard, prefetch, **options)
 
     def warm(
         self,

@@ -122,8 +122,8 @@ class FileRef:
             if path is not None:
                 return path
         if cache is None:
-            hint = "Use open() or read_bytes(), or open the dataset with another mode or catalog."
-            raise DatasetError(f"{self.name!r} has no file of its own here", hint=hint)
+            hint = "Use open() or read_bytes(), or open the dataset in another mode."
+            raise DatasetError(f"{self.name!r} has no file here, and mode='remote' writes none", hint=hint)
         shard = artifact.part.shards[member.shard].hash
         suffix = os.path.splitext(self.name)[1]
         name = f"{shard}-{member.offset}-{member.inner_offset}-{member.length}{suffix}"

@@ -138,7 +138,8 @@ class _Memory:
     """What the cache folder remembers of catalogs: manifests for ever, pointers with their ETags."""
 
     def __init__(self, access: Access) -> None:
-        writes = access.options.mode != "remote" and access.cache is not None
+        everything_here = all(c.store is not None and c.store.is_local for c in access.catalogs)
+        writes = access.cache is not None and not everything_here
         self._folder = Path(os.path.expanduser(access.options.cache_dir)) if writes else None
 
     def manifest(self, name: DatasetName, version: str) -> Manifest | None:

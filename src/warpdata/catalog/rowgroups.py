@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,32 +14,37 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
-from warpdata.bytekit.ranges import Range, RangeReader, check_range, coalesce
+from warpdata.bytekit.ranges import Range, RangeReader, Span, check_range, coalesce
 from warpdata.errors import CorruptLayoutError, ManifestCorruptedError, TruncatedError
-from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader
+from warpdata.stores.blobs import AnyBlobReader, Held, LocalBlobReader
 
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8
 _MAX_FOOTER_BYTES = 256 << 20
 _GAP_BYTES = 128 << 10
+_OLD_SLACK_BYTES = 100
+"""Old files of one writer say that column chunks are this much shorter than they are, and readers allow for it."""
+
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The bytes of some ranges of a shard, in memory or mapped."""
+    """The bytes of some spans of a shard, in memory or mapped."""
 
-    spans: tuple[tuple[int, memoryview], ...]
+    spans: list[Span]
+    held: Held
 
 
 class ShardFile:
     """One parquet shard: its footer, and its row groups by column."""
 
     def __init__(self, reader: AnyBlobReader, tail: bytes | None = None) -> None:
-        self._reader = reader
+        self.reader = reader
         self._tail = tail
         self._lock = threading.Lock()
         self._metadata: pq.FileMetaData | None = None
+        self._idle: list[tuple[object, pq.ParquetFile]] = []
         self._ranges: dict[tuple[int, tuple[str, ...] | None], list[Range]] = {}
         self._leaves: dict[tuple[str, ...] | None, list[int]] = {}
 
@@ -47,9 +53,22 @@ class ShardFile:
         """The footer, parsed once."""
         with self._lock:
             if self._metadata is None:
-                tail = self._tail if self._tail is not None else read_tail(self._reader)
-                self._metadata = parse_footer(tail, self._reader.name)
+                self._metadata = self._read_footer()
             return self._metadata
+
+    def _read_footer(self) -> pq.FileMetaData:
+        tail = self._tail if self._tail is not None else read_tail(self.reader)
+        if not isinstance(self.reader, LocalBlobReader):
+            return parse_footer(tail, self.reader.name)
+        # The file is here: opened once, it gives the footer and then the rows.
+        whole = self.reader.hold([(self.reader.size - len(tail), self.reader.size)]).whole
+        assert whole is not None
+        try:
+            file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(whole)), page_checksum_verification=True)
+        except _ARROW_ERRORS as error:
+            raise self._damaged(error) from None
+        self._idle.append((whole.obj, file))
+        return file.metadata
 
     def column_ranges(self, group: int, columns: Sequence[str] | None) -> list[Range]:
         """Which bytes of a row group hold these columns."""
@@ -57,8 +76,9 @@ class ShardFile:
         found = self._ranges.get(key)
         if found is None:
             row_group = self.metadata.row_group(group)
-            leaves = self._leaf_numbers(key[1])
-            found = self._ranges[key] = [_chunk_range(row_group.column(leaf)) for leaf in leaves]
+            chunks = (_chunk_range(row_group.column(leaf)) for leaf in self._leaf_numbers(key[1]))
+            slack = _OLD_SLACK_BYTES if self.metadata.created_by.startswith("parquet-mr") else 0
+            found = self._ranges[key] = [(a, min(b + slack, self.reader.size)) for a, b in chunks]
         return found
 
     def _leaf_numbers(self, columns: tuple[str, ...] | None) -> list[int]:
@@ -73,39 +93,29 @@ class ShardFile:
         return self._leaves[columns]
 
     def fetch(self, group: int, columns: Sequence[str] | None) -> Fetched:
-        """The bytes of a row group's columns, in few reads at the same time."""
-        return self.fetch_ranges(self.column_ranges(group, columns))
-
-    def fetch_ranges(self, ranges: Sequence[Range]) -> Fetched:
-        """The bytes of any ranges, near ones together."""
+        """The bytes of a row group's columns, near ones together, all reads at the same time."""
+        ranges = self.column_ranges(group, columns)
         for start, end in ranges:
-            check_range(self._reader, start, end)
+            check_range(self.reader, start, end)
         spans = coalesce(ranges, max_gap_bytes=_GAP_BYTES)
-        found = self._reader.read_many([(span.start, span.end) for span in spans])
-        return Fetched(tuple((span.start, data) for span, data in zip(spans, found, strict=True)))
+        return Fetched(spans, self.reader.hold([(span.start, span.end) for span in spans]))
 
-    def read(self, group: int, columns: Sequence[str] | None, fetched: Fetched | None = None) -> pa.Table:
+    def read(
+        self, group: int, columns: Sequence[str] | None, fetched: Fetched, *, use_threads: bool = False
+    ) -> pa.Table:
         """A whole row group."""
-        try:
-            file = self._open(fetched or self.fetch(group, columns))
-            return file.read_row_group(group, columns=_listed(columns), use_threads=True)
-        except _ARROW_ERRORS as error:
-            raise self._damaged(error) from None
+        with self._opened(fetched) as file:
+            return file.read_row_group(group, columns=_listed(columns), use_threads=use_threads)
 
-    def stream(
-        self, group: int, columns: Sequence[str] | None, rows: int, fetched: Fetched | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def stream(self, group: int, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
         """A row group in pieces of at most `rows` rows, decoded as they are asked for."""
-        try:
-            file = self._open(fetched or self.fetch(group, columns))
+        with self._opened(self.fetch(group, columns)) as file:
             yield from file.iter_batches(rows, row_groups=[group], columns=_listed(columns), use_threads=True)
-        except _ARROW_ERRORS as error:
-            raise self._damaged(error) from None
 
     def matching_groups(self, groups: Sequence[int], expression: Any) -> list[int]:
         """The row groups whose statistics do not rule out an expression."""
         metadata = self.metadata
-        tail = self._tail if self._tail is not None else read_tail(self._reader)
+        tail = self._tail if self._tail is not None else read_tail(self.reader)
         try:
             fragment = pads.ParquetFileFormat().make_fragment(pa.BufferReader(_footer_file(tail)))
             kept = {group.id for group in fragment.subset(expression).row_groups}
@@ -113,18 +123,33 @@ class ShardFile:
             kept = set(range(metadata.num_row_groups))
         return [group for group in groups if group in kept]
 
-    def _open(self, fetched: Fetched) -> pq.ParquetFile:
-        if isinstance(self._reader, LocalBlobReader):
-            # The pages were checked when they were fetched; the mapping spares a copy.
-            source = pa.BufferReader(pa.py_buffer(self._reader._file.read(0, self._reader.size)))
-        else:
-            source = pa.PythonFile(_FetchedFile(fetched, self._reader), mode="r")
-        return pq.ParquetFile(
-            source, metadata=self.metadata, pre_buffer=False, page_checksum_verification=True
-        )
+    @contextlib.contextmanager
+    def _opened(self, fetched: Fetched) -> Iterator[pq.ParquetFile]:
+        """The file, reading from what was fetched; nobody else uses it meanwhile."""
+        whole, metadata = fetched.held.whole, self.metadata
+        try:
+            if whole is None:
+                yield _parquet(pa.PythonFile(_FetchedFile(fetched, self.reader), mode="r"), metadata)
+            else:
+                file = self._idle_file(whole) or _parquet(pa.BufferReader(pa.py_buffer(whole)), metadata)
+                yield file
+                self._idle.append((whole.obj, file))
+        except _ARROW_ERRORS as error:
+            raise self._damaged(error) from None
+
+    def _idle_file(self, whole: memoryview) -> pq.ParquetFile | None:
+        """A file that was opened on the same mapping and is not in use."""
+        with contextlib.suppress(IndexError):
+            mapping, file = self._idle.pop()
+            return file if mapping is whole.obj else None
+        return None
 
     def _damaged(self, error: Exception) -> CorruptLayoutError:
-        return CorruptLayoutError(f"damaged parquet shard ({_first_line(error)})", path=self._reader.name)
+        return CorruptLayoutError(f"damaged parquet shard ({_first_line(error)})", path=self.reader.name)
+
+
+def _parquet(source: pa.NativeFile, metadata: pq.FileMetaData) -> pq.ParquetFile:
+    return pq.ParquetFile(source, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
 
 
 def _chunk_range(chunk: Any) -> Range:
@@ -139,29 +164,30 @@ class _FetchedFile:
     """What pyarrow sees as a file: ranges that are here, read by position."""
 
     def __init__(self, fetched: Fetched, reader: RangeReader) -> None:
-        self._spans = fetched.spans
-        self._reader = reader
+        starts = [span.start for span in fetched.spans]
+        self._spans = list(zip(starts, fetched.held.views, strict=True))
+        self.reader = reader
         self._position = 0
         self.closed = False
 
     def read(self, size: int = -1) -> memoryview:
         start = self._position
-        end = self._reader.size if size < 0 else min(start + size, self._reader.size)
+        end = self.reader.size if size < 0 else min(start + size, self.reader.size)
         self._position = end
         for span_start, data in self._spans:
             if span_start <= start and end <= span_start + data.nbytes:
                 return data[start - span_start : end - span_start]
-        return self._reader.read(start, end)
+        return self.reader.read(start, end)
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self._position = (0, self._position, self._reader.size)[whence] + offset
+        self._position = (0, self._position, self.reader.size)[whence] + offset
         return self._position
 
     def tell(self) -> int:
         return self._position
 
     def size(self) -> int:
-        return self._reader.size
+        return self.reader.size
 
     def close(self) -> None:
         self.closed = True

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -16,7 +18,7 @@ from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
 from warpdata.errors import TooLargeError
 from warpdata.formats.manifest.guide import Guide
 from warpdata.formats.manifest.model import TablePart
-from warpdata.stores.readahead import read_ahead
+from warpdata.stores.readahead import ReadAhead
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
@@ -71,12 +73,22 @@ class TableFiles:
         self._guide: Guide | None = None
         self._files: dict[int, ShardFile] = {}
 
+    @functools.cached_property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema the manifest gives."""
+        return schema_from_base64(self.part.schema_ipc)
+
     def file(self, number: int) -> ShardFile:
         """Shard `number`, opened once."""
         with self._lock:
             if number not in self._files:
                 self._files[number] = self._opened(number)
             return self._files[number]
+
+    def hoard(self, numbers: Iterable[int]) -> None:
+        """In hybrid mode, bring the rest of these shards into the cache in the background."""
+        access = self._dataset.access
+        access.hoard(self.file(number).reader for number in numbers)
 
     def _opened(self, number: int) -> ShardFile:
         dataset, shard = self._dataset, self.part.shards[number]
@@ -120,7 +132,7 @@ class Table:
 
     def schema(self) -> pa.Schema:
         """The Arrow schema of the chosen columns; it comes with the manifest."""
-        schema = schema_from_base64(self.part.schema_ipc)
+        schema = self.files.schema
         if self.columns is None:
             return schema
         return pa.schema([schema.field(name) for name in self.columns], metadata=schema.metadata)
@@ -147,32 +159,43 @@ class Table:
     def batches(
         self,
         batch_size: int = 1000,
-        *,
         columns: str | Sequence[str] | None = None,
         shard: Shard = None,
         limit: int | None = None,
         prefetch: str | int | None = None,
-        even: str | None = None,
+        *,
+        drop_last: bool = False,
+        pad: bool = False,
     ) -> BatchStream:
-        """Arrow record batches of exactly `batch_size` rows (the last may be shorter), in row order."""
-        view = self if columns is None else self.select(columns)
-        request = StreamRequest(batch_size, shard, limit, prefetch, even)
-        return self.dataset.open_stream(view, request, bound=True)
+        """Arrow record batches of exactly `batch_size` rows (the last may be shorter), in row order.
 
-    def batch_dicts(self, batch_size: int = 1000, **options: Any) -> Iterator[dict[str, list[Any]]]:
+        `drop_last` and `pad` make every rank yield the same number of batches, each of `batch_size` rows.
+        """
+        request = StreamRequest(batch_size, shard, limit, prefetch, _even(drop_last, pad))
+        return self.dataset.open_stream(self._of(columns), request, bound=True)
+
+    def batch_dicts(
+        self, batch_size: int = 1000, columns: str | Sequence[str] | None = None, **options: Any
+    ) -> Iterator[dict[str, list[Any]]]:
         """The same batches as dictionaries of lists; bound columns are lists of references."""
-        columns = options.pop("columns", None)
-        view = self if columns is None else self.select(columns)
-        request = StreamRequest(batch_size, **options)
-        types = view.ref_types()
-        for batch in self.dataset.open_stream(view, request):
-            yield bound_dict(batch, types)
+        view = self._of(columns)
+        return _dicts(self.dataset.open_stream(view, stream_request(batch_size, **options)), view)
 
-    def to_torch(self, batch_size: int = 1000, **options: Any) -> Any:
+    def to_torch(
+        self,
+        batch_size: int = 1000,
+        shard: Shard = "auto",
+        prefetch: str | int | None = None,
+        *,
+        columns: str | Sequence[str] | None = None,
+        **options: Any,
+    ) -> Any:
         """A torch IterableDataset of batches of tensors, split over ranks and DataLoader workers."""
-        columns = options.pop("columns", None)
-        view = self if columns is None else self.select(columns)
-        return self.dataset.open_torch(view, StreamRequest(batch_size, **options))
+        request = stream_request(batch_size, shard=shard, prefetch=prefetch, **options)
+        return self.dataset.open_torch(self._of(columns), request)
+
+    def _of(self, columns: str | Sequence[str] | None) -> Table:
+        return self if columns is None else self.select(columns)
 
     def count(self) -> int:
         """Rows of the view; without a filter nothing is read."""
@@ -201,12 +224,12 @@ class Table:
 
     def ref_types(self) -> dict[str, RefType]:
         """The bound columns of this view and the types that turn their values into references."""
-        schema = self.schema()
-        dataset = self.dataset
+        dataset, schema = self.dataset, self.files.schema
+        wanted = schema.names if self.columns is None else self.columns
         return {
             b.column: dataset.ref_type(schema.field(b.column).type, recipe_of(b, dataset.recipe))
             for b in dataset.manifest.bindings
-            if b.table == self.name and b.column in schema.names
+            if b.table == self.name and b.column in wanted
         }
 
     def bind(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -215,19 +238,24 @@ class Table:
 
     def source(self) -> ArrowSource:
         """The table as the SQL engine sees it."""
-        return ArrowSource(schema_from_base64(self.part.schema_ipc), self._scan)
+        return ArrowSource(self.files.schema, self._scan)
 
     def _scan(self, columns: Sequence[str] | None, expression: Any) -> Iterator[pa.RecordBatch]:
         """Batches of the row groups that can match, filtered; read ahead, in order."""
         names = list(columns) if columns is not None else self.schema().names
-        wanted = names if expression is None else None
-        tasks = self._groups(expression)
-        results = read_ahead(
-            lambda task: self._filtered(task, wanted, names, expression),
-            tasks, workers=4, cost=self._group_bytes, max_cost=_AHEAD_BYTES,
+        needed = names if expression is None else sorted({*names, *_fields_of(expression, self.part)})
+
+        def _kept(table: pa.Table) -> pa.Table:
+            return table if expression is None else table.filter(expression).select(names)
+
+        ahead = ReadAhead(
+            lambda task: self.files.file(task[0]).fetch(task[1], needed),
+            lambda task, fetched: _kept(self.files.file(task[0]).read(task[1], needed, fetched)),
+            self._groups(expression), workers=4, cost=self._group_bytes, max_cost=_AHEAD_BYTES,
         )  # fmt: skip
-        for table in results:
-            yield from table.to_batches()
+        with contextlib.closing(ahead):
+            for table in ahead:
+                yield from table.to_batches()
 
     def _groups(self, expression: Any) -> Iterator[tuple[int, int]]:
         for number in range(len(self.part.shards)):
@@ -235,15 +263,6 @@ class Table:
             groups = list(range(file.metadata.num_row_groups))
             kept = groups if expression is None else file.matching_groups(groups, expression)
             yield from ((number, group) for group in kept)
-
-    def _filtered(
-        self, task: tuple[int, int], wanted: list[str] | None, names: list[str], expression: Any
-    ) -> pa.Table:
-        file = self.files.file(task[0])
-        if expression is None:
-            return file.read(task[1], wanted)
-        columns = sorted({*names, *_fields_of(expression, self.part)})
-        return file.read(task[1], columns).filter(expression).select(names)
 
     def _group_bytes(self, task: tuple[int, int]) -> int:
         return int(self.files.file(task[0]).metadata.row_group(task[1]).total_byte_size)
@@ -257,9 +276,29 @@ class Table:
         return f"<Table {self.name!r} of {self.dataset.name}: {self.row_count} rows>"
 
 
-def replaced(request: StreamRequest, **changes: Any) -> StreamRequest:
-    """A request with some changes."""
-    return replace(request, **changes)
+def stream_request(
+    batch_size: int = 1000,
+    shard: Shard = None,
+    limit: int | None = None,
+    prefetch: str | int | None = None,
+    *,
+    drop_last: bool = False,
+    pad: bool = False,
+) -> StreamRequest:
+    """What the options of `batches` ask for."""
+    return StreamRequest(batch_size, shard, limit, prefetch, _even(drop_last, pad))
+
+
+def _even(drop_last: bool, pad: bool) -> str | None:
+    if drop_last and pad:
+        raise ValueError("drop_last and pad exclude each other")
+    return "drop" if drop_last else "pad" if pad else None
+
+
+def _dicts(stream: BatchStream, view: Table) -> Iterator[dict[str, list[Any]]]:
+    types = view.ref_types()
+    for batch in stream:
+        yield bound_dict(batch, types)
 
 
 def _fields_of(expression: Any, part: TablePart) -> list[str]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from warpdata.loading.pieces import Pieces
-from warpdata.stores.readahead import read_ahead
+from warpdata.stores.readahead import CORES, ReadAhead
 
 if TYPE_CHECKING:
+    from warpdata.catalog.rowgroups import Fetched
     from warpdata.catalog.table import Table
 
 _AHEAD_BYTES = 512 << 20
 _REMOTE_WORKERS = 12
-_LOCAL_WORKERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,28 +58,35 @@ def group_bytes(table: Table, part: GroupSlice, columns: Sequence[str] | None) -
 def stream_rows(
     table: Table, pieces: Pieces, columns: Sequence[str] | None, first_rows: int, workers: int
 ) -> Iterator[Any]:
-    """Record batches of a share in order; the first row group is decoded as it is asked for."""
+    """Record batches of a share in order; reading ahead begins once the first batch is out."""
     slices = group_slices(table, pieces)
     first = next(slices, None)
     if first is None:
         return
-    yield from _first_group(table, first, columns, first_rows)
-    for loaded in read_ahead(
-        lambda part: _load(table, part, columns),
-        slices,
-        workers=workers,
-        cost=lambda part: group_bytes(table, part, columns),
-        max_cost=_AHEAD_BYTES,
-    ):
-        yield from loaded.to_batches()
+    begun = _first_group(table, first, columns, first_rows)
+    yield from itertools.islice(begun, 1)
+    if workers:
+        table.files.hoard(piece.shard for piece in pieces)
+    with contextlib.closing(_ahead(table, slices, columns, workers)) as ahead:
+        yield from begun
+        for _, loaded in ahead:
+            yield from loaded.to_batches()
 
 
 def load_groups(
     table: Table, slices: Iterator[GroupSlice], columns: Sequence[str] | None, workers: int
 ) -> Iterator[tuple[GroupSlice, Any]]:
     """Whole row groups as tables, read ahead, each with where it came from."""
-    yield from read_ahead(
-        lambda part: (part, _load(table, part, columns)),
+    with contextlib.closing(_ahead(table, slices, columns, workers)) as ahead:
+        yield from ahead
+
+
+def _ahead(
+    table: Table, slices: Iterator[GroupSlice], columns: Sequence[str] | None, workers: int
+) -> ReadAhead[GroupSlice, Fetched, tuple[GroupSlice, Any]]:
+    return ReadAhead(
+        lambda part: table.files.file(part.shard).fetch(part.group, columns),
+        lambda part, fetched: (part, _decoded(table, part, columns, fetched, use_threads=not workers)),
         slices,
         workers=workers,
         cost=lambda part: group_bytes(table, part, columns),
@@ -96,7 +105,7 @@ def worker_count(table: Table, prefetch: str | int | None) -> int:
     if wanted not in ("auto", "aggressive"):
         raise ValueError(f"prefetch is {wanted!r}; use auto, off, aggressive or a number")
     store = table.dataset.catalog.store
-    count = _LOCAL_WORKERS if store is not None and store.is_local else _REMOTE_WORKERS
+    count = CORES if store is not None and store.is_local else _REMOTE_WORKERS
     return count * 2 if wanted == "aggressive" or options.mode == "hybrid" else count
 
 
@@ -112,8 +121,11 @@ def _first_group(table: Table, part: GroupSlice, columns: Sequence[str] | None, 
             return
 
 
-def _load(table: Table, part: GroupSlice, columns: Sequence[str] | None) -> Any:
-    whole = table.files.file(part.shard).read(part.group, columns)
+def _decoded(
+    table: Table, part: GroupSlice, columns: Sequence[str] | None, fetched: Fetched, *, use_threads: bool
+) -> Any:
+    """The rows of a slice; where other groups are decoded at the same time, its columns need no threads."""
+    whole = table.files.file(part.shard).read(part.group, columns, fetched, use_threads=use_threads)
     if part.end - part.start == whole.num_rows:
         return whole
     return whole.slice(part.start, part.end - part.start)

@@ -43,6 +43,8 @@ class TableStream:
         self._table = table
         self._request = request
         self._rank, self._world = rank_and_world(request.shard)
+        if request.even and table.predicate and self._world > 1:
+            raise ValueError("equal steps of several ranks cannot be known beforehand with a filter")
         self._everything = self._all_rows()
         self._share = _Share(self._share_of(self._everything))
         self._steps_done = 0
@@ -107,17 +109,17 @@ class TableStream:
         return min(counts) // size if self._request.even == "drop" else -(-max(counts) // size)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        size = self._request.batch_size
-        source = self._filtered() if self._table.predicate else self._plain()
-        steps = self.steps() if self._request.even else None
+        size, even = self._request.batch_size, self._request.even
+        steps = self.steps() if even else None
         last = None
         count = 0
+        source = self._filtered() if self._table.predicate else self._plain()
         for batch in exact_batches(source, size):
-            if count == steps or self._is_at_limit():
+            if count == steps or self._is_at_limit() or (even == "drop" and batch.num_rows < size):
                 return
             count += 1
             last = self._advanced(batch)
-            yield last if steps is None or self._request.even == "drop" else padded(last, size)
+            yield padded(last, size) if even == "pad" else last
         while steps is not None and count < steps and last is not None:
             count += 1
             yield padded(last, size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import configparser
 import os
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,8 @@ class StoreOptions:
     s3_region: str | None = None
     aws_profile: str | None = None
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    find_secrets: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
+    """Where the keys of s3 are when none are given; a function, so that options can travel without them."""
     is_conditional: bool = True
     timeout_s: float = 30.0
 
@@ -74,6 +76,7 @@ def _object_address(parts: urllib.parse.SplitResult, options: StoreOptions) -> O
         endpoint=query.get("endpoint", options.s3_endpoint),
         region=query.get("region", options.s3_region),
         secrets=secrets,
+        find_secrets=options.find_secrets,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
-from warpdata.bytekit.ranges import Range, check_range, coalesce
+from warpdata.bytekit.ranges import MmapRangeReader, Range, check_range, coalesce
 from warpdata.errors import BlobNotFoundError, ChecksumError, OfflineError
 from warpdata.stores import layout, locks
 from warpdata.stores.blobstore import BlobStore
@@ -22,6 +23,7 @@ from warpdata.stores.local import LocalStore
 from warpdata.stores.meter import Spent
 from warpdata.stores.pagefile import PageFile
 from warpdata.stores.reliable import ReliableStore
+from warpdata.stores.seen import pages_seen
 
 PageSums = NDArray[np.uint32]
 """CRC-32C of each page of a blob, as its publisher computed them."""
@@ -41,6 +43,15 @@ class BlobAddress:
     label: str
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes of some ranges, and the whole blob as one view where they all lie in one file of this machine."""
+
+    views: list[memoryview]
+    whole: memoryview | None = None
+    """Only the ranges that were asked for are here and checked; the rest may be holes."""
+
+
 class BlobReader:
     """Ranges of one blob; every page that is fetched is checked when its publisher's sums are known."""
 
@@ -57,6 +68,11 @@ class BlobReader:
         self._store = store
         self._cache = cache
         self._sums = sums
+        self._start()
+
+    def _start(self) -> None:
+        """Fresh state: what the threads of a parent were fetching, no thread of a forked child is."""
+        self._pid = os.getpid()
         self._busy: set[int] = set()
         self._turn = threading.Condition()
 
@@ -71,10 +87,14 @@ class BlobReader:
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range, in few requests made at the same time."""
+        return self.hold(ranges).views
+
+    def hold(self, ranges: Sequence[Range]) -> Held:
+        """Exactly the bytes of each range, and the cached file they are in if there is one."""
         for start, end in ranges:
             check_range(self, start, end)
         if self._cache is None or self.size == 0:
-            return self._read_direct(ranges)
+            return Held(self._read_direct(ranges))
         file = self._cache.pinned(self.address.sha256, self.size)
         try:
             return self._read_cached(self._cache, file, ranges)
@@ -157,7 +177,7 @@ class BlobReader:
                 out[member] = data[start - span.start : end - span.start].toreadonly()
         return out
 
-    def _read_cached(self, cache: PageCache, file: PageFile, ranges: Sequence[Range]) -> list[memoryview]:
+    def _read_cached(self, cache: PageCache, file: PageFile, ranges: Sequence[Range]) -> Held:
         streamed: dict[int, memoryview] = {}
         wanted = sorted({page for r in ranges for page in file.missing(*_pages(r))})
         while wanted:
@@ -169,10 +189,13 @@ class BlobReader:
             wanted = [page for page in wanted if page not in streamed and file.missing(page, page + 1)]
             if others or wanted:
                 self._await(file, others)
-        return [self._joined(file, r, streamed) for r in ranges]
+        views = [self._joined(file, r, streamed) for r in ranges]
+        return Held(views, None if streamed else file.read(0, self.size))
 
     def _claim(self, pages: list[int]) -> list[int]:
         """The pages no other thread here is fetching; waits when all are taken."""
+        if os.getpid() != self._pid:
+            self._start()
         with self._turn:
             free = [page for page in pages if page not in self._busy]
             if not free:
@@ -270,23 +293,27 @@ class LocalBlobReader:
         self.address = address
         self.name = f"{address.label} (sha256 {address.sha256})"
         self.path = store.path(address.key)
-        self._file = store.open(address.key)
+        self._file = MmapRangeReader(self.path)
         self.size = self._file.size
         if self.size != address.size:
             raise ChecksumError(f"{self.size} bytes where {address.size} were published", path=self.name)
         self._sums = sums
-        self._checked = None if sums is None else np.zeros(layout.page_count(self.size), bool)
+        self._checked = pages_seen(address.sha256, self._file.stamp, layout.page_count(self.size))
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end) as a view."""
         check_range(self, start, end)
         if self._sums is not None:
-            self._check(*_pages((start, end)))
+            self._check(self._sums, *_pages((start, end)))
         return self._file.read(start, end)
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range as views."""
         return [self.read(start, end) for start, end in ranges]
+
+    def hold(self, ranges: Sequence[Range]) -> Held:
+        """Exactly the bytes of each range, and the file they are in."""
+        return Held(self.read_many(ranges), self._file.read(0, self.size))
 
     def prefetch(self, ranges: Sequence[Range]) -> None:
         """Nothing to do: the bytes are here."""
@@ -318,12 +345,13 @@ class LocalBlobReader:
         """Drop the mapping."""
         self._file.close()
 
-    def _check(self, first: int, last: int) -> None:
-        assert self._sums is not None
-        assert self._checked is not None
-        for page in (np.flatnonzero(~self._checked[first:last]) + first).tolist():
-            data = self._file.read(page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, self.size))
-            if crc32c(data) != self._sums[page]:
+    def _check(self, sums: PageSums, first: int, last: int) -> None:
+        seen = self._checked[first:last]
+        if seen.all():
+            return
+        view = self._file.read(0, self.size)
+        for page in (np.flatnonzero(~seen) + first).tolist():
+            if crc32c(view[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]) != sums[page]:
                 raise ChecksumError(f"page {page} of the shard is not as it was published", path=self.name)
             self._checked[page] = True
 

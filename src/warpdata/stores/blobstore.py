@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from warpdata.stores.digest import FileDigest
 
 MAX_KEY_BYTES = 1000
-_SEGMENT = re.compile(r"[^\x00-\x1f\x7f/\\]+")
+_KEY = re.compile(r"(?:(?!\.{1,2}(?:/|\Z))[^\x00-\x1f\x7f/\\]+(?:/(?!\Z)|\Z))+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,7 @@ class BlobStore(Protocol):
 
 def check_key(key: str) -> str:
     """The key itself if it is a safe relative name, else ValueError."""
-    segments = key.split("/")
-    good = all(_SEGMENT.fullmatch(s) and s not in (".", "..") for s in segments)
-    if not good or len(key.encode()) > MAX_KEY_BYTES:
+    if not _KEY.fullmatch(key) or len(key.encode()) > MAX_KEY_BYTES:
         raise ValueError(f"not a safe blob name: {key!r}")
     return key
 

@@ -89,6 +89,11 @@ class PageCache:
                 return False
         return True
 
+    def has_room(self, size: int) -> bool:
+        """Whether `size` more bytes fit without evicting anything."""
+        with self._exclusive():
+            return self._read_used() + size <= self.limit_bytes
+
     def member_path(self, name: str) -> Path:
         """Where one extracted member is kept."""
         return self._members / name[:2] / name

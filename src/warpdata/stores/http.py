@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import email.utils
 import http.client
+import os
 import re
 import ssl
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -38,22 +39,42 @@ _RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
 _READ_ONLY = "Publish to a folder or an object store; an http catalog is read only."
 
 
+Signer = Callable[[str, str], Mapping[str, str]]
+"""Headers that a request for (method, path) needs."""
+
+
 class HttpStore:
     """Blobs below one URL of a web server that answers range requests."""
 
     is_local = False
     is_conditional = False
 
-    def __init__(self, url: str, *, concurrency: int = _CONCURRENCY, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        concurrency: int = _CONCURRENCY,
+        timeout_s: float = _TIMEOUT_S,
+        address: str | None = None,
+        sign: Signer | None = None,
+    ) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.username or parts.password:
             raise ValueError("credentials do not belong in a URL")
-        self.address = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+        plain = (parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")
+        self.address = address or urllib.parse.urlunsplit(plain)
         self._base = parts
         self._timeout_s = timeout_s
+        self._concurrency = concurrency
+        self._sign = sign or _unsigned
+        self._start()
+
+    def _start(self) -> None:
+        """Fresh state: a forked child must not use its parent's connections and has none of its threads."""
+        self._pid = os.getpid()
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="warp-http")
+        self._pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="warp-http")
 
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
@@ -70,6 +91,8 @@ class HttpStore:
 
     def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range, several at a time."""
+        if os.getpid() != self._pid:
+            self._start()
         if len(ranges) == 1:
             views = [self._range(key, ranges[0])]
         else:
@@ -128,12 +151,15 @@ class HttpStore:
     def _request(
         self, method: str, key: str, headers: Mapping[str, str], max_bytes: int
     ) -> tuple[int, Mapping[str, str], bytes]:
+        if os.getpid() != self._pid:
+            self._start()
         name = self._name(check_key(key))
         target = urllib.parse.urlsplit(f"{self._base.path.rstrip('/')}/{urllib.parse.quote(key)}").path
         connection = self._connection()
         try:
             for _ in range(_REDIRECTS):
-                connection.request(method, target, headers={"User-Agent": "warpdata", **headers})
+                signed = self._sign(method, target)
+                connection.request(method, target, headers={"User-Agent": "warpdata", **headers, **signed})
                 answer = connection.getresponse()
                 found = {k.lower(): v for k, v in answer.getheaders()}
                 body = _body(answer, max_bytes, name)
@@ -164,6 +190,10 @@ class HttpStore:
 
     def _name(self, key: str) -> str:
         return blob_name(self.address, key)
+
+
+def _unsigned(method: str, path: str) -> Mapping[str, str]:  # noqa: ARG001
+    return {}
 
 
 def _body(answer: http.client.HTTPResponse, max_bytes: int, name: str) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit import commit
-from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader, Range
+from warpdata.bytekit.ranges import FileRangeReader, Range
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
@@ -40,10 +40,6 @@ class LocalStore:
     def path(self, key: str) -> Path:
         """The file of a blob, whether it exists or not."""
         return self.folder / check_key(key)
-
-    def open(self, key: str) -> MmapRangeReader:
-        """The blob as a mapping of its file."""
-        return MmapRangeReader(self.path(key))
 
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -35,7 +39,9 @@ from warpdata.errors import (
 )
 from warpdata.stores.blobstore import Blob, BlobInfo, blob_name, check_key, check_lengths
 from warpdata.stores.digest import FileDigest, checked_chunks
+from warpdata.stores.http import HttpStore
 from warpdata.stores.parallel import run_parallel
+from warpdata.stores.signed import S3Keys, s3_url, signer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -53,6 +59,13 @@ _CREDENTIAL_HINTS = {
     "gs": "Set GOOGLE_APPLICATION_CREDENTIALS.",
     "az": "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY.",
 }
+_PROVIDERS = {"s3": "AWS", "gs": "Google Cloud", "az": "Azure"}
+_BLIND_WAIT_S = 1.0
+"""How long to wait when a store asks for patience and the library does not tell for how long."""
+
+_PATIENCE_S = 60.0
+"""How long a store that asked for patience is then read in a way that shows its Retry-After."""
+
 _MISSING = ("169.254.169.254", "InstanceCredentials", "credential", "metadata.google")
 
 
@@ -66,6 +79,8 @@ class ObjectAddress:
     endpoint: str | None = None
     region: str | None = None
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    find_secrets: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
+    """Where the secrets are when none are given; asked only when needed."""
 
     @property
     def text(self) -> str:
@@ -86,12 +101,17 @@ class ObjectStore:
         self.address = address.text
         self.is_conditional = is_conditional
         self._scheme = address.scheme
+        self._where = address
+        self._timeout_s = timeout_s
+        self._plain_until_s = 0.0
         if ObjectStore._runtime_pid is None:
             ObjectStore._runtime_pid = os.getpid()
-        self._opened: Any = _open(address, timeout_s)
+        self._opened: Any = None if self._is_forked else _open(address, timeout_s)
 
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
+        if plain := self._plain_now():
+            return plain.head(key)
         try:
             return _info(obstore.head(self._store, check_key(key)))
         except _FAILURES as error:
@@ -99,6 +119,8 @@ class ObjectStore:
 
     def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
         """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
+        if plain := self._plain_now():
+            return plain.get(key, max_bytes=max_bytes, unless_etag=unless_etag)
         options: Any = None if unless_etag is None else {"if_none_match": unless_etag}
         try:
             answer = obstore.get(self._store, check_key(key), options=options)
@@ -118,6 +140,8 @@ class ObjectStore:
 
     def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range, all at the same time."""
+        if plain := self._plain_now():
+            return plain.get_ranges(key, ranges)
         wanted = [(start, end) for start, end in ranges if end > start]
         groups = [wanted[i : i + _TOGETHER] for i in range(0, len(wanted), _TOGETHER)]
         found = run_parallel(lambda group: self._get_group(key, group), groups)
@@ -145,6 +169,7 @@ class ObjectStore:
     def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
         """Upload a file in parts; if a byte of it changed, the upload is abandoned and nothing appears."""
         parts = (bytes(chunk) for chunk in checked_chunks(path, digest))
+        self._ask_first(key)
         try:
             obstore.put(self._store, check_key(key), parts, chunk_size=_PART_BYTES)
         except _FAILURES as error:
@@ -175,18 +200,51 @@ class ObjectStore:
             raise self._mapped(error, key) from None
 
     def close(self) -> None:
-        """Connections are closed with the store itself."""
+        """The library closes its connections with the store itself."""
+        if plain := self.__dict__.get("_plain"):
+            plain.close()
+
+    @property
+    def _is_forked(self) -> bool:
+        """Whether this process was forked from one that used the library: its threads stayed behind."""
+        return os.getpid() != ObjectStore._runtime_pid
 
     @property
     def _store(self) -> Any:
         """The library's store, unless this process was forked from one that used it."""
-        if os.getpid() != ObjectStore._runtime_pid:
-            hint = "Start workers with multiprocessing_context='spawn' or 'forkserver'."
-            raise StoreError("object stores cannot be used after a fork", path=self.address, hint=hint)
+        if self._is_forked:
+            hint = (
+                "Start workers with DataLoader(..., multiprocessing_context='spawn'), or read s3 with keys"
+                " from the environment or a profile, which works after a fork too."
+            )
+            raise StoreError("this object store cannot be used after a fork", path=self.address, hint=hint)
         return self._opened
+
+    def _plain_now(self) -> HttpStore | None:
+        """The plain way to read where the library cannot be used, or should not be for now."""
+        if not self._is_forked and time.monotonic() >= self._plain_until_s:
+            return None
+        return self._plain
+
+    @functools.cached_property
+    def _plain(self) -> HttpStore | None:
+        where = self._where
+        keys = S3Keys.found_in(where.secrets or where.find_secrets()) if self._scheme == "s3" else None
+        if keys is None:
+            return None
+        url = s3_url(where.bucket, where.prefix, where.endpoint, where.region)
+        sign = signer(keys, urllib.parse.urlsplit(url).netloc, where.region)
+        return HttpStore(url, timeout_s=self._timeout_s, address=self.address, sign=sign)
+
+    def _ask_first(self, key: str) -> None:
+        """Where the store has just asked for patience: whether it still does, and for how long."""
+        if not self._is_forked and (plain := self._plain_now()):
+            with contextlib.suppress(BlobNotFoundError, PermissionError_, AuthenticationError):
+                plain.head(key)
 
     def _put(self, key: str, data: Buffer, mode: Any) -> BlobInfo:
         body = bytes(data)
+        self._ask_first(key)
         try:
             done = obstore.put(self._store, check_key(key), body, mode=mode, use_multipart=False)
         except _FAILURES as error:
@@ -200,12 +258,16 @@ class ObjectStore:
         if isinstance(error, AlreadyExistsError | PreconditionError):
             return ConflictError("the blob is not as expected", path=name)
         if isinstance(error, PermissionDeniedError):
-            hint = "Check the credentials, or ask the workspace admin for access to this bucket."
-            return PermissionError_("the store forbids this", path=name, hint=hint)
+            hint = "Check the credentials, or contact the workspace admin for access to this bucket."
+            return PermissionError_("the bucket policy forbids this", path=name, hint=hint)
         if isinstance(error, UnauthenticatedError) or any(word in str(error) for word in _MISSING):
             hint = _CREDENTIAL_HINTS[self._scheme]
-            return AuthenticationError("credentials were not found or not accepted", path=name, hint=hint)
-        return _by_status(str(error), name)
+            fact = f"{_PROVIDERS[self._scheme]} credentials not found or not accepted"
+            return AuthenticationError(fact, path=name, hint=hint)
+        found = _by_status(str(error), name)
+        if isinstance(found, UnavailableError) and found.retry_after_s is not None:
+            self._plain_until_s = time.monotonic() + _PATIENCE_S
+        return found
 
     def _name(self, key: str) -> str:
         return blob_name(self.address, key)
@@ -221,7 +283,9 @@ def _by_status(text: str, name: str) -> StoreError | TruncatedError:
         return TruncatedError("a range lies past the end of the blob", path=name)
     if 400 <= status < 500 and status not in (408, 425, 429):
         return StoreError(f"the store answered {status}", path=name)
-    return UnavailableError(f"the store answered {status}" if status else "the connection failed", path=name)
+    error = UnavailableError(f"the store answered {status}" if status else "the connection failed", path=name)
+    error.retry_after_s = _BLIND_WAIT_S if status in (429, 503) else None
+    return error
 
 
 def _info(meta: Any) -> BlobInfo:

@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
+from warpdata.bytekit.ranges import FileStamp
 from warpdata.stores import layout, locks
 from warpdata.stores.layout import PAGE_BYTES, PRESENT
+from warpdata.stores.seen import pages_seen
 
 _TOUCH_S = 1.0
 _HASH_BYTES = 4 << 20
@@ -34,7 +36,7 @@ class PageFile:
             self._map, np.uint64, count, layout.MAP_HEADER_BYTES
         )
         self._bytes = memoryview(mmap.mmap(self._data_fd, blob_bytes, prot=mmap.PROT_READ))
-        self._checked = np.zeros(count, bool)
+        self._checked = pages_seen(str(data_path), FileStamp.of(self._data_fd), count)
         self._lock = threading.Lock()
         self._pins = 0
         self._touched_s = 0.0
@@ -65,6 +67,8 @@ class PageFile:
 
     def missing(self, first: int, last: int) -> list[int]:
         """Which of the pages [first, last) are not here, or here but damaged."""
+        if self._checked[first:last].all() and self._entries[first:last].all():
+            return []
         here = (self._entries[first:last] & np.uint64(PRESENT)) != 0
         doubtful = np.flatnonzero(here & ~self._checked[first:last]) + first
         for page in doubtful.tolist():

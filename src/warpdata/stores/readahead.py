@@ -2,43 +2,102 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+CORES = max(2, min(8, len(os.sched_getaffinity(0))))
 
 T = TypeVar("T")
+F = TypeVar("F")
 R = TypeVar("R")
 
 
-def read_ahead(
-    call: Callable[[T], R],
-    tasks: Iterable[T],
-    *,
-    workers: int,
-    cost: Callable[[T], int],
-    max_cost: int,
-) -> Iterator[R]:
-    """The results of `call` in the order of the tasks, computed ahead by threads up to `max_cost`."""
-    if workers <= 0:
-        yield from (call(task) for task in tasks)
-        return
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="warp-ahead")
-    waiting: deque[tuple[Future[R], int]] = deque()
-    source = iter(tasks)
-    pending = 0
-    try:
-        task = next(source, None)
-        while waiting or task is not None:
-            while task is not None and (not waiting or (len(waiting) <= workers and pending < max_cost)):
-                price = cost(task)
-                waiting.append((pool.submit(call, task), price))
-                pending += price
-                task = next(source, None)
-            future, price = waiting.popleft()
-            result = future.result()
-            pending -= price
-            yield result
-    finally:
-        # An abandoned stream may be collected in any thread, even one of these: never wait here.
-        pool.shutdown(wait=False, cancel_futures=True)
+@dataclass(slots=True)
+class _Job(Generic[T, F, R]):
+    task: T
+    cost: int
+    fetched: Future[F] | None = None
+    done: Future[R] | None = None
+
+
+class ReadAhead(Generic[T, F, R]):
+    """Tasks fetched far ahead and worked on near ahead, by threads that begin at once; results in order.
+
+    Many fetches may wait for a network at the same time, but only as many tasks as there are cores are
+    worked on, and few finished results lie in memory.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[T], F],
+        work: Callable[[T, F], R],
+        tasks: Iterable[T],
+        *,
+        workers: int,
+        cost: Callable[[T], int],
+        max_cost: int,
+    ) -> None:
+        self._fetch = fetch
+        self._work = work
+        self._tasks = iter(tasks)
+        self._next = next(self._tasks, None)
+        self._cost = cost
+        self._depth = workers + 1
+        self._near = min(self._depth, CORES + 1)
+        self._max_cost = max_cost
+        self._jobs: deque[_Job[T, F, R]] = deque()
+        self._pending = 0
+        self._fetchers = ThreadPoolExecutor(max(1, workers), "warp-fetch")
+        self._workers = ThreadPoolExecutor(CORES, "warp-work")
+        if workers > 0:
+            self._submit()
+
+    def __iter__(self) -> Iterator[R]:
+        return self
+
+    def __next__(self) -> R:
+        if not self._jobs:
+            task = self._taken()
+            return self._work(task, self._fetch(task))
+        job = self._jobs.popleft()
+        assert job.done is not None
+        result = job.done.result()
+        self._pending -= job.cost
+        self._submit()
+        return result
+
+    def close(self) -> None:
+        """Begin nothing more. A stream may be collected in any thread, even one of these: never wait."""
+        self._next = None
+        self._jobs.clear()
+        self._fetchers.shutdown(wait=False, cancel_futures=True)
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def _submit(self) -> None:
+        while self._next is not None and self._has_room():
+            task = self._taken()
+            job: _Job[T, F, R] = _Job(task, self._cost(task))
+            if self._depth > self._near:
+                job.fetched = self._fetchers.submit(self._fetch, task)
+            self._jobs.append(job)
+            self._pending += job.cost
+        for job in itertools.islice(self._jobs, self._near):
+            if job.done is None:
+                job.done = self._workers.submit(self._run, job)
+
+    def _run(self, job: _Job[T, F, R]) -> R:
+        return self._work(job.task, self._fetch(job.task) if job.fetched is None else job.fetched.result())
+
+    def _has_room(self) -> bool:
+        return not self._jobs or (len(self._jobs) < self._depth and self._pending < self._max_cost)
+
+    def _taken(self) -> T:
+        if self._next is None:
+            raise StopIteration
+        taken, self._next = self._next, next(self._tasks, None)
+        return taken

@@ -19,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from warpdata.cli.console import add_json_flag
 
     parser.add_argument("action", choices=("stats", "gc"))
-    parser.add_argument("--limit", help="gc: how much may stay, such as 500GB (default WARP_CACHE_SIZE_GB)")
+    limit = "gc: how much may stay, such as 500GB or 200MB; a bare number is GB (default WARP_CACHE_SIZE_GB)"
+    parser.add_argument("--limit", metavar="GB", help=limit)
     add_json_flag(parser)
 
 
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     cache = PageCache(os.path.expanduser(settings.cache_dir), settings.cache_bytes)
     freed = None
     if args.action == "gc":
-        freed = cache.gc(None if args.limit is None else parse_size(args.limit))
+        freed = cache.gc(None if args.limit is None else parse_size(_in_gigabytes(args.limit)))
     stats = cache.stats()
     cache.close()
     console.emit(asdict(stats) | ({} if freed is None else {"freed_bytes": freed}))
@@ -47,3 +48,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.print(f"blobs   {stats.blobs}, of which {stats.whole_blobs} are whole and checked")
     console.print(f"files   {stats.files}")
     return exits.OK
+
+
+def _in_gigabytes(text: str) -> str:
+    """A bare number with its unit."""
+    return f"{text}GB" if text.strip().replace(".", "", 1).isdigit() else text

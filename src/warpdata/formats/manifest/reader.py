@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,18 +26,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_REMEMBER_BYTES = 256 << 10
+
 _LOCAL_PATH = re.compile(r"(?i)^(file:|/|~|[a-z]:[\\/]|\\\\)")
 
 
 def parse_manifest(data: Buffer, *, expected_hash: str | None = None) -> Manifest:
     """The manifest in `data`; anything but an intact manifest with this hash is ManifestCorruptedError."""
+    raw = bytes(data)
+    manifest = _remembered(raw) if len(raw) <= _REMEMBER_BYTES else _parsed(raw)
+    if expected_hash is not None and manifest.version_hash != expected_hash:
+        raise ManifestCorruptedError(f"the manifest says it is {manifest.version_hash}, not {expected_hash}")
+    return manifest
+
+
+def _parsed(data: bytes) -> Manifest:
     try:
         raw = parse_json_object(data, max_bytes=MAX_MANIFEST_BYTES)
     except FormatError as error:
         raise ManifestCorruptedError(f"the manifest is not JSON: {error}") from None
     stated = _text(raw, "version_hash", model.HASH)
-    if expected_hash is not None and stated != expected_hash:
-        raise ManifestCorruptedError(f"the manifest says it is {stated}, not {expected_hash}")
     if version_hash(raw) != stated:
         hint = "Try `warp cache gc`; if that does not help, the catalog holds a damaged manifest."
         raise ManifestCorruptedError(f"manifest hash mismatch: the content is not {stated}", hint=hint)
@@ -44,6 +53,10 @@ def parse_manifest(data: Buffer, *, expected_hash: str | None = None) -> Manifes
     _check_bindings(manifest)
     _check_stats(manifest, raw.get("stats", {}))
     return manifest
+
+
+_remembered = functools.lru_cache(maxsize=64)(_parsed)
+"""The same bytes are the same manifest: they need to be checked once."""
 
 
 def check_portable(uri: str) -> str:
