@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from warpdata.errors import DatasetError
+from warpdata.errors import BlobNotFoundError, DatasetError
 
 
 def record(root: Path, count: int) -> None:
@@ -76,6 +76,18 @@ def test_one_directory_is_an_episode_too(tmp_path: Path, local_catalog: str) -> 
     folder = tmp_path / "root/000000000000/000000000000"
     with publish(tmp_path, "wshard_episodes", [folder], local_catalog) as ds:
         assert ds.episodes().open("000000000000.wshard")["joints"][3][1] == 30
+
+
+def test_a_chunked_episode_opens_by_its_chunk_list(tmp_path: Path, s3_catalog: str) -> None:
+    made = wd.WShardEpisode(id="long", length=30)
+    made.observations["x"] = np.arange(30, dtype=np.float32)
+    listed = wd.chunk_episode(made, tmp_path / "chunks", steps=10)
+    assert listed.path is not None
+    with publish(tmp_path, "wshard_episodes", tmp_path / "chunks", s3_catalog) as ds:
+        whole = ds.episodes().open(listed.path.name)
+        assert whole["x"].values().tolist() == list(range(30))
+        with pytest.raises(BlobNotFoundError):
+            ds.episodes().open("absent.wshard")
 
 
 def test_a_corpus_streams_from_a_published_version(tmp_path: Path, s3_catalog: str) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any
 
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog.artifacts import Artifact
@@ -12,18 +11,43 @@ from warpdata.episodes.packed import PackedEpisode, is_packed
 from warpdata.episodes.shard_episode import ShardEpisode, load_wshard
 from warpdata.errors import DatasetError
 from warpdata.formats.gamsae.layout import CORPUS_JSON, SHARD_SUFFIX
+from warpdata.formats.tarshard.member_index import Member
+from warpdata.formats.wshard.chunks import read_chunk_list
+from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.times import as_int, as_int_array, is_many
+from warpdata.timeline.sequence import EpisodeSequence
 
 
-def episode_of(reader: RangeReader) -> Episode:
-    """The episode of a shard in time, lazily."""
-    shard = ShardReader.open(reader)
+class ArtifactFolder:
+    """The members of an artifact as files below one place."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.name = f"artifact {artifact.name!r}"
+        self._artifact = artifact
+
+    def open(self, name: str) -> RangeReader:
+        """The bytes of a member, or BlobNotFoundError."""
+        return self._artifact.member_reader(name)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a member of this name."""
+        return name in self.names()
+
+    def names(self) -> list[str]:
+        """The names of all members."""
+        return list(self._artifact.members())
+
+
+def episode_of(artifact: Artifact, member: Member) -> Episode:
+    """The episode a member holds, in time and lazily; the chunks of a chunk list are members too."""
+    shard = ShardReader.open(artifact.reader_of(member))
+    if shard.role == ROLE_CHUNK_LIST:
+        return ShardEpisode.of_chunks(read_chunk_list(shard, ArtifactFolder(artifact)))
     return PackedEpisode(shard) if is_packed(shard) else ShardEpisode(load_wshard(shard))
 
 
-class PublishedEpisodes(Sequence[Episode]):
+class PublishedEpisodes(EpisodeSequence):
     """The episodes of an artifact by name order; each is opened when it is asked for."""
 
     def __init__(self, artifact: Artifact) -> None:
@@ -32,27 +56,13 @@ class PublishedEpisodes(Sequence[Episode]):
 
     def open(self, name: str) -> Episode:
         """The episode with this name."""
-        return episode_of(self._artifact.member_reader(name))
+        return episode_of(self._artifact, self._artifact.find([name])[0])
 
     def __len__(self) -> int:
         return len(self.names)
 
-    @overload
-    def __getitem__(self, key: int) -> Episode: ...
-    @overload
-    def __getitem__(self, key: slice | Sequence[int]) -> list[Episode]: ...
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return [self.open(name) for name in self.names[key]]
-        if is_many(key):
-            return [self[number] for number in as_int_array(key, "an index").tolist()]
-        index, count = as_int(key, "an index"), len(self)
-        if not -count <= index < count:
-            raise IndexError(f"episode {index} of an artifact with {count} episodes")
-        return self.open(self.names[index])
-
-    def __iter__(self) -> Iterator[Episode]:
-        return (self.open(name) for name in self.names)
+    def _at(self, position: int) -> Episode:
+        return self.open(self.names[position])
 
     def __repr__(self) -> str:
         return f"<PublishedEpisodes {self._artifact.name}: {len(self)} episodes>"

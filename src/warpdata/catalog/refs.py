@@ -181,7 +181,7 @@ class EpisodeRef(FileRef):
 
     def open(self) -> Episode:  # type: ignore[override]
         """The episode in time, lazily; `.tensors` is the same by step."""
-        return episode_of(self._group.artifact.reader_of(self._group.member(self._position)))
+        return episode_of(self._group.artifact, self._group.member(self._position))
 
 
 REF_CLASSES: dict[str, type[FileRef]] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.disk_writer import DiskEpisodeWriter
@@ -18,13 +18,13 @@ from warpdata.episodes.unfinished import Unfinished, unfinished_at
 from warpdata.errors import ConflictError
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.times import as_int, as_int_array, is_many
+from warpdata.timeline.sequence import EpisodeSequence
 
 DEFAULT_CACHE_BYTES = 256 << 20
 _MAX_OPEN = 1024
 
 
-class LocalDataset(Sequence[Episode]):
+class LocalDataset(EpisodeSequence):
     """Finished episodes of a root in id order; edits of the dataset are applied, recordings never change."""
 
     def __init__(
@@ -67,23 +67,8 @@ class LocalDataset(Sequence[Episode]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    @overload
-    def __getitem__(self, key: int) -> Episode: ...
-    @overload
-    def __getitem__(self, key: slice | Sequence[int]) -> list[Episode]: ...
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return [self._episode(entry) for entry in self._entries[key]]
-        if is_many(key):
-            return [self[number] for number in as_int_array(key, "an index").tolist()]
-        index, count = as_int(key, "an index"), len(self._entries)
-        if not -count <= index < count:
-            raise IndexError(f"episode {index} of a dataset with {count} episodes")
-        return self._episode(self._entries[index])
-
-    def __iter__(self) -> Iterator[Episode]:
-        for entry in self._entries:
-            yield self._episode(entry)
+    def _at(self, position: int) -> Episode:
+        return self._episode(self._entries[position])
 
     def open(self, episode_id: str | int) -> Episode:
         """The episode with this id."""
