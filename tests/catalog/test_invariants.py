@@ -325,3 +325,18 @@ def test_hybrid_mode_evicts_nothing_for_what_was_not_asked(
         for _ in range(2):
             assert sum(b.num_rows for b in ds.table().batches(1000, columns=["id"])) == 60_000
         assert ds.access.cache.stats().used_bytes <= 700_000
+
+
+def test_a_budget_holds_for_a_catalog_on_this_disk(local_catalog: str, picture_folder: Path) -> None:
+    publish_demo(local_catalog, picture_folder)
+    with wd.dataset("ws/demo", catalog=local_catalog) as ds:
+        for _ in ds.table().batches(100):
+            pass
+        needed = ds.spent.bytes_read
+    with wd.dataset("ws/demo", catalog=local_catalog, max_bytes=needed) as ds:
+        assert sum(batch.num_rows for batch in ds.table().batches(100)) == 1000
+    with (
+        wd.dataset("ws/demo", catalog=local_catalog, max_bytes=needed - 1) as ds,
+        pytest.raises(BudgetExceededError),
+    ):
+        list(ds.table().batches(100))

@@ -152,7 +152,7 @@ class Access:
         address = BlobAddress(blob.hash, blob.byte_size, key, label)
         inner = store.inner if isinstance(store, ReliableStore) else store
         if isinstance(inner, LocalStore):
-            return LocalBlobReader(address, inner, sums)
+            return LocalBlobReader(address, inner, sums, self.meter)
         return BlobReader(address, store, self.cache, sums)
 
     def _place(self, catalog: Catalog, blob: BlobRef) -> tuple[BlobStore | None, str]:

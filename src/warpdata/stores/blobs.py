@@ -20,7 +20,7 @@ from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
 from warpdata.stores.layout import PAGE_BYTES
 from warpdata.stores.local import LocalStore
-from warpdata.stores.meter import Spent
+from warpdata.stores.meter import Meter, Spent
 from warpdata.stores.pagefile import PageFile
 from warpdata.stores.reliable import ReliableStore
 from warpdata.stores.seen import pages_seen
@@ -289,9 +289,16 @@ class BlobReader:
 class LocalBlobReader:
     """Ranges of a blob in a folder as views of its mapping; pages are checked when first touched."""
 
-    def __init__(self, address: BlobAddress, store: LocalStore, sums: PageSums | None = None) -> None:
+    def __init__(
+        self,
+        address: BlobAddress,
+        store: LocalStore,
+        sums: PageSums | None = None,
+        meter: Meter | None = None,
+    ) -> None:
         self.address = address
         self.name = f"{address.label} (sha256 {address.sha256})"
+        self._meter = meter
         self.path = store.path(address.key)
         self._file = MmapRangeReader(self.path)
         self.size = self._file.size
@@ -302,14 +309,19 @@ class LocalBlobReader:
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end) as a view."""
+        return self.read_many([(start, end)])[0]
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range as views."""
+        if self._meter is not None:
+            self._meter.request("read", self.name, read=sum(end - start for start, end in ranges))
+        return [self._view(start, end) for start, end in ranges]
+
+    def _view(self, start: int, end: int) -> memoryview:
         check_range(self, start, end)
         if self._sums is not None:
             self._check(self._sums, *_pages((start, end)))
         return self._file.read(start, end)
-
-    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """Exactly the bytes of each range as views."""
-        return [self.read(start, end) for start, end in ranges]
 
     def hold(self, ranges: Sequence[Range]) -> Held:
         """Exactly the bytes of each range, and the file they are in."""
