@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from warpdata.bytekit.ranges import RangeReader
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 @runtime_checkable
@@ -53,7 +56,16 @@ class RangeFile(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes, fewer at the end."""
-        end = self._reader.size if size < 0 else min(self._position + size, self._reader.size)
-        start = min(self._position, end)
-        self._position = end
-        return bytes(self._reader.read(start, end))
+        return bytes(self._next(self._reader.size if size < 0 else size))
+
+    def readinto(self, buffer: Buffer) -> int:
+        """Fill a buffer with the next bytes; how many there were."""
+        target = memoryview(buffer).cast("B")
+        found = self._next(target.nbytes)
+        target[: found.nbytes] = found
+        return found.nbytes
+
+    def _next(self, size: int) -> memoryview:
+        start = min(self._position, self._reader.size)
+        self._position = min(start + size, self._reader.size)
+        return self._reader.read(start, self._position)

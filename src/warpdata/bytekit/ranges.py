@@ -123,6 +123,30 @@ class BytesRangeReader:
         """Nothing is held open."""
 
 
+class PartRangeReader:
+    """A stretch of another reader's bytes as bytes of their own."""
+
+    def __init__(self, reader: RangeReader, offset: int, size: int, name: str) -> None:
+        self._reader = reader
+        self._offset = offset
+        self.size = size
+        self.name = name
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end) of the stretch."""
+        check_range(self, start, end)
+        return self._reader.read(self._offset + start, self._offset + end)
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range."""
+        for start, end in ranges:
+            check_range(self, start, end)
+        return self._reader.read_many([(self._offset + start, self._offset + end) for start, end in ranges])
+
+    def close(self) -> None:
+        """The reader behind it stays open."""
+
+
 class FileRangeReader:
     """Ranges of a local file through positioned reads: safe for files that another process may cut."""
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.folders import RangeFile
+from warpdata.bytekit.ranges import PartRangeReader
 from warpdata.catalog import media
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.opened import episode_of
@@ -110,7 +112,8 @@ class FileRef:
         member = self._group.member(self._position)
         if member.frame_bytes or member.length <= _STREAM_BYTES:
             return io.BufferedReader(io.BytesIO(self.read_bytes()))
-        return io.BufferedReader(_RangeStream(self._group.artifact, member))
+        shard = self._group.artifact.shard_reader(member.shard)
+        return io.BufferedReader(RangeFile(PartRangeReader(shard, member.offset, member.length, self.name)))
 
     def local_path(self) -> Path:
         """A file on this disk with these bytes, downloaded if need be."""
@@ -206,33 +209,3 @@ def read_refs(refs: Sequence[FileRef]) -> list[bytes]:
         for i, view in zip(positions, group.read_all(), strict=True):
             out[i] = bytes(view)
     return out
-
-
-class _RangeStream(io.RawIOBase):
-    """A member of a plain tar shard as a raw stream."""
-
-    def __init__(self, artifact: Artifact, member: Member) -> None:
-        self._reader = artifact.shard_reader(member.shard)
-        self._member = member
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._position = max(0, (0, self._position, self._member.length)[whence] + offset)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        start = min(self._position, self._member.length)
-        end = min(start + len(buffer), self._member.length)
-        base = self._member.offset
-        buffer[: end - start] = self._reader.read(base + start, base + end)
-        self._position = end
-        return end - start

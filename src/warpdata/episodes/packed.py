@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import commit_file, commit_folder, write_file
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.ranges import Range, RangeReader, check_range
+from warpdata.bytekit.ranges import PartRangeReader, RangeReader
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.lanes import Spool
 from warpdata.episodes.shard_episode import ChannelSignals, ShardEpisode
@@ -180,30 +180,6 @@ class ShardVideo(VideoSignal):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (ShardVideo, (self._shard, self._name, self._suffix))
-
-
-class PartRangeReader:
-    """A stretch of another reader's bytes as bytes of their own."""
-
-    def __init__(self, reader: RangeReader, offset: int, size: int, name: str) -> None:
-        self._reader = reader
-        self._offset = offset
-        self.size = size
-        self.name = name
-
-    def read(self, start: int, end: int) -> memoryview:
-        """Exactly the bytes [start, end) of the stretch."""
-        check_range(self, start, end)
-        return self._reader.read(self._offset + start, self._offset + end)
-
-    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """Exactly the bytes of each range."""
-        for start, end in ranges:
-            check_range(self, start, end)
-        return self._reader.read_many([(self._offset + start, self._offset + end) for start, end in ranges])
-
-    def close(self) -> None:
-        """The reader behind it stays open."""
 
 
 def unpack_episode(shard_path: str | os.PathLike[str], directory: str | os.PathLike[str]) -> Path:
