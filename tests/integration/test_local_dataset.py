@@ -145,6 +145,27 @@ def test_edits_change_the_view_and_can_be_undone(root: Path) -> None:
     assert now == {p: data for p, data in before.items() if p.name != ".listing.json"}
 
 
+def test_processes_may_edit_one_root_at_once(root: Path) -> None:
+    def work(number: int) -> None:
+        for i in range(20):
+            wd.LocalDataset(root).edits.set_static(number, "note", i)
+
+    children = []
+    for number in range(3):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                work(number)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(pid)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0, 0, 0]
+    dataset = wd.LocalDataset(root)
+    assert [edit["seq"] for edit in dataset.edits.log] == list(range(1, 61))
+    assert [episode.static.get("note") for episode in dataset] == [19, 19, 19, None]
+
+
 def test_impossible_edits_are_refused_and_change_nothing(root: Path) -> None:
     edits = wd.LocalDataset(root).edits
     for call, error in [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -220,3 +221,39 @@ def test_two_dimensions_are_a_tensor(tmp_path: Path) -> None:
             writer.append(np.full((2, 3), i, np.uint8), i)
     signal = wd.SimpleSignal(tmp_path / "t.parquet")
     assert (signal.meta.kind, signal.meta.shape, signal[3][0].tolist()) == ("tensor", (2, 3), [[3] * 3] * 2)
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_salvage_with_another_encoder_than_the_recorders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """After an upgrade of FFmpeg new frames may not fit behind the old header: all are encoded again."""
+    from warpdata.formats.episodedir import video as door
+
+    scenes = [picture(i) if suffix == ".mp4" else picture(i)[:, :, 0] for i in range(COUNT)]
+    path, frames = tmp_path / f"cam{suffix}", tmp_path / "cam.frames.parquet"
+
+    def work() -> None:
+        writer = wd.VideoSignalWriter(path, frames)
+        for i, scene in enumerate(scenes):
+            writer.append(scene, i)
+        time.sleep(0.5)  # some frames leave the journal, the last ones stay
+
+    die(work)
+    original = door._codec_options
+    changes = {"profile": "baseline"} if suffix == ".mp4" else {"context": "1"}
+    monkeypatch.setattr(door, "_codec_options", lambda *args: {**original(*args), **changes})
+    receipt = wd.salvage(path)
+    assert (receipt.is_complete, receipt.steps_kept) == (True, COUNT)
+    found = wd.VideoSignal(path, frames)
+    assert found.timestamps.tolist() == list(range(COUNT))
+    for i, scene in enumerate(scenes):
+        error = np.abs(found[i][0].astype(int) - scene).mean()
+        assert error < (6 if suffix == ".mp4" else 1e-9), (i, error)
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
+
+
+def picture(number: int) -> np.ndarray[Any, Any]:
+    rows, columns = np.mgrid[0:48, 0:64]
+    wave = 128 + 80 * np.sin((rows + columns) / 15 + number / 4)
+    return np.stack([wave, wave * 0.8, 255 - wave], 2).astype(np.uint8)

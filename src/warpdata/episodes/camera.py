@@ -20,12 +20,7 @@ from warpdata.episodes.statistics import ClockStatistics
 from warpdata.episodes.values import as_timestamp, mismatch, not_increasing
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum
-from warpdata.formats.episodedir.frame_index import (
-    FrameIndex,
-    image_description,
-    pack_mark,
-    write_frame_index,
-)
+from warpdata.formats.episodedir.frame_index import index_of_marks, pack_mark, write_frame_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
 from warpdata.formats.episodedir.sink import VideoSink
 from warpdata.formats.episodedir.video import VideoEncoder, probe
@@ -140,16 +135,8 @@ class VideoFile:
         return True
 
     def _index(self, video: Path, frames: Path, size: int) -> dict[str, Any]:
-        marks = self._marks
-        stamps = np.array([mark.ts_ns for mark in marks], np.int64)
-        description = image_description(self.shape, self._units)
-        index = FrameIndex(
-            description, stamps, self.shape, probe(str(video)).stream,
-            np.array([mark.flags & layout.KEYFRAME_FLAG for mark in marks], np.bool_),
-            np.array([mark.offset for mark in marks], np.int64),
-            np.array([mark.size for mark in marks], np.int64),
-            np.array([mark.packet_crc32c for mark in marks], np.uint32), size,
-        )  # fmt: skip
+        index = index_of_marks(self._marks, self.shape, probe(str(video)).stream, size, self._units)
+        description = index.description
         temp = self.marks_path.with_suffix(".index")
         write_frame_index(str(temp), index, self.options.fps)
         total = FileSum.of(temp.read_bytes())
@@ -158,7 +145,7 @@ class VideoFile:
         os.replace(temp, frames)
         fsync_folder(frames.parent)
         self.marks_path.unlink(missing_ok=True)
-        self.clock.add(stamps)
+        self.clock.add(index.ts_ns)
         return {
             **description.to_json(), **self.clock.to_json(), "video_bytes": size,
             "codec": index.stream.codec if index.stream else None,

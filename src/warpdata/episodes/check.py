@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.folders import RangeFile
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.edits import Edits
 from warpdata.episodes.listing import episode_path, list_episodes
-from warpdata.episodes.signals import VideoSignal
-from warpdata.episodes.statistics import ClockStatistics, ValueStatistics
+from warpdata.episodes.signals import VideoSignal, open_bytes
+from warpdata.episodes.statistics import GAP_FACTOR, ClockStatistics, ValueStatistics
 from warpdata.errors import FormatError, WarpError
 from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.frame_index import read_frame_index
+from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.signal import Signal
 
 DAMAGED, WARNING, INFO = "damaged", "warning", "info"
@@ -146,27 +149,36 @@ def _check_signal(episode: DiskEpisode, name: str, *, deep: bool) -> Iterator[Fi
         if not len(signal):
             yield _found("empty-episode", episode.id, name, "no records")
             return
-        clock = ClockStatistics()
-        clock.add(signal.timestamps)
         if isinstance(signal, VideoSignal):
+            yield from _check_frames(episode, name, signal)
             signal.check()
             stated = episode.described().get(name, {})
             yield from _check_camera(episode, name, signal, stated, deep=deep)
         elif not signal.meta.is_object:
             yield from _check_values(episode, name, signal)
-        yield from _check_clock(episode, name, clock.to_json())
-    except FormatError as error:
-        yield _found(_rule_of(error), episode.id, name, str(error), code=error.code)
+        yield from _check_clock(episode, name, signal)
+    except WarpError as error:
+        rule = "clock-order" if "not increasing" in error.message else "damaged-file"
+        yield _found(rule, episode.id, name, str(error), code=error.code)
 
 
-def _rule_of(error: FormatError) -> str:
-    if "not increasing" in error.message:
-        return "clock-order"
-    is_mismatch = "frames, its index" in error.message or "frame index does not match" in error.message
-    return "video-index" if is_mismatch else "damaged-file"
+def _check_frames(episode: DiskEpisode, name: str, signal: VideoSignal) -> Iterator[Finding]:
+    """Whether the video has a frame for every row of its index, and no more, whatever else says so."""
+    rows = len(read_frame_index(open_bytes(signal.frames_path, signal.folder)).ts_ns)
+    reader = open_bytes(signal.path, signal.folder)
+    try:
+        frames = len(list_packets(RangeFile(reader), reader.name)[1])
+    finally:
+        reader.close()
+    if frames != rows:
+        text = f"the video has {frames} frames, its index {rows}"
+        yield _found("video-index", episode.id, name, text, frames=frames, rows=rows)
 
 
-def _check_clock(episode: DiskEpisode, name: str, found: dict[str, Any]) -> Iterator[Finding]:
+def _check_clock(episode: DiskEpisode, name: str, signal: Signal) -> Iterator[Finding]:
+    clock = ClockStatistics()
+    clock.add(signal.timestamps)
+    found = clock.to_json()
     stated = episode.described().get(name)
     if isinstance(stated, dict):
         for key in ("count", "first_ts_ns", "last_ts_ns"):
@@ -174,7 +186,7 @@ def _check_clock(episode: DiskEpisode, name: str, found: dict[str, Any]) -> Iter
                 yield _found(
                     "statistics", episode.id, name, f"{key} is {found.get(key)}, not {stated.get(key)}"
                 )
-    if found["count"] < _MIN_RECORDS or episode.signals[name].meta.is_object:
+    if found["count"] < _MIN_RECORDS or signal.meta.is_object:
         return
     usual = found["usual_pause_ns"]
     if found["gaps"]:
@@ -183,9 +195,11 @@ def _check_clock(episode: DiskEpisode, name: str, found: dict[str, Any]) -> Iter
             "gap", episode.id, name, f"{found['gaps']} gaps, the longest {seconds:.3f} s",
             gaps=found["gaps"], longest_ns=found["longest_pause_ns"], at_ns=found["longest_pause_at_ns"],
         )  # fmt: skip
-    elif usual and found["jitter_ns"] > _JITTER_SHARE * usual:
-        text = f"pauses of {usual / 1e6:.3f} ms deviate by {found['jitter_ns'] / 1e6:.3f} ms"
-        yield _found("jitter", episode.id, name, text, jitter_ns=found["jitter_ns"], usual_ns=usual)
+    pauses = np.diff(signal.timestamps)
+    jitter = float(pauses[pauses <= GAP_FACTOR * usual].std())
+    if jitter > _JITTER_SHARE * usual:
+        text = f"pauses of {usual / 1e6:.3f} ms deviate by {jitter / 1e6:.3f} ms"
+        yield _found("jitter", episode.id, name, text, jitter_ns=jitter, usual_ns=usual)
 
 
 def _check_values(episode: DiskEpisode, name: str, signal: Signal) -> Iterator[Finding]:
@@ -231,17 +245,26 @@ def _longest_frozen(signal: VideoSignal) -> int:
 
 
 def _agree(found: dict[str, Any], stated: Any) -> bool:
+    """Whether two sums of the same values are equal but for the order of adding."""
+    if not isinstance(stated, dict):
+        return False
+    low, high = _column(found["min"]), _column(found["max"])
+    scale = 1e-9 * np.maximum(1.0, np.nan_to_num(np.maximum(abs(low), abs(high))))
     for key in ("min", "max", "mean", "std"):
-        mine, theirs = found.get(key), stated.get(key) if isinstance(stated, dict) else None
-        if not isinstance(theirs, list) or len(theirs) != len(mine or []):
+        mine, theirs = _column(found[key]), _column(stated.get(key))
+        if mine.shape != theirs.shape or not np.array_equal(np.isnan(mine), np.isnan(theirs)):
             return False
-        pairs = [(a, b) for a, b in zip(mine or [], theirs, strict=True)]
-        if any((a is None) != (b is None) for a, b in pairs):
-            return False
-        numbers = np.array([(a, b) for a, b in pairs if a is not None], np.float64).reshape(-1, 2)
-        if not np.allclose(numbers[:, 0], numbers[:, 1], rtol=1e-6, atol=1e-9):
+        if (abs(mine - theirs) > 1e-6 * abs(mine) + scale).any():
             return False
     return True
+
+
+def _column(numbers: Any) -> NDArray[np.float64]:
+    """One number per channel, NaN where there is none; nothing where it is no list of numbers."""
+    try:
+        return np.array([np.nan if each is None else float(each) for each in numbers])
+    except (TypeError, ValueError):
+        return np.empty(0)
 
 
 def _is_action(name: str) -> bool:

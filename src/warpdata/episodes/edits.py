@@ -10,7 +10,7 @@ from typing import Any
 
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.listing import episode_path
-from warpdata.errors import CorruptLayoutError
+from warpdata.errors import ConflictError, CorruptLayoutError
 from warpdata.formats.episodedir.documents import plain_static, restored_static
 from warpdata.formats.episodedir.edit_log import append_edit, read_log
 from warpdata.formats.episodedir.names import check_name
@@ -145,6 +145,13 @@ class Edits:
     def _add(self, edit: dict[str, Any], *, dry_run: bool) -> Effect:
         if self.is_foreign:
             raise CorruptLayoutError("edits.jsonl belongs to another program", path=self.root)
+        while True:
+            try:
+                return self._try_to_add(edit, dry_run=dry_run)
+            except ConflictError:  # another process was quicker: look again at what there is now
+                continue
+
+    def _try_to_add(self, edit: dict[str, Any], *, dry_run: bool) -> Effect:
         self.log, _ = read_log(self.root)
         numbers = self._numbers_in(edit)
         before = self._fold(self.log, numbers)
@@ -186,8 +193,10 @@ class Edits:
         shifts, end = [0], self._open(entries[names[0]]).last_ts
         for name in names[1:]:
             episode = self._open(entries[name])
-            first = min(signal.first_ts for signal in episode.signals.values() if len(signal))
-            shifts.append(end + gap_ns - first)
+            filled = [signal.first_ts for signal in episode.signals.values() if len(signal)]
+            if not filled:
+                raise ValueError(f"episode {name!r} has no records to move")
+            shifts.append(end + gap_ns - min(filled))
             end = episode.last_ts + shifts[-1]
         return shifts
 

@@ -25,10 +25,12 @@ from warpdata.episodes.unfinished import Found, OpenJournal, is_blank, marks_of,
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, JournalInUseError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, read_meta
-from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
+from warpdata.formats.episodedir.frame_index import FrameIndex, index_of_marks, read_frame_index
+from warpdata.formats.episodedir.frame_reader import FrameReader, plan_of
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, suffix_for
 from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description
+from warpdata.formats.episodedir.video import probe, stream_of
 from warpdata.formats.journal.reader import Records, is_live
 
 _ROWS = 8192
@@ -185,8 +187,16 @@ class _Salvage:
         self.lost += rows.missing
         if not marks and not len(rows):
             return None
-        file = VideoFile(self.work / str(stream), shape, options, marks, about.get("units"))
+        kept: Iterator[tuple[int, NDArray[Any]]] = iter(())
+        base = self.work / str(stream)
+        if marks and len(rows) and probe(str(growing)).stream != stream_of(shape, options):
+            # Another encoder than the recorder's: its frames do not fit behind that header. All are encoded
+            # again into a file of their own; what the recorder left stays until that one is whole.
+            kept, marks, base = _decoded(growing, marks, shape), [], self.work / f"{stream}.again"
+        file = VideoFile(base, shape, options, marks, about.get("units"))
         try:
+            for ts_ns, frame in kept:
+                file.encode(frame, ts_ns)
             for ts_ns, payload in rows.payloads():
                 file.encode(np.frombuffer(payload, shape.dtype).reshape(shape.shape), ts_ns)
             return file.finish(video, frames)
@@ -287,6 +297,18 @@ def _frame_shape(description: Description) -> FrameShape:
     height, width = description.shape[:2]
     dtype = {"u8": "uint8", "u16": "uint16"}[description.dtype]
     return FrameShape(height, width, 3 if len(description.shape) == 3 else 0, dtype)
+
+
+def _decoded(
+    video: Path, marks: list[layout.FrameMark], shape: FrameShape
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """(time, image) of every frame the recorder had encoded."""
+    stream = probe(str(video)).stream
+    index = index_of_marks(marks, shape, stream, video.stat().st_size)
+    with FileRangeReader(video) as reader:
+        frames = FrameReader(reader, plan_of(index), stream, shape)
+        for number, mark in enumerate(marks):
+            yield mark.ts_ns, frames.frame(number)
 
 
 def _finished_camera(video: Path, frames: Path) -> dict[str, Any]:

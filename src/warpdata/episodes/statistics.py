@@ -17,7 +17,7 @@ MAX_CHANNELS = 64
 
 _GAMMA_LOG = math.log((1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR))
 _SMALLEST = 1e-12
-_GAP_FACTOR = 5.0
+GAP_FACTOR = 5.0
 """A pause this many times the usual one is a gap."""
 
 
@@ -70,7 +70,7 @@ class ClockStatistics:
         found["rate_hz"] = round(1e9 / mean, 6)
         found["jitter_ns"] = round(math.sqrt(max(0.0, self._squares / pauses - mean * mean)), 1)
         found["usual_pause_ns"] = round(usual)
-        found["gaps"] = self._sketch.count_above(_GAP_FACTOR * usual)
+        found["gaps"] = self._sketch.count_above(GAP_FACTOR * usual)
         found["longest_pause_ns"] = self._longest
         found["longest_pause_at_ns"] = self._longest_at
         return found

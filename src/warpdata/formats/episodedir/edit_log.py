@@ -11,7 +11,7 @@ from typing import Any
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError
+from warpdata.errors import ChecksumError, ConflictError, CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_bytes
 
@@ -42,13 +42,18 @@ def read_log(root: Path) -> tuple[list[dict[str, Any]], bool]:
 
 
 def append_edit(root: Path, edit: dict[str, Any]) -> None:
-    """Add one line, durable when this returns; a torn line of a crash before is cut off first."""
+    """Add one line, durable when this returns, or ConflictError if another process added one meanwhile.
+
+    A torn line of a crash before is cut off first.
+    """
     path = root / layout.EDITS_FILE
     with map_os_errors(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            end = _end_of_lines(fd)
+            lines, end = _lines(fd)
+            if edit["seq"] != lines + 1:
+                raise ConflictError(f"the log has {lines} edits by now", path=path)
             os.ftruncate(fd, end)
             os.pwrite(fd, pack_line(edit), end)
             os.fsync(fd)
@@ -56,10 +61,11 @@ def append_edit(root: Path, edit: dict[str, Any]) -> None:
             os.close(fd)
 
 
-def _end_of_lines(fd: int) -> int:
+def _lines(fd: int) -> tuple[int, int]:
+    """How many whole lines there are, and where they end."""
     size = os.fstat(fd).st_size
     data = os.pread(fd, min(size, layout.MAX_JSON_BYTES), 0)
-    return data.rfind(b"\n") + 1
+    return data.count(b"\n"), data.rfind(b"\n") + 1
 
 
 def _unpack(line: bytes, number: int, path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,23 @@ class FrameIndex:
 def image_description(shape: FrameShape, units: str | None = None) -> Description:
     """The description of a camera."""
     return Description("image", _DTYPES[shape.dtype], shape.shape, units)
+
+
+def index_of_marks(
+    marks: Sequence[layout.FrameMark],
+    shape: FrameShape,
+    stream: Stream,
+    video_bytes: int,
+    units: str | None = None,
+) -> FrameIndex:
+    """The index of a video whose frames a recorder marked one by one."""
+    return FrameIndex(
+        image_description(shape, units), np.array([mark.ts_ns for mark in marks], np.int64), shape, stream,
+        np.array([mark.flags & layout.KEYFRAME_FLAG for mark in marks], np.bool_),
+        np.array([mark.offset for mark in marks], np.int64),
+        np.array([mark.size for mark in marks], np.int64),
+        np.array([mark.packet_crc32c for mark in marks], np.uint32), video_bytes,
+    )  # fmt: skip
 
 
 def write_frame_index(path: str, index: FrameIndex, fps: float) -> None:

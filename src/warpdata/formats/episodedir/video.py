@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -184,6 +185,24 @@ def probe(path: str) -> Probe:
     """Read codec and size of a video file from its header."""
     with _opened(path, path) as container:
         return _probe(container, path)
+
+
+def stream_of(shape: FrameShape, options: VideoOptions) -> Stream:
+    """What the encoder of this machine says in the header of such a video."""
+    out = io.BytesIO()
+    encoder = VideoEncoder(_Written(out), shape, options)
+    encoder.encode(np.zeros(shape.shape, shape.dtype))
+    encoder.close()
+    out.seek(0)
+    with _opened(out, "header") as container:
+        return _probe(container, "header").stream
+
+
+class _Written:
+    """Only grows, like the file of a recording: a muxer that could go back would write another header."""
+
+    def __init__(self, out: io.BytesIO) -> None:
+        self.write = out.write
 
 
 def list_packets(

@@ -1,0 +1,185 @@
+"""Every rule of `warp check` on data that breaks it, and none on data that does not."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from warpdata.cli.main import main
+from warpdata.episodes.check import RULES, check_dataset
+from warpdata.formats.episodedir.documents import read_meta, write_meta
+
+COUNT = 40
+
+
+def clean(root: Path, *, until: int = COUNT, skip: str = "", **other: Callable[[int], Any]) -> Path:
+    """An episode with every kind of signal; `other` replaces or adds signals."""
+    made: dict[str, Callable[[int], Any]] = {
+        "state": lambda i: np.array([i, -i * 1e12], "f8"),
+        "action": lambda i: float(i % 7),
+        "count": lambda i: i,
+        "flag": lambda i: True,
+        "events": lambda i: f"event {i}",
+        "blob": lambda i: bytes([i]),
+        "cam": lambda i: np.full((16, 16, 3), i * 6, np.uint8),
+        "depth": lambda i: np.full((8, 8), i * 100, np.uint16),
+        **other,
+    }
+    with wd.LocalDatasetWriter(root, durability="none").new_episode() as writer:
+        for i in range(until):
+            for name, value in made.items():
+                if name != skip:
+                    writer.append(name, value(i), i * 33_333_333 + i % 3)
+    return Path(writer.path)
+
+
+def of_times(root: Path, times: list[int]) -> Path:
+    with wd.LocalDatasetWriter(root, durability="none").new_episode() as writer:
+        for i, ts_ns in enumerate(times):
+            writer.append("action", float(i), ts_ns)
+    return Path(writer.path)
+
+
+def uneven(root: Path, gap: int = 0) -> Path:
+    pauses = np.tile([10, 25], 20)
+    pauses[20] += gap
+    return of_times(root, np.cumsum(pauses).tolist())
+
+
+def truncated(root: Path) -> Path:
+    folder = clean(root)
+    os.truncate(folder / "state.parquet", 100)
+    return folder
+
+
+def missing(root: Path) -> Path:
+    folder = clean(root)
+    (folder / "count.parquet").unlink()
+    return folder
+
+
+def disordered(root: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = root / f"{0:012d}" / f"{0:012d}"
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text("{}")
+    pq.write_table(pa.table({"timestamp": [1, 3, 2], "value": [1.0, 2.0, 3.0]}), folder / "action.parquet")
+    return folder
+
+
+def fewer_rows(root: Path) -> Path:
+    """An index that lost its last rows: its checksum is wrong too, but the reason is said."""
+    import pyarrow.parquet as pq
+
+    folder = clean(root)
+    table = pq.read_table(folder / "cam.frames.parquet")
+    pq.write_table(table.slice(0, COUNT - 3), folder / "cam.frames.parquet")
+    return folder
+
+
+def wrong_statistics(root: Path) -> Path:
+    folder = clean(root)
+    meta = read_meta(folder)
+    meta["signals"]["state"]["values"]["max"][0] += 1
+    write_meta(folder, meta)
+    return folder
+
+
+def bad_edit(root: Path) -> Path:
+    folder = clean(root)
+    wd.LocalDataset(root).edits.drop(0)
+    path = root / "edits.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"drop", b"crop"))
+    return folder
+
+
+def unfinished(root: Path) -> Path:
+    clean(root)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            wd.LocalDatasetWriter(root).new_episode().append("action", 1.0, 1)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    return root
+
+
+def interrupted(root: Path) -> Path:
+    with pytest.raises(ZeroDivisionError):
+        clean(root, action=lambda i: 1.0 / (20 - i))
+    return root
+
+
+def empty(root: Path) -> Path:
+    with wd.LocalDatasetWriter(root).new_episode():
+        pass
+    return root
+
+
+BROKEN: dict[str, list[Callable[[Path], Path]]] = {
+    "damaged-file": [truncated, missing],
+    "clock-order": [disordered],
+    "video-index": [fewer_rows],
+    "statistics": [wrong_statistics],
+    "edits": [bad_edit],
+    "gap": [lambda root: of_times(root, [i * 10 + (500 if i > 20 else 0) for i in range(40)])],
+    "jitter": [uneven, lambda root: uneven(root, gap=4000)],
+    "frozen-camera": [lambda root: clean(root, cam=lambda i: np.full((16, 16, 3), min(i, 5) * 6, np.uint8))],
+    "nan": [lambda root: clean(root, bad=lambda i: float("nan") if i == 7 else float(i)),
+            lambda root: clean(root, bad=lambda i: np.array([i, np.inf if i == 7 else i], "f4"))],
+    "constant-channel": [lambda root: clean(root, stuck=lambda i: np.array([i, 3.0]))],
+    "no-actions": [lambda root: clean(root, skip="action")],
+    "empty-episode": [empty],
+    "unfinished": [unfinished],
+    "interrupted": [interrupted],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "make"), [(rule, make) for rule in BROKEN for make in BROKEN[rule]])
+def test_a_rule_is_found(tmp_path: Path, rule: str, make: Callable[[Path], Path]) -> None:
+    make(tmp_path)
+    report = check_dataset(tmp_path)
+    found = {each.rule for each in report.findings}
+    assert rule in found
+    assert report.is_damaged == (RULES[rule][0] == "damaged")
+    expected = {"video-index": {"damaged-file", "video-index"}, "jitter": found & {"gap", "jitter"}}
+    assert found == expected.get(rule, {rule})
+
+
+def test_every_rule_has_data_that_breaks_it() -> None:
+    assert set(BROKEN) == set(RULES)
+
+
+def test_good_data_has_no_findings(tmp_path: Path) -> None:
+    for _ in range(2):
+        clean(tmp_path)
+    for deep in (False, True):
+        assert check_dataset(tmp_path, deep=deep).findings == []
+
+
+def test_a_gap_does_not_hide_jitter(tmp_path: Path) -> None:
+    uneven(tmp_path, gap=4000)
+    assert {each.rule for each in check_dataset(tmp_path).findings} == {"gap", "jitter"}
+
+
+def test_one_damaged_episode_does_not_stop_the_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing(tmp_path)
+    clean(tmp_path, skip="action")
+    assert main(["check", str(tmp_path), "--json"]) == 3
+    report = json.loads(capsys.readouterr().out)
+    assert report["by_rule"] == {"damaged-file": 1, "no-actions": 1}
+    assert {each["severity"] for each in report["findings"]} == {"damaged", "warning"}
+    [damaged] = [each for each in report["findings"] if each["rule"] == "damaged-file"]
+    assert "count.parquet" in damaged["message"]
