@@ -8,10 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
-from warpdata.corpora.pieces import Piece, PieceReader, check_runs, open_shard, read_exactly
+from warpdata.corpora.pieces import Piece, PieceReader, check_runs, open_shard, read_rows
 from warpdata.corpora.shards import ShardSet
 
 MAX_OPEN_FILES = 64
@@ -47,7 +46,7 @@ class FileRuns:
     def read(self, piece: Piece, out: Rows) -> None:
         """Let the kernel copy the rows into the buffer."""
         info = self._shards[piece.shard]
-        read_exactly(self._fd(piece.shard), byte_view(out), info.row_offset(piece.start), info)
+        read_rows(self._fd(piece.shard), out, info.row_offset(piece.start), info)
 
     def _fd(self, shard: int) -> int:
         fd = self._open.pop(shard, None)

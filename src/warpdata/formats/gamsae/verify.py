@@ -30,8 +30,8 @@ class Finding:
 
 def shard_paths(folder: str | os.PathLike[str]) -> list[Path]:
     """The shard files of a folder: extension exactly `.shard`, in the order of their names' bytes."""
-    entries = [entry for entry in Path(folder).iterdir() if entry.suffix == layout.SHARD_SUFFIX]
-    return sorted(entries, key=lambda entry: os.fsencode(entry.name))
+    names = [name for name in os.listdir(folder) if os.path.splitext(name)[1] == layout.SHARD_SUFFIX]
+    return [Path(folder, name) for name in sorted(names, key=os.fsencode)]
 
 
 def verify_shard(path: str | os.PathLike[str]) -> list[Finding]:
