@@ -10,8 +10,10 @@ if TYPE_CHECKING:
 
     from warpdata.bytekit.ranges import RangeReader
     from warpdata.catalog.dataset import Dataset
+    from warpdata.corpora.source import FixedOrderSource
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.episode import WShardEpisode
+    from warpdata.stores.folder import BlobFolder
     from warpdata.stores.meter import Listener
     from warpdata.timeline.episode import Episode
 
@@ -58,6 +60,45 @@ def _remote_bytes(source: str | os.PathLike[str] | RangeReader) -> str | os.Path
     options = access_options(Settings.from_env()).store
     store = ReliableStore(open_store(folder, options), Meter())
     return BlobReader(BlobAddress("", store.head(key).size, key, source), store, None)
+
+
+def open_corpus(
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **options: Any
+) -> FixedOrderSource:
+    """Open an activation corpus: a folder, shard files in their order, or a URL of either (s3, gs, az, http).
+
+    Options are the fields of SourceOptions, as for `MmapShardSource.open_dir`.
+    """
+    from warpdata.corpora.source import MmapShardSource
+    from warpdata.corpora.store_source import StoreShardSource
+
+    places = [os.fspath(place) for place in ([source] if isinstance(source, str | os.PathLike) else source)]
+    if any("://" in place for place in places):
+        if len(places) == 1 and not _url_path(places[0]).endswith(".shard"):
+            return StoreShardSource.open_folder(_blob_folder(places[0]), **options)
+        return StoreShardSource.open([_shard_blob(place) for place in places], **options)
+    if len(places) == 1 and not os.path.isfile(places[0]):
+        return MmapShardSource.open_dir(places[0], **options)
+    return MmapShardSource.open(places, **options)
+
+
+def _blob_folder(address: str) -> BlobFolder:
+    from warpdata.catalog.access import access_options
+    from warpdata.settings import Settings
+    from warpdata.stores.folder import BlobFolder
+
+    return BlobFolder(address, access_options(Settings.from_env()).store)
+
+
+def _shard_blob(place: str) -> RangeReader:
+    """One shard by URL, or a local one among URLs."""
+    path, query = _url_path(place), place[len(_url_path(place)) :]
+    folder, _, name = path.rpartition("/")
+    return _blob_folder((folder or ".") + query).blob(name)
+
+
+def _url_path(address: str) -> str:
+    return address.partition("?")[0]
 
 
 def load_wshard(

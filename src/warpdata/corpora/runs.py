@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.pieces import Piece, PieceReader, check_runs, open_shard, read_rows
 from warpdata.corpora.shards import ShardSet
+from warpdata.corpora.worker import FetchPool
 
 MAX_OPEN_FILES = 64
 
@@ -82,6 +84,28 @@ class CopiedRuns:
 
     def close(self) -> None:
         """Give back the reader's buffers."""
+        self._pieces.close()
+
+
+class FetchedRuns:
+    """Runs of a reader that waits for a store: those announced are fetched at the same time."""
+
+    def __init__(self, pieces: PieceReader, threads: int) -> None:
+        self._pieces = pieces
+        self._ahead: FetchPool[Piece, Rows] = FetchPool(threads)
+
+    def hint(self, piece: Piece) -> None:
+        """Begin to fetch."""
+        self._ahead.start(piece, partial(self._pieces.fetch, piece))
+
+    def read(self, piece: Piece, out: Rows) -> None:
+        """Take what was fetched, or fetch it now."""
+        rows = self._ahead.take(piece)
+        np.copyto(out, self._pieces.fetch(piece) if rows is None else rows)
+
+    def close(self) -> None:
+        """Stop fetching."""
+        self._ahead.close()
         self._pieces.close()
 
 
