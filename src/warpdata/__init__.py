@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from warpdata._api import dataset as dataset
     from warpdata._api import load as load
     from warpdata._api import load_wshard as load_wshard
+    from warpdata._api import open_corpus as open_corpus
     from warpdata._api import open_episode as open_episode
     from warpdata._api import open_vectors as open_vectors
     from warpdata.catalog.builder import DatasetBuilder as DatasetBuilder
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from warpdata.catalog.refs import read_refs as read_refs
     from warpdata.catalog.table import Table as Table
     from warpdata.corpora.batch import RowBatch as RowBatch
+    from warpdata.corpora.mixed import MixedRows as MixedRows
     from warpdata.corpora.shuffled import ShuffledRows as ShuffledRows
     from warpdata.corpora.side_table import SideTable as SideTable
     from warpdata.corpora.source import MmapShardSource as MmapShardSource
@@ -104,6 +106,7 @@ _HOMES: dict[str, str] = {
     "LocalDataset": "warpdata.episodes.local",
     "LocalDatasetWriter": "warpdata.episodes.local",
     "LossReceipt": "warpdata.episodes.receipt",
+    "MixedRows": "warpdata.corpora.mixed",
     "MmapShardSource": "warpdata.corpora.source",
     "RecordEpisodes": "warpdata.episodes.gym",
     "RowBatch": "warpdata.corpora.batch",
@@ -139,6 +142,7 @@ _HOMES: dict[str, str] = {
     "load": "warpdata._api",
     "load_wshard": "warpdata._api",
     "name_hash": "warpdata.formats.wshard.hashes",
+    "open_corpus": "warpdata._api",
     "open_episode": "warpdata._api",
     "open_vectors": "warpdata._api",
     "pack_episode": "warpdata.episodes.packed",

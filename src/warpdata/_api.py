@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from warpdata.bytekit.ranges import RangeReader
     from warpdata.catalog.dataset import Dataset
+    from warpdata.corpora.source import FixedOrderSource
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.episode import WShardEpisode
     from warpdata.search.store import VectorStore
@@ -78,6 +79,35 @@ def connect(address: str) -> BlobStore:
     from warpdata.stores.reliable import ReliableStore
 
     return ReliableStore(open_store(address, access_options(Settings.from_env()).store), Meter())
+
+
+def open_corpus(
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **options: Any
+) -> FixedOrderSource:
+    """Open an activation corpus: a folder, shard files in their order, or a URL of either (s3, gs, az, http).
+
+    Options are the fields of SourceOptions, as for `MmapShardSource.open_dir`.
+    """
+    from warpdata.corpora.source import MmapShardSource
+    from warpdata.corpora.store_source import StoreShardSource
+    from warpdata.stores.folder import StoreFolder
+
+    places = [os.fspath(place) for place in ([source] if isinstance(source, str | os.PathLike) else source)]
+    if any("://" in place for place in places):
+        if len(places) == 1 and not places[0].partition("?")[0].endswith(".shard"):
+            return StoreShardSource.open_folder(StoreFolder(places[0], connect), **options)
+        return StoreShardSource.open([_shard_bytes(place) for place in places], **options)
+    if len(places) == 1 and not os.path.isfile(places[0]):
+        return MmapShardSource.open_dir(places[0], **options)
+    return MmapShardSource.open(places, **options)
+
+
+def _shard_bytes(place: str) -> RangeReader:
+    """One shard by URL, or a local one among URLs."""
+    from warpdata.bytekit.ranges import FileRangeReader
+
+    found = _located(place)[1]
+    return FileRangeReader(found) if isinstance(found, str) else found
 
 
 def load_wshard(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import sys
 
 PAGE_BYTES = mmap.PAGESIZE
@@ -38,8 +39,15 @@ def _advise(start: int, length: int, advice: int) -> bool:
     return int(_libc.madvise(start, length, advice)) == 0
 
 
-def available_bytes() -> int | None:
-    """Memory the system could hand out without swapping, or None where it does not say."""
+def fits_free_memory(size_bytes: int) -> bool:
+    """True if the system could hand out so much memory without swapping, or does not say."""
+    if "SC_AVPHYS_PAGES" in os.sysconf_names and size_bytes <= os.sysconf("SC_AVPHYS_PAGES") * PAGE_BYTES:
+        return True  # free even without giving up caches: the quick answer
+    available = _available_bytes()
+    return available is None or size_bytes <= available
+
+
+def _available_bytes() -> int | None:
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             found = [line.split() for line in lines if line.startswith("MemAvailable:")]

@@ -6,11 +6,10 @@ from typing import Any
 
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog.artifacts import Artifact
-from warpdata.corpora.store_source import StoreShardSource, read_record
+from warpdata.corpora.store_source import StoreShardSource
 from warpdata.episodes.packed import PackedEpisode, is_packed
 from warpdata.episodes.shard_episode import ShardEpisode, load_wshard
 from warpdata.errors import DatasetError
-from warpdata.formats.gamsae.layout import CORPUS_JSON, SHARD_SUFFIX
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.wshard.chunks import read_chunk_list
 from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
@@ -70,12 +69,7 @@ class PublishedEpisodes(EpisodeSequence):
 
 def open_corpus(artifact: Artifact, **options: Any) -> StoreShardSource:
     """The rows of an artifact of activation shards, checked by its corpus.json where it has one."""
-    names = list(artifact.members())
-    corpus = artifact.member_reader(CORPUS_JSON) if CORPUS_JSON in names else None
-    shards = [name for name in names if name.endswith(SHARD_SUFFIX)]
-    if corpus is not None:
-        shards = [shard.name for shard in read_record(corpus).shards]
-    return StoreShardSource.open([artifact.member_reader(n) for n in shards], corpus=corpus, **options)
+    return StoreShardSource.open_folder(ArtifactFolder(artifact), **options)
 
 
 def one_of_kind(artifacts: dict[str, Artifact], kind: str, name: str | None) -> Artifact:

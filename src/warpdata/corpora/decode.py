@@ -31,13 +31,19 @@ def raw_dtype(stored: DType) -> np.dtype[Any]:
 def decode_rows(raw: Rows, out: Rows, stored: DType) -> None:
     """Fill `out` with the values of `raw`, which holds the bits of `stored` elements; any bits are values."""
     with np.errstate(all="ignore"):
-        _decode(raw, out, stored)
+        if stored.name == "bf16":
+            _decode_bf16(raw, out)
+        else:
+            np.copyto(out, raw, casting="unsafe")
 
 
-def _decode(raw: Rows, out: Rows, stored: DType) -> None:
-    if stored.name != "bf16":
-        np.copyto(out, raw, casting="unsafe")
-    elif out.dtype == stored.dtype:
+def decode_part(raw: Rows, stored: DType, start: int, out: Rows) -> None:
+    """Fill `out` with the values of as many rows of `raw`, from `start` on."""
+    decode_rows(raw[start : start + len(out)], out, stored)
+
+
+def _decode_bf16(raw: Rows, out: Rows) -> None:
+    if out.dtype.itemsize == raw.dtype.itemsize:
         np.copyto(out.view(np.uint16), raw)
     elif out.dtype == np.float32:
         np.left_shift(raw, 16, out=out.view(np.uint32), dtype=np.uint32, casting="unsafe")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from functools import partial
 
 import numpy as np
 
 from warpdata.corpora import pieces
 from warpdata.corpora.batch import Rows
-from warpdata.corpora.decode import decode_rows, raw_dtype
-from warpdata.corpora.pieces import Piece, now_truncated
+from warpdata.corpora.decode import decode_part, raw_dtype
+from warpdata.corpora.pieces import Copier, Piece, now_truncated
 from warpdata.corpora.shards import ShardSet
 from warpdata.errors import StoreError
 
@@ -28,13 +29,20 @@ class DirectPieces:
         self._free: list[mmap.mmap] = []
         self._is_direct = hasattr(os, "O_DIRECT")
 
+    def read_near(self, shard: int, row: int, out: Rows) -> int:  # noqa: ARG002
+        """Nothing is near."""
+        return 0
+
+    def passed(self, shard: int, start: int, end: int) -> None:
+        """Nothing was read near."""
+
     def is_near(self, piece: Piece) -> bool:  # noqa: ARG002
         """Never: every piece comes from the disk."""
         return False
 
-    def copy(self, piece: Piece, rows: Rows, start: int, out: Rows) -> None:  # noqa: ARG002
+    def copier(self, piece: Piece, rows: Rows) -> Copier:  # noqa: ARG002
         """Decode rows of the piece."""
-        decode_rows(rows[start : start + len(out)], out, self._dtype)
+        return partial(decode_part, rows, self._dtype)
 
     def load(self, piece: Piece) -> Rows:
         """The same as `fetch`."""

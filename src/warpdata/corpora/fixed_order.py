@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from warpdata.corpora.batch import Rows
-from warpdata.corpora.pieces import Piece, PieceReader
+from warpdata.corpora.pieces import Copier, Piece, PieceReader
 from warpdata.corpora.shards import ShardSet
 from warpdata.corpora.worker import OrderedWorker, SharedWork
 from warpdata.errors import ResidencyError
@@ -20,7 +18,7 @@ PIECE_BYTES = 4 << 20
 NEAR_BYTES = 16 << 20
 GROUP_BYTES = 16 << 20
 SPLIT_BYTES = 4 << 20
-SHARE_BYTES = 1 << 20
+SHARE_BYTES = 2 << 20
 LOAD_GROUPS = 64
 """Copies of at least the first many bytes are shared by two threads, in parts of the second, unless the machine
 is busy with other work: then a second thread only makes the first one wait. That is looked at now and then."""
@@ -34,6 +32,8 @@ class Held:
 
     piece: Piece
     rows: Rows
+    copy: Copier
+    n_rows: int
     used: int = 0
 
 
@@ -63,6 +63,8 @@ class FixedOrderReader:
         self._prefetch_bytes = prefetch_bytes
         self._piece_rows = piece_rows(shards, prefetch_bytes)
         self._row_bytes = shards.row_bytes
+        self._split_rows = max(1, SPLIT_BYTES // max(1, self._row_bytes))
+        self._share_rows = max(1, SHARE_BYTES // max(1, self._row_bytes))
         self._group_rows = max(1, GROUP_BYTES // max(1, self._row_bytes))
         self._ahead: OrderedWorker[Rows] | None = None
         self._second: SharedWork | None = None
@@ -74,8 +76,9 @@ class FixedOrderReader:
     def seek(self, shard: int, row: int) -> None:
         """Go on at a row of a shard; what was read ahead is dropped."""
         self._drop_ahead()
-        self._plan = self._pieces_from(shard, row)
-        self._next: Piece | None = next(self._plan, None)
+        self._plan: Iterator[Piece] = iter(())
+        self._is_planned = False  # until something is not near
+        self._next: Piece | None = None
         self._waiting: deque[tuple[Piece, bool]] = deque()
         self._waiting_bytes = 0
         self._held: Held | None = None
@@ -86,25 +89,50 @@ class FixedOrderReader:
         """Fill `out` with the rows of `shard` from `row` on, which must be where the cursor is."""
         if (shard, row) != self._cursor:
             self.seek(shard, row)
-        done = self._copy_held(out)
+        held, take = self._held, len(out)
+        if held is None and self._is_planned:
+            held = self._held = self._claim()
+        if held is not None and take < self._split_rows and held.used + take <= held.n_rows:
+            held.copy(held.used, out)  # the short way: a small batch inside one piece
+            held.used += take
+            if held.used == held.n_rows:
+                self._held = None
+                self._pieces.release(held.piece, held.rows)
+        else:
+            done = 0 if self._is_planned else self._read_near(shard, row, out)
+            if done < take:
+                self._read_pieces(shard, row + done, out[done:])
+        self._cursor = (shard, row + take)
+
+    def _read_near(self, shard: int, row: int, out: Rows) -> int:
+        """Rows that lie in the page cache as they are asked for go straight to their place."""
+        if len(out) < self._split_rows or not self._may_share():
+            done = self._pieces.read_near(shard, row, out)
+        else:
+            done = self._read_near_shared(shard, row, out)
+        self._pieces.passed(shard, row, row + done)
+        return done
+
+    def _read_near_shared(self, shard: int, row: int, out: Rows) -> int:
+        step = self._share_rows
+        counts = dict.fromkeys(range(0, len(out), step), 0)
+
+        def read(start: int) -> None:
+            counts[start] = self._pieces.read_near(shard, row + start, out[start : start + step])
+
+        self._share(partial(read, start) for start in counts)
+        short = [start + count for start, count in counts.items() if count < min(step, len(out) - start)]
+        return short[0] if short else len(out)
+
+    def _read_pieces(self, shard: int, row: int, out: Rows) -> None:
+        """The rest comes through pieces, read ahead from here on."""
+        self._plan_from(shard, row)
+        done = 0
         while done < len(out):
             copies, finished = self._gather(out, done)
             self._copy(copies)
             done += sum(len(copy.out) for copy in copies)
             self._release(finished)
-        self._cursor = (shard, row + len(out))
-
-    def _copy_held(self, out: Rows) -> int:
-        """The short way for a small batch that lies inside the piece at hand."""
-        held, take = self._held or self._claim(), len(out)
-        if len(held.rows) - held.used < take or take * self._row_bytes >= SPLIT_BYTES:
-            self._held = held
-            return 0
-        self._pieces.copy(held.piece, held.rows, held.used, out)
-        finished: list[Held] = []
-        self._use(held, take, finished)
-        self._release(finished)
-        return take
 
     def pass_over(self, shard: int, row: int, count: int) -> None:
         """Bring rows in that the caller sees in place; those of the call before are released."""
@@ -112,9 +140,10 @@ class FixedOrderReader:
             self.seek(shard, row)
         self._release(self._lent)
         self._lent = []
+        self._plan_from(shard, row)
         while count > 0:
             held = self._held or self._claim()
-            take = min(len(held.rows) - held.used, count)
+            take = min(held.n_rows - held.used, count)
             self._use(held, take, self._lent)
             count, row = count - take, row + take
         self._cursor = (shard, row)
@@ -125,7 +154,7 @@ class FixedOrderReader:
 
     def _use(self, held: Held, take: int, finished: list[Held]) -> None:
         held.used += take
-        self._held = held if held.used < len(held.rows) else None
+        self._held = held if held.used < held.n_rows else None
         if self._held is None:
             finished.append(held)
 
@@ -136,7 +165,7 @@ class FixedOrderReader:
         room = self._group_rows
         while done < len(out) and room > 0:
             held = self._held or self._claim()
-            take = min(len(held.rows) - held.used, len(out) - done, room)
+            take = min(held.n_rows - held.used, len(out) - done, room)
             copies.append(Copy(held, held.used, out[done : done + take]))
             done, room = done + take, room - take
             self._use(held, take, finished)
@@ -154,7 +183,7 @@ class FixedOrderReader:
             raise ResidencyError(f"{len(rows)} rows came for a piece of {piece.end - piece.start}")
         self._read_ahead()
         skip, self._skip = self._skip, 0
-        return Held(piece, rows, skip)
+        return Held(piece, rows, self._pieces.copier(piece, rows), len(rows), skip)
 
     def _read_ahead(self) -> None:
         """Queue pieces until the window is full; at least one is always on its way."""
@@ -188,42 +217,43 @@ class FixedOrderReader:
             self._ahead = OrderedWorker("warpdata-read-ahead")
         return self._ahead
 
-    def _pieces_from(self, shard: int, row: int) -> Iterator[Piece]:
-        """Pieces lie on a fixed grid in each shard, so that a seek reads the same ones."""
+    def _plan_from(self, shard: int, row: int) -> None:
+        """Go over to pieces. They lie on a fixed grid in each shard, so that a seek reads the same ones."""
+        if self._is_planned:
+            return
         step = self._piece_rows
         self._skip = row % step
-        return (
+        self._plan = (
             Piece(index, start, min(start + step, info.n_rows))
             for index, info in enumerate(self._shards.shards[shard:], shard)
             for start in range(row - row % step if index == shard else 0, info.n_rows, step)
         )
+        self._next, self._is_planned = next(self._plan, None), True
 
     def _bytes(self, piece: Piece) -> int:
         return (piece.end - piece.start) * self._row_bytes
 
     def _copy(self, copies: list[Copy]) -> None:
         """Decode into the output, in two threads when there is enough to share."""
-        size = sum(len(copy.out) for copy in copies) * self._row_bytes
-        if _CORES < 2 or size < SPLIT_BYTES:
+        if sum(len(copy.out) for copy in copies) < self._split_rows or not self._may_share():
             self._copy_all(copies)
-            return
-        if not self._groups % LOAD_GROUPS:
-            self._is_idle = os.getloadavg()[0] < _CORES + 0.5
-        self._groups += 1
-        if self._is_idle:
-            self._copy_shared(copies)
         else:
-            self._copy_all(copies)
+            self._share(partial(self._copy_all, [part]) for part in cut_copies(copies, self._share_rows))
 
-    def _copy_shared(self, copies: list[Copy]) -> None:
+    def _may_share(self) -> bool:
+        if not self._groups % LOAD_GROUPS:
+            self._is_idle = _CORES > 1 and os.getloadavg()[0] < _CORES + 0.5
+        self._groups += 1
+        return self._is_idle
+
+    def _share(self, jobs: Iterable[Callable[[], None]]) -> None:
         if self._second is None or not self._second.is_alive:
             self._second = SharedWork("warpdata-copy")
-        step = max(1, SHARE_BYTES // max(1, self._row_bytes))
-        self._second.run(partial(self._copy_all, [part]) for part in cut_copies(copies, step))
+        self._second.run(jobs)
 
     def _copy_all(self, copies: list[Copy]) -> None:
         for copy in copies:
-            self._pieces.copy(copy.held.piece, copy.held.rows, copy.start, copy.out)
+            copy.held.copy(copy.start, copy.out)
 
     def _drop_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
@@ -245,8 +275,3 @@ def cut_copies(copies: list[Copy], step: int) -> list[Copy]:
         for copy in copies
         for start in range(0, len(copy.out), step)
     ]
-
-
-def new_ids(first: int, count: int) -> Rows:
-    """The ids of consecutive rows."""
-    return np.arange(first, first + count, dtype=np.uint64)

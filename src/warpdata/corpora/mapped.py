@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from warpdata.bytekit import pages
-from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import decode_rows, raw_dtype
-from warpdata.corpora.pieces import Piece, now_truncated, open_shard, read_exactly
+from warpdata.corpora.pieces import Copier, Piece, now_truncated, open_shard, read_rows
 from warpdata.corpora.shards import ShardSet
 from warpdata.formats.gamsae.reader import ShardInfo
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+RELEASE_BYTES = 16 << 20
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Mapping:
     fd: int
-    size: Callable[[], int]
     rows: Rows
+    address: int
+    """Where the first row lies in memory."""
 
 
 class MappedPieces:
@@ -34,41 +39,86 @@ class MappedPieces:
         self._shards = shards.shards
         self._open: dict[int, _Mapping] = {}
         self._probe = [bytearray(1)]
+        self._behind = (0, 0, 0)
+
+    def read_near(self, shard: int, row: int, out: Rows) -> int:
+        """Take what the page cache has: the kernel copies it, unless it must be decoded."""
+        info, mapping = self._shards[shard], self._mapping(shard)
+        if out.dtype == info.dtype.dtype and out.flags.c_contiguous and out.nbytes:
+            raw = out.view(raw_dtype(info.dtype))
+            return self._cached(mapping.fd, [raw.data], info.row_offset(row)) // info.row_bytes
+        end = row + len(out)
+        if self._cached(mapping.fd, self._probe, info.row_offset(end) - 1) != 1:
+            return 0
+        decode_rows(mapping.rows[row:end], out, info.dtype)
+        return len(out)
+
+    def passed(self, shard: int, start: int, end: int) -> None:
+        """Unmap pages behind the cursor many at a time; drop the mapping after the last row."""
+        if end >= self._shards[shard].n_rows:
+            self._drop(shard)
+            self._behind = (0, 0, 0)
+            return
+        behind, first, last = self._behind
+        if (behind, last) != (shard, start):
+            self._release_behind()
+            first = start
+        self._behind = (shard, first, end)
+        if (end - first) * self._shards[shard].row_bytes >= RELEASE_BYTES:
+            self._release_behind()
+            self._behind = (shard, end, end)
+
+    def _release_behind(self) -> None:
+        shard, first, last = self._behind
+        if first < last and shard in self._open:
+            row_bytes = self._shards[shard].row_bytes
+            pages.release(self._open[shard].address + first * row_bytes, (last - first) * row_bytes)
+
+    @staticmethod
+    def _cached(fd: int, out: Sequence[Buffer], offset: int) -> int:
+        """How many bytes came without waiting for the disk; a file that was cut has none."""
+        try:
+            return os.preadv(fd, out, max(0, offset), _NOWAIT)
+        except OSError:
+            return 0
 
     def is_near(self, piece: Piece) -> bool:
         """True if the last byte is in the page cache: faults then cost less than a thread."""
         offset = self._shards[piece.shard].row_offset(piece.end) - 1
-        try:
-            return os.preadv(self._mapping(piece.shard).fd, self._probe, max(0, offset), _NOWAIT) == 1
-        except OSError:
-            return False
+        return self._cached(self._mapping(piece.shard).fd, self._probe, offset) == 1
 
     def load(self, piece: Piece) -> Rows:
         """Hand out a view; a file that was cut is an error, not a signal."""
         mapping, info = self._mapping(piece.shard), self._shards[piece.shard]
-        self._require(mapping, info, piece.end)
+        self._require(mapping, info, info.row_offset(piece.end))
         return mapping.rows[piece.start : piece.end]
 
     def fetch(self, piece: Piece) -> Rows:
         """Load a piece that is not cached: fault it in with one call that reads in long runs."""
         view = self.load(piece)
-        pages.populate(view.ctypes.data, view.nbytes)
+        address = self._mapping(piece.shard).address
+        pages.populate(address + piece.start * view.strides[0], view.nbytes)
         return view
 
-    def copy(self, piece: Piece, rows: Rows, start: int, out: Rows) -> None:
-        """Where no decoding is needed let the kernel copy: it pays for no page of ours."""
-        info = self._shards[piece.shard]
-        if out.dtype == info.dtype.dtype and out.flags.c_contiguous and out.nbytes:
-            offset = info.row_offset(piece.start + start)
-            read_exactly(self._mapping(piece.shard).fd, byte_view(out), offset, info)
-        else:
-            self._require(self._mapping(piece.shard), info, piece.start + start + len(out))
-            decode_rows(rows[start : start + len(out)], out, info.dtype)
+    def copier(self, piece: Piece, rows: Rows) -> Copier:
+        """Where no decoding is needed the kernel copies: it pays for no page of ours."""
+        mapping, info = self._mapping(piece.shard), self._shards[piece.shard]
+        stored, first, row_bytes = info.dtype, info.row_offset(piece.start), info.row_bytes
+
+        def copy(start: int, out: Rows) -> None:
+            if out.dtype == stored.dtype and out.flags.c_contiguous:
+                read_rows(mapping.fd, out, first + start * row_bytes, info)
+            else:
+                end = start + len(out)
+                self._require(mapping, info, first + end * row_bytes)
+                decode_rows(rows[start:end], out, stored)
+
+        return copy
 
     @staticmethod
-    def _require(mapping: _Mapping, info: ShardInfo, end_row: int) -> None:
+    def _require(mapping: _Mapping, info: ShardInfo, end: int) -> None:
         """Touching a page that was cut off would kill the process: look before every copy."""
-        end, size = info.row_offset(end_row), mapping.size()
+        size = os.fstat(mapping.fd).st_size
         if size < end:
             raise now_truncated(info, end, size)
 
@@ -78,7 +128,8 @@ class MappedPieces:
 
     def release(self, piece: Piece, rows: Rows) -> None:
         """Unmap the pages of the piece; drop the mapping after the last one."""
-        pages.release(rows.ctypes.data, rows.nbytes)
+        address = self._mapping(piece.shard).address
+        pages.release(address + piece.start * rows.strides[0], rows.nbytes)
         if piece.end >= self._shards[piece.shard].n_rows:
             self._drop(piece.shard)
 
@@ -107,7 +158,8 @@ def _map_shard(info: ShardInfo) -> _Mapping:
         if size < end:
             raise now_truncated(info, end, size)
         mapping = mmap.mmap(fd, size, prot=mmap.PROT_READ) if size else mmap.mmap(-1, 1)
-        return _Mapping(fd, lambda: os.fstat(fd).st_size, _matrix(mapping, info))
+        rows = _matrix(mapping, info)
+        return _Mapping(fd, rows, rows.ctypes.data)
     except BaseException:
         os.close(fd)
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,9 +12,13 @@ import numpy as np
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
+from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.shards import ShardSet
 from warpdata.errors import BlobNotFoundError, ChecksumError, StoreError, TruncatedError
 from warpdata.formats.gamsae.reader import ShardInfo
+
+Copier = Callable[[int, Rows], None]
+"""Fills its second argument with decoded rows of a piece, from the row of the first on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,12 @@ class Piece:
 class PieceReader(Protocol):
     """Brings pieces in, and takes them back when they have been read."""
 
+    def read_near(self, shard: int, row: int, out: Rows) -> int:
+        """Fill `out` as far as that needs no waiting; how many rows came."""
+
+    def passed(self, shard: int, start: int, end: int) -> None:
+        """Rows [start, end) that were read near are behind the cursor."""
+
     def is_near(self, piece: Piece) -> bool:
         """True if `load` would not wait for anything, so that no thread is needed for it."""
 
@@ -37,8 +48,8 @@ class PieceReader(Protocol):
     def fetch(self, piece: Piece) -> Rows:
         """The raw rows of a piece that is not; called from the read-ahead thread."""
 
-    def copy(self, piece: Piece, rows: Rows, start: int, out: Rows) -> None:
-        """Decode rows of a loaded piece, from its row `start` on, into `out`."""
+    def copier(self, piece: Piece, rows: Rows) -> Copier:
+        """What copies rows out of a loaded piece: made once for many batches."""
 
     def release(self, piece: Piece, rows: Rows) -> None:
         """The piece is behind the cursor."""
@@ -56,11 +67,21 @@ class CheckedPieces:
         self._shards = shards
         self._seen = [np.zeros(len(crcs), np.bool_) for crcs in shards.run_crcs]
 
+    def read_near(self, shard: int, row: int, out: Rows) -> int:
+        """Pass it on where nothing is left to check."""
+        return self._inner.read_near(shard, row, out) if self._is_seen(shard, row, row + len(out)) else 0
+
+    def passed(self, shard: int, start: int, end: int) -> None:
+        """Pass it on."""
+        self._inner.passed(shard, start, end)
+
     def is_near(self, piece: Piece) -> bool:
         """True if there is nothing to read from the disk and nothing left to check."""
+        return self._is_seen(piece.shard, piece.start, piece.end) and self._inner.is_near(piece)
+
+    def _is_seen(self, shard: int, start: int, end: int) -> bool:
         step = self._shards.run_rows
-        seen = self._seen[piece.shard][piece.start // step : -(-piece.end // step)]
-        return bool(seen.all()) and self._inner.is_near(piece)
+        return bool(self._seen[shard][start // step : -(-end // step)].all())
 
     def load(self, piece: Piece) -> Rows:
         """Everything in it was checked before."""
@@ -68,13 +89,13 @@ class CheckedPieces:
 
     def fetch(self, piece: Piece) -> Rows:
         """Load the piece and check every run of it not checked before."""
-        rows = self._inner.fetch(piece)
+        rows = self._inner.load(piece) if self._inner.is_near(piece) else self._inner.fetch(piece)
         check_runs(self._shards, piece, rows, self._seen[piece.shard])
         return rows
 
-    def copy(self, piece: Piece, rows: Rows, start: int, out: Rows) -> None:
+    def copier(self, piece: Piece, rows: Rows) -> Copier:
         """Pass it on."""
-        self._inner.copy(piece, rows, start, out)
+        return self._inner.copier(piece, rows)
 
     def release(self, piece: Piece, rows: Rows) -> None:
         """Pass it on."""
@@ -109,8 +130,18 @@ def open_shard(path: str, flags: int = 0) -> int:
         raise BlobNotFoundError("no such shard", path=path) from None
 
 
-def read_exactly(fd: int, view: memoryview, offset: int, info: ShardInfo) -> None:
-    """Fill `view` with the bytes of a file from `offset` on, or say that it was cut."""
+def read_rows(fd: int, out: Rows, offset: int, info: ShardInfo) -> None:
+    """Let the kernel fill a contiguous matrix with the bytes of a file from `offset` on, or say that it was cut."""
+    raw = out.view(raw_dtype(info.dtype))  # bf16 is no buffer by itself
+    try:
+        count = os.preadv(fd, [raw.data], offset)
+    except OSError as error:
+        raise StoreError(f"cannot read ({error.strerror})", path=info.name) from None
+    if count != out.nbytes:
+        _read_rest(fd, byte_view(raw)[count:], offset + count, info)
+
+
+def _read_rest(fd: int, view: memoryview, offset: int, info: ShardInfo) -> None:
     end = offset + view.nbytes
     while view.nbytes:
         try:

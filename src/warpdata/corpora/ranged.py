@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.corpora.batch import Rows
-from warpdata.corpora.decode import decode_rows, raw_dtype
-from warpdata.corpora.pieces import Piece
+from warpdata.corpora.decode import decode_part, raw_dtype
+from warpdata.corpora.pieces import Copier, Piece
 from warpdata.corpora.shards import ShardSet
 from warpdata.errors import UnavailableError
 
@@ -27,13 +28,20 @@ class RangedPieces:
         self._retries = retries
         self._backoff_s = backoff_s
 
+    def read_near(self, shard: int, row: int, out: Rows) -> int:  # noqa: ARG002
+        """Nothing is near."""
+        return 0
+
+    def passed(self, shard: int, start: int, end: int) -> None:
+        """Nothing was read near."""
+
     def is_near(self, piece: Piece) -> bool:  # noqa: ARG002
         """Never: a range may come from far away."""
         return False
 
-    def copy(self, piece: Piece, rows: Rows, start: int, out: Rows) -> None:  # noqa: ARG002
+    def copier(self, piece: Piece, rows: Rows) -> Copier:  # noqa: ARG002
         """Decode rows of the piece."""
-        decode_rows(rows[start : start + len(out)], out, self._dtype)
+        return partial(decode_part, rows, self._dtype)
 
     def load(self, piece: Piece) -> Rows:
         """The same as `fetch`."""

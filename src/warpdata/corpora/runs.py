@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
-from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
-from warpdata.corpora.pieces import Piece, PieceReader, check_runs, open_shard, read_exactly
+from warpdata.corpora.pieces import Piece, PieceReader, check_runs, open_shard, read_rows
 from warpdata.corpora.shards import ShardSet
+from warpdata.corpora.worker import FetchPool
 
 MAX_OPEN_FILES = 64
 
@@ -47,7 +48,7 @@ class FileRuns:
     def read(self, piece: Piece, out: Rows) -> None:
         """Let the kernel copy the rows into the buffer."""
         info = self._shards[piece.shard]
-        read_exactly(self._fd(piece.shard), byte_view(out), info.row_offset(piece.start), info)
+        read_rows(self._fd(piece.shard), out, info.row_offset(piece.start), info)
 
     def _fd(self, shard: int) -> int:
         fd = self._open.pop(shard, None)
@@ -83,6 +84,28 @@ class CopiedRuns:
 
     def close(self) -> None:
         """Give back the reader's buffers."""
+        self._pieces.close()
+
+
+class FetchedRuns:
+    """Runs of a reader that waits for a store: those announced are fetched at the same time."""
+
+    def __init__(self, pieces: PieceReader, threads: int) -> None:
+        self._pieces = pieces
+        self._ahead: FetchPool[Piece, Rows] = FetchPool(threads)
+
+    def hint(self, piece: Piece) -> None:
+        """Begin to fetch."""
+        self._ahead.start(piece, partial(self._pieces.fetch, piece))
+
+    def read(self, piece: Piece, out: Rows) -> None:
+        """Take what was fetched, or fetch it now."""
+        rows = self._ahead.take(piece)
+        np.copyto(out, self._pieces.fetch(piece) if rows is None else rows)
+
+    def close(self) -> None:
+        """Stop fetching."""
+        self._ahead.close()
         self._pieces.close()
 
 

@@ -20,7 +20,7 @@ from warpdata.errors import (
     StoreError,
     WidthMismatchError,
 )
-from warpdata.formats.bf16dir.reader import is_bf16_directory, read_directory
+from warpdata.formats.bf16dir.reader import Bf16Directory, is_bf16_directory, read_directory
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, Crcs, load_corpus
 from warpdata.formats.gamsae.reader import ShardInfo, open_shard_info
@@ -128,14 +128,17 @@ def join_recorded(record: CorpusRecord, infos: Sequence[ShardInfo], folder: str 
 
 def open_bf16_folder(folder: Path_) -> ShardSet:
     """The files of a bf16 directory as shards without a header."""
-    directory = read_directory(folder)
+    return join_shards(bf16_shards(read_directory(folder)), folder=os.fspath(folder))
+
+
+def bf16_shards(directory: Bf16Directory) -> list[ShardInfo]:
+    """The files of a bf16 directory, wherever they are, as shards without a header."""
     bf16 = dtype_named("bf16")
-    infos = [
+    return [
         ShardInfo(file.path, file.n_rows, directory.width, bf16,
                   file.n_rows * directory.width * bf16.itemsize, data_offset=0)
         for file in directory.files
     ]  # fmt: skip
-    return join_shards(infos, folder=os.fspath(folder))
 
 
 def _require_folder(folder: Path_) -> None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from warpdata.bytekit.pages import available_bytes
+from warpdata.bytekit.pages import fits_free_memory
 from warpdata.corpora import shards as shard_sets
-from warpdata.corpora.batch import RowBatch, RowIds, Rows
+from warpdata.corpora.batch import RowBatch, Rows
 from warpdata.corpora.decode import output_dtype
 from warpdata.corpora.direct import DirectPieces
-from warpdata.corpora.fixed_order import FixedOrderReader, new_ids
+from warpdata.corpora.fixed_order import FixedOrderReader
 from warpdata.corpora.mapped import MappedPieces
 from warpdata.corpora.pieces import CheckedPieces, PieceReader
 from warpdata.corpora.runs import CheckedRuns, CopiedRuns, FileRuns, RunReader
@@ -85,9 +85,7 @@ class FixedOrderSource(ABC):
     @property
     def position(self) -> int:
         """The id of the next row."""
-        if self._shard == len(self._shard_rows):
-            return self.total_rows
-        return int(self._bases[self._shard]) + self._row
+        return self._id
 
     def reset(self) -> None:
         """Begin again at the first row."""
@@ -99,6 +97,7 @@ class FixedOrderSource(ABC):
             raise ValueError(f"row {row_id} of {self.total_rows}")
         self._shard = int(np.searchsorted(self._bases, row_id, "right")) - 1
         self._row = row_id - int(self._bases[self._shard])
+        self._id = row_id
         self._skip_drained()
 
     def next_batch(self, out: Rows | None = None) -> RowBatch | None:
@@ -107,12 +106,16 @@ class FixedOrderSource(ABC):
             return None
         limit = self.batch_rows if out is None else min(self.batch_rows, self._checked_out(out))
         take = min(limit, self._shard_rows[self._shard] - self._row)
-        batch = RowBatch(self._rows(take, out), self._ids(take))
+        ids = np.arange(self._id, self._id + take, dtype=np.uint64)
+        batch = RowBatch(self._rows(take, out), ids)
         self._row += take
-        self._skip_drained()
+        self._id += take
+        if self._row >= self._shard_rows[self._shard]:
+            self._skip_drained()
         return batch
 
     def _rows(self, take: int, out: Rows | None) -> Rows:
+        """The next rows, copied into `out` or a new array."""
         rows = np.empty((take, self._width), self._dtype) if out is None else out[:take]
         try:
             self._reader.read(self._shard, self._row, rows)
@@ -122,13 +125,9 @@ class FixedOrderSource(ABC):
         return rows
 
     def _checked_out(self, out: Rows) -> int:
-        if out.ndim != 2 or out.shape[1] != self.width or out.dtype != self._dtype or not len(out):
+        if out.ndim != 2 or out.shape[1] != self._width or out.dtype != self._dtype or not len(out):
             raise ValueError(f"out must be a matrix of width {self.width} and dtype {self._dtype}")
         return len(out)
-
-    def _ids(self, take: int) -> RowIds:
-        ids: RowIds = new_ids(self.position, take)
-        return ids
 
     def _skip_drained(self) -> None:
         rows = self._shard_rows
@@ -190,6 +189,8 @@ class MmapShardSource(FixedOrderSource):
         super().__init__(shards, pieces, options, batch_rows)
         if not options.copy and self._dtype != shards.dtype.dtype:
             raise ValueError(f"copy=False cannot turn {shards.dtype} into {self._dtype}; use dtype='stored'")
+        if not options.copy:
+            self._rows = self._views  # type: ignore[method-assign]
 
     @classmethod
     def open(cls, paths: Sequence[str | os.PathLike[str]], **options: Any) -> Self:
@@ -201,8 +202,8 @@ class MmapShardSource(FixedOrderSource):
         """Open every `.shard` file of a folder by name, or a bf16 directory."""
         return cls(shard_sets.open_folder(folder), SourceOptions(**options))
 
-    def _rows(self, take: int, out: Rows | None) -> Rows:
-        if self.options.copy or out is not None:
+    def _views(self, take: int, out: Rows | None) -> Rows:
+        if out is not None:
             return super()._rows(take, out)
         self._reader.pass_over(self._shard, self._row, take)
         rows = self._mapped.view(self._shard)[self._row : self._row + take]
@@ -219,5 +220,4 @@ class MmapShardSource(FixedOrderSource):
 def _wants_direct(shards: ShardSet, options: SourceOptions) -> bool:
     if options.io != "auto":
         return options.io == "direct"
-    free = available_bytes()
-    return options.copy and free is not None and shards.payload_bytes > free // 2
+    return options.copy and not fits_free_memory(2 * shards.payload_bytes)

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpdata.bytekit.folders import FolderReader
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.corpora.ranged import RangedPieces, read_with_retries
-from warpdata.corpora.runs import CopiedRuns, RunReader
-from warpdata.corpora.shards import ShardSet, join_recorded, join_shards
+from warpdata.corpora.runs import FetchedRuns, RunReader
+from warpdata.corpora.shards import ShardSet, bf16_shards, join_recorded, join_shards
 from warpdata.corpora.source import FixedOrderSource, SourceOptions
 from warpdata.corpora.worker import map_in_threads
+from warpdata.errors import BlobNotFoundError
+from warpdata.formats.bf16dir.layout import MANIFEST_NAME
+from warpdata.formats.bf16dir.reader import is_bf16_manifest, parse_directory
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, parse_corpus
 from warpdata.formats.gamsae.reader import ShardInfo, parse_header
-from warpdata.formats.gamsae.verify import shard_paths
+from warpdata.formats.gamsae.verify import sort_shard_names
 
 if TYPE_CHECKING:
-    import os
     from typing import Self
 
 HEADER_THREADS = 8
+RUN_THREADS = 8
 RETRIES = 4
 BACKOFF_S = 0.05
 
@@ -35,7 +40,7 @@ class StoreShardSource(FixedOrderSource):
         options = SourceOptions() if options is None else options
         if not options.copy:
             raise ValueError("rows of a store are always copies")
-        self._readers = tuple(readers)
+        self.readers = tuple(readers)
         fits = options.prefetch_bytes // max(1, shards.row_bytes)
         batch_rows = max(1, min(options.batch_rows, shards.total_rows, fits))
         super().__init__(shards, self._ranged(shards), options, batch_rows)
@@ -50,23 +55,69 @@ class StoreShardSource(FixedOrderSource):
         return cls(shards, readers, SourceOptions(**options))
 
     @classmethod
-    def open_dir(cls, folder: str | os.PathLike[str], **options: Any) -> Self:
-        """Open every `.shard` file of a local folder by positioned reads, safe for files that may change."""
-        record = Path(folder) / layout.CORPUS_JSON
-        corpus = FileRangeReader(record) if record.is_file() else None
-        names = shard_paths(folder)
+    def open_folder(cls, folder: FolderReader, **options: Any) -> Self:
+        """Open the corpus of any folder: the shards its corpus.json lists, a bf16 directory, or every `.shard`."""
+        corpus = _found(folder, layout.CORPUS_JSON)
         if corpus is not None:
-            names = [Path(folder) / shard.name for shard in read_record(corpus).shards]
-        return cls.open([FileRangeReader(path) for path in names], corpus=corpus, **options)
+            names = [shard.name for shard in read_record(corpus).shards]
+            return cls.open(map_in_threads(folder.open, names, HEADER_THREADS), corpus=corpus, **options)
+        manifest = _found(folder, MANIFEST_NAME)
+        if manifest is not None and is_bf16_manifest(manifest):
+            return cls._open_bf16(folder, manifest, SourceOptions(**options))
+        names = sort_shard_names([name for name in folder.names() if "/" not in name])
+        return cls.open(map_in_threads(folder.open, names, HEADER_THREADS), **options)
+
+    @classmethod
+    def _open_bf16(cls, folder: FolderReader, manifest: RangeReader, options: SourceOptions) -> Self:
+        readers: list[RangeReader] = []
+
+        def find(name: str) -> tuple[str, int]:
+            readers.append(folder.open(name))
+            return readers[-1].name, readers[-1].size
+
+        shards = join_shards(bf16_shards(parse_directory(manifest, find)))
+        return cls(shards, readers, options)
+
+    @classmethod
+    def open_dir(cls, folder: str | os.PathLike[str], **options: Any) -> Self:
+        """Open the corpus of a local folder by positioned reads, safe for files that may change."""
+        return cls.open_folder(_LocalFolder(folder), **options)
 
     def _ranged(self, shards: ShardSet) -> RangedPieces:
-        return RangedPieces(shards, self._readers, retries=RETRIES, backoff_s=BACKOFF_S)
+        return RangedPieces(shards, self.readers, retries=RETRIES, backoff_s=BACKOFF_S)
 
     def _unchecked_runs(self) -> RunReader:
-        return CopiedRuns(self._ranged(self.shards))
+        return FetchedRuns(self._ranged(self.shards), RUN_THREADS)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.shards, self._readers, self.options))
+        return (type(self), (self.shards, self.readers, self.options))
+
+
+class _LocalFolder:
+    """A folder of this machine."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+        self.name = str(folder)
+
+    def open(self, name: str) -> RangeReader:
+        """One file by positioned reads."""
+        return FileRangeReader(self._folder / name)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        return (self._folder / name).is_file()
+
+    def names(self) -> list[str]:
+        """The names of its files."""
+        return os.listdir(self._folder)
+
+
+def _found(folder: FolderReader, name: str) -> RangeReader | None:
+    try:
+        return folder.open(name)
+    except BlobNotFoundError:
+        return None
 
 
 def read_record(reader: RangeReader) -> CorpusRecord:

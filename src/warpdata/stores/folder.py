@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from warpdata.bytekit.ranges import Range, check_range, coalesce
@@ -14,6 +15,9 @@ from warpdata.stores.reliable import ReliableStore
 
 Connect = Callable[[str], BlobStore]
 """From an address to an open store; a function of a module, so that it can be pickled by name."""
+
+PART_BYTES = 1 << 20
+"""Longer reads are cut into parts that are asked for at the same time."""
 
 
 class StoreFolder:
@@ -52,6 +56,12 @@ class StoreFolder:
         address, mark, settings = self.name.partition("?")
         return StoreFolder(f"{address.rstrip('/')}/{name}{mark}{settings}", self._connect)
 
+    def close(self) -> None:
+        """Give back connections; the next read makes new ones."""
+        opened, self._opened = self._opened, None
+        if opened is not None and opened[0] == os.getpid():
+            opened[1].close()
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (StoreFolder, (self.name, self._connect))
 
@@ -72,8 +82,11 @@ class StoreFile:
         return store.meter.spent if isinstance(store, ReliableStore) else None
 
     def read(self, start: int, end: int) -> memoryview:
-        """Exactly the bytes [start, end)."""
-        return self.read_many([(start, end)])[0]
+        """Exactly the bytes [start, end); a long range in parts that are on their way together."""
+        check_range(self, start, end)
+        cuts = [*range(start, end, PART_BYTES), end] if end > start else [start, end]
+        parts = self._folder.store.get_ranges(self._key, list(pairwise(cuts)))
+        return (parts[0] if len(parts) == 1 else memoryview(b"".join(parts))).toreadonly()
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range, near ones in one request."""

@@ -12,11 +12,11 @@ from warpdata.cli.console import add_json_flag, human_bytes, table
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
     from warpdata.corpora.batch import RowBatch
-    from warpdata.corpora.source import MmapShardSource
+    from warpdata.corpora.source import FixedOrderSource
 
 HELP = "look at, check, convert and sample activation corpora"
 
-_INPUT = "a corpus folder, a bf16 directory, or shard files in order"
+_INPUT = "a corpus folder, a bf16 directory, or shard files in order; or their URLs (s3, gs, az, http)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,12 +39,10 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     add_json_flag(parser)
 
 
-def _open(paths: list[str], **options: Any) -> MmapShardSource:
-    from warpdata.corpora.source import MmapShardSource
+def _open(paths: list[str], **options: Any) -> FixedOrderSource:
+    from warpdata._api import open_corpus
 
-    if len(paths) == 1 and os.path.isdir(paths[0]):
-        return MmapShardSource.open_dir(paths[0], **options)
-    return MmapShardSource.open(paths, **options)
+    return open_corpus(paths, **options)
 
 
 def _info(args: argparse.Namespace, console: Console) -> int:
@@ -71,15 +69,16 @@ def _info(args: argparse.Namespace, console: Console) -> int:
 def _verify(args: argparse.Namespace, console: Console) -> int:
     from dataclasses import asdict
 
-    from warpdata.errors import WarpError
-    from warpdata.formats.gamsae.verify import Finding, verify_folder, verify_shard
+    from warpdata.errors import AuthenticationError, UnavailableError, WarpError
+    from warpdata.formats.gamsae.verify import Finding
 
     findings: list[Finding] = []
     with console.progress("verify") as bar:
         for path in args.paths:
             try:
-                _open([path]).close()
-                findings += verify_folder(path, bar) if os.path.isdir(path) else verify_shard(path)
+                findings += _verified(path, bar)
+            except (UnavailableError, AuthenticationError):
+                raise  # nothing is known about bytes that did not come
             except WarpError as error:
                 findings.append(Finding(path, error.code, str(error)))
                 findings += [each for each in _deeper(path) if each.fact != str(error)]
@@ -91,6 +90,29 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
     if not findings:
         console.print("sound")
     return exits.DAMAGED if damaged else exits.OK
+
+
+def _verified(path: str, bar: Any) -> list[Any]:
+    """Every finding about one corpus or shard, here or in a store."""
+    from warpdata.formats.gamsae.verify import verify_folder, verify_shard
+
+    with _open([path]) as source:
+        if "://" in path:
+            return _verified_remote(source, bar)
+    return verify_folder(path, bar) if os.path.isdir(path) else verify_shard(path)
+
+
+def _verified_remote(source: Any, bar: Any) -> list[Any]:
+    """All bytes of a corpus in a store are read where corpus.json can judge them."""
+    from warpdata.formats.gamsae.verify import verify_reader
+
+    record, findings = source.shards.record, []
+    for index, reader in enumerate(source.readers):
+        if source.shards.shards[index].data_offset:
+            shard = None if record is None else record.shards[index]
+            findings += verify_reader(reader, shard, record)
+        bar(index + 1, len(source.readers))
+    return findings
 
 
 def _deeper(path: str) -> list[Any]:
@@ -174,7 +196,7 @@ def _sample(args: argparse.Namespace, console: Console) -> int:
     return exits.OK
 
 
-def _random_sample(source: MmapShardSource, args: argparse.Namespace) -> list[RowBatch]:
+def _random_sample(source: FixedOrderSource, args: argparse.Namespace) -> list[RowBatch]:
     from warpdata.ordering.splitmix import random_ids
 
     found = []
@@ -185,7 +207,7 @@ def _random_sample(source: MmapShardSource, args: argparse.Namespace) -> list[Ro
     return found
 
 
-def _fraction_sample(source: MmapShardSource, args: argparse.Namespace) -> list[RowBatch]:
+def _fraction_sample(source: FixedOrderSource, args: argparse.Namespace) -> list[RowBatch]:
     from warpdata.corpora.subsample import FractionRows
 
     found: list[RowBatch] = []

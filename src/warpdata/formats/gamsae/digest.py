@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
-from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.corpus_json import Crcs, ShardRecord
 from warpdata.formats.gamsae.reader import ShardInfo, read_shard_info
@@ -33,14 +33,19 @@ class ShardDigest:
 def digest_shard(path: str | os.PathLike[str], run_rows: int) -> ShardDigest:
     """Read a shard file once and compute everything corpus.json says about its bytes."""
     with FileRangeReader(path) as reader:
-        info = read_shard_info(reader)
-        sha, blocks = RunningSha256(), []
-        runs = _RunCrcs(info, run_rows)
-        for start in range(0, reader.size, layout.CHECKSUM_BLOCK_BYTES):
-            piece = reader.read(start, min(start + layout.CHECKSUM_BLOCK_BYTES, reader.size))
-            sha.update(piece)
-            blocks.append(crc32c(piece))
-            runs.update(start, piece)
+        return digest_reader(reader, run_rows)
+
+
+def digest_reader(reader: RangeReader, run_rows: int) -> ShardDigest:
+    """The same for a shard behind a range reader."""
+    info = read_shard_info(reader)
+    sha, blocks = RunningSha256(), []
+    runs = _RunCrcs(info, run_rows)
+    for start in range(0, reader.size, layout.CHECKSUM_BLOCK_BYTES):
+        piece = reader.read(start, min(start + layout.CHECKSUM_BLOCK_BYTES, reader.size))
+        sha.update(piece)
+        blocks.append(crc32c(piece))
+        runs.update(start, piece)
     return ShardDigest(info, sha.hexdigest(), np.array(blocks, np.uint32), runs.finished())
 
 

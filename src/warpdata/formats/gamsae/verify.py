@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from warpdata.errors import WarpError
+from warpdata.bytekit.ranges import RangeReader
+from warpdata.errors import FormatError, WarpError
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, ShardRecord, load_corpus
-from warpdata.formats.gamsae.digest import ShardDigest, digest_shard
-from warpdata.formats.gamsae.reader import open_shard_info
+from warpdata.formats.gamsae.digest import ShardDigest, digest_reader, digest_shard
+from warpdata.formats.gamsae.reader import ShardInfo, open_shard_info, read_shard_info
 
 Progress = Callable[[int, int], None]
 
@@ -30,18 +31,38 @@ class Finding:
 
 def shard_paths(folder: str | os.PathLike[str]) -> list[Path]:
     """The shard files of a folder: extension exactly `.shard`, in the order of their names' bytes."""
-    entries = [entry for entry in Path(folder).iterdir() if entry.suffix == layout.SHARD_SUFFIX]
-    return sorted(entries, key=lambda entry: os.fsencode(entry.name))
+    return [Path(folder, name) for name in sort_shard_names(os.listdir(folder))]
+
+
+def sort_shard_names(names: Iterable[str]) -> list[str]:
+    """Those of some names that are shards, in the order of their bytes."""
+    shards = [name for name in names if os.path.splitext(name)[1] == layout.SHARD_SUFFIX]
+    return sorted(shards, key=os.fsencode)
 
 
 def verify_shard(path: str | os.PathLike[str]) -> list[Finding]:
     """What can be said about one shard without corpus.json: its structure, and what readers overlook."""
-    name = os.fspath(path)
     try:
-        info = open_shard_info(path)
+        return _oddities(open_shard_info(path))
     except WarpError as error:
-        return [Finding(name, error.code, str(error))]
-    findings = []
+        return [Finding(os.fspath(path), error.code, str(error))]
+
+
+def verify_reader(
+    reader: RangeReader, shard: ShardRecord | None, record: CorpusRecord | None
+) -> list[Finding]:
+    """Every finding about a shard behind a range reader; with its record every byte is checked."""
+    try:
+        if shard is None or record is None:
+            return _oddities(read_shard_info(reader))
+        digest = digest_reader(reader, record.run_rows)
+    except FormatError as error:
+        return [Finding(reader.name, error.code, str(error))]
+    return _oddities(digest.info) + _differences(reader.name, digest, shard, record)
+
+
+def _oddities(info: ShardInfo) -> list[Finding]:
+    name, findings = info.name, []
     if info.reserved:
         findings.append(Finding(name, "reserved", f"the reserved word is {info.reserved}, not 0", False))
     if info.trailing_bytes:
@@ -86,11 +107,15 @@ def _compare(path: Path, shard: ShardRecord, record: CorpusRecord) -> list[Findi
         digest = digest_shard(path, record.run_rows)
     except WarpError:
         return []
-    return _shape_findings(path, digest, shard, record) or _byte_findings(path, digest, shard)
+    return _differences(str(path), digest, shard, record)
+
+
+def _differences(name: str, digest: ShardDigest, shard: ShardRecord, record: CorpusRecord) -> list[Finding]:
+    return _shape_findings(name, digest, shard, record) or _byte_findings(name, digest, shard)
 
 
 def _shape_findings(
-    path: Path, digest: ShardDigest, shard: ShardRecord, record: CorpusRecord
+    name: str, digest: ShardDigest, shard: ShardRecord, record: CorpusRecord
 ) -> list[Finding]:
     info = digest.info
     found = (info.n_rows, info.width, info.dtype.name, info.file_bytes)
@@ -98,15 +123,15 @@ def _shape_findings(
     if found == listed:
         return []
     fact = f"corpus.json lists (rows, width, dtype, bytes) {listed}, the file has {found}"
-    return [Finding(str(path), "corrupt_layout", fact)]
+    return [Finding(name, "corrupt_layout", fact)]
 
 
-def _byte_findings(path: Path, digest: ShardDigest, shard: ShardRecord) -> list[Finding]:
+def _byte_findings(name: str, digest: ShardDigest, shard: ShardRecord) -> list[Finding]:
     blocks = np.flatnonzero(digest.block_crcs != shard.block_crcs)
     findings = [
-        Finding(str(path), "checksum", f"bytes {start} to {start + layout.CHECKSUM_BLOCK_BYTES} were changed")
+        Finding(name, "checksum", f"bytes {start} to {start + layout.CHECKSUM_BLOCK_BYTES} were changed")
         for start in (blocks * layout.CHECKSUM_BLOCK_BYTES).tolist()
     ]
     if not findings and digest.sha256 != shard.sha256:
-        findings.append(Finding(str(path), "checksum", "the SHA-256 of the file differs"))
+        findings.append(Finding(name, "checksum", "the SHA-256 of the file differs"))
     return findings

@@ -1,0 +1,101 @@
+"""Several shuffled corpora as one stream: a fixed schedule says which of them gives the next batch."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from warpdata.corpora.batch import RowBatch, Rows
+from warpdata.corpora.shuffled import ShuffledRows
+from warpdata.ordering.mixture import mixture_shares, next_source
+
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixedBatch(RowBatch):
+    """A batch, and which of the streams it came from."""
+
+    source: int = 0
+
+
+class MixedRows:
+    """Batches of several ShuffledRows by weight, without end: a stream that is used up begins its next epoch.
+
+    The schedule depends on the weights alone, so ranks agree on it and every stream keeps its own order; after
+    any number of batches each stream has given its share to within one batch.
+    """
+
+    def __init__(self, streams: Sequence[ShuffledRows], weights: Sequence[float]) -> None:
+        if len(streams) != len(weights):
+            raise ValueError(f"{len(streams)} streams and {len(weights)} weights")
+        self.streams = tuple(streams)
+        self._shares = mixture_shares(weights)
+        widths = {stream.source.width for stream in streams}
+        if len(widths) != 1:
+            raise ValueError(f"streams of a mixture have one width, not {sorted(widths)}")
+        if any(stream.options.workers != 1 or not stream.batches_per_epoch() for stream in streams):
+            raise ValueError("every stream of a mixture has a batch, and all of its batches")
+        self._first = [(stream.epoch, stream.position) for stream in streams]
+        if any(position for _, position in self._first):
+            raise ValueError("a mixture begins with streams at the beginning of an epoch")
+        self._given = [0] * len(streams)
+
+    def next_batch(self, out: Rows | None = None) -> MixedBatch:
+        """The next batch of the schedule."""
+        source = next_source(self._shares, self._given)
+        stream = self.streams[source]
+        batch = stream.next_batch(out)
+        if batch is None:  # the end of an epoch: the next begins
+            batch = stream.next_batch(out)
+        assert batch is not None
+        self._given[source] += 1
+        return MixedBatch(batch.rows, batch.row_ids, source)
+
+    def __iter__(self) -> Iterator[MixedBatch]:
+        while True:
+            yield self.next_batch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the mixture stands, the same on every rank: how many batches each stream has given."""
+        return {"v": STATE_VERSION, "given": list(self._given), "plan": self._plan()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another mixture of the same streams and weights stood, whatever its rank and world."""
+        if not isinstance(state, Mapping) or state.get("v") != STATE_VERSION:
+            raise ValueError(f"this is no state of a mixture of version {STATE_VERSION}: {state!r}")
+        if state.get("plan") != self._plan():
+            raise ValueError("the state belongs to other streams, weights or seeds")
+        given = state.get("given")
+        if not isinstance(given, list) or len(given) != len(self.streams):
+            raise ValueError(f"the state does not say what each of {len(self.streams)} streams gave")
+        for index, count in enumerate(given):
+            if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+                raise ValueError(f"a stream gives a count of batches, not {count!r}")
+            self._place(index, count)
+        self._given = list(given)
+
+    def _place(self, index: int, count: int) -> None:
+        """Put one stream where it stands after so many batches."""
+        stream = self.streams[index]
+        epochs, batches = divmod(count, stream.batches_per_epoch())
+        stream.set_epoch(self._first[index][0] + epochs)
+        position = batches * stream.batch_size
+        stream.load_state_dict({**stream.state_dict(), "position": position})
+
+    def _plan(self) -> str:
+        seeds = [stream.state_dict()["seed"] for stream in self.streams]
+        plans = [stream.state_dict()["plan"] for stream in self.streams]
+        tails = [stream.options.tail for stream in self.streams]
+        text = repr(
+            (plans, seeds, tails, [epoch for epoch, _ in self._first], [str(s) for s in self._shares])
+        )
+        return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:6]).decode()
+
+    def close(self) -> None:
+        """Stop reading ahead; the sources stay open."""
+        for stream in self.streams:
+            stream.close()
