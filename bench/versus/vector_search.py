@@ -29,7 +29,7 @@ from bench.vector_data import clustered, recall, truth  # noqa: E402
 from bench.vector_peers import BUILDERS, EF_CONSTRUCTION, K, M, Peer, open_all  # noqa: E402
 
 TARGET = 0.99
-EFFORTS = (10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256)
+MOST_EFFORT = 640
 OUT = measure.RESULTS / "vectors.json"
 
 
@@ -50,13 +50,18 @@ def prepare(folder: Path, rows: int, dim: int, queries: int) -> tuple[Any, Any, 
 
 
 def lowest_effort(peer: Peer, queries: Any, expected: Any) -> tuple[int, float]:
-    """The least effort that finds 99 % of the true neighbours."""
-    share = 0.0
-    for ef in EFFORTS:
-        share = recall(np.asarray(peer.many(queries, ef), np.int64), expected)
-        if share >= TARGET:
-            break
-    return ef, share
+    """The least effort that finds 99 % of the true neighbours, to the step of one."""
+
+    def found(ef: int) -> float:
+        return recall(np.asarray(peer.many(queries, ef), np.int64), expected)
+
+    low, high = K, K
+    while found(high) < TARGET and high < MOST_EFFORT:
+        low, high = high + 1, 2 * high
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if found(middle) >= TARGET else (middle + 1, high)
+    return low, found(low)
 
 
 def rates(peers: list[Peer], queries: Any, expected: Any, repeats: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ DEFAULT_PROBE_SHARE = 0.05
 """The share of all rows that a probe of normal effort compares with, where none was measured."""
 _NORMAL_EF = 64
 _ROWS_PER_EF = 4
-_HITS_BUFFER = 256
+HITS_BUFFER = 256
 _PRODUCT_EFFORT = 4
 """Graphs of inner products are walked with this many times the effort: they hide more of their nodes."""
 _PRODUCT_ROWS = 2048
@@ -83,7 +83,10 @@ class Engine:
         self._live_share = 1.0
         self.is_plain = False
         """Whether every row is alive and indexed: then the graph alone answers."""
+        self.counts_hits = False
+        """Whether found rows are kept to be counted: a writer does, a reader could not store the counts."""
         self.hits: list[Ints] = []
+        self.quick_hits: list[bytes] = []
         self.refresh()
 
     def refresh(self) -> None:
@@ -113,7 +116,7 @@ class Engine:
 
     def quick(self, query: Floats, k: int, ef: int) -> tuple[Ints, Floats] | None:
         """One query (f32, one dimension) by the shortest way, or None if the long one is needed."""
-        graph, table = self.graph, self.rows
+        table, graph = self.rows, self.graph
         if graph is None or not self.is_plain or self._version != table.version or k > graph.count:
             return None
         length = float(query.dot(query))
@@ -124,17 +127,19 @@ class Engine:
         rows, scores = graph.search_one(query, k, ef * _PRODUCT_EFFORT if self._is_product else ef)
         if rows[-1] < 0:
             return None
-        self.hits.append(rows)
-        if self.metric != "l2":
-            scores = 1 - scores if self.metric == "cosine" else -scores
-        return table.base_ids.take(rows), scores
+        if self.counts_hits:
+            self.quick_hits.append(rows.tobytes())
+        if self.metric == "l2":
+            return table.base_ids.take(rows), scores.copy()
+        return table.base_ids.take(rows), (1 - scores if self.metric == "cosine" else -scores)
 
     def plain_search(self, queries: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
         """The shortest way: the graph alone, no filter, nothing deleted."""
         graph = self.graph
         assert graph is not None
         rows, scores = graph.search(queries, k, ef * _PRODUCT_EFFORT if self._is_product else ef)
-        self.hits.append(rows)
+        if self.counts_hits:
+            self.hits.append(rows)
         if self.metric == "l2":
             return rows, scores
         return rows, (1 - scores if self.metric == "cosine" else -scores)
@@ -142,12 +147,13 @@ class Engine:
     @property
     def has_many_hits(self) -> bool:
         """Whether enough rows were found since the last drain to be worth counting."""
-        return len(self.hits) >= _HITS_BUFFER
+        return len(self.hits) + len(self.quick_hits) >= HITS_BUFFER
 
     def drain_hits(self) -> Ints:
         """The indexed rows found since the last call."""
         hits, self.hits = self.hits, []
-        rows = np.concatenate([np.zeros(0, np.int64), *(each.ravel() for each in hits)])
+        quick, self.quick_hits = b"".join(self.quick_hits), []
+        rows = np.concatenate([np.frombuffer(quick, np.int64), *(each.ravel() for each in hits)])
         return rows[(rows >= 0) & (rows < self.rows.indexed)]
 
     def _search_base(
@@ -210,7 +216,8 @@ class Engine:
             if len(rows) >= k or count >= len(order):
                 break
             count *= 2
-        self.hits.append(rows[:1])
+        if self.counts_hits:
+            self.hits.append(rows[:1])
         found, away = nearest(query[None], self._base[rows], k, self.metric)
         return rows[found[0]], away[0]
 

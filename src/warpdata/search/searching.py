@@ -21,7 +21,7 @@ from warpdata.search.ann import Graph, GraphShape
 from warpdata.search.appending import WriterState
 from warpdata.search.cold import ColdReader
 from warpdata.search.content import Content
-from warpdata.search.engine import Engine
+from warpdata.search.engine import HITS_BUFFER, Engine
 from warpdata.search.filters import Filter, parse_filter
 from warpdata.search.metadata import FilterColumns, MetadataTable
 from warpdata.search.metric import prepared
@@ -33,13 +33,16 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _MAX_RANGE = 1 << 22
+_F32 = np.dtype(np.float32)
 
 
 class Searcher:
     """Answers queries about one content; follows the writer of the same process."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, *, counts_hits: bool = False) -> None:
         self._content = content
+        self._counts_hits = counts_hits
+        self._dim = content.dim
         self._rows: RowData | None = None
         self._engine: Engine | None = None
         self._probed: list[Ints] = []
@@ -160,12 +163,12 @@ class Searcher:
     def quick(self, query: Any, k: int, ef: int) -> tuple[Ints, Floats] | None:
         """The shortest way for one query of a warm store, without a lock; None if it does not apply."""
         engine = self._engine
-        if engine is None or type(query) is not np.ndarray or query.dtype != np.float32:
+        if engine is None or type(query) is not np.ndarray or query.dtype is not _F32:
             return None
-        if query.shape != (self._content.dim,) or k < 1 or ef < k:
+        if query.ndim != 1 or len(query) != self._dim or not 0 < k <= ef:
             return None
         found = engine.quick(query, k, ef)
-        if engine.has_many_hits:
+        if len(engine.quick_hits) >= HITS_BUFFER:
             self._count(engine.drain_hits())
         return found
 
@@ -246,6 +249,7 @@ class Searcher:
         """Everything in memory, loaded once."""
         if self._engine is None:
             self._engine = self._load_engine()
+            self._engine.counts_hits = self._counts_hits
             self._cold = ColdReader(self._content, self._probed, self._cold.served)
         return self._engine
 
@@ -351,8 +355,10 @@ class Searcher:
 
     def _count(self, rows: Ints) -> None:
         if 0 in self._content.layers:
-            starts = cells_of(self._content).starts
-            self.sketch.add(np.searchsorted(starts, rows, side="right") - 1)
+            layer = self._content.layer_a
+            assert layer is not None
+            starts = layer.partitions["id_start"]
+            self.sketch.add(np.searchsorted(starts, rows.astype(np.uint64), side="right") - 1)
 
     def new_accesses(self) -> int:
         """Accesses counted since the counters were read from the file."""
@@ -362,7 +368,7 @@ class Searcher:
         return self.sketch.total_accesses - self._counted_before
 
     def _count_rest(self) -> None:
-        if self._engine is not None and self._engine.hits:
+        if self._engine is not None and (self._engine.hits or self._engine.quick_hits):
             self._count(self._engine.drain_hits())
 
     def hot_ids(self, limit: int) -> NDArray[np.uint64]:

@@ -127,7 +127,7 @@ class VectorStore:
 
     def _use(self, snapshot: Snapshot) -> None:
         self._content = Content(self._reader, snapshot, self._open_parent)
-        self._searcher = Searcher(self._content)
+        self._searcher = Searcher(self._content, counts_hits=self._mode == "a")
 
     def _open_parent(self, name: str) -> RangeReader:
         folder = os.path.dirname(self._path or self._reader.name)

@@ -33,13 +33,13 @@ class AccessSketch:
 
     def add(self, block_ids: NDArray[np.integer]) -> None:
         """Count one access of each block id; an id may appear several times."""
-        ids = np.asarray(block_ids)
+        ids, times = np.unique(np.asarray(block_ids), return_counts=True)
         before = self.total_accesses // records.SKETCH_DECAY_EVERY
         for row, columns in enumerate(self._columns(ids)):
             wide = self.counters[row].astype(np.int64)
-            np.add.at(wide, columns, 1)
+            np.add.at(wide, columns, times)
             self.counters[row] = np.minimum(wide, _COUNTER_MAX)
-        self.total_accesses += len(ids)
+        self.total_accesses += int(times.sum())
         if self.total_accesses // records.SKETCH_DECAY_EVERY > before:
             self.counters >>= np.uint8(self.decay_shift)
 
