@@ -123,7 +123,7 @@ def test_remote_mode_writes_nothing(s3_catalog: str, picture_folder: Path, tmp_p
     list(ds.table().batches(100))
     ref = next(iter(ds.table().batches(5)))["image"][0]
     ref.read_bytes()
-    with pytest.raises(DatasetError, match="mode=.remote. writes none"):
+    with pytest.raises(DatasetError, match=r"mode=.remote. writes none"):
         ref.local_path()
     assert not (tmp_path / "cache").exists()
 
