@@ -55,12 +55,12 @@ def publish_table(catalog: str, paths: list[Path], name: str = "bench/table") ->
         builder.add_table("main", paths).publish()
 
 
-def publish_pictures(catalog: str, folder: Path, name: str = "bench/pictures") -> None:
-    """The pictures with a table that names them in random order."""
+def publish_pictures(catalog: str, folder: Path, name: str = "bench/pictures", *, mixed: bool = True) -> None:
+    """The pictures with a table that names them, in random order or in that of the tars."""
     from warpdata.formats.tarshard.writer import PackOptions
 
     names = [path.name for path in sorted(folder.iterdir())]
-    order = np.random.default_rng(2).permutation(len(names))
+    order = np.random.default_rng(2).permutation(len(names)) if mixed else np.arange(len(names))
     with wd.DatasetBuilder(name, catalog=catalog) as builder:
         builder.add_artifact("raw", folder, options=PackOptions(shard_bytes=4 << 20))
         builder.add_table("main", {"image": [names[i] for i in order], "n": order.tolist()})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.versus.streaming import ratios, run
+from bench.versus.streaming import QUICK, ratios, run
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, float]:
-    results: dict[str, Any] = run(quick=True)
+    results: dict[str, Any] = run(QUICK, ("core",))
     return ratios(results)
 
 

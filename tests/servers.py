@@ -50,6 +50,12 @@ def _free_base() -> int:
     raise RuntimeError("no free ports")
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:

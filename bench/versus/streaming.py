@@ -13,15 +13,20 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from tests.servers import BUCKET, KEY, SECRET, Proxy, run_s3
 
 from bench.catalog_data import WANTED, publish_pictures, publish_table, write_pictures, write_table
+from bench.versus.streaming_peers import MODULES, WRITERS, rate, write_for
 
 RTT_S = 0.020
+BATCH = 65_536
+"""Rows of a batch of a scan, the same for every engine."""
 
 
 def best(call: Callable[[], Any], runs: int = 3) -> float:
@@ -62,20 +67,20 @@ def local_scan(paths: list[Path], catalog: str, rows: int) -> dict[str, float]:
     names = [str(path) for path in paths]
 
     def pyarrow_dataset() -> None:
-        assert rows_of(pads.dataset(names).to_batches(columns=WANTED)) == rows
+        assert rows_of(pads.dataset(names).to_batches(columns=WANTED, batch_size=BATCH)) == rows
 
     def pyarrow_files() -> None:
-        assert sum(rows_of(pq.ParquetFile(n).iter_batches(65_536, columns=WANTED)) for n in names) == rows
+        assert sum(rows_of(pq.ParquetFile(n).iter_batches(BATCH, columns=WANTED)) for n in names) == rows
 
     def raw_duckdb() -> None:
         with duckdb.connect() as con:
             listed = ", ".join(WANTED)
-            reader = con.sql(f"select {listed} from read_parquet({names})").to_arrow_reader(65_536)
+            reader = con.sql(f"select {listed} from read_parquet({names})").to_arrow_reader(BATCH)
             assert rows_of(reader) == rows
 
     def warp() -> None:
         with open_warp(catalog) as ds:
-            assert rows_of(ds.table().batches(8192, columns=WANTED)) == rows
+            assert rows_of(ds.table().batches(BATCH, columns=WANTED)) == rows
 
     engines = {
         "pyarrow dataset": pyarrow_dataset,
@@ -93,7 +98,7 @@ def hf_scan(names: list[str], rows: int) -> None:
     import datasets
 
     data = datasets.load_dataset("parquet", data_files=names, split="train", streaming=True, columns=WANTED)
-    assert sum(batch.num_rows for batch in data.with_format("arrow").iter(8192)) == rows
+    assert sum(batch.num_rows for batch in data.with_format("arrow").iter(BATCH)) == rows
 
 
 def local_first(paths: list[Path], catalog: str) -> dict[str, float]:
@@ -111,7 +116,7 @@ def local_first(paths: list[Path], catalog: str) -> dict[str, float]:
 
 
 def s3_scan(proxy: Proxy, catalog: str, paths: list[Path], rows: int, work: Path) -> dict[str, Any]:
-    """Full scan on S3 with latency, cold, and the second epoch from the cache."""
+    """Full scan on S3 with latency, cold."""
     import pyarrow.dataset as pads
     import pyarrow.fs
 
@@ -125,12 +130,15 @@ def s3_scan(proxy: Proxy, catalog: str, paths: list[Path], rows: int, work: Path
     keys = [f"{BUCKET}/raw/{path.name}" for path in paths]
 
     def pyarrow_s3() -> None:
-        assert rows_of(pads.dataset(keys, filesystem=system).to_batches(columns=WANTED)) == rows
+        assert (
+            rows_of(pads.dataset(keys, filesystem=system).to_batches(columns=WANTED, batch_size=BATCH))
+            == rows
+        )
 
     def warp(mode: str, cache: Path) -> dict[str, Any]:
         with open_warp(catalog, mode=mode, cache_dir=str(cache)) as ds:
             start = time.perf_counter()
-            assert rows_of(ds.table().batches(8192, columns=WANTED)) == rows
+            assert rows_of(ds.table().batches(BATCH, columns=WANTED)) == rows
             return {
                 "s": time.perf_counter() - start,
                 "requests": ds.spent.requests,
@@ -140,10 +148,20 @@ def s3_scan(proxy: Proxy, catalog: str, paths: list[Path], rows: int, work: Path
     found: dict[str, Any] = {"pyarrow dataset": rows / best(pyarrow_s3, 2)}
     cold = min((warp("auto", work / f"cold{i}") for i in range(2)), key=lambda r: r["s"])
     remote = min((warp("remote", work) for _ in range(2)), key=lambda r: r["s"])
-    second = min((warp("auto", work / "cold0") for _ in range(3)), key=lambda r: r["s"])
     found |= {"warpdata": rows / cold["s"], "warpdata, no cache": rows / remote["s"]}
-    found |= {"second epoch": rows / second["s"], "requests": cold["requests"], "bytes": cold["bytes"]}
-    return found
+    return found | {"requests": cold["requests"], "bytes": cold["bytes"]}
+
+
+def second_epoch(catalog: str, local: str, rows: int, work: Path) -> dict[str, float]:
+    """Rows per second of later passes over an open dataset: from the cache of S3, and from a folder."""
+    with open_warp(catalog, cache_dir=str(work / "cold0")) as far, open_warp(local) as near:
+
+        def scan(ds: Any) -> None:
+            assert rows_of(ds.table().batches(BATCH, columns=WANTED)) == rows
+
+        scan(far)
+        found = interleaved({"cached": lambda: scan(far), "local": lambda: scan(near)}, 9)
+    return {name: rows / seconds for name, seconds in found.items()}
 
 
 def s3_first(catalog: str, work: Path) -> dict[str, Any]:
@@ -270,51 +288,141 @@ def publish_many(catalog: str, count: int, work: Path) -> None:
     path.unlink()
 
 
-def run(quick: bool) -> dict[str, Any]:
+def peers_local(local: str, pictures: Path, count: int, work: Path) -> dict[str, Any]:
+    """Pictures per second in order, as bytes, from this disk: every library in its own format."""
+    found: dict[str, Any] = {"webdataset": rate("webdataset", tars_of(local), count, work)}
+    for peer in WRITERS:
+        if importlib.util.find_spec(MODULES[peer]) is None:
+            found[peer] = "not installed"
+            continue
+        error = write_for(peer, work / peer, pictures)
+        found[peer] = error or rate(peer, str(work / peer), count, work)
+    found["warpdata"] = ordered_rate(local, count, mode="auto", cache_dir=str(work / "unused"))
+    return found
+
+
+def peers_s3(server: Any, proxy: Proxy, catalog: str, local: str, work: Path, sizes: Sizes) -> dict[str, Any]:
+    """The same cold from S3 behind the proxy, and the table through HF datasets over signed addresses."""
+    os.environ |= {"S3_ENDPOINT_URL": proxy.endpoint, "AWS_ALLOW_HTTP": "true"}
+    tars = [f"bench/{Path(tar).relative_to(local)}" for tar in tars_of(local)]
+    found: dict[str, Any] = {}
+    found["webdataset"] = rate("webdataset", signed(server, proxy, tars), sizes.pictures, work)
+    for peer in WRITERS:
+        if (work / peer).exists():
+            _put_folder(server, f"peers/{peer}", work / peer)
+            found[peer] = rate(peer, f"s3://{BUCKET}/peers/{peer}", sizes.pictures, work / f"cold-{peer}")
+    found["warpdata"] = ordered_rate(catalog, sizes.pictures, mode="auto", cache_dir=str(work / "ordered"))
+    files = [f"raw/part-{shard:03d}.parquet" for shard in range(sizes.shards)]
+    table = rate("HF datasets", signed(server, proxy, files), sizes.rows, work)
+    return {"pictures (per s)": found, "HF datasets, table (rows/s)": table}
+
+
+def ordered_rate(catalog: str, count: int, **options: Any) -> float:
+    """Our own pictures in the order of their tars, as bytes."""
+    import warpdata as wd
+
+    start = time.perf_counter()
+    with wd.dataset("bench/ordered", catalog=catalog, **options) as ds:
+        read = sum(len(wd.read_refs(batch["image"].refs())) for batch in ds.table().batches(256))
+    assert read == count
+    return count / (time.perf_counter() - start)
+
+
+def tars_of(local: str) -> list[str]:
+    """The tar files of the published pictures."""
+    import warpdata as wd
+
+    with wd.dataset("bench/ordered", catalog=local) as ds:
+        return [str(Path(local) / shard.key) for shard in ds.artifact("raw").part.shards]
+
+
+def signed(server: Any, proxy: Proxy, keys: list[str]) -> list[str]:
+    """Addresses that need no credentials, through the proxy."""
+    import obstore
+    from tests.servers import s3_store
+
+    store = s3_store(server, "", endpoint=proxy.endpoint)._opened
+    return list(obstore.sign(store, "GET", keys, timedelta(hours=1)))
+
+
+def _put_folder(server: Any, prefix: str, folder: Path) -> None:
+    from tests.servers import s3_store
+
+    from warpdata.stores.digest import digest_file
+
+    store = s3_store(server, prefix)
+    for path in folder.iterdir():
+        store.put_file(path.name, path, digest_file(path))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    rows: int = 2_000_000
+    shards: int = 8
+    pictures: int = 6_400
+    members: int = 1_000_000
+
+
+QUICK = Sizes(160_000, 4, 640, 20_000)
+
+
+def run(sizes: Sizes, parts: Sequence[str]) -> dict[str, Any]:
     """Everything, in one process, on one machine, at one time."""
-    rows, shards, images, many = (160_000, 4, 640, 20_000) if quick else (2_000_000, 8, 6_400, 1_000_000)
     work = Path(tempfile.mkdtemp(prefix="warp-bench-"))
     try:
-        paths = write_table(work / "table", rows, shards)
+        paths = write_table(work / "table", sizes.rows, sizes.shards)
         local = str(work / "catalog")
         publish_table(local, paths)
-        publish_pictures(local, write_pictures(work / "jpg", images))
-        results: dict[str, Any] = {"quick": quick, "rows": rows, "pictures": images}
-        results["first batch, local (s)"] = local_first(paths, local)
-        results["scan, local (rows/s)"] = local_scan(paths, local, rows)
-        results["publish (bytes/s)"] = publish_rate(paths, work)
-        with run_s3() as server:
-            os.environ.update(server.environment())
-            catalog = f"s3://{BUCKET}/bench"
-            publish_table(catalog, paths)
-            publish_pictures(catalog, work / "jpg")
-            publish_many(catalog, many, work)
-            _put_raw(server, paths)
-            with Proxy(server.port, delay_s=RTT_S) as proxy:
-                os.environ["AWS_ENDPOINT_URL"] = proxy.endpoint
-                results["first batch, S3 20 ms"] = s3_first(catalog, work)
-                results["scan, S3 20 ms (rows/s)"] = s3_scan(proxy, catalog, paths, rows, work)
-                results["pictures (per s)"] = pictures(catalog, local, images, work)
-                results["lookup, S3 20 ms"] = lookup(catalog, many, work)
+        folder = write_pictures(work / "jpg", sizes.pictures)
+        publish_pictures(local, folder)
+        publish_pictures(local, folder, "bench/ordered", mixed=False)
+        results: dict[str, Any] = {"rows": sizes.rows, "pictures": sizes.pictures}
+        if "core" in parts:
+            results["first batch, local (s)"] = local_first(paths, local)
+            results["scan, local (rows/s)"] = local_scan(paths, local, sizes.rows)
+            results["publish (bytes/s)"] = publish_rate(paths, work)
+        if "peers" in parts:
+            results["peers, local (pictures/s)"] = peers_local(local, folder, sizes.pictures, work)
+        results |= run_s3_parts(sizes, parts, paths, local, work)
         return results
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _put_raw(server: Any, paths: list[Path]) -> None:
-    from tests.servers import s3_store
-
-    from warpdata.stores.digest import digest_file
-
-    store = s3_store(server, "raw")
-    for path in paths:
-        store.put_file(path.name, path, digest_file(path))
+def run_s3_parts(
+    sizes: Sizes, parts: Sequence[str], paths: list[Path], local: str, work: Path
+) -> dict[str, Any]:
+    """What is measured on S3 behind the proxy."""
+    results: dict[str, Any] = {}
+    with run_s3() as server:
+        os.environ.update(server.environment())
+        catalog = f"s3://{BUCKET}/bench"
+        publish_table(catalog, paths)
+        publish_pictures(catalog, work / "jpg")
+        publish_pictures(catalog, work / "jpg", "bench/ordered", mixed=False)
+        _put_folder(server, "raw", work / "table")
+        if "core" in parts:
+            publish_many(catalog, sizes.members, work)
+        with Proxy(server.port, delay_s=RTT_S) as proxy:
+            os.environ["AWS_ENDPOINT_URL"] = proxy.endpoint
+            if "core" in parts:
+                results["first batch, S3 20 ms"] = s3_first(catalog, work)
+                results["scan, S3 20 ms (rows/s)"] = s3_scan(proxy, catalog, paths, sizes.rows, work)
+                results["second epoch (rows/s)"] = second_epoch(catalog, local, sizes.rows, work)
+                results["pictures (per s)"] = pictures(catalog, local, sizes.pictures, work)
+                results["lookup, S3 20 ms"] = lookup(catalog, sizes.members, work)
+            if "peers" in parts:
+                results["peers, S3 20 ms"] = peers_s3(server, proxy, catalog, local, work, sizes)
+    return results
 
 
 def ratios(results: dict[str, Any]) -> dict[str, float]:
     """The figures of the speed table."""
     scan, far = results["scan, local (rows/s)"], results["scan, S3 20 ms (rows/s)"]
     pics, pub = results["pictures (per s)"], results["publish (bytes/s)"]
+    again = results["second epoch (rows/s)"]
     raw = max(value for name, value in scan.items() if name != "warpdata")
     return {
         "schema requests (<= 3)": results["first batch, S3 20 ms"]["schema requests"],
@@ -323,7 +431,7 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
         "first batch S3 round trips (<= 6)": results["first batch, S3 20 ms"]["first batch round trips"],
         "scan local / best raw (>= 0.9)": scan["warpdata"] / raw,
         "scan S3 / raw (>= 1.0)": far["warpdata"] / far["pyarrow dataset"],
-        "second epoch / local (>= 0.9)": far["second epoch"] / scan["warpdata"],
+        "second epoch / local (>= 0.9)": again["cached"] / again["local"],
         "random pictures / one by one (>= 20)": pics["batches of 64"] / pics["one by one"],
         "cached pictures / webdataset (>= 1), bytes": pics["cached, bytes"] / pics["webdataset, bytes"],
         "cached pictures / webdataset (>= 1), decoded": pics["cached, decoded"] / pics["webdataset, decoded"],
@@ -336,13 +444,17 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--part", choices=("core", "peers"), help="only this part; the other stays as it was")
     parser.add_argument("--out")
     args = parser.parse_args()
-    results = run(args.quick)
-    results["ratios"] = ratios(results)
+    out = Path(args.out) if args.out else None
+    results = json.loads(out.read_text()) if out and args.part and out.exists() else {}
+    results |= run(QUICK if args.quick else Sizes(), (args.part,) if args.part else ("core", "peers"))
+    if args.part != "peers":
+        results["ratios"] = ratios(results)
     print(json.dumps(results, indent=1))
-    if args.out:
-        Path(args.out).write_text(json.dumps(results, indent=1) + "\n")
+    if out:
+        out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,14 +4,18 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import warpdata as wd
+from tests.clouds import ACCOUNT, ACCOUNT_KEY, AZURITE, run_azurite, run_google
 from tests.contracts.blob_store import DATA, BlobStoreContract, ReadableStoreContract
 from tests.contracts.range_reader import RangeReaderContract
-from tests.servers import S3Server, run_http, s3_store, unique
+from tests.servers import S3Server, free_port, run_http, s3_store, unique
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.ranges import RangeReader
+from warpdata.catalog.access import AccessOptions
 from warpdata.errors import (
     AuthenticationError,
     BudgetExceededError,
@@ -54,6 +58,64 @@ class TestS3(BlobStoreContract):
 
     def make(self, folder: Path) -> BlobStore:
         return s3_store(self.server, unique("contract"))
+
+
+@pytest.fixture(scope="module")
+def google() -> Iterator[Any]:
+    with run_google() as server:
+        yield server
+
+
+class TestGoogle(BlobStoreContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, google: Any) -> None:
+        self.server = google
+
+    def make(self, folder: Path) -> BlobStore:
+        address = f"gs://tst/{unique('contract')}?endpoint={self.server.endpoint}"
+        return open_store(address, StoreOptions(secrets={"bearer_token": "secret"}))
+
+
+@pytest.fixture(scope="module")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with run_azurite(tmp_path_factory.mktemp("azurite"), free_port()) as endpoint:
+        yield endpoint
+
+
+@pytest.mark.skipif(AZURITE is None, reason="azurite is not installed: npm install -g azurite")
+class TestAzure(BlobStoreContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, azurite: str) -> None:
+        self.endpoint = azurite
+
+    def make(self, folder: Path) -> BlobStore:
+        secrets = {"account_name": ACCOUNT, "account_key": ACCOUNT_KEY}
+        address = f"az://tst/{unique('contract')}?endpoint={self.endpoint}"
+        return open_store(address, StoreOptions(secrets=secrets))
+
+
+def publish_two_versions(address: str, secrets: dict[str, str], folder: Path) -> None:
+    """The pointer moves from one version to the next, and both can be read."""
+    options = AccessOptions((address,), cache_dir=str(folder / "cache"), store=StoreOptions(secrets=secrets))
+    for count in (10, 20):
+        with wd.DatasetBuilder("ws/x", options=options) as builder:
+            builder.add_table("main", {"x": list(range(count))}).publish()
+    ds = wd.dataset("ws/x", catalog=address, cache_dir=options.cache_dir, store=options.store)
+    assert ds.table().count() == sum(b.num_rows for b in ds.table().batches(3)) == 20
+    old = next(v for v in ds.versions() if not v.is_latest)
+    opened = wd.dataset(f"ws/x@{old.version}", catalog=address, mode="remote", store=options.store)
+    assert opened.table().head(50).num_rows == 10
+
+
+def test_google_holds_a_catalog(google: Any, tmp_path: Path) -> None:
+    address = f"gs://tst/{unique('cat')}?endpoint={google.endpoint}"
+    publish_two_versions(address, {"bearer_token": "secret"}, tmp_path)
+
+
+@pytest.mark.skipif(AZURITE is None, reason="azurite is not installed: npm install -g azurite")
+def test_azure_holds_a_catalog(azurite: str, tmp_path: Path) -> None:
+    address = f"az://tst/{unique('cat')}?endpoint={azurite}"
+    publish_two_versions(address, {"account_name": ACCOUNT, "account_key": ACCOUNT_KEY}, tmp_path)
 
 
 class TestHttp(ReadableStoreContract):

@@ -73,7 +73,7 @@ def _object_address(parts: urllib.parse.SplitResult, options: StoreOptions) -> O
         scheme=parts.scheme,
         bucket=parts.netloc,
         prefix=parts.path.strip("/"),
-        endpoint=query.get("endpoint", options.s3_endpoint),
+        endpoint=query.get("endpoint", options.s3_endpoint if parts.scheme == "s3" else None),
         region=query.get("region", options.s3_region),
         secrets=secrets,
         find_secrets=options.find_secrets,

@@ -59,6 +59,7 @@ _CREDENTIAL_HINTS = {
     "gs": "Set GOOGLE_APPLICATION_CREDENTIALS.",
     "az": "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY.",
 }
+_GENERATION = "#generation="
 _PROVIDERS = {"s3": "AWS", "gs": "Google Cloud", "az": "Azure"}
 _BLIND_WAIT_S = 1.0
 """How long to wait when a store asks for patience and the library does not tell for how long."""
@@ -113,7 +114,7 @@ class ObjectStore:
         if plain := self._plain_now():
             return plain.head(key)
         try:
-            return _info(obstore.head(self._store, check_key(key)))
+            return self._info(obstore.head(self._store, check_key(key)))
         except _FAILURES as error:
             raise self._mapped(error, key) from None
 
@@ -121,10 +122,10 @@ class ObjectStore:
         """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
         if plain := self._plain_now():
             return plain.get(key, max_bytes=max_bytes, unless_etag=unless_etag)
-        options: Any = None if unless_etag is None else {"if_none_match": unless_etag}
+        options: Any = None if unless_etag is None else {"if_none_match": _split_tag(unless_etag)[0]}
         try:
             answer = obstore.get(self._store, check_key(key), options=options)
-            info = _info(answer.meta)
+            info = self._info(answer.meta)
             if info.size > max_bytes:
                 raise LimitExceededError(
                     f"{info.size} bytes where {max_bytes} are allowed", path=self._name(key)
@@ -177,14 +178,21 @@ class ObjectStore:
 
     def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
         """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
-        return self._put(key, data, "create" if etag is None else {"e_tag": etag})
+        if etag is None:
+            return self._put(key, data, "create")
+        tag, generation = _split_tag(etag)
+        return self._put(
+            key, data, {"e_tag": tag} if generation is None else {"e_tag": tag, "version": generation}
+        )
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         """Every blob whose name begins with `prefix`, in the order of names."""
         folder = prefix.rpartition("/")[0] or None
         try:
             found = [
-                _info(meta) for page in obstore.list(self._store, folder, chunk_size=1000) for meta in page
+                self._info(meta)
+                for page in obstore.list(self._store, folder, chunk_size=1000)
+                for meta in page
             ]
         except _FAILURES as error:
             raise self._mapped(error, prefix) from None
@@ -249,7 +257,15 @@ class ObjectStore:
             done = obstore.put(self._store, check_key(key), body, mode=mode, use_multipart=False)
         except _FAILURES as error:
             raise self._mapped(error, key) from None
-        return BlobInfo(key, len(body), done.get("e_tag"), 0.0)
+        return BlobInfo(key, len(body), self._tag(done), 0.0)
+
+    def _info(self, meta: Any) -> BlobInfo:
+        return BlobInfo(meta["path"], meta["size"], self._tag(meta), meta["last_modified"].timestamp())
+
+    def _tag(self, meta: Any) -> str | None:
+        """The tag of a blob; Google's conditional writes need the generation as well."""
+        tag, generation = meta.get("e_tag"), meta.get("version")
+        return f"{tag}{_GENERATION}{generation}" if self._scheme == "gs" and generation else tag
 
     def _mapped(self, error: Exception, key: str) -> StoreError | TruncatedError:
         name = self._name(key)
@@ -288,8 +304,10 @@ def _by_status(text: str, name: str) -> StoreError | TruncatedError:
     return error
 
 
-def _info(meta: Any) -> BlobInfo:
-    return BlobInfo(meta["path"], meta["size"], meta["e_tag"], meta["last_modified"].timestamp())
+def _split_tag(tag: str) -> tuple[str, str | None]:
+    """A tag as the library wants it: the server's own, and the generation where there is one."""
+    own, mark, generation = tag.partition(_GENERATION)
+    return own, generation if mark else None
 
 
 def _open(address: ObjectAddress, timeout_s: float) -> Any:
@@ -305,8 +323,10 @@ def _open(address: ObjectAddress, timeout_s: float) -> Any:
         if address.scheme == "s3":
             return _open_s3(address, options)
         if address.scheme == "gs":
-            return GCSStore(address.bucket, **options, **secrets)
-        return AzureStore(address.bucket, **options, **secrets)
+            place: dict[str, Any] = {"base_url": address.endpoint} if address.endpoint else {}
+            return GCSStore(address.bucket, **options, **place, **secrets)
+        place = {"endpoint": address.endpoint} if address.endpoint else {}
+        return AzureStore(address.bucket, **options, **place, **secrets)
     except _FAILURES as error:
         raise StoreError(f"cannot open the store ({type(error).__name__})", path=address.text) from None
 

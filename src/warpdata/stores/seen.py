@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from warpdata.bytekit.ranges import FileStamp
 
 _MAX_FILES = 1024
-_SETTLED_NS = 2_000_000_000
+_SETTLED_NS = 100_000_000
+_COARSE_SETTLED_NS = 2_500_000_000
 """A file younger than this may change again within one tick of its clock, so it is not remembered."""
 
 _lock = threading.Lock()
@@ -21,7 +22,8 @@ _seen: OrderedDict[tuple[str, FileStamp], NDArray[np.bool_]] = OrderedDict()
 
 def pages_seen(name: str, stamp: FileStamp, page_count: int) -> NDArray[np.bool_]:
     """A flag for each page, shared by every reader of the very same unchanged file; set it after checking."""
-    if time.time_ns() - stamp.changed_ns < _SETTLED_NS:
+    is_coarse = stamp.changed_ns % 1_000_000_000 == 0
+    if time.time_ns() - stamp.changed_ns < (_COARSE_SETTLED_NS if is_coarse else _SETTLED_NS):
         return np.zeros(page_count, bool)
     with _lock:
         flags = _seen.setdefault((name, stamp), np.zeros(page_count, bool))
