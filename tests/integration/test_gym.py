@@ -95,3 +95,28 @@ def test_a_standard_environment_and_an_early_reset(tmp_path: Path) -> None:
     assert "frame" not in dataset[0]
     with pytest.raises(ValueError, match="clock"):
         wd.RecordEpisodes(gym.make("CartPole-v1"), wd.LocalDatasetWriter(tmp_path), clock="sun")
+
+
+class Strange(Nested):
+    """Keys that are no names, parts that come and go."""
+
+    def _see(self) -> dict[str, Any]:
+        n = self.step_number
+        seen = tuple(np.full(1, k, np.float32) for k in range(n % 3))
+        return {"agent pos/x": np.full(2, n, np.float32), "..": n, "edges": None, "seq": seen, 7: "seven"}
+
+
+def test_keys_that_are_no_names_and_parts_that_are_missing(tmp_path: Path) -> None:
+    for wrong in (str(tmp_path), None, 5):
+        with pytest.raises(TypeError, match="LocalDatasetWriter"):
+            wd.RecordEpisodes(Strange(), wrong)
+    env = wd.RecordEpisodes(Strange(), wd.LocalDatasetWriter(tmp_path), frames=False)
+    env.reset(seed=1)
+    for _ in range(6):
+        env.step({"move": np.ones(2, np.float32), "grip": np.int64(2)})
+    episode = wd.LocalDataset(tmp_path)[0]
+    lengths = {name: len(signal) for name, signal in episode.signals.items() if name.startswith("obs")}
+    assert lengths == {
+        "observation/agent_pos_x": 7, "observation/_": 7, "observation/seq/0": 4, "observation/seq/1": 2,
+        "observation/7": 7,
+    }  # fmt: skip

@@ -141,6 +141,15 @@ def fill_and_stop_before_removal(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     writer.close()
 
 
+def test_death_while_the_journals_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".state.parquet.recording-done").mkdir()
+    (tmp_path / ".state.parquet.recording-done" / "signals.journal").write_bytes(b"left by a crash")
+    with simple(tmp_path) as writer:
+        fill(writer, is_video=False)
+    check_numbers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["state.parquet"]
+
+
 def test_closing_aborting_and_nothing_at_all(tmp_path: Path) -> None:
     for make, value in ((simple, np.zeros(3, "f4")), (video, image(0))):
         with make(tmp_path / "aborted") as writer:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from warpdata.episodes.local import LocalDatasetWriter
 from warpdata.errors import MissingExtraError
 from warpdata.timeline.writing import EpisodeWriter
 
@@ -17,13 +19,12 @@ except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtraError.for_extra("gymnasium", "gym") from None
 
 if TYPE_CHECKING:
-    from warpdata.episodes.local import LocalDatasetWriter
-
     Base = gymnasium.Wrapper[Any, Any, Any, Any]
 else:
     Base = gymnasium.Wrapper
 
 _DEFAULT_FPS = 30
+_STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class RecordEpisodes(Base):
@@ -44,6 +45,8 @@ class RecordEpisodes(Base):
         static: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(env)
+        if not isinstance(writer, LocalDatasetWriter):
+            raise TypeError(f"writer is a LocalDatasetWriter, not {type(writer).__name__}")
         if clock not in ("step", "wall"):
             raise ValueError(f"clock is 'step' or 'wall', not {clock!r}")
         fps = env.metadata.get("render_fps") or _DEFAULT_FPS
@@ -127,12 +130,18 @@ class RecordEpisodes(Base):
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of a nested observation or action by name; empty arrays have nothing to say."""
+    """The parts of a nested observation or action by name; None and empty arrays have nothing to say."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _leaves(f"{name}/{key}", inner)
+            yield from _leaves(f"{name}/{_plain(key)}", inner)
     elif isinstance(value, tuple):
         for number, inner in enumerate(value):
             yield from _leaves(f"{name}/{number}", inner)
-    elif not (isinstance(value, np.ndarray) and value.size == 0):
+    elif value is not None and not (isinstance(value, np.ndarray) and value.size == 0):
         yield name, value
+
+
+def _plain(key: Any) -> str:
+    """A key of a space as a part of a signal's name: what may not stand there becomes `_`."""
+    part = _STRANGE.sub("_", str(key))
+    return part if part.strip(".") else "_"

@@ -210,6 +210,7 @@ class FrameRing:
 def remove_folder(folder: Path) -> None:
     """Take a recording folder away: at once for readers, then its contents."""
     gone = folder.with_name(f"{folder.name}-done")
+    shutil.rmtree(gone, ignore_errors=True)  # what a crash left here before
     with map_os_errors(folder):
         os.rename(folder, gone)
         fsync_folder(folder.parent)
