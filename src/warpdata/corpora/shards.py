@@ -84,8 +84,9 @@ def join_shards(shards: Sequence[ShardInfo], **more: Any) -> ShardSet:
     for shard in shards[1:]:
         if shard.width != first.width:
             raise WidthMismatchError(
-                f"shard has width p={shard.width}, expected p={first.width}", path=shard.name
-            )
+                f"shard has width p={shard.width}, expected p={first.width}",
+                expected=first.width, found=shard.width, path=shard.name,
+            )  # fmt: skip
         if shard.dtype != first.dtype:
             raise CorruptLayoutError(f"shard holds {shard.dtype}, expected {first.dtype}", path=shard.name)
     found = ShardSet(tuple(shards), **more)

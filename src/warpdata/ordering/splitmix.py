@@ -17,10 +17,11 @@ _MASK = (1 << 64) - 1
 def splitmix64(values: npt.ArrayLike) -> U64:
     """splitmix64 of every value, modulo 2^64."""
     z = np.array(values, np.uint64)
+    shape, z = z.shape, z.reshape(-1)  # numpy warns when a single number overflows, not when an array does
     z += np.uint64(_GAMMA)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX1)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX2)
-    return z ^ (z >> np.uint64(31))
+    return (z ^ (z >> np.uint64(31))).reshape(shape)
 
 
 def splitmix64_of(value: int) -> int:
