@@ -289,7 +289,7 @@ def one_width(folder: Path, width: int, size: int, rounds: int) -> dict[str, Any
                 "memmap astype(f8)": lambda: memmap_f64(corpus, width),
             },
             files,
-            max(1, rounds // 5),
+            max(1, rounds // 3),
         ),
         payload,
     )

@@ -141,12 +141,29 @@ class UnsupportedDtypeError(FormatError):
     code = "unsupported_dtype"
     default_hint = "Upgrade warpdata, or write the data again as f32, f16 or bf16."
 
+    def __init__(self, fact: str, *, tag: int | None = None, **identity: Any) -> None:
+        super().__init__(fact, **identity)
+        self.tag = tag
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), {"tag": self.tag})
+
 
 class WidthMismatchError(FormatError):
     """Two shards of one corpus have rows of different widths."""
 
     code = "width_mismatch"
     default_hint = "Open shards of one width together; those of another model or layer are another corpus."
+
+    def __init__(
+        self, fact: str, *, expected: int | None = None, found: int | None = None, **identity: Any
+    ) -> None:
+        super().__init__(fact, **identity)
+        self.expected = expected
+        self.found = found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), {"expected": self.expected, "found": self.found})
 
 
 class EmptyCorpusError(FormatError):

@@ -37,6 +37,46 @@ class TestMapped(RowSourceContract):
             with pytest.raises(TruncatedError, match="cut after it was opened"):
                 list(source)
 
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    @pytest.mark.parametrize("cut_at", [33, 5000, 4_000_000])
+    def test_a_file_cut_between_any_two_batches(self, tmp_path: Path, dtype: str, cut_at: int) -> None:
+        """Cached or not, copied by the kernel or decoded from the mapping."""
+        paths = write_shards(tmp_path, [400_000])
+        for cold in (False, True):
+            write_shards(tmp_path, [400_000])
+            with self.open(paths, dtype=dtype, batch_rows=100_000, verify=False) as source:
+                if cold:
+                    evict(paths[0])
+                assert source.next_batch() is not None
+                os.truncate(paths[0], cut_at)
+                with pytest.raises(TruncatedError):
+                    list(source)
+
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_a_file_that_is_cached_in_part(self, tmp_path: Path, dtype: str) -> None:
+        """Rows come from the page cache as far as it goes, the rest from the disk, in the same order."""
+        paths = write_shards(tmp_path, [900_000, 300_000])
+        wanted = rows_of(0, 1_200_000)
+        for start in (0, 3 << 20, 9 << 20):
+            evict(*paths)
+            with open(paths[0], "rb") as file:
+                file.seek(start)
+                file.read(4 << 20)
+            with self.open(paths, dtype=dtype, batch_rows=250_000) as source:
+                for _ in range(2):
+                    found = np.concatenate([batch.rows for batch in source])
+                    assert np.array_equal(found, wanted)
+                    source.reset()
+
+
+def evict(*paths: Path) -> None:
+    """Drop files from the page cache."""
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
 
 class TestDirect(RowSourceContract):
     def open(self, paths: list[Path], **options: Any) -> FixedOrderSource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import shutil
 from collections.abc import Iterator
@@ -264,3 +265,17 @@ def test_shard_writer_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_any_bytes_are_refused_or_read(data: bytes) -> None:
     read_all(data)
     read_all(layout.SHARD_MAGIC + data)
+
+
+def test_errors_carry_what_the_document_says(tmp_path: Path) -> None:
+    header = layout.SHARD_HEADER.pack(layout.SHARD_MAGIC, 1, 1, 9, 0)
+    (tmp_path / "tag.shard").write_bytes(header + bytes(4))
+    (tmp_path / "one.shard").write_bytes(encode_shard_bytes(np.ones((2, 1))))
+    (tmp_path / "three.shard").write_bytes(encode_shard_bytes(np.ones((2, 3))))
+    with pytest.raises(UnsupportedDtypeError) as tagged:
+        MmapShardSource.open([tmp_path / "tag.shard"])
+    with pytest.raises(WidthMismatchError) as wide:
+        MmapShardSource.open([tmp_path / "one.shard", tmp_path / "three.shard"])
+    for error in (wide.value, pickle.loads(pickle.dumps(wide.value))):
+        assert (error.expected, error.found, error.path) == (1, 3, str(tmp_path / "three.shard"))
+    assert pickle.loads(pickle.dumps(tagged.value)).tag == 9

@@ -69,6 +69,16 @@ def test_fractions_are_nested(a: float, b: float) -> None:
     assert not (small & ~large).any()
 
 
+def test_one_row_or_many() -> None:
+    found = [row for row in range(200) if fraction.row_in_fraction(row, 1 / 64)]
+    assert found == [120, 133, 186, 196]
+    assert fraction.row_in_fraction(np.uint64(120), 1 / 64) is True
+    assert fraction.row_in_fraction((1 << 64) - 1, 1.0) is True
+    assert fraction.row_in_fraction(0, 0.0) is False
+    assert splitmix.splitmix64(0).shape == ()
+    assert int(splitmix.splitmix64(0)) == 0xE220A8397B1DCDAF
+
+
 def test_fraction_of_all_and_none() -> None:
     assert fraction.row_in_fraction(np.arange(50), 1.0).all()
     assert not fraction.row_in_fraction(np.arange(50), 0.0).any()

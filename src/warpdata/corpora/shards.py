@@ -24,7 +24,7 @@ from warpdata.formats.bf16dir.reader import Bf16Directory, is_bf16_directory, re
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, Crcs, load_corpus
 from warpdata.formats.gamsae.reader import ShardInfo, open_shard_info
-from warpdata.formats.gamsae.verify import shard_paths
+from warpdata.formats.gamsae.verify import sort_shard_names
 
 Path_ = str | os.PathLike[str]
 
@@ -84,8 +84,9 @@ def join_shards(shards: Sequence[ShardInfo], **more: Any) -> ShardSet:
     for shard in shards[1:]:
         if shard.width != first.width:
             raise WidthMismatchError(
-                f"shard has width p={shard.width}, expected p={first.width}", path=shard.name
-            )
+                f"shard has width p={shard.width}, expected p={first.width}",
+                expected=first.width, found=shard.width, path=shard.name,
+            )  # fmt: skip
         if shard.dtype != first.dtype:
             raise CorruptLayoutError(f"shard holds {shard.dtype}, expected {first.dtype}", path=shard.name)
     found = ShardSet(tuple(shards), **more)
@@ -108,11 +109,10 @@ def open_folder(folder: Path_) -> ShardSet:
     _require_folder(folder)
     if is_bf16_directory(folder):
         return open_bf16_folder(folder)
-    record = load_corpus(folder)
-    paths = shard_paths(folder)
+    record, names = load_corpus(folder), sort_shard_names(os.listdir(folder))
     if record is None:
-        return replace(open_paths(paths), folder=os.fspath(folder))
-    _check_names(record, paths, os.fspath(folder))
+        return replace(open_paths([os.path.join(folder, name) for name in names]), folder=os.fspath(folder))
+    _check_names(record, names, os.fspath(folder))
     infos = [open_shard_info(Path(folder) / shard.name) for shard in record.shards]
     return join_recorded(record, infos, os.fspath(folder))
 
@@ -142,16 +142,17 @@ def bf16_shards(directory: Bf16Directory) -> list[ShardInfo]:
 
 
 def _require_folder(folder: Path_) -> None:
+    if os.path.isdir(folder):
+        return
     if not os.path.exists(folder):
         raise BlobNotFoundError("no such folder", path=folder)
-    if not os.path.isdir(folder):
-        raise StoreError("not a folder", path=folder, hint="Open a list of shard files with `open`.")
+    raise StoreError("not a folder", path=folder, hint="Open a list of shard files with `open`.")
 
 
-def _check_names(record: CorpusRecord, paths: Sequence[Path], folder: str) -> None:
+def _check_names(record: CorpusRecord, names: Sequence[str], folder: str) -> None:
     """Shards nobody listed are rows nobody would read: an error, unless a harvest is still going on."""
     listed = {shard.name for shard in record.shards}
-    extra = [path.name for path in paths if path.name not in listed]
+    extra = [name for name in names if name not in listed]
     if extra and record.is_complete:
         raise CorruptLayoutError(
             f"corpus.json does not list {extra[0]}", path=folder,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.ordering.splitmix import splitmix64
+from warpdata.ordering.splitmix import splitmix64, splitmix64_of
 
 
 def fraction_threshold(fraction: float) -> int:
@@ -18,9 +19,15 @@ def fraction_threshold(fraction: float) -> int:
     return math.floor(math.ldexp(fraction, 64))
 
 
-def row_in_fraction(row_ids: npt.ArrayLike, fraction: float) -> npt.NDArray[np.bool_]:
-    """Which rows belong to the subsample: a row in a fraction is in every larger one."""
+@overload
+def row_in_fraction(row_ids: int, fraction: float) -> bool: ...
+@overload
+def row_in_fraction(row_ids: npt.ArrayLike, fraction: float) -> npt.NDArray[np.bool_]: ...
+def row_in_fraction(row_ids: npt.ArrayLike, fraction: float) -> npt.NDArray[np.bool_] | bool:
+    """Whether a row (or which of many) belongs to the subsample: a row in a fraction is in every larger one."""
     threshold = fraction_threshold(fraction)
+    if isinstance(row_ids, int | np.integer):
+        return splitmix64_of(int(row_ids)) < threshold
     hashes = splitmix64(row_ids)
     if threshold >= 1 << 64:
         return np.ones(hashes.shape, np.bool_)

@@ -44,8 +44,8 @@ class Bf16Directory:
 
 def is_bf16_directory(folder: str | os.PathLike[str]) -> bool:
     """True if the folder has a manifest.json of this format."""
-    path = Path(folder) / layout.MANIFEST_NAME
-    if not path.is_file():
+    path = os.path.join(folder, layout.MANIFEST_NAME)
+    if not os.path.isfile(path):
         return False
     with FileRangeReader(path) as reader:
         return is_bf16_manifest(reader)

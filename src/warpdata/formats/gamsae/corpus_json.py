@@ -86,11 +86,11 @@ def parse_corpus(data: bytes, name: str = layout.CORPUS_JSON) -> CorpusRecord:
 
 def load_corpus(folder: str | os.PathLike[str]) -> CorpusRecord | None:
     """The corpus.json of a folder, or None where there is none."""
-    path = Path(folder) / layout.CORPUS_JSON
-    if not path.is_file():
+    path = os.path.join(folder, layout.CORPUS_JSON)
+    if not os.path.isfile(path):
         return None
     with FileRangeReader(path) as reader:
-        return parse_corpus(bytes(reader.read(0, reader.size)), str(path))
+        return parse_corpus(bytes(reader.read(0, reader.size)), path)
 
 
 def save_corpus(folder: str | os.PathLike[str], record: CorpusRecord, *, durable: bool = True) -> None:

@@ -87,4 +87,6 @@ def _truncated(expected: int, actual: int, name: str) -> TruncatedError:
 
 def _unsupported(tag: int, name: str) -> UnsupportedDtypeError:
     known = ", ".join(f"{name}={tag}" for name, tag in layout.DTYPE_TAGS.items())
-    return UnsupportedDtypeError(f"shard has unsupported dtype tag {tag} (known: {known})", path=name)
+    return UnsupportedDtypeError(
+        f"shard has unsupported dtype tag {tag} (known: {known})", tag=tag, path=name
+    )
