@@ -31,6 +31,7 @@ from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.signing import SigningKey, load_public, save_public
 from warpdata.formats.rvf.writer import NewSegment
+from warpdata.search.ann import Graph
 from warpdata.search.store import VectorStore
 
 RNG = np.random.default_rng(11)
@@ -438,6 +439,13 @@ def test_a_truncated_remote_read_is_an_error(tmp_path: Path) -> None:
     assert len(opened.search(np.zeros(8))[0]) == 10
 
 
+def restored_graph(store: VectorStore) -> Graph:
+    """The graph of the file as it lies there, walked from its top."""
+    searcher, payload = store._searcher, store._content.graph()
+    assert payload is not None
+    return Graph.restore(searcher.rows.base_vectors, "l2", payload.adjacency, searcher._shape(payload))
+
+
 def test_an_index_is_restored_not_rebuilt(tmp_path: Path) -> None:
     x, queries = data(3000, 16), data(200, 16, seed=8)
     with VectorStore.create(tmp_path / "h.rvf", dim=16) as store:
@@ -448,14 +456,16 @@ def test_an_index_is_restored_not_rebuilt(tmp_path: Path) -> None:
         graph = store._searcher.warm().graph
         assert graph is not None
         built = type(graph).build(graph.vectors.copy(), "l2", 16, 200)
-        _, scores = built.search(queries, 10, 64)
+        built_rows, scores = built.search(queries, 10, 64)
     with VectorStore.open(tmp_path / "h.rvf") as again:
         again.warm()
         for (ids, distances), ef in zip(before, (16, 64), strict=True):
             found = again.search(queries, 10, ef=ef)
             assert np.array_equal(found[0], ids)
             assert np.array_equal(found[1], distances)
-        assert np.array_equal(scores, before[1][1])
+        rows, away = restored_graph(again).search(queries, 10, 64)
+        assert np.array_equal(rows, built_rows)
+        assert np.array_equal(away, scores)
         one = [again.search(query, 10, ef=64)[0] for query in queries]
         assert np.array_equal(np.stack(one), before[1][0])
 

@@ -21,6 +21,9 @@ _MAX_M = 1024
 
 _LARGE_BYTES = 8 << 20
 """From this size on, walks of a graph are quicker where its vectors lie on large pages."""
+_BATCH_QUERIES = 4096
+_ONE_SEARCH = 2
+"""One walk from all entries together, in the words of faiss."""
 _MAX_SPREAD = 1024
 """Up to this many clusters begin at vectors far apart; the choice takes longer for each."""
 _SEED_SAMPLE = 16_384
@@ -35,6 +38,38 @@ class GraphShape:
     ef_construction: int
     entry_point: int
     max_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Where walks may begin: rows spread over the graph; `weights @ query + squares` ranks them."""
+
+    rows: NDArray[np.int32]
+    vectors: Floats
+    weights: Floats
+    squares: Floats
+
+    @classmethod
+    def of(cls, rows: Ints, vectors: Floats) -> Entries:
+        """Entries at these rows, whose vectors are given."""
+        squares = np.einsum("ij,ij->i", vectors, vectors)
+        return cls(rows.astype(np.int32), vectors, np.float32(-2) * vectors, squares)
+
+    def nearest(self, queries: Floats) -> tuple[NDArray[np.int32], Floats]:
+        """The entry of each query and its precise distance."""
+        scores = queries @ self.weights.T
+        scores += self.squares
+        at = scores.argmin(axis=1)
+        away = self.vectors[at] - queries
+        return self.rows[at], np.einsum("ij,ij->i", away, away)
+
+    def nearest_one(self, query: Floats) -> tuple[Any, Any]:
+        """The same for one query."""
+        scores = self.weights.dot(query)
+        scores += self.squares
+        at = scores.argmin()
+        away = self.vectors[at] - query
+        return self.rows[at], away.dot(away)
 
 
 def _faiss() -> Any:
@@ -52,12 +87,14 @@ class Graph:
         self._library = library
         self._index = index
         self._search_c = index.search_c
+        self._from_entry = index.search_level_0
         self._pointer = library.swig_ptr
         self._params: dict[int, Any] = {}
         self._buffers = threading.local()
         self.shape = shape
         self.count = int(index.ntotal)
         self.dim = int(index.d)
+        self._entries: Entries | None = None
         if self.count * self.dim * 4 >= _LARGE_BYTES:
             pages.enlarge(self.vectors.ctypes.data, self.vectors.nbytes)
 
@@ -104,27 +141,54 @@ class Graph:
         self, queries: Floats, k: int, ef: int, allowed: NDArray[np.uint8] | None = None
     ) -> tuple[Ints, Floats]:
         """The k nearest rows of each query; `allowed` is a bit per row. Missing ones are row -1."""
-        count = len(queries)
-        rows = np.empty((count, k), np.int64)
-        scores = np.empty((count, k), np.float32)
+        rows = np.empty((len(queries), k), np.int64)
+        scores = np.empty((len(queries), k), np.float32)
         params = self._parameters(ef if ef > k else k, allowed)
-        pointer = self._pointer
-        self._search_c(count, pointer(queries), k, pointer(scores), pointer(rows), params)
+        for start in range(0, len(queries), _BATCH_QUERIES):
+            part = slice(start, start + _BATCH_QUERIES)
+            self._search_into(queries[part], k, scores[part], rows[part], params)
         return rows, scores
+
+    def _search_into(self, queries: Floats, k: int, scores: Floats, rows: Ints, params: Any) -> None:
+        pointer, count = self._pointer, len(queries)
+        if self._entries is None:
+            self._search_c(count, pointer(queries), k, pointer(scores), pointer(rows), params)
+            return
+        entry, away = self._entries.nearest(queries)
+        self._from_entry(
+            count, pointer(queries), k, pointer(entry), pointer(away), pointer(scores), pointer(rows), 1,
+            _ONE_SEARCH, params,
+        )  # fmt: skip
+
+    def enter_at(self, rows: Ints) -> None:
+        """Begin walks at the nearest of these rows instead of descending the upper levels (l2 alone).
+
+        Where clusters lie far apart, levels lead into the wrong one; a look at one row of each does not.
+        """
+        self._entries = Entries.of(rows, np.ascontiguousarray(self.vectors[rows]))
 
     def search_one(self, query: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
         """The k nearest rows of one query, in buffers of this thread that the next call overwrites."""
         held = self._buffers.__dict__.get(k)
         if held is None:
             held = self._buffers.__dict__[k] = self._new_buffers(k)
-        wanted, rows, scores, at_query, at_scores, at_rows = held
+        wanted, rows, scores, at_query, at_scores, at_rows, entry, away, at_entry, at_away = held
         wanted[:] = query
-        self._search_c(1, at_query, k, at_scores, at_rows, self._params.get(ef) or self._parameters(ef, None))
+        params = self._params.get(ef) or self._parameters(ef, None)
+        if self._entries is None:
+            self._search_c(1, at_query, k, at_scores, at_rows, params)
+        else:
+            entry[0], away[0] = self._entries.nearest_one(wanted)
+            self._from_entry(
+                1, at_query, k, at_entry, at_away, at_scores, at_rows, 1, _ONE_SEARCH, params
+            )  # fmt: skip
         return rows, scores
 
-    def _new_buffers(self, k: int) -> tuple[Floats, Ints, Floats, Any, Any, Any]:
+    def _new_buffers(self, k: int) -> tuple[Any, ...]:
         query, rows, scores = np.empty(self.dim, np.float32), np.empty(k, np.int64), np.empty(k, np.float32)
-        return query, rows, scores, self._pointer(query), self._pointer(scores), self._pointer(rows)
+        entry, away = np.empty(1, np.int32), np.empty(1, np.float32)
+        at = self._pointer
+        return query, rows, scores, at(query), at(scores), at(rows), entry, away, at(entry), at(away)
 
     def _parameters(self, ef: int, allowed: NDArray[np.uint8] | None) -> Any:
         if allowed is None:

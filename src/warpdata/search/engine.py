@@ -28,6 +28,7 @@ DEFAULT_PROBE_SHARE = 0.05
 _NORMAL_EF = 64
 _ROWS_PER_EF = 4
 HITS_BUFFER = 256
+_MIDDLE_OF = 16
 _PRODUCT_EFFORT = 4
 """Graphs of inner products are walked with this many times the effort: they hide more of their nodes."""
 _PRODUCT_ROWS = 2048
@@ -60,6 +61,14 @@ class Cells:
         wanted = max(_ROWS_PER_EF * ef, self.probe_share * total * ef / _NORMAL_EF)
         gathered = np.cumsum((self.ends - self.starts if sizes is None else sizes)[order])
         return max(1, int(np.searchsorted(gathered, wanted, side="right")))
+
+    def middles(self, vectors: Floats) -> Ints:
+        """A row near the middle of each cell: the best of its first few."""
+        rows = self.starts[:, None] + np.arange(_MIDDLE_OF)
+        rows = np.minimum(rows, self.ends[:, None] - 1)
+        away = vectors[rows] - self.centroids[self.centroid_of_cell][:, None]
+        best = np.einsum("ijk,ijk->ij", away, away).argmin(axis=1)
+        return rows[np.arange(len(rows)), best]
 
 
 class Engine:

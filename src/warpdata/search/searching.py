@@ -33,6 +33,8 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _MAX_RANGE = 1 << 22
+_ENTRY_SHARE = 4
+"""Cells are good starts if there is at least half the square root of the rows of them."""
 _F32 = np.dtype(np.float32)
 
 
@@ -290,10 +292,19 @@ class Searcher:
             graph = Graph.restore(
                 prepared(rows.base_vectors, metric), metric, payload.adjacency, self._shape(payload)
             )
+            self._spread_entries(graph)
         cells = cells_of(content) if graph is None and 0 in content.layers and rows.indexed else None
         if cells is not None and int(cells.ends[-1]) != rows.indexed:
             raise CorruptLayoutError("the partitions do not fit their vectors", path=content.reader.name)
         return Engine(rows, metric, graph, cells)
+
+    def _spread_entries(self, graph: Graph) -> None:
+        """Let walks begin in the cell of the query, where there are enough cells to make it the better start."""
+        if 0 not in self._content.layers or self._content.profile.metric != "l2":
+            return
+        cells = cells_of(self._content)
+        if len(cells.starts) ** 2 * _ENTRY_SHARE >= graph.count:
+            graph.enter_at(cells.middles(graph.vectors))
 
     def _fits(self, payload: GraphPayload, rows: RowData) -> bool:
         """Whether the graph is that of the rows; one of a shipped program may be stale, ours may not."""
