@@ -92,6 +92,10 @@ class ShardFile:
             ]
         return self._leaves[columns]
 
+    def is_here(self, group: int, columns: Sequence[str] | None) -> bool:
+        """Whether the bytes of a row group's columns need not be waited for."""
+        return self.reader.has(self.column_ranges(group, columns))
+
     def fetch(self, group: int, columns: Sequence[str] | None) -> Fetched:
         """The bytes of a row group's columns, near ones together, all reads at the same time."""
         ranges = self.column_ranges(group, columns)

@@ -91,6 +91,7 @@ def _ahead(
         workers=workers,
         cost=lambda part: group_bytes(table, part, columns),
         max_cost=_AHEAD_BYTES,
+        is_here=lambda part: table.files.file(part.shard).is_here(part.group, columns),
     )
 
 

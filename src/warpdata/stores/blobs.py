@@ -112,7 +112,7 @@ class BlobReader:
             return False
         file = self._cache.pinned(self.address.sha256, self.size)
         try:
-            return not any(file.missing(*_pages(r)) for r in ranges)
+            return all(file.seems_here(*_pages(r)) for r in ranges)
         finally:
             file.unpin()
 
@@ -299,8 +299,7 @@ class LocalBlobReader:
         self.address = address
         self.name = f"{address.label} (sha256 {address.sha256})"
         self._meter = meter
-        self.path = store.path(address.key)
-        self._file = MmapRangeReader(self.path)
+        self._file = MmapRangeReader(store.file(address.key))
         self.size = self._file.size
         if self.size != address.size:
             raise ChecksumError(f"{self.size} bytes where {address.size} were published", path=self.name)
@@ -343,7 +342,7 @@ class LocalBlobReader:
         self.verify()
         if progress is not None:
             progress(self.size)
-        return self.path
+        return Path(self._file.name)
 
     def verify(self) -> None:
         """Read everything and compare with the hash, or ChecksumError."""

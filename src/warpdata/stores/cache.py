@@ -51,9 +51,15 @@ class PageCache:
     def __init__(self, folder: str | os.PathLike[str], limit_bytes: int) -> None:
         self.folder = Path(folder)
         self.limit_bytes = limit_bytes
-        self._blobs = self.folder / "blobs"
-        self._members = self.folder / "members"
         self._start()
+
+    @property
+    def _blobs(self) -> Path:
+        return self.folder / "blobs"
+
+    @property
+    def _members(self) -> Path:
+        return self.folder / "members"
 
     def _start(self) -> None:
         """Fresh state: locks belong to open files, so a forked child must not use its parent's."""

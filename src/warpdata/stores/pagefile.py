@@ -79,6 +79,10 @@ class PageFile:
                 here[page - first] = False
         return [] if here.all() else (np.flatnonzero(~here) + first).tolist()
 
+    def seems_here(self, first: int, last: int) -> bool:
+        """Whether the pages [first, last) are said to be here; `missing` also checks that they are sound."""
+        return bool(self._entries[first:last].all())
+
     def read(self, start: int, end: int) -> memoryview:
         """A view of bytes whose pages are here."""
         return self._bytes[start:end]

@@ -41,12 +41,14 @@ class ReadAhead(Generic[T, F, R]):
         workers: int,
         cost: Callable[[T], int],
         max_cost: int,
+        is_here: Callable[[T], bool] = lambda _: False,
     ) -> None:
         self._fetch = fetch
         self._work = work
         self._tasks = iter(tasks)
         self._next = next(self._tasks, None)
         self._cost = cost
+        self._is_here = is_here
         self._depth = workers + 1
         self._near = min(self._depth, CORES + 1)
         self._max_cost = max_cost
@@ -82,7 +84,7 @@ class ReadAhead(Generic[T, F, R]):
         while self._next is not None and self._has_room():
             task = self._taken()
             job: _Job[T, F, R] = _Job(task, self._cost(task))
-            if self._depth > self._near:
+            if self._depth > self._near and not self._is_here(task):
                 job.fetched = self._fetchers.submit(self._fetch, task)
             self._jobs.append(job)
             self._pending += job.cost
