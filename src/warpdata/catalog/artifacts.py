@@ -37,6 +37,9 @@ class Artifact:
         """What the shards are."""
         return self.part.kind
 
+    def __repr__(self) -> str:
+        return f"<Artifact {self.name!r}: {self.kind}, {len(self)} members>"
+
     def __len__(self) -> int:
         return self.part.index.member_count if self.part.index else len(self.part.shards)
 

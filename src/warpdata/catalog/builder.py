@@ -191,6 +191,12 @@ class DatasetBuilder:
         """Delete what was staged."""
         self._owned.close()
 
+    def __repr__(self) -> str:
+        return (
+            f"<DatasetBuilder {self.name}: tables {[*self._tables, *self._kept_tables]}, "
+            f"artifacts {[*self._artifacts, *self._kept_artifacts]}>"
+        )
+
     def __enter__(self) -> DatasetBuilder:
         return self
 

@@ -182,6 +182,12 @@ class ShuffledRows:
         if stream is not None:
             stream.close()
 
+    def __repr__(self) -> str:
+        return (
+            f"<ShuffledRows of {self.source!r}, seed {self._state.seed}, epoch {self.epoch}, "
+            f"row {self.position}, rank {self.options.rank} of {self.options.world}>"
+        )
+
     def __enter__(self) -> Self:
         return self
 

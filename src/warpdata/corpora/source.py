@@ -167,6 +167,9 @@ class FixedOrderSource(ABC):
         """Stop reading ahead and give back files and buffers."""
         self._reader.close()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.total_rows} rows x {self._width} {self.shards.dtype}>"
+
     def __enter__(self) -> Self:
         return self
 

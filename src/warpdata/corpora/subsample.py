@@ -19,6 +19,9 @@ class FractionRows:
         self.fraction = fraction
         row_in_fraction([0], fraction)
 
+    def __repr__(self) -> str:
+        return f"<FractionRows {self.fraction} of {self.source!r}>"
+
     def __iter__(self) -> Iterator[RowBatch]:
         self.source.reset()
         size = self.source.batch_rows

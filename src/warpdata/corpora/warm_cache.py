@@ -165,6 +165,9 @@ class RowWarmCache:
         if fd >= 0:
             os.close(fd)
 
+    def __repr__(self) -> str:
+        return f"<RowWarmCache {self.folder}: {len(self)} of {self.total_rows} rows>"
+
     def __enter__(self) -> Self:
         return self
 

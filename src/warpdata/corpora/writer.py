@@ -255,6 +255,9 @@ class CorpusWriter:
         self._is_open = False
         _unlock(self.folder, self._lock)
 
+    def __repr__(self) -> str:
+        return f"<CorpusWriter {self.folder}: {self.total_rows} rows x {self.width} {self._record.dtype}>"
+
     def __enter__(self) -> Self:
         return self
 

@@ -128,6 +128,9 @@ class DiskEpisodeWriter(EpisodeWriter):
             self._let_go()
             shutil.rmtree(self.path, ignore_errors=True)
 
+    def __repr__(self) -> str:
+        return f"<DiskEpisodeWriter {self.path}: {self._closed or 'recording'}>"
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

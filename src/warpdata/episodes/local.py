@@ -143,6 +143,9 @@ class LocalDatasetWriter:
                 return inside[-1] + 1
         return 0
 
+    def __repr__(self) -> str:
+        return f"<LocalDatasetWriter {self.root}>"
+
     def __enter__(self) -> LocalDatasetWriter:
         return self
 

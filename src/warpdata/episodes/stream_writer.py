@@ -166,6 +166,9 @@ class WShardStreamWriter:
             self._release()
             self._state = "unfinished"
 
+    def __repr__(self) -> str:
+        return f"<WShardStreamWriter {self.path}: {self.steps} steps, {self._state}>"
+
     def __enter__(self) -> Self:
         return self
 

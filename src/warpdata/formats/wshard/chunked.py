@@ -119,6 +119,9 @@ class ChunkedEpisodeReader:
         self._open: dict[int, WShardEpisode] = {}
         validate_chunk_continuity(self.manifest)
 
+    def __repr__(self) -> str:
+        return f"<ChunkedEpisodeReader {self.manifest.episode_id!r}: {len(self)} chunks>"
+
     def __len__(self) -> int:
         return self.manifest.total_chunks
 
