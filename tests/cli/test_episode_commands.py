@@ -87,6 +87,12 @@ def test_check_and_its_exit_codes(root: Path, capsys: pytest.CaptureFixture[str]
     assert main(["check"]) == 2
 
 
+def test_flags_of_edit_may_stand_behind_the_verb(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["edit", str(root), "drop", "0", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seq"] is None
+    assert not (root / "edits.jsonl").exists()
+
+
 def test_edit(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "dry run" in run(capsys, "edit", str(root), "--dry-run", "drop", "0")
     assert len(wd.LocalDataset(root)) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -98,17 +97,14 @@ class DiskSignals(Mapping[str, Signal]):
     def __init__(self, episode: DiskEpisode) -> None:
         self._episode = episode
         self._files: dict[str, str] | None = None
-        self._lock = threading.Lock()
         self.opened: dict[str, DiskSignal] = {}
 
     def __getitem__(self, name: str) -> DiskSignal:
         found = self.opened.get(name)
         if found is None:
-            suffix = self._names()[name]
-            with self._lock:
-                if name not in self.opened:
-                    self.opened[name] = self._open(name, suffix)
-            found = self.opened[name]
+            # Opening reads nothing, so two threads may both do it, and one of the two is kept. No lock: it
+            # could be held by another thread at the moment of a fork.
+            found = self.opened.setdefault(name, self._open(name, self._names()[name]))
         return found
 
     def __iter__(self) -> Iterator[str]:

@@ -34,6 +34,7 @@ class LocalDataset(EpisodeSequence):
         self._edited = edited
         self._cache_bytes = cache_bytes
         self._lock = threading.Lock()
+        self._owner_pid = os.getpid()
         self._open: OrderedDict[str, Episode] = OrderedDict()
         self.refresh()
 
@@ -80,6 +81,8 @@ class LocalDataset(EpisodeSequence):
 
     def _episode(self, entry: Entry) -> Episode:
         """The opened episode; the last ones used stay open as long as they fit in the cache."""
+        if self._owner_pid != os.getpid():  # another thread may have held the lock at the moment of the fork
+            self._lock, self._owner_pid = threading.Lock(), os.getpid()
         with self._lock:
             found = self._open.get(entry.id)
             if found is not None:

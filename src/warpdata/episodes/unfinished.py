@@ -11,7 +11,7 @@ import numpy as np
 
 from warpdata.episodes.journals import CONTROL_STREAM, KIND, SIGNALS_JOURNAL
 from warpdata.episodes.single import files_of
-from warpdata.errors import CorruptLayoutError, FormatError
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.frame_index import read_marks
 from warpdata.formats.journal.layout import HEADER_BYTES
@@ -80,6 +80,8 @@ def open_recording(work: Path) -> Found:
         if path.name != SIGNALS_JOURNAL and not is_blank(path):
             try:
                 found.journals.append(_open(path))
+            except BlobNotFoundError:  # its frames were all encoded since the folder was listed
+                continue
             except FormatError as error:
                 found.broken.append((str(path), error))
     for journal in found.journals[1:]:

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("root", help="a dataset root")
     parser.add_argument("--dry-run", action="store_true", help="show the effect, change nothing")
     add_json_flag(parser)
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    verbs: Any = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb, text in (("drop", "hide an episode"), ("undrop", "show a dropped episode again")):
         verbs.add_parser(verb, help=text).add_argument("episode")
     static = verbs.add_parser("set-static", help="give a static item another value")
@@ -40,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     concat.add_argument("--gap-ns", type=int, help="move later ones to follow the one before by this much")
     verbs.add_parser("undo", help="take back an edit").add_argument("seq", type=int, nargs="?")
     verbs.add_parser("log", help="list the edits")
+    for verb in verbs.choices.values():  # also behind the verb, where people write them
+        verb.add_argument("--dry-run", action="store_true", default=argparse.SUPPRESS)
+        verb.add_argument("--json", action="store_true", default=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
