@@ -164,9 +164,10 @@ class Graph:
 
     def search_one(self, query: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
         """The k nearest rows of one query, in buffers of this thread that the next call overwrites."""
-        held = self._buffers.__dict__.get(k)
+        buffers: dict[Any, Any] = self._buffers.__dict__
+        held = buffers.get(k)
         if held is None:
-            held = self._buffers.__dict__[k] = self._new_buffers(k)
+            held = buffers[k] = self._new_buffers(k)
         wanted, rows, scores, at_query, at_scores, at_rows, entry, away, at_entry, at_away = held
         wanted[:] = query
         params = self._params.get(ef) or self._parameters(ef, None)
