@@ -41,6 +41,16 @@ def test_size_with_index(built: Any) -> None:
     assert built[0].stat().st_size < 1.1 * built[1].nbytes
 
 
+def ratios(rivals: dict[str, Any], rounds: int) -> list[float]:
+    """Ours over theirs in each round: they take turns, so what disturbs one round disturbs both."""
+    ours, theirs = rivals.values()
+    found = []
+    for _ in range(rounds):
+        turns = [measure.seconds(work) for work in (theirs, ours, theirs, ours, theirs)]
+        found.append((turns[1] + turns[3]) / 2 / min(turns[0], turns[2], turns[4]))
+    return found
+
+
 def test_warm_search_keeps_up_with_faiss(built: Any) -> None:
     path, x, q, expected, _ = built
     peer = faiss.IndexHNSWFlat(DIM, 16)
@@ -50,16 +60,17 @@ def test_warm_search_keeps_up_with_faiss(built: Any) -> None:
     with VectorStore.open(path) as store:
         store.warm()
         assert recall(store.search(q, 10, ef=64)[0], expected) > 0.98
-        rivals = {
+        one = {
             "ours": lambda: [store.search(row, 10, ef=64) for row in q],
             "theirs": lambda: [peer.search(row[None], 10, params=params) for row in q],
-            "our batch": lambda: store.search(q, 10, ef=64),
-            "their batch": lambda: peer.search(q, 10, params=params),
         }
-        best = measure.race(rivals, 9)
-    # Other tests run beside this one: it finds what got several times slower, bench/versus measures the bars.
-    assert best["ours"] < 3 * best["theirs"]
-    assert best["our batch"] < 3 * best["their batch"]
+        many = {
+            "ours": lambda: store.search(q, 10, ef=64),
+            "theirs": lambda: peer.search(q, 10, params=params),
+        }
+        # Other tests run beside this one: one quiet moment among the rounds shows what the code can do.
+        assert min(ratios(one, 15)) < 1.5
+        assert min(ratios(many, 15)) < 1.5
 
 
 def seconds(work: Any) -> float:

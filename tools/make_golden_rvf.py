@@ -2,7 +2,7 @@
 
     python tools/make_golden_rvf.py [folder]
 
-The bytes differ between runs in times and file ids; what is in them does not. Files of a release stay.
+The bytes differ between runs in times and file ids; what is in them does not. Files that are there stay.
 """
 
 from __future__ import annotations
@@ -60,10 +60,21 @@ def indexed(path: Path) -> None:
         store.delete([10])
 
 
+def parts(path: Path) -> None:
+    """Rows long enough for an id directory, so that single vectors are read from parts of the file."""
+    with VectorStore.create(path, dim=16, overwrite=True) as store:
+        store.add(vectors(60, 16), ids=range(100, 160), metadata={"n": range(60)})
+        store.build_index("ivf", partitions=6)
+        store.delete([101])
+        store.add(vectors(1, 16) * 3, ids=[103])
+
+
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "tests" / "golden" / "rvf"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, make in (("plain", plain), ("indexed", indexed)):
+    for name, make in (("plain", plain), ("indexed", indexed), ("parts", parts)):
+        if (folder / f"{name}.rvf").exists():
+            continue
         make(folder / f"{name}.rvf")
         (folder / f"{name}.json").write_text(json.dumps(describe(folder / f"{name}.rvf")) + "\n")
 

@@ -85,6 +85,8 @@ def test_lines_of_json_on_standard_input(tmp_path: Path) -> None:
     assert run("add", "f.rvf", "-", text=lines).returncode == 0
     done = run("search", "f.rvf", "-", "--json", text="[1, 2]\n")
     assert [r["id"] for r in json.loads(done.stdout)] == [7, 9]
+    several = run("search", "f.rvf", "-", "-k", "1", "--json", text="[[1, 2], [3, 4]]\n")
+    assert [[r["id"] for r in each] for each in json.loads(several.stdout)] == [[7], [9]]
     for wrong in (
         '{"id": 1}',
         "nonsense",

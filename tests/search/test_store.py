@@ -352,11 +352,12 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
 def test_a_read_only_file(tmp_path: Path) -> None:
     path = tmp_path / "ro.rvf"
     VectorStore.create(path, dim=8).close()
+    content = path.read_bytes()
     os.chmod(path, 0o444)
-    if os.access(path, os.W_OK):
-        pytest.skip("this user may write everything")
-    with pytest.raises(PermissionError_):
+    with pytest.raises(PermissionError_, match="may not be written"):
         VectorStore.open(path, mode="a")
+    assert [p.name for p in tmp_path.iterdir()] == ["ro.rvf"]
+    assert path.read_bytes() == content
     VectorStore.open(path).close()
 
 
@@ -444,6 +445,40 @@ def restored_graph(store: VectorStore) -> Graph:
     searcher, payload = store._searcher, store._content.graph()
     assert payload is not None
     return Graph.restore(searcher.rows.base_vectors, "l2", payload.adjacency, searcher._shape(payload))
+
+
+class Short(Remote):
+    """A connection that hands out less than was asked for, and says nothing."""
+
+    def read(self, start: int, end: int) -> memoryview:
+        return self._inner.read(start, end - 1 if self.cut else end)
+
+
+def test_a_short_read_is_not_taken_for_an_older_state(tmp_path: Path) -> None:
+    with VectorStore.create(tmp_path / "s.rvf", dim=8) as store:
+        store.add(data(3))
+        store.add(data(3))
+    with pytest.raises(TruncatedError, match="bytes came"):
+        VectorStore.open(Short((tmp_path / "s.rvf").read_bytes(), cut=True))
+    remote = Short((tmp_path / "s.rvf").read_bytes())
+    opened = VectorStore.open(remote)
+    remote.cut = True
+    with pytest.raises(TruncatedError, match="bytes came"):
+        opened.search(np.zeros(8))
+    remote.cut = False
+    assert len(opened.search(np.zeros(8))[0]) == 6
+
+
+def test_counts_are_whole_numbers(tmp_path: Path) -> None:
+    with VectorStore.create(tmp_path / "k.rvf", dim=8) as store:
+        store.add(data(3000))
+        store.build_index("hnsw", ef_construction=40)
+        store.warm()
+        query = data(1)[0]
+        assert np.array_equal(store.search(query, np.int64(5), np.int32(64))[0], store.search(query, 5)[0])
+        for wrong in ("3", 2.5, None):
+            with pytest.raises(TypeError, match="whole numbers"):
+                store.search(query, wrong)  # type: ignore[arg-type]
 
 
 def test_an_index_is_restored_not_rebuilt(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from warpdata.search.store import VectorStore
 
 faiss.omp_set_num_threads(1)
-DIM = 3
+DIM = 16
 IDS = st.integers(0, 40)
 
 
@@ -138,6 +138,20 @@ class VectorStoreMachine(RuleBasedStateMachine):
             if ids:
                 assert np.array_equal(reader.get(ids), np.stack([self.model[i][0] for i in ids]))
                 assert reader.metadata(ids) == [self.model[i][1] for i in ids]
+        if self.model:
+            self.parts_agree(sorted(self.model))
+
+    def parts_agree(self, ids: list[int]) -> None:
+        """One vector and one filtered query, each from a store just opened."""
+        one, some = ids[len(ids) // 2], ids[::2]
+        vector = self.model[one][0]
+        with VectorStore.open(self.path) as reader:
+            assert np.array_equal(reader.get([one]), vector[None])
+        with VectorStore.open(self.path) as reader:
+            found, away = reader.search(vector, 3, filter=[*some, ids[-1] + 1])
+            expected = sorted(self.distance(vector, self.model[i][0]) for i in some)[:3]
+            assert set(found.tolist()) <= set(some)
+            assert np.allclose(away, expected, atol=1e-3)
 
     def teardown(self) -> None:
         if hasattr(self, "store"):

@@ -14,9 +14,7 @@ import sys
 PAGE_BYTES = mmap.PAGESIZE
 
 _MADV_DONTNEED = 4
-_MADV_HUGEPAGE = 14
 _MADV_POPULATE_READ = 22
-_MADV_COLLAPSE = 25
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 if _libc is not None:
     _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -33,13 +31,6 @@ def release(address: int, length: int) -> bool:
     start = -(-address // PAGE_BYTES) * PAGE_BYTES
     end = (address + length) // PAGE_BYTES * PAGE_BYTES
     return _advise(start, end - start, _MADV_DONTNEED)
-
-
-def enlarge(address: int, length: int) -> bool:
-    """Put [address, address + length) of anonymous memory on large pages: random access misses less often."""
-    start = -(-address // PAGE_BYTES) * PAGE_BYTES
-    end = (address + length) // PAGE_BYTES * PAGE_BYTES
-    return _advise(start, end - start, _MADV_HUGEPAGE) and _advise(start, end - start, _MADV_COLLAPSE)
 
 
 def _advise(start: int, length: int, advice: int) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit import pages
 from warpdata.errors import CorruptLayoutError, LimitExceededError, MissingExtraError
 from warpdata.formats.rvf.payloads.graph import Adjacency
 
@@ -19,8 +18,6 @@ Ints = NDArray[np.int64]
 _MAX_M = 1024
 """More neighbours per node than any graph has; faiss takes memory for all of them."""
 
-_LARGE_BYTES = 8 << 20
-"""From this size on, walks of a graph are quicker where its vectors lie on large pages."""
 _BATCH_QUERIES = 4096
 _ONE_SEARCH = 2
 """One walk from all entries together, in the words of faiss."""
@@ -95,8 +92,6 @@ class Graph:
         self.count = int(index.ntotal)
         self.dim = int(index.d)
         self._entries: Entries | None = None
-        if self.count * self.dim * 4 >= _LARGE_BYTES:
-            pages.enlarge(self.vectors.ctypes.data, self.vectors.nbytes)
 
     @classmethod
     def build(cls, vectors: Floats, metric: str, m: int, ef_construction: int) -> Graph:
@@ -169,9 +164,10 @@ class Graph:
 
     def search_one(self, query: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
         """The k nearest rows of one query, in buffers of this thread that the next call overwrites."""
-        held = self._buffers.__dict__.get(k)
+        buffers: dict[Any, Any] = self._buffers.__dict__
+        held = buffers.get(k)
         if held is None:
-            held = self._buffers.__dict__[k] = self._new_buffers(k)
+            held = buffers[k] = self._new_buffers(k)
         wanted, rows, scores, at_query, at_scores, at_rows, entry, away, at_entry, at_away = held
         wanted[:] = query
         params = self._params.get(ef) or self._parameters(ef, None)

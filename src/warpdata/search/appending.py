@@ -34,6 +34,7 @@ Ids = NDArray[np.uint64]
 CHECKPOINT_RATIO = 4
 """A checkpoint is written once the bytes since the last one are this many times its own size."""
 _SEGMENT_ROWS_BYTES = 128 << 20
+_ANY_WRITE_BIT = 0o222
 _REPLACED_TAGS = {
     Tag.SEGMENT_DIR, Tag.OVERLAY_CHAIN, Tag.PROFILE_CONFIG, Tag.DELETION_BITMAP, Tag.DIMENSION_CATALOG,
     Tag.MANIFEST_SIGNATURE, Tag.KEY_DIRECTORY, Tag.ACCESS_SKETCH_REF,
@@ -140,12 +141,16 @@ def _counting(entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
 
 
 def _open_for_writing(path: str) -> int:
+    refusal = PermissionError_(
+        "this store may not be written", path=path, hint="Open it with mode='r', or copy it."
+    )
     try:
+        # A superuser may write everything; a file marked read-only stays as it is all the same.
+        if not os.stat(path).st_mode & _ANY_WRITE_BIT:
+            raise refusal
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except PermissionError:
-        raise PermissionError_(
-            "this store may not be written", path=path, hint="Open it with mode='r', or copy it."
-        ) from None
+        raise refusal from None
     except OSError as error:
         raise StoreError(f"cannot open for writing ({error.strerror})", path=path) from None
 

@@ -88,23 +88,28 @@ def _from_arrow(batch: Any, columns: Columns, path: str) -> Batch:
 
 
 def json_batches(lines: Iterable[str]) -> Iterator[Batch]:
-    """Lines of JSON: a list of numbers each, or {"vector": [...], "id": 1, "metadata": {...}}."""
+    """Lines of JSON: a list of numbers each, {"vector": [...], "id": 1, "metadata": {...}}, or a list of such."""
     pending: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         if line.strip():
-            pending.append(_json_row(line, number))
-        if len(pending) == _BATCH_ROWS:
-            yield _joined(pending)
-            pending = []
+            pending += _json_rows(line, number)
+        while len(pending) >= _BATCH_ROWS:
+            yield _joined(pending[:_BATCH_ROWS])
+            pending = pending[_BATCH_ROWS:]
     if pending:
         yield _joined(pending)
 
 
-def _json_row(line: str, number: int) -> dict[str, Any]:
+def _json_rows(line: str, number: int) -> list[dict[str, Any]]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"line {number} is not JSON ({error})") from None
+    is_several = isinstance(value, list) and bool(value) and isinstance(value[0], list | dict)
+    return [_json_row(each, number) for each in (value if is_several else [value])]
+
+
+def _json_row(value: Any, number: int) -> dict[str, Any]:
     row = {"vector": value} if isinstance(value, list) else value
     if not isinstance(row, dict) or not isinstance(row.get("vector"), list):
         raise ValueError(f"line {number} has no vector")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from warpdata.bytekit.ranges import Range, RangeReader, coalesce
+from warpdata.errors import TruncatedError
 
 
 class CountingReader:
@@ -29,7 +30,7 @@ class CountingReader:
         """Exactly the bytes [start, end)."""
         self.reads += 1
         self.bytes_read += end - start
-        return self.inner.read(start, end)
+        return self._whole(self.inner.read(start, end), start, end)
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range; neighbours share a read, nothing between them is fetched."""
@@ -39,10 +40,20 @@ class CountingReader:
         for span, data in zip(spans, found, strict=True):
             self.reads += 1
             self.bytes_read += span.end - span.start
+            self._whole(data, span.start, span.end)
             for member in span.members:
                 start, end = ranges[member]
                 out[member] = data[start - span.start : end - span.start]
         return [out[index] for index in range(len(ranges))]
+
+    def _whole(self, data: memoryview, start: int, end: int) -> memoryview:
+        """Less than was asked for would look like an older state of the file."""
+        if len(data) != end - start:
+            fact = f"{len(data)} of {end - start} bytes came from offset {start}"
+            raise TruncatedError(
+                fact, path=self.name, hint="Read again; the connection may have ended early."
+            )
+        return data
 
     def close(self) -> None:
         """Close the reader inside."""

@@ -64,11 +64,11 @@ class Cells:
 
     def middles(self, vectors: Floats) -> Ints:
         """A row near the middle of each cell: the best of its first few."""
-        rows = self.starts[:, None] + np.arange(_MIDDLE_OF)
-        rows = np.minimum(rows, self.ends[:, None] - 1)
-        away = vectors[rows] - self.centroids[self.centroid_of_cell][:, None]
-        best = np.einsum("ijk,ijk->ij", away, away).argmin(axis=1)
-        return rows[np.arange(len(rows)), best]
+        best = np.empty(len(self.starts), np.int64)
+        for cell, (start, end) in enumerate(zip(self.starts.tolist(), self.ends.tolist(), strict=True)):
+            few = vectors[start : min(end, start + _MIDDLE_OF)] - self.centroids[self.centroid_of_cell[cell]]
+            best[cell] = start + int(np.einsum("ij,ij->i", few, few).argmin())
+        return best
 
 
 class Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -167,7 +168,9 @@ class Searcher:
         engine = self._engine
         if engine is None or type(query) is not np.ndarray or query.dtype is not _F32:
             return None
-        if query.ndim != 1 or len(query) != self._dim or not 0 < k <= ef:
+        if query.ndim != 1 or len(query) != self._dim or type(k) is not int or type(ef) is not int:
+            return None
+        if not 0 < k <= ef:
             return None
         found = engine.quick(query, k, ef)
         if len(engine.quick_hits) >= HITS_BUFFER:
@@ -185,7 +188,7 @@ class Searcher:
         """Ids and distances of the nearest vectors."""
         engine = self._engine
         matrix, single = self._queries(queries)
-        _check_effort(k, ef)
+        k, ef = _checked_effort(k, ef)
         if engine is not None and filter_ is None and not exact:
             engine.refresh()
             if engine.is_plain and k <= len(engine.rows.base_ids):
@@ -417,9 +420,14 @@ def _is_id_list(filter_: Any) -> bool:
     return isinstance(filter_, np.ndarray) or is_sequence
 
 
-def _check_effort(k: int, ef: int) -> None:
+def _checked_effort(k: int, ef: int) -> tuple[int, int]:
+    try:
+        k, ef = operator.index(k), operator.index(ef)
+    except TypeError:
+        raise TypeError(f"k and ef are whole numbers, not {k!r} and {ef!r}") from None
     if k < 1 or ef < 1:
         raise ValueError(f"k and ef are at least 1, not {k} and {ef}")
+    return k, ef
 
 
 def _nothing(count: int, single: bool) -> tuple[Ints, Floats]:
