@@ -444,6 +444,23 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
     }
 
 
+def bars(found: dict[str, float]) -> dict[str, dict[str, Any]]:
+    """Each ratio with its bar, which its name ends with, and whether it holds."""
+    rows = {}
+    for text, value in found.items():
+        name, _, rest = text.partition(" (")
+        sign, _, limit = rest.partition(")")[0].partition(" ")
+        is_met = (
+            value <= float(limit)
+            if sign == "<="
+            else value < float(limit)
+            if sign == "<"
+            else value >= float(limit)
+        )
+        rows[name + rest.partition(")")[2]] = {"value": value, "bar": f"{sign} {limit}", "holds": is_met}
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
@@ -455,6 +472,7 @@ def main() -> None:
     results |= run(QUICK if args.quick else Sizes(), (args.part,) if args.part else ("core", "peers"))
     if args.part != "peers":
         results["ratios"] = ratios(results)
+        results["bars"] = bars(results["ratios"])
     print(json.dumps(results, indent=1))
     if out:
         out.write_text(json.dumps(results, indent=1) + "\n")
