@@ -106,9 +106,23 @@ class FixedOrderReader:
 
     def _read_near(self, shard: int, row: int, out: Rows) -> int:
         """Rows that lie in the page cache as they are asked for go straight to their place."""
-        done = self._pieces.read_near(shard, row, out)
+        if len(out) < self._split_rows or not self._may_share():
+            done = self._pieces.read_near(shard, row, out)
+        else:
+            done = self._read_near_shared(shard, row, out)
         self._pieces.passed(shard, row, row + done)
         return done
+
+    def _read_near_shared(self, shard: int, row: int, out: Rows) -> int:
+        step = self._share_rows
+        counts = dict.fromkeys(range(0, len(out), step), 0)
+
+        def read(start: int) -> None:
+            counts[start] = self._pieces.read_near(shard, row + start, out[start : start + step])
+
+        self._share(partial(read, start) for start in counts)
+        short = [start + count for start, count in counts.items() if count < min(step, len(out) - start)]
+        return short[0] if short else len(out)
 
     def _read_pieces(self, shard: int, row: int, out: Rows) -> None:
         """The rest comes through pieces, read ahead from here on."""
