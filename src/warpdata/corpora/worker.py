@@ -136,6 +136,16 @@ def _share(calls: SimpleQueue[_Shared | None]) -> None:
         del shared
 
 
+def has_idle_core(cores: int) -> bool:
+    """True if this very moment some core has nothing to do; an average would remember our own past work."""
+    try:
+        with open("/proc/loadavg", encoding="ascii") as file:
+            running = int(file.read().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return os.getloadavg()[0] < cores
+    return running < cores
+
+
 def map_in_threads(job: Callable[[A], T], items: Sequence[A], threads: int) -> list[T]:
     """Do a job for every item, several at a time; results in the order of the items."""
     if len(items) < 2:
