@@ -11,7 +11,7 @@ from functools import partial
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.pieces import Copier, Piece, PieceReader
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.worker import OrderedWorker, SharedWork
+from warpdata.corpora.worker import OrderedWorker, SharedWork, has_idle_core
 from warpdata.errors import ResidencyError
 
 PIECE_BYTES = 4 << 20
@@ -19,9 +19,9 @@ NEAR_BYTES = 16 << 20
 GROUP_BYTES = 16 << 20
 SPLIT_BYTES = 4 << 20
 SHARE_BYTES = 2 << 20
-LOAD_GROUPS = 64
-"""Copies of at least the first many bytes are shared by two threads, in parts of the second, unless the machine
-is busy with other work: then a second thread only makes the first one wait. That is looked at now and then."""
+LOAD_GROUPS = 16
+"""Copies of at least the first many bytes are shared by two threads, in parts of the second, unless all
+cores are busy: then a second thread only makes the first one wait. That is looked at once in so many copies."""
 
 _CORES = os.cpu_count() or 1
 
@@ -242,7 +242,7 @@ class FixedOrderReader:
 
     def _may_share(self) -> bool:
         if not self._groups % LOAD_GROUPS:
-            self._is_idle = _CORES > 1 and os.getloadavg()[0] < _CORES + 0.5
+            self._is_idle = _CORES > 1 and has_idle_core(_CORES)
         self._groups += 1
         return self._is_idle
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.pieces import Piece, PieceReader, check_runs, open_shard, read_rows
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.worker import FetchPool
+from warpdata.corpora.worker import OrderedWorker
 
 MAX_OPEN_FILES = 64
 
@@ -67,46 +68,48 @@ class FileRuns:
             os.close(self._open.popitem()[1])
 
 
-class CopiedRuns:
-    """Runs of a reader that brings pieces in its own buffers: direct reads, or a store."""
+class ParallelRuns:
+    """Runs of readers that wait for a disk or a store: as many on their way as there are readers, in order."""
 
-    def __init__(self, pieces: PieceReader) -> None:
-        self._pieces = pieces
+    def __init__(self, readers: Sequence[PieceReader]) -> None:
+        self._readers = readers[1:]
+        self._aside = readers[0]
+        self._workers: list[OrderedWorker[Rows]] = [OrderedWorker("warpdata-fetch") for _ in self._readers]
+        self._wanted: deque[Piece] = deque()
+        self._started: deque[tuple[Piece, int]] = deque()
 
     def hint(self, piece: Piece) -> None:
-        """The reader is asked when its turn comes."""
+        """Fetch it as soon as a reader is free; runs are read in the order they were announced."""
+        self._wanted.append(piece)
+        self._start()
 
     def read(self, piece: Piece, out: Rows) -> None:
-        """Bring the piece in and copy it."""
-        rows = self._pieces.fetch(piece)
+        """Take what was fetched; what was not announced is fetched now."""
+        reader = self._aside
+        if self._started and self._started[0][0] == piece:
+            lane = self._started.popleft()[1]
+            reader, rows = self._readers[lane], self._workers[lane].take()
+        else:
+            rows = reader.fetch(piece)
         np.copyto(out, rows)
-        self._pieces.release(Piece(piece.shard, piece.start, piece.start), rows)
+        reader.release(Piece(piece.shard, piece.start, piece.start), rows)
+        self._start()
+
+    def _start(self) -> None:
+        """Every reader has one run under way."""
+        busy = {lane for _, lane in self._started}
+        for lane, reader in enumerate(self._readers):
+            if self._wanted and lane not in busy:
+                piece = self._wanted.popleft()
+                self._workers[lane].submit(partial(reader.fetch, piece))
+                self._started.append((piece, lane))
 
     def close(self) -> None:
-        """Give back the reader's buffers."""
-        self._pieces.close()
-
-
-class FetchedRuns:
-    """Runs of a reader that waits for a store: those announced are fetched at the same time."""
-
-    def __init__(self, pieces: PieceReader, threads: int) -> None:
-        self._pieces = pieces
-        self._ahead: FetchPool[Piece, Rows] = FetchPool(threads)
-
-    def hint(self, piece: Piece) -> None:
-        """Begin to fetch."""
-        self._ahead.start(piece, partial(self._pieces.fetch, piece))
-
-    def read(self, piece: Piece, out: Rows) -> None:
-        """Take what was fetched, or fetch it now."""
-        rows = self._ahead.take(piece)
-        np.copyto(out, self._pieces.fetch(piece) if rows is None else rows)
-
-    def close(self) -> None:
-        """Stop fetching."""
-        self._ahead.close()
-        self._pieces.close()
+        """Stop fetching and give back the readers' files and buffers."""
+        for worker in self._workers:
+            worker.close()
+        for reader in (self._aside, *self._readers):
+            reader.close()
 
 
 class CheckedRuns:

@@ -18,7 +18,7 @@ from warpdata.corpora.direct import DirectPieces
 from warpdata.corpora.fixed_order import FixedOrderReader
 from warpdata.corpora.mapped import MappedPieces
 from warpdata.corpora.pieces import CheckedPieces, PieceReader
-from warpdata.corpora.runs import CheckedRuns, CopiedRuns, FileRuns, RunReader
+from warpdata.corpora.runs import CheckedRuns, FileRuns, ParallelRuns, RunReader
 from warpdata.corpora.shards import ShardSet
 from warpdata.corpora.shuffled import ShuffleOptions
 from warpdata.corpora.torch_door import torch_dataset
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PREFETCH_BYTES = 8 << 20
 DEFAULT_BATCH_ROWS = 1024
+DIRECT_RUNS_AHEAD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +214,9 @@ class MmapShardSource(FixedOrderSource):
         return rows.view(self._dtype)
 
     def _unchecked_runs(self) -> RunReader:
-        direct = _wants_direct(self.shards, self.options)
-        return CopiedRuns(DirectPieces(self.shards)) if direct else FileRuns(self.shards)
+        if _wants_direct(self.shards, self.options):
+            return ParallelRuns([DirectPieces(self.shards) for _ in range(1 + DIRECT_RUNS_AHEAD)])
+        return FileRuns(self.shards)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.shards, self.options))

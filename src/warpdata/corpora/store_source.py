@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata.bytekit.folders import FolderReader
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.corpora.ranged import RangedPieces, read_with_retries
-from warpdata.corpora.runs import FetchedRuns, RunReader
+from warpdata.corpora.runs import ParallelRuns, RunReader
 from warpdata.corpora.shards import ShardSet, bf16_shards, join_recorded, join_shards
 from warpdata.corpora.source import FixedOrderSource, SourceOptions
 from warpdata.corpora.worker import map_in_threads
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 HEADER_THREADS = 8
-RUN_THREADS = 8
+RUNS_AHEAD = 8
 RETRIES = 4
 BACKOFF_S = 0.05
 
@@ -87,7 +87,7 @@ class StoreShardSource(FixedOrderSource):
         return RangedPieces(shards, self.readers, retries=RETRIES, backoff_s=BACKOFF_S)
 
     def _unchecked_runs(self) -> RunReader:
-        return FetchedRuns(self._ranged(self.shards), RUN_THREADS)
+        return ParallelRuns([self._ranged(self.shards) for _ in range(1 + RUNS_AHEAD)])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.shards, self.readers, self.options))

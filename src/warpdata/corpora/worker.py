@@ -6,7 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
@@ -136,27 +136,14 @@ def _share(calls: SimpleQueue[_Shared | None]) -> None:
         del shared
 
 
-class FetchPool(Generic[A, T]):
-    """Jobs by key, several at a time; a result waits until it is taken. Close it when done."""
-
-    def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, "warpdata-fetch")
-        self._jobs: dict[A, Future[T]] = {}
-
-    def start(self, key: A, job: Callable[[], T]) -> None:
-        """Begin a job unless it has begun."""
-        if key not in self._jobs:
-            self._jobs[key] = self._pool.submit(job)
-
-    def take(self, key: A) -> T | None:
-        """The result of a job, or what it raised; None if it never began."""
-        job = self._jobs.pop(key, None)
-        return None if job is None else job.result()
-
-    def close(self) -> None:
-        """Drop what has not begun and wait for the rest."""
-        self._pool.shutdown(cancel_futures=True)
-        self._jobs.clear()
+def has_idle_core(cores: int) -> bool:
+    """True if this very moment some core has nothing to do; an average would remember our own past work."""
+    try:
+        with open("/proc/loadavg", encoding="ascii") as file:
+            running = int(file.read().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return os.getloadavg()[0] < cores
+    return running < cores
 
 
 def map_in_threads(job: Callable[[A], T], items: Sequence[A], threads: int) -> list[T]:
