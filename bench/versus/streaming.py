@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import random
 import shutil
 import tempfile
 import time
@@ -43,11 +44,12 @@ def best(call: Callable[[], Any], runs: int = 3) -> float:
 
 
 def interleaved(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The shortest time of each, taken in turns so that all see the same machine."""
+    """The shortest time of each, taken in turns so that all see the same machine, and in changing order:
+    what ran before leaves its mark on caches and allocators."""
     times: dict[str, float] = dict.fromkeys(calls, float("inf"))
-    for _ in range(rounds):
-        for name, call in calls.items():
-            times[name] = min(times[name], best(call, 1))
+    for number in range(rounds):
+        for name in random.Random(number).sample(list(calls), len(calls)):
+            times[name] = min(times[name], best(calls[name], 1))
     return times
 
 
@@ -93,7 +95,7 @@ def local_scan(paths: list[Path], catalog: str, rows: int) -> dict[str, float]:
     }
     if importlib.util.find_spec("datasets"):
         engines["HF datasets, streaming"] = lambda: hf_scan(names, rows)
-    return {name: rows / seconds for name, seconds in interleaved(engines, 9).items()}
+    return {name: rows / seconds for name, seconds in interleaved(engines, 15).items()}
 
 
 def hf_scan(names: list[str], rows: int) -> None:
