@@ -111,14 +111,17 @@ def test_edit(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_record_stops_at_ctrl_c_and_salvage_takes_a_root(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "warpdata"]
     child = subprocess.Popen([*command, "record", "--demo", str(tmp_path)], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        waiting = wd.LocalDataset(tmp_path).unfinished
-        if waiting and waiting[0].records.get("joints", 0) > 10:
-            break
-        time.sleep(0.05)
-    child.send_signal(signal.SIGINT)
-    assert child.wait(20) == 0
+    try:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            waiting = wd.LocalDataset(tmp_path).unfinished
+            if waiting and waiting[0].records.get("joints", 0) > 10:
+                break
+            time.sleep(0.05)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(20) == 0
+    finally:
+        child.kill()
     assert len(wd.LocalDataset(tmp_path)[0]["joints"]) > 10
     done = subprocess.run([*command, "salvage", str(tmp_path)], capture_output=True, text=True)
     assert (done.returncode, "nothing to salvage" in done.stdout) == (0, True)
