@@ -42,6 +42,8 @@ $(VENV)/.installed-test: $(VENV)/.installed pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
 	@command -v strace >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends strace) \
 		|| echo "strace is missing: two tests that watch system calls will skip"
+	@npm install --silent --no-fund --no-audit --prefix $(VENV)/node azurite@3.35.0 \
+		|| echo "azurite cannot be installed: the store contract on Azure will skip"
 	touch $@
 
 clean:

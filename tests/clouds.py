@@ -10,8 +10,10 @@ import hmac
 import http.client
 import http.server
 import itertools
+import os
 import shutil
 import subprocess
+import sys
 import threading
 import time
 import urllib.parse
@@ -19,7 +21,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-AZURITE = shutil.which("azurite-blob")
+AZURITE = shutil.which(
+    "azurite-blob", path=f"{sys.prefix}/node/node_modules/.bin{os.pathsep}{os.environ['PATH']}"
+)
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The public account every Azurite has."""
