@@ -36,7 +36,10 @@ class _Google(http.server.BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         self.query: dict[str, str] = {}
-        super().handle_one_request()
+        try:
+            super().handle_one_request()
+        except ConnectionError:  # the client no longer wants the answer
+            self.close_connection = True
 
     def _key(self) -> str:
         parts = urllib.parse.urlsplit(self.path)
@@ -75,7 +78,10 @@ class _Google(http.server.BaseHTTPRequestHandler):
         key = self._key()
         data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if "uploadId" in self.query:
-            self.server.uploads[self.query["uploadId"]][int(self.query["partNumber"])] = data
+            parts = self.server.uploads.get(self.query["uploadId"])
+            if parts is None:  # abandoned while this part was under way
+                return self._answer(404)
+            parts[int(self.query["partNumber"])] = data
             return self._answer(200, b"", {"ETag": _tag(data)})
         with self.server.lock:
             now = self.server.objects.get(key, (b"", 0))[1]

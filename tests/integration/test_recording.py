@@ -52,6 +52,27 @@ def test_values_are_copied(tmp_path: Path) -> None:
     assert episode["gray"].values()[:, 0, 0].tolist() == list(range(50))
 
 
+def test_closing_never_waits_for_a_thread_that_missed_its_wakeup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clear = threading.Event.clear
+
+    def clear_late(event: threading.Event) -> None:
+        time.sleep(0.02)
+        clear(event)
+
+    def record() -> None:
+        for number in range(5):
+            with wd.DiskEpisodeWriter(tmp_path / str(number)) as writer:
+                writer.append("x", 1.0, 1)
+
+    monkeypatch.setattr(threading.Event, "clear", clear_late)
+    recording = threading.Thread(target=record, daemon=True)
+    recording.start()
+    recording.join(30)
+    assert not recording.is_alive()
+
+
 def test_everything_comes_back(tmp_path: Path) -> None:
     values: dict[str, list[Any]] = {
         "bool": [True, False, True], "int": [1, 2, -3], "float": [1.5, float("nan"), -0.0],

@@ -70,8 +70,11 @@ class JournalKeeper:
             thread.join()
 
     def _prepare(self) -> None:
-        while self._wanted.wait() and not self._stop.is_set():
+        while self._wanted.wait():
             self._wanted.clear()
+            # Only now: what `close` sets before this line would be cleared and waited for again.
+            if self._stop.is_set():
+                return
             # A disk too full for the next window is no error yet: the recorder meets it when it gets there.
             with contextlib.suppress(OSError):
                 self._journal.prepare()
