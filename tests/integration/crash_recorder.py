@@ -156,6 +156,10 @@ def check_episode(root: Path, counts: np.ndarray) -> None:
         assert not counts.any(), "acknowledged records, but no recording"
         return
     [folder] = folders
+    if not any(folder.iterdir()):
+        assert not counts.any(), "acknowledged records, but an empty recording"
+        folder.rmdir()
+        return
     receipt = wd.salvage(folder) if (folder / ".recording").exists() else None
     episode = wd.open_episode(folder)
     if receipt is not None:

@@ -139,6 +139,14 @@ def test_codecs(tmp_path: Path, codec: str, suffix: str) -> None:
         assert np.array_equal(signal[13][0], scene(13))
 
 
+def test_an_encoder_does_not_make_threads_realtime(tmp_path: Path) -> None:
+    with wd.VideoSignalWriter(tmp_path / "v.mp4", tmp_path / "f.parquet", codec="av1") as writer:
+        for i in range(5):
+            writer.append(scene(i), i)
+        policies = {os.sched_getscheduler(int(task)) for task in os.listdir("/proc/self/task")}
+    assert policies == {os.sched_getscheduler(0)} == {os.SCHED_OTHER}
+
+
 def test_lossless_depth_and_gray(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     for dtype, top in (("uint16", 65536), ("uint8", 256)):

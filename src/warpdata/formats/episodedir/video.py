@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.scheduling import kept_scheduling
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError
 from warpdata.formats.episodedir.images import ENCODERS, FrameShape, Stream, VideoOptions, choose_codec
 
@@ -50,7 +51,8 @@ class VideoEncoder:
             )
             self._stream = self._open_stream(options)
             # Opened now, not by the first frame: what cannot be encoded is refused before it is accepted.
-            self._stream.codec_context.open()
+            with kept_scheduling():
+                self._stream.codec_context.open()
         except (library.FFmpegError, ValueError) as error:
             raise ValueError(f"cannot encode {shape} as {self._codec} ({error})") from None
         self._scale = library.video.reformatter.VideoReformatter()
