@@ -291,7 +291,8 @@ def test_frames_leave_the_journal_as_they_are_encoded(
             while len(files) > 12:
                 time.sleep(0.01)
                 files = list((tmp_path / "ep" / ".recording").glob("frames-*.journal"))
-    assert 2 <= most <= 13  # 400 frames are 23 MB; without recycling there would be 22 files
+    # Beside the 12 that are waited for, one may be taken and a spare made. 400 frames would fill 22 files.
+    assert 2 <= most <= 14
     assert len(wd.open_episode(tmp_path / "ep")["cam"]) == 400
 
 
