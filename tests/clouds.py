@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from tests.servers import serving
+
 AZURITE = shutil.which(
     "azurite-blob", path=f"{sys.prefix}/node/node_modules/.bin{os.pathsep}{os.environ['PATH']}"
 )
@@ -152,19 +154,11 @@ def _tag(data: bytes) -> str:
 @contextlib.contextmanager
 def run_google() -> Iterator[http.server.ThreadingHTTPServer]:
     """A server of Google's XML interface in memory."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Google)
-    server.daemon_threads = True
-    server.objects, server.uploads, server.lock = {}, {}, threading.Lock()
-    server.numbers = itertools.count(1000)
-    server.endpoint = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(_Google) as server:
+        server.objects, server.uploads, server.lock = {}, {}, threading.Lock()
+        server.numbers = itertools.count(1000)
+        server.endpoint = server.url
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @contextlib.contextmanager

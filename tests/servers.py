@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 KEY, SECRET = "testkey", "testsecret-7f3a"
@@ -175,10 +175,18 @@ class _Ranges(http.server.SimpleHTTPRequestHandler):
 @contextlib.contextmanager
 def run_http(folder: Path) -> Iterator[http.server.ThreadingHTTPServer]:
     """A web server of a folder that answers range requests; `failures` scripts its next answers."""
-    handler = lambda *args: _Ranges(*args, directory=str(folder))  # noqa: E731
+    with serving(lambda *args: _Ranges(*args, directory=str(folder))) as server:
+        server.requests, server.failures = [], []
+        yield server
+
+
+@contextlib.contextmanager
+def serving(
+    handler: Callable[..., http.server.BaseHTTPRequestHandler],
+) -> Iterator[http.server.ThreadingHTTPServer]:
+    """A web server of this handler in threads of this process; `url` is where it is."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    server.requests, server.failures = [], []
     server.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
