@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from warpdata.errors import ResidencyError
 
 PIECE_BYTES = 4 << 20
 NEAR_BYTES = 16 << 20
+RELEASE_BYTES = 16 << 20
 GROUP_BYTES = 16 << 20
 SPLIT_BYTES = 4 << 20
 SHARE_BYTES = 2 << 20
@@ -59,6 +61,7 @@ class FixedOrderReader:
 
     def __init__(self, shards: ShardSet, pieces: PieceReader, prefetch_bytes: int) -> None:
         self._shards = shards
+        self._n_rows = shards.shard_rows
         self._pieces = pieces
         self._prefetch_bytes = prefetch_bytes
         self._piece_rows = piece_rows(shards, prefetch_bytes)
@@ -71,11 +74,16 @@ class FixedOrderReader:
         self._is_idle = True
         self._groups = 0
         self._skip = 0
+        self._read_near = pieces.read_near
+        self._release_rows = max(1, RELEASE_BYTES // max(1, self._row_bytes))
+        self._is_planned = True
         self.seek(0, 0)
 
     def seek(self, shard: int, row: int) -> None:
         """Go on at a row of a shard; what was read ahead is dropped."""
         self._drop_ahead()
+        if not self._is_planned:
+            self._pass_near()
         self._plan: Iterator[Piece] = iter(())
         self._is_planned = False  # until something is not near
         self._next: Piece | None = None
@@ -83,46 +91,76 @@ class FixedOrderReader:
         self._waiting_bytes = 0
         self._held: Held | None = None
         self._lent: list[Held] = []
-        self._cursor = (shard, row)
+        self._shard, self._row = shard, row
+        self._near_from(row)
+
+    def _move(self, shard: int, row: int) -> None:
+        """Seek, unless this is the next row anyway: then what was read ahead is what is wanted."""
+        n_rows = self._n_rows
+        is_next = row == 0 and self._row == n_rows[self._shard] and not any(n_rows[self._shard + 1 : shard])
+        if self._is_planned and is_next and shard > self._shard:
+            self._shard, self._row = shard, row
+        else:
+            self.seek(shard, row)
 
     def read(self, shard: int, row: int, out: Rows) -> None:
         """Fill `out` with the rows of `shard` from `row` on, which must be where the cursor is."""
-        if (shard, row) != self._cursor:
-            self.seek(shard, row)
-        held, take = self._held, len(out)
-        if held is None and self._is_planned:
-            held = self._held = self._claim()
-        if held is not None and take < self._split_rows and held.used + take <= held.n_rows:
-            held.copy(held.used, out)  # the short way: a small batch inside one piece
-            held.used += take
-            if held.used == held.n_rows:
-                self._held = None
-                self._pieces.release(held.piece, held.rows)
-        else:
-            done = 0 if self._is_planned else self._read_near(shard, row, out)
-            if done < take:
-                self._read_pieces(shard, row + done, out[done:])
-        self._cursor = (shard, row + take)
+        if row != self._row or shard != self._shard:
+            self._move(shard, row)
+        take = len(out)
+        if self._is_planned:
+            self._read_planned(shard, row, out)
+        elif take >= self._split_rows:
+            self._go_on(shard, row, out, self._read_near_shared(shard, row, out))
+        elif (done := self._read_near(shard, row, out)) < take:
+            self._go_on(shard, row, out, done)
+        self._row = row + take
+        if self._row >= self._near_limit:
+            self._pass_near()
 
-    def _read_near(self, shard: int, row: int, out: Rows) -> int:
-        """Rows that lie in the page cache as they are asked for go straight to their place."""
-        if len(out) < self._split_rows or not self._may_share():
-            done = self._pieces.read_near(shard, row, out)
-        else:
-            done = self._read_near_shared(shard, row, out)
-        self._pieces.passed(shard, row, row + done)
-        return done
+    def _read_planned(self, shard: int, row: int, out: Rows) -> None:
+        held, take = self._held, len(out)
+        if held is None:
+            held = self._held = self._claim()
+        if take >= self._split_rows or held.used + take > held.n_rows:
+            self._read_pieces(shard, row, out)
+            return
+        held.copy(held.used, out)  # the short way: a small batch inside one piece
+        held.used += take
+        if held.used == held.n_rows:
+            self._held = None
+            self._pieces.release(held.piece, held.rows)
+
+    def _go_on(self, shard: int, row: int, out: Rows, done: int) -> None:
+        """Rows that lay in the page cache went straight to their place: read those that did not."""
+        if done < len(out):
+            self._row = row + done
+            self._read_pieces(shard, row + done, out[done:])
 
     def _read_near_shared(self, shard: int, row: int, out: Rows) -> int:
+        """As many rows as are near, by two threads unless all cores are busy."""
+        if not self._may_share():
+            return self._read_near(shard, row, out)
         step = self._share_rows
         counts = dict.fromkeys(range(0, len(out), step), 0)
 
         def read(start: int) -> None:
-            counts[start] = self._pieces.read_near(shard, row + start, out[start : start + step])
+            counts[start] = self._read_near(shard, row + start, out[start : start + step])
 
         self._share(partial(read, start) for start in counts)
         short = [start + count for start, count in counts.items() if count < min(step, len(out) - start)]
         return short[0] if short else len(out)
+
+    def _near_from(self, row: int) -> None:
+        """Rows from here on are read near, until there is something to give back behind them."""
+        self._near_first = row
+        self._near_limit = min(row + self._release_rows, self._n_rows[self._shard])
+
+    def _pass_near(self) -> None:
+        """Give back what was read near, many pages at a time."""
+        if self._near_first < self._row:
+            self._pieces.passed(self._shard, self._near_first, self._row)
+        self._near_from(self._row)
 
     def _read_pieces(self, shard: int, row: int, out: Rows) -> None:
         """The rest comes through pieces, read ahead from here on."""
@@ -136,8 +174,8 @@ class FixedOrderReader:
 
     def pass_over(self, shard: int, row: int, count: int) -> None:
         """Bring rows in that the caller sees in place; those of the call before are released."""
-        if (shard, row) != self._cursor:
-            self.seek(shard, row)
+        if row != self._row or shard != self._shard:
+            self._move(shard, row)
         self._release(self._lent)
         self._lent = []
         self._plan_from(shard, row)
@@ -146,7 +184,7 @@ class FixedOrderReader:
             take = min(held.n_rows - held.used, count)
             self._use(held, take, self._lent)
             count, row = count - take, row + take
-        self._cursor = (shard, row)
+        self._row = row
 
     def _release(self, finished: list[Held]) -> None:
         for held in finished:
@@ -221,6 +259,8 @@ class FixedOrderReader:
         """Go over to pieces. They lie on a fixed grid in each shard, so that a seek reads the same ones."""
         if self._is_planned:
             return
+        self._pass_near()
+        self._near_limit = sys.maxsize
         step = self._piece_rows
         self._skip = row % step
         self._plan = (

@@ -6,11 +6,12 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from warpdata.bytekit import pages
+from warpdata.bytekit.dtype import DType
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import decode_rows, raw_dtype
 from warpdata.corpora.pieces import Copier, Piece, now_truncated, open_shard, read_rows
@@ -20,7 +21,6 @@ from warpdata.formats.gamsae.reader import ShardInfo
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-RELEASE_BYTES = 16 << 20
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
@@ -30,6 +30,11 @@ class _Mapping:
     rows: Rows
     address: int
     """Where the first row lies in memory."""
+    dtype: DType
+    stored: np.dtype[Any]
+    offset: int
+    """Where the first row lies in the file."""
+    row_bytes: int
 
 
 class MappedPieces:
@@ -39,46 +44,34 @@ class MappedPieces:
         self._shards = shards.shards
         self._open: dict[int, _Mapping] = {}
         self._probe = [bytearray(1)]
-        self._behind = (0, 0, 0)
 
     def read_near(self, shard: int, row: int, out: Rows) -> int:
         """Take what the page cache has: the kernel copies it, unless it must be decoded."""
-        info, mapping = self._shards[shard], self._mapping(shard)
-        if out.dtype == info.dtype.dtype and out.flags.c_contiguous and out.nbytes:
-            raw = out.view(raw_dtype(info.dtype))
-            return self._cached(mapping.fd, [raw.data], info.row_offset(row)) // info.row_bytes
+        mapping = self._open.get(shard) or self._mapping(shard)
+        row_bytes = mapping.row_bytes
+        if out.dtype == mapping.stored and out.flags.c_contiguous and out.nbytes:
+            raw = out.view(mapping.rows.dtype)
+            return self._cached(mapping.fd, [raw.data], mapping.offset + row * row_bytes) // row_bytes
         end = row + len(out)
-        if self._cached(mapping.fd, self._probe, info.row_offset(end) - 1) != 1:
+        if self._cached(mapping.fd, self._probe, mapping.offset + end * row_bytes - 1) != 1:
             return 0
-        decode_rows(mapping.rows[row:end], out, info.dtype)
-        return len(out)
+        decode_rows(mapping.rows[row:end], out, mapping.dtype)
+        return end - row
 
     def passed(self, shard: int, start: int, end: int) -> None:
-        """Unmap pages behind the cursor many at a time; drop the mapping after the last row."""
+        """Unmap pages behind the cursor; drop the mapping after the last row."""
         if end >= self._shards[shard].n_rows:
             self._drop(shard)
-            self._behind = (0, 0, 0)
-            return
-        behind, first, last = self._behind
-        if (behind, last) != (shard, start):
-            self._release_behind()
-            first = start
-        self._behind = (shard, first, end)
-        if (end - first) * self._shards[shard].row_bytes >= RELEASE_BYTES:
-            self._release_behind()
-            self._behind = (shard, end, end)
-
-    def _release_behind(self) -> None:
-        shard, first, last = self._behind
-        if first < last and shard in self._open:
-            row_bytes = self._shards[shard].row_bytes
-            pages.release(self._open[shard].address + first * row_bytes, (last - first) * row_bytes)
+        elif shard in self._open:
+            mapping = self._open[shard]
+            size = mapping.row_bytes
+            pages.release(mapping.address + start * size, (end - start) * size)
 
     @staticmethod
     def _cached(fd: int, out: Sequence[Buffer], offset: int) -> int:
         """How many bytes came without waiting for the disk; a file that was cut has none."""
         try:
-            return os.preadv(fd, out, max(0, offset), _NOWAIT)
+            return os.preadv(fd, out, offset, _NOWAIT)
         except OSError:
             return 0
 
@@ -146,7 +139,10 @@ class MappedPieces:
     def _mapping(self, shard: int) -> _Mapping:
         found = self._open.get(shard)
         if found is None:
-            found = self._open[shard] = _map_shard(self._shards[shard])
+            made = _map_shard(self._shards[shard])
+            found = self._open.setdefault(shard, made)
+            if found is not made:  # the thread that shares the work was first
+                os.close(made.fd)
         return found
 
 
@@ -159,7 +155,8 @@ def _map_shard(info: ShardInfo) -> _Mapping:
             raise now_truncated(info, end, size)
         mapping = mmap.mmap(fd, size, prot=mmap.PROT_READ) if size else mmap.mmap(-1, 1)
         rows = _matrix(mapping, info)
-        return _Mapping(fd, rows, rows.ctypes.data)
+        address = rows.ctypes.data
+        return _Mapping(fd, rows, address, info.dtype, info.dtype.dtype, info.data_offset, info.row_bytes)
     except BaseException:
         os.close(fd)
         raise

@@ -58,6 +58,8 @@ class SourceOptions:
 class FixedOrderSource(ABC):
     """What every fixed-order source shares: a cursor over shards, and batches that never cross one."""
 
+    _gives_views = False
+
     def __init__(
         self, shards: ShardSet, pieces: PieceReader, options: SourceOptions, batch_rows: int
     ) -> None:
@@ -107,23 +109,28 @@ class FixedOrderSource(ABC):
             return None
         limit = self.batch_rows if out is None else min(self.batch_rows, self._checked_out(out))
         take = min(limit, self._shard_rows[self._shard] - self._row)
-        ids = np.arange(self._id, self._id + take, dtype=np.uint64)
-        batch = RowBatch(self._rows(take, out), ids)
+        first, last = self._id, self._id + take
+        if self._gives_views and out is None:
+            rows = self._view(take)
+        else:
+            rows = np.empty((take, self._width), self._dtype) if out is None else out[:take]
+            self._read(rows)
         self._row += take
-        self._id += take
+        self._id = last
         if self._row >= self._shard_rows[self._shard]:
             self._skip_drained()
-        return batch
+        return RowBatch(rows, np.arange(first, last, dtype=np.uint64))
 
-    def _rows(self, take: int, out: Rows | None) -> Rows:
-        """The next rows, copied into `out` or a new array."""
-        rows = np.empty((take, self._width), self._dtype) if out is None else out[:take]
+    def _read(self, rows: Rows) -> None:
+        """Fill a matrix with the next rows."""
         try:
             self._reader.read(self._shard, self._row, rows)
         except BaseException:
             self._reader.seek(self._shard, self._row)  # the next call tries these very rows again
             raise
-        return rows
+
+    def _view(self, take: int) -> Rows:
+        raise NotImplementedError(f"{type(self).__name__} has no mapping to see")
 
     def _checked_out(self, out: Rows) -> int:
         if out.ndim != 2 or out.shape[1] != self._width or out.dtype != self._dtype or not len(out):
@@ -158,8 +165,7 @@ class FixedOrderSource(ABC):
         return torch_dataset(self, ShuffleOptions(batch_size=batch_size, **options))
 
     def __iter__(self) -> Iterator[RowBatch]:
-        while (batch := self.next_batch()) is not None:
-            yield batch
+        return iter(self.next_batch, None)
 
     def __len__(self) -> int:
         return self.total_rows
@@ -193,8 +199,7 @@ class MmapShardSource(FixedOrderSource):
         super().__init__(shards, pieces, options, batch_rows)
         if not options.copy and self._dtype != shards.dtype.dtype:
             raise ValueError(f"copy=False cannot turn {shards.dtype} into {self._dtype}; use dtype='stored'")
-        if not options.copy:
-            self._rows = self._views  # type: ignore[method-assign]
+        self._gives_views = not options.copy
 
     @classmethod
     def open(cls, paths: Sequence[str | os.PathLike[str]], **options: Any) -> Self:
@@ -206,9 +211,7 @@ class MmapShardSource(FixedOrderSource):
         """Open every `.shard` file of a folder by name, or a bf16 directory."""
         return cls(shard_sets.open_folder(folder), SourceOptions(**options))
 
-    def _views(self, take: int, out: Rows | None) -> Rows:
-        if out is not None:
-            return super()._rows(take, out)
+    def _view(self, take: int) -> Rows:
         self._reader.pass_over(self._shard, self._row, take)
         rows = self._mapped.view(self._shard)[self._row : self._row + take]
         return rows.view(self._dtype)
