@@ -8,8 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
+
+import numpy as np
 
 from warpdata.corpora.batch import Rows
+from warpdata.corpora.decode_ahead import AHEAD_BATCHES, MAX_BYTES, MIN_BYTES, DecodeAhead
 from warpdata.corpora.pieces import Copier, Piece, PieceReader
 from warpdata.corpora.shards import ShardSet
 from warpdata.corpora.worker import OrderedWorker, SharedWork, has_idle_core
@@ -59,8 +63,15 @@ class Copy:
 class FixedOrderReader:
     """The rows of a corpus one after the other; memory stays within a few windows."""
 
-    def __init__(self, shards: ShardSet, pieces: PieceReader, prefetch_bytes: int) -> None:
+    def __init__(
+        self, shards: ShardSet, pieces: PieceReader, prefetch_bytes: int, dtype: np.dtype[Any]
+    ) -> None:
+        """Rows are given as `dtype`."""
         self._shards = shards
+        self._dtype = dtype
+        self._width = shards.width
+        self._decoded = DecodeAhead(pieces.read_near, shards.width, dtype)
+        self._may_decode = dtype != shards.dtype.dtype
         self._n_rows = shards.shard_rows
         self._pieces = pieces
         self._prefetch_bytes = prefetch_bytes
@@ -82,6 +93,7 @@ class FixedOrderReader:
     def seek(self, shard: int, row: int) -> None:
         """Go on at a row of a shard; what was read ahead is dropped."""
         self._drop_ahead()
+        self._decoded.drop()
         if not self._is_planned:
             self._pass_near()
         self._plan: Iterator[Piece] = iter(())
@@ -103,6 +115,29 @@ class FixedOrderReader:
         else:
             self.seek(shard, row)
 
+    def new_rows(self, shard: int, row: int, n_rows: int) -> Rows:
+        """The rows of `shard` from `row` on as a new array, maybe decoded before this call."""
+        is_near = not self._is_planned and row == self._row and shard == self._shard
+        rows = self._decoded.take(shard, row, n_rows) if is_near else None
+        if rows is None:
+            rows = np.empty((n_rows, self._width), self._dtype)
+            self.read(shard, row, rows)
+        else:
+            self._advance(row + n_rows)
+        if self._may_decode and not self._is_planned and self._is_worth_decoding_ahead(n_rows, rows.nbytes):
+            self._decoded.go_on(shard, row + n_rows, n_rows, self._n_rows[shard])
+        return rows
+
+    def _is_worth_decoding_ahead(self, n_rows: int, out_bytes: int) -> bool:
+        ahead_bytes = AHEAD_BATCHES * n_rows * self._row_bytes
+        return MIN_BYTES <= out_bytes <= MAX_BYTES and ahead_bytes <= self._prefetch_bytes
+
+    def _advance(self, row: int) -> None:
+        """The cursor is here; what lies behind it may be given back."""
+        self._row = row
+        if row >= self._near_limit:
+            self._pass_near()
+
     def read(self, shard: int, row: int, out: Rows) -> None:
         """Fill `out` with the rows of `shard` from `row` on, which must be where the cursor is."""
         if row != self._row or shard != self._shard:
@@ -114,9 +149,7 @@ class FixedOrderReader:
             self._go_on(shard, row, out, self._read_near_shared(shard, row, out))
         elif (done := self._read_near(shard, row, out)) < take:
             self._go_on(shard, row, out, done)
-        self._row = row + take
-        if self._row >= self._near_limit:
-            self._pass_near()
+        self._advance(row + take)
 
     def _read_planned(self, shard: int, row: int, out: Rows) -> None:
         held, take = self._held, len(out)
@@ -158,6 +191,8 @@ class FixedOrderReader:
 
     def _pass_near(self) -> None:
         """Give back what was read near, many pages at a time."""
+        if self._row >= self._n_rows[self._shard]:
+            self._decoded.drop()  # the mapping goes
         if self._near_first < self._row:
             self._pieces.passed(self._shard, self._near_first, self._row)
         self._near_from(self._row)
@@ -259,6 +294,7 @@ class FixedOrderReader:
         """Go over to pieces. They lie on a fixed grid in each shard, so that a seek reads the same ones."""
         if self._is_planned:
             return
+        self._decoded.drop()
         self._pass_near()
         self._near_limit = sys.maxsize
         step = self._piece_rows
@@ -303,6 +339,7 @@ class FixedOrderReader:
     def close(self) -> None:
         """Stop the threads and give back files and buffers."""
         self.seek(0, 0)
+        self._decoded.close()
         if self._second is not None:
             self._second.close()
         self._pieces.close()

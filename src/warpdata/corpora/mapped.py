@@ -53,7 +53,10 @@ class MappedPieces:
             raw = out.view(mapping.rows.dtype)
             return self._cached(mapping.fd, [raw.data], mapping.offset + row * row_bytes) // row_bytes
         end = row + len(out)
-        if self._cached(mapping.fd, self._probe, mapping.offset + end * row_bytes - 1) != 1:
+        try:
+            if os.preadv(mapping.fd, self._probe, mapping.offset + end * row_bytes - 1, _NOWAIT) != 1:
+                return 0
+        except OSError:
             return 0
         decode_rows(mapping.rows[row:end], out, mapping.dtype)
         return end - row

@@ -58,8 +58,6 @@ class SourceOptions:
 class FixedOrderSource(ABC):
     """What every fixed-order source shares: a cursor over shards, and batches that never cross one."""
 
-    _gives_views = False
-
     def __init__(
         self, shards: ShardSet, pieces: PieceReader, options: SourceOptions, batch_rows: int
     ) -> None:
@@ -72,7 +70,7 @@ class FixedOrderSource(ABC):
         self._width = shards.width
         checked = options.verify and shards.run_crcs is not None
         self._pieces = CheckedPieces(pieces, shards) if checked else pieces
-        self._reader = FixedOrderReader(shards, self._pieces, options.prefetch_bytes)
+        self._reader = FixedOrderReader(shards, self._pieces, options.prefetch_bytes, self._dtype)
         self.reset()
 
     @property
@@ -110,27 +108,23 @@ class FixedOrderSource(ABC):
         limit = self.batch_rows if out is None else min(self.batch_rows, self._checked_out(out))
         take = min(limit, self._shard_rows[self._shard] - self._row)
         first, last = self._id, self._id + take
-        if self._gives_views and out is None:
-            rows = self._view(take)
-        else:
-            rows = np.empty((take, self._width), self._dtype) if out is None else out[:take]
-            self._read(rows)
+        try:
+            if out is None:
+                rows = self._new_rows(take)
+            else:
+                self._reader.read(self._shard, self._row, rows := out[:take])
+        except BaseException:
+            self._reader.seek(self._shard, self._row)  # the next call tries these very rows again
+            raise
         self._row += take
         self._id = last
         if self._row >= self._shard_rows[self._shard]:
             self._skip_drained()
         return RowBatch(rows, np.arange(first, last, dtype=np.uint64))
 
-    def _read(self, rows: Rows) -> None:
-        """Fill a matrix with the next rows."""
-        try:
-            self._reader.read(self._shard, self._row, rows)
-        except BaseException:
-            self._reader.seek(self._shard, self._row)  # the next call tries these very rows again
-            raise
-
-    def _view(self, take: int) -> Rows:
-        raise NotImplementedError(f"{type(self).__name__} has no mapping to see")
+    def _new_rows(self, take: int) -> Rows:
+        """The next rows in an array of their own."""
+        return self._reader.new_rows(self._shard, self._row, take)
 
     def _checked_out(self, out: Rows) -> int:
         if out.ndim != 2 or out.shape[1] != self._width or out.dtype != self._dtype or not len(out):
@@ -199,7 +193,6 @@ class MmapShardSource(FixedOrderSource):
         super().__init__(shards, pieces, options, batch_rows)
         if not options.copy and self._dtype != shards.dtype.dtype:
             raise ValueError(f"copy=False cannot turn {shards.dtype} into {self._dtype}; use dtype='stored'")
-        self._gives_views = not options.copy
 
     @classmethod
     def open(cls, paths: Sequence[str | os.PathLike[str]], **options: Any) -> Self:
@@ -211,7 +204,9 @@ class MmapShardSource(FixedOrderSource):
         """Open every `.shard` file of a folder by name, or a bf16 directory."""
         return cls(shard_sets.open_folder(folder), SourceOptions(**options))
 
-    def _view(self, take: int) -> Rows:
+    def _new_rows(self, take: int) -> Rows:
+        if self.options.copy:
+            return self._reader.new_rows(self._shard, self._row, take)
         self._reader.pass_over(self._shard, self._row, take)
         rows = self._mapped.view(self._shard)[self._row : self._row + take]
         return rows.view(self._dtype)

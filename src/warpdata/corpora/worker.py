@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -17,6 +18,11 @@ A = TypeVar("A")
 class _Failure:
     def __init__(self, error: BaseException) -> None:
         self.error = error
+
+
+def _is_alive(thread: threading.Thread, pid: int) -> bool:
+    """A forked child has no copy of a thread, and at the end of the interpreter none ever runs again."""
+    return pid == os.getpid() and not sys.is_finalizing() and thread.is_alive()
 
 
 class OrderedWorker(Generic[T]):
@@ -50,7 +56,7 @@ class OrderedWorker(Generic[T]):
     @property
     def is_alive(self) -> bool:
         """False once closed, and in a forked child, which has no copy of the thread."""
-        return self._pid == os.getpid() and self._thread.is_alive()
+        return _is_alive(self._thread, self._pid)
 
     def close(self) -> None:
         """Drop what is queued and stop the thread."""
@@ -85,7 +91,7 @@ class SharedWork:
     @property
     def is_alive(self) -> bool:
         """False once closed, and in a forked child."""
-        return self._pid == os.getpid() and self._thread.is_alive()
+        return _is_alive(self._thread, self._pid)
 
     def run(self, jobs: Iterable[Callable[[], None]]) -> None:
         """Do all jobs, some of them in the thread if it gets to run; raises what a job raised."""
@@ -134,6 +140,70 @@ def _share(calls: SimpleQueue[_Shared | None]) -> None:
                 except BaseException as error:  # noqa: BLE001 - the caller raises it
                     shared.errors.append(error)
         del shared
+
+
+class Errand(Generic[T]):
+    """A job that a thread does, unless the caller takes it back before the thread has begun."""
+
+    def __init__(self, job: Callable[[], T]) -> None:
+        self._job = job
+        self._begun, self._ended = threading.Lock(), threading.Lock()
+        self._result: T | None = None
+        self._ended.acquire()
+
+    def take_back(self) -> bool:
+        """True if nobody has begun it, and now nobody will."""
+        return self._begun.acquire(blocking=False)
+
+    def wait(self) -> T | None:
+        """The result of an errand that was begun; None if it failed."""
+        with self._ended:
+            return self._result
+
+    def run(self) -> None:
+        """Do the job unless it was taken back."""
+        if not self.take_back():
+            return
+        try:
+            self._result = self._job()
+        except BaseException:  # noqa: BLE001 - whoever wants the result does the job and sees the error
+            self._result = None
+        finally:
+            self._ended.release()
+
+
+class ErrandRunner:
+    """One thread that does errands in their order. Close it when done."""
+
+    def __init__(self, name: str) -> None:
+        self._errands: SimpleQueue[Errand[Any] | None] = SimpleQueue()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=_run_errands, args=(self._errands,), name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """False once closed, and in a forked child."""
+        return _is_alive(self._thread, self._pid)
+
+    def send(self, job: Callable[[], T]) -> Errand[T]:
+        """Queue a job."""
+        errand = Errand(job)
+        self._errands.put(errand)
+        return errand
+
+    def close(self) -> None:
+        """Stop the thread when it has done what is queued and was not taken back."""
+        if self.is_alive:
+            self._errands.put(None)
+            if threading.current_thread() is not self._thread:
+                self._thread.join()
+
+
+def _run_errands(errands: SimpleQueue[Errand[Any] | None]) -> None:
+    while (errand := errands.get()) is not None:
+        errand.run()
+        del errand
 
 
 def has_idle_core(cores: int) -> bool:
