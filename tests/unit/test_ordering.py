@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from warpdata.ordering import fraction, mixture, quality, splitmix, state
@@ -199,10 +199,26 @@ def test_quality_grows_with_the_window_up_to_uniform() -> None:
 
 @given(SEEDS, st.integers(0, state.MAX_EPOCH), st.integers(0, state.MAX_POSITION))
 def test_a_state_is_under_100_bytes(seed: int, epoch: int, position: int) -> None:
-    taken = state.OrderState(seed, epoch, position, "12345678")
-    packed = json.dumps(taken.to_dict(), separators=(",", ":"))
+    taken = state.OrderState(seed, epoch, position, "123456")
+    packed = json.dumps(taken.to_dict())
     assert len(packed) < 100
-    assert state.parse_state(json.loads(packed), "12345678") == taken
+    assert state.parse_state(json.loads(packed), "123456") == taken
+
+
+@example(state.MAX_SEED, state.MAX_EPOCH, state.MAX_POSITION)
+@given(SEEDS, st.integers(0, state.MAX_EPOCH), st.integers(0, state.MAX_POSITION))
+def test_a_state_of_any_integers_is_one_of_plain_ones(seed: int, epoch: int, position: int) -> None:
+    taken = state.OrderState(np.uint64(seed), np.int64(epoch), np.int64(position), "123456")  # type: ignore[arg-type]
+    assert taken == state.OrderState(seed, epoch, position, "123456")
+    assert len(json.dumps(taken.to_dict())) < 100
+
+
+def test_a_state_of_an_earlier_release_is_read() -> None:
+    """They hold eight characters of the plan."""
+    old = {"v": 1, "seed": 3, "epoch": 1, "position": 64, "plan": "ab-_efgh"}
+    assert state.parse_state(old, "ab-_ef") == state.OrderState(3, 1, 64, "ab-_ef")
+    with pytest.raises(ValueError, match="another corpus"):
+        state.parse_state({**old, "plan": "ab-_eXgh"}, "ab-_ef")
 
 
 def test_foreign_states_are_refused() -> None:

@@ -26,11 +26,12 @@ def _quiet_context() -> Context | None:
 _QUIET = _quiet_context()
 
 
-def output_dtype(name: str, stored: DType) -> np.dtype[Any]:
-    """The numpy type for `float64`, `float32` or `stored` (as on disk)."""
-    if name == "stored":
+def output_dtype(name: str | type | np.dtype[Any], stored: DType) -> np.dtype[Any]:
+    """The numpy type for `float64`, `float32` (by name or as numpy's own) or `stored` (as on disk)."""
+    text = name if isinstance(name, str) else getattr(name, "__name__", str(name))
+    if text == "stored":
         return stored.dtype
-    found = OUTPUT_DTYPES.get(name)
+    found = OUTPUT_DTYPES.get(text)
     if found is None:
         raise ValueError(f"rows come as float64, float32 or stored, not as {name!r}")
     return found

@@ -88,7 +88,7 @@ class MixedRows:
 
     def _plan(self) -> str:
         seeds = [stream.state_dict()["seed"] for stream in self.streams]
-        plans = [stream.state_dict()["plan"] for stream in self.streams]
+        plans = [stream.shape.fingerprint() for stream in self.streams]
         tails = [stream.options.tail for stream in self.streams]
         text = repr(
             (plans, seeds, tails, [epoch for epoch, _ in self._first], [str(s) for s in self._shares])

@@ -110,7 +110,7 @@ class WindowPool:
     def _buffer(self) -> Rows:
         """A free buffer; new ones come several at a time, because large arrays get large pages."""
         if not self._free:
-            rows = self._order.shape.window_rows
+            rows = self._order.shape.most_window_rows
             slab = np.empty((SLAB_WINDOWS, rows, self._width), self._dtype)
             self._free += list(slab)
         return self._free.pop()

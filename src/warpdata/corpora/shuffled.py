@@ -12,10 +12,11 @@ import numpy as np
 from warpdata.corpora.batch import RowBatch, Rows
 from warpdata.corpora.decode import decode_rows, output_dtype, raw_dtype
 from warpdata.corpora.pool import Window, WindowPool
+from warpdata.errors import LimitExceededError
 from warpdata.ordering.epoch import EpochOrder, Segment, rank_slice
 from warpdata.ordering.quality import ShuffleQuality, measure_quality
 from warpdata.ordering.shape import DEFAULT_WINDOW_BLOCKS, ShuffleShape, default_block_rows, shuffle_shape
-from warpdata.ordering.state import OrderState, parse_state
+from warpdata.ordering.state import MAX_POSITION, PLAN_CHARS, OrderState, parse_state
 
 if TYPE_CHECKING:
     from typing import Self
@@ -60,7 +61,7 @@ class ShuffleOptions:
     lanes: int | None = None
     tail: str = "short"
     """What becomes of a last batch that is not full: `short`, `drop`, or `wrap` to the epoch's first rows."""
-    dtype: str | None = None
+    dtype: str | type | np.dtype[Any] | None = None
     """What rows come as; the source's choice unless told."""
     worker: int = 0
     workers: int = 1
@@ -91,13 +92,19 @@ class ShuffledRows:
         self.options = chosen
         self.batch_size = chosen.batch_size
         self._shards = source.shards
-        self._dtype = output_dtype(chosen.dtype or source.options.dtype, self._shards.dtype)
-        blocks = chosen.block_rows or self._shards.run_rows or default_block_rows(self._shards.row_bytes)
+        wanted = source.options.dtype if chosen.dtype is None else chosen.dtype
+        self._dtype = output_dtype(wanted, self._shards.dtype)
+        blocks = chosen.block_rows
+        if blocks is None:
+            blocks = self._shards.run_rows or default_block_rows(self._shards.row_bytes)
         self.shape: ShuffleShape = shuffle_shape(
             self._shards.shard_rows, batch_size=chosen.batch_size, block_rows=blocks,
             window_blocks=chosen.window_blocks, lanes=chosen.lanes,
         )  # fmt: skip
-        self._state = OrderState(chosen.seed, chosen.epoch, 0, self.shape.fingerprint())
+        if self.shape.total_rows > MAX_POSITION:
+            raise LimitExceededError(f"{self.shape.total_rows} rows are more than a shuffle can count")
+        plan = self.shape.fingerprint()[:PLAN_CHARS]
+        self._state = OrderState(chosen.seed, chosen.epoch, 0, plan)
         self._stream: _EpochStream | None = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -289,6 +296,8 @@ class _EpochStream:
     def _target(self, n_rows: int, out: Rows | None) -> Rows:
         if out is None:
             return np.empty((n_rows, self._shards.width), self._dtype)
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"out must be an array, not {type(out).__name__}")
         if out.ndim != 2 or out.shape[1] != self._shards.width or out.dtype != self._dtype:
             raise ValueError(f"out must be a matrix of width {self._shards.width} and dtype {self._dtype}")
         if len(out) < n_rows:

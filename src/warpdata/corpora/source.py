@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ DIRECT_RUNS_AHEAD = 3
 class SourceOptions:
     """How rows are read and what they come as."""
 
-    dtype: str = "float64"
+    dtype: str | type | np.dtype[Any] = "float64"
     """`float64`, `float32`, or `stored`."""
     copy: bool = True
     """False gives views of the mapping; the dtype must then be the stored one."""
@@ -49,6 +50,8 @@ class SourceOptions:
     def __post_init__(self) -> None:
         if self.io not in ("auto", "mmap", "direct"):
             raise ValueError(f"io is auto, mmap or direct, not {self.io!r}")
+        for name in ("batch_rows", "prefetch_bytes"):
+            object.__setattr__(self, name, operator.index(getattr(self, name)))
         if self.batch_rows < 1 or self.prefetch_bytes < 1:
             raise ValueError("batch_rows and prefetch_bytes are at least 1")
         if not self.copy and self.io == "direct":
@@ -94,6 +97,7 @@ class FixedOrderSource(ABC):
 
     def seek(self, row_id: int) -> None:
         """Go on at the row with this id; the number of rows is the end."""
+        row_id = operator.index(row_id)
         if not 0 <= row_id <= self.total_rows:
             raise ValueError(f"row {row_id} of {self.total_rows}")
         self._shard = int(np.searchsorted(self._bases, row_id, "right")) - 1
@@ -127,6 +131,8 @@ class FixedOrderSource(ABC):
         return self._reader.new_rows(self._shard, self._row, take)
 
     def _checked_out(self, out: Rows) -> int:
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"out must be an array, not {type(out).__name__}")
         if out.ndim != 2 or out.shape[1] != self._width or out.dtype != self._dtype or not len(out):
             raise ValueError(f"out must be a matrix of width {self.width} and dtype {self._dtype}")
         return len(out)

@@ -38,6 +38,11 @@ class ShuffleShape:
         return self.block_rows * self.lane_blocks
 
     @property
+    def most_window_rows(self) -> int:
+        """The most rows a window of this corpus really has: a lane may be shorter than a window."""
+        return min(self.window_rows, -(-self.total_rows // self.lanes))
+
+    @property
     def pool_rows(self) -> int:
         """The most rows in play at a time over all lanes."""
         return self.window_rows * self.lanes
