@@ -287,3 +287,32 @@ def test_side_table_errors(tmp_path: Path) -> None:
     for bad in ({"row_id": "i64"}, {"a b": "i64"}, {"a": "bf16"}):
         with pytest.raises(ValueError, match="side column"):
             CorpusWriter(tmp_path / "d", 1, columns=bad)
+
+
+def test_a_writer_that_could_not_begin_leaves_no_lock(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    for wrong in ({"x": object()}, {"x": float("nan")}):
+        with pytest.raises((TypeError, ValueError)):
+            CorpusWriter(folder, 4, provenance=wrong)
+    with CorpusWriter(folder, np.int64(4)) as writer:  # type: ignore[arg-type]
+        writer.append(np.ones((3, 4)))
+    assert writer.width == 4
+
+
+def test_paths_keep_their_meaning_when_the_program_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with CorpusWriter("c", 4, shard_bytes=64) as writer:
+        for step in range(4):
+            monkeypatch.chdir(tmp_path / "elsewhere")
+            writer.append(np.full((5, 4), step))
+    assert not list((tmp_path / "elsewhere").iterdir())
+    monkeypatch.chdir(tmp_path)
+    names = sorted(path.name for path in (tmp_path / "c").glob("*.shard"))
+    sources = [MmapShardSource.open_dir("c"), MmapShardSource.open([Path("c") / name for name in names])]
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for source in sources:
+        with source:
+            assert sum(len(batch) for batch in source) == 20

@@ -101,11 +101,17 @@ def open_paths(paths: Sequence[Path_]) -> ShardSet:
     """The shards of these files; the order given is the order of the rows."""
     if isinstance(paths, str | bytes | os.PathLike):
         raise TypeError("give a list of shard paths; open_dir takes a folder")
-    return join_shards([open_shard_info(path) for path in paths])
+    return join_shards([open_shard_info(_absolute(path)) for path in paths])
+
+
+def _absolute(path: Path_) -> str:
+    """Files are opened when their turn comes: by then the program may work in another folder."""
+    return os.path.abspath(os.fsdecode(path))
 
 
 def open_folder(folder: Path_) -> ShardSet:
     """The shards of a folder: every `.shard` file by name, checked against corpus.json where there is one."""
+    folder = _absolute(folder)
     _require_folder(folder)
     if is_bf16_directory(folder):
         return open_bf16_folder(folder)

@@ -89,7 +89,7 @@ class RowWarmCache:
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         self._model = hashlib.sha256(model.encode()).digest()
-        self.folder = Path(folder) / self._model.hex()[:16]
+        self.folder = Path(folder).absolute() / self._model.hex()[:16]
         self.max_bytes = max_bytes
         self._entries = np.zeros(total_rows, ENTRY)
         self._frames: list[FrameBounds] = []

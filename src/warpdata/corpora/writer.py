@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -64,23 +65,25 @@ class CorpusWriter:
         chosen = CorpusOptions(**options)
         stored_dtype(chosen.dtype)
         _check_columns(chosen.columns)
+        width = operator.index(width)
         if width < 1:
             raise ValueError("rows have at least one column")
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        lock = _locked(path)
-        if any(path.glob("*" + layout.SHARD_SUFFIX)) or (path / layout.CORPUS_JSON).exists():
-            _unlock(path, lock)
-            raise ConflictError(
-                "a corpus is here already", path=path, hint="Use CorpusWriter.reopen to append."
-            )
+        path = Path(folder).absolute()
         row_bytes = width * dtype_named(chosen.dtype).itemsize
         record = CorpusRecord(
             width, chosen.dtype, layout.rows_per_run(row_bytes), is_complete=False,
             columns=dict(chosen.columns), provenance=dict(chosen.provenance),
         )  # fmt: skip
-        save_corpus(path, record)
-        self._start(path, lock, record, chosen.shard_bytes, chosen.sync_appends)
+        with map_os_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+        lock = _locked(path)
+        try:
+            _require_no_corpus(path)
+            save_corpus(path, record)
+            self._start(path, lock, record, chosen.shard_bytes, chosen.sync_appends)
+        except BaseException:
+            _unlock(path, lock)
+            raise
 
     @classmethod
     def reopen(
@@ -91,7 +94,7 @@ class CorpusWriter:
         sync_appends: bool = False,
     ) -> Self:
         """Go on with a corpus, finished or killed: every acknowledged row is there, and nothing else."""
-        path = Path(folder)
+        path = Path(folder).absolute()
         if not (path / layout.CORPUS_JSON).is_file():
             raise BlobNotFoundError("no corpus.json here: nothing to go on with", path=path)
         lock = _locked(path)
@@ -282,6 +285,13 @@ def _locked(folder: Path) -> int:
             hint="Wait for it, or choose another folder.",
         ) from None
     return fd
+
+
+def _require_no_corpus(folder: Path) -> None:
+    if any(folder.glob("*" + layout.SHARD_SUFFIX)) or (folder / layout.CORPUS_JSON).exists():
+        raise ConflictError(
+            "a corpus is here already", path=folder, hint="Use CorpusWriter.reopen to append."
+        )
 
 
 def _unlock(folder: Path, lock: int) -> None:

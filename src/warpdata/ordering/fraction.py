@@ -28,7 +28,10 @@ def row_in_fraction(row_ids: npt.ArrayLike, fraction: float) -> npt.NDArray[np.b
     threshold = fraction_threshold(fraction)
     if isinstance(row_ids, int | np.integer):
         return splitmix64_of(int(row_ids)) < threshold
-    hashes = splitmix64(row_ids)
+    ids = np.asarray(row_ids)
+    if ids.size and ids.dtype.kind not in "iu":
+        raise TypeError(f"row ids are integers of 64 bits, not {ids.dtype}")
+    hashes = splitmix64(ids)
     if threshold >= 1 << 64:
         return np.ones(hashes.shape, np.bool_)
     return hashes < np.uint64(threshold)
