@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.conftest import ROOT
+from tests.integration.nursery import run_small
 from warpdata.episodes.salvage_folder import salvage_root
 from warpdata.errors import (
     ConflictError,
@@ -313,17 +313,21 @@ def test_two_processes_share_a_root(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("how", "seed"), [("episode", 7), ("episode", 8), ("files", 9)])
 def test_killed_recordings_lose_nothing(tmp_path: Path, how: str, seed: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.crash_recorder", str(tmp_path / "root"), "24", str(seed), how],
-        cwd=ROOT, capture_output=True, text=True, timeout=200, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["records"] > 400
+    assert run_small("tests.integration.crash_recorder", tmp_path / "root", 24, seed, how)["records"] > 400
+
+
+@pytest.mark.parametrize("how", ["leave", "stay", "killed"])
+def test_interrupted_recordings_lose_nothing(tmp_path: Path, how: str) -> None:
+    """Ctrl-C at any moment: of an append, of the end of a block, of closing; nobody waits for ever."""
+    ends = run_small("tests.integration.interrupting", tmp_path / "root", 16, 3, how)
+    assert sum(ends.values()) == 16
+    assert ends["salvaged" if how == "killed" else "interrupted"] > 2
 
 
 def _record_in_child(root: Path, code: str) -> subprocess.Popen[str]:
     program = (
-        "import sys, time, numpy as np, warpdata as wd\n"
+        "import signal, sys, time, numpy as np, warpdata as wd\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored\n"
         "w = wd.LocalDatasetWriter(sys.argv[1]).new_episode()\n" + code
     )
     child = subprocess.Popen(
@@ -348,6 +352,74 @@ def test_ctrl_c_finishes_the_episode(tmp_path: Path) -> None:
     episode = wd.LocalDataset(tmp_path)[0]
     assert len(episode["x"]) >= 20
     assert "KeyboardInterrupt" in episode.meta["interrupted"]
+
+
+def test_a_forked_child_cannot_touch_the_recording(tmp_path: Path) -> None:
+    """It inherits the writers, leaves their `with` blocks and outlives the recorder: nothing of that may matter."""
+    program = (
+        "import os, sys, time, numpy as np, warpdata as wd\n"
+        "root = sys.argv[1]\n"
+        "with (wd.LocalDatasetWriter(root).new_episode() as w, wd.SimpleSignalWriter(root + '/s.parquet') as s,\n"
+        "      wd.WShardStreamWriter(root + '/a.wshard', 'a', [{'id': 'x', 'dtype': 'f64'}]) as t):\n"
+        "    t.begin_episode()\n"
+        "    for i in range(10): w.append('x', i, i); s.append(i, i); t.write_timestep({'x': i})\n"
+        "    w.append('cam', np.zeros((16, 16), np.uint8), 0)\n"
+        "    if os.fork() == 0:\n"
+        "        for call in (lambda: w.append('x', 10, 10), lambda: s.append(10, 10), w.close, w.abort,\n"
+        "                     lambda: t.write_timestep({'x': 10}), lambda: w.set_static('a', 1)):\n"
+        "            try: call()\n"
+        "            except wd.errors.WriterClosedError: continue\n"
+        "            os._exit(9)\n"
+        "        sys.exit(0)\n"
+        "    assert os.wait()[1] == 0\n"
+        "    for i in range(10, 20): w.append('x', i, i); s.append(i, i); t.write_timestep({'x': i})\n"
+        "    child = os.fork()\n"
+        "    if child == 0: time.sleep(60); os._exit(0)\n"
+        "    print(child, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    recorder = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    with recorder:
+        assert recorder.stdout is not None
+        child = int(recorder.stdout.readline())
+        try:
+            assert recorder.wait(60) == -signal.SIGKILL
+            unfinished = wd.LocalDataset(tmp_path).unfinished[0].path
+            for path in (unfinished, tmp_path / "s.parquet", tmp_path / "a.wshard"):
+                wd.salvage(path)
+        finally:
+            os.kill(child, signal.SIGKILL)
+    assert wd.LocalDataset(tmp_path)[0]["x"].values().tolist() == list(range(20))
+    assert wd.SimpleSignal(tmp_path / "s.parquet").values().tolist() == list(range(20))
+    assert wd.open_episode(tmp_path / "a.wshard")["x"].values().tolist() == list(range(20))
+
+
+def test_threads_that_append_while_the_episode_is_closed(tmp_path: Path) -> None:
+    """Every append either is in the episode or was refused."""
+    acknowledged = dict.fromkeys(("x", "text", "cam"), 0)
+    values = {"x": 1.0, "text": "t", "cam": np.zeros((16, 16), np.uint8)}
+    writer = wd.DiskEpisodeWriter(tmp_path / "ep")
+
+    def work(name: str) -> None:
+        for i in range(10**9):
+            try:
+                writer.append(name, values[name], i)
+            except WriterClosedError:
+                return
+            acknowledged[name] = i + 1
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in values]
+    for thread in threads:
+        thread.start()
+    while min(acknowledged.values()) < 20:
+        time.sleep(0.001)
+    writer.close()
+    for thread in threads:
+        thread.join(30)
+    episode = wd.open_episode(tmp_path / "ep")
+    assert {name: len(episode[name]) for name in values} == acknowledged
 
 
 def test_unfinished_recordings_are_listed_and_salvaged(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.forks import stays_with_its_process
 from warpdata.episodes.recorder import Durability, JournalKeeper, owner
 from warpdata.episodes.step_journal import (
     GIVEN_DONE,
@@ -73,6 +74,12 @@ class WShardStreamWriter:
         self._keeper: JournalKeeper | None = None
         self._state = "new"
         self._last_ts_ns: int | None = None
+        stays_with_its_process(self)
+
+    def disown(self) -> None:
+        """In a forked child: the recording goes on in the process that began it."""
+        if self._state == "recording":
+            self._state = "recorded by another process"
 
     def begin_episode(self) -> None:
         """Create the journal; a journal already there is an error that says whose it is."""
