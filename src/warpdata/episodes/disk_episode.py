@@ -61,11 +61,15 @@ class DiskEpisode(Episode):
 
     def described(self) -> Mapping[str, Any]:
         """What meta.json says of each signal; nothing where it is damaged or of another writer."""
+        return self.stated() or {}
+
+    def stated(self) -> Mapping[str, Any] | None:
+        """What meta.json says of all signals, maybe that there are none; None where it says nothing of them."""
         try:
             found = self.meta.get("signals")
         except FormatError:
-            return {}
-        return found if isinstance(found, dict) else {}
+            return None
+        return found if isinstance(found, dict) else None
 
     def loaded_bytes(self) -> int:
         """How many bytes of signals this episode keeps in memory."""
@@ -118,8 +122,9 @@ class DiskSignals(Mapping[str, Signal]):
 
     def _names(self) -> dict[str, str]:
         if self._files is None:
-            described = self._episode.described()
-            self._files = _from_meta(described) if described else find_signals(_files(self._episode.folder))
+            stated = self._episode.stated()
+            files = _files(self._episode.folder) if stated is None else ()
+            self._files = find_signals(files) if stated is None else _from_meta(stated)
         return self._files
 
     def _open(self, name: str, suffix: str) -> DiskSignal:

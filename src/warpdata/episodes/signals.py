@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_named
-from warpdata.bytekit.folders import FolderReader
+from warpdata.bytekit.folders import FolderReader, buffered
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.episodes.single import check_not_unfinished
 from warpdata.errors import CorruptLayoutError, TruncatedError
@@ -19,6 +19,7 @@ from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
 from warpdata.formats.episodedir.frame_reader import FrameReader, plan_foreign, plan_of
 from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
+from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind
 from warpdata.timeline.signal import Record
@@ -150,17 +151,28 @@ class VideoSignal(ClockedSignal):
         return self._summary.count if self._summary is not None else len(self._loaded().ts_ns)
 
     def check(self) -> None:
-        """Open index and video and compare their counts; raises what is wrong with them."""
-        self._reader()
+        """Compare index and video: how many frames there are, and the checksum of each; raises what is wrong."""
+        self._reader().check()
+
+    def count_frames(self) -> tuple[int, int]:
+        """Rows of the index and frames in the video, whatever else is said of them."""
+        reader = self._bytes()
+        try:
+            return len(self._read_index(None).ts_ns), len(list_packets(buffered(reader), reader.name)[1])
+        finally:
+            reader.close()
 
     def _loaded(self) -> FrameIndex:
         if self._index is None:
             if self.folder is None and not os.path.exists(self.path):
                 check_not_unfinished(self.path)
-            self._index = read_frame_index(open_bytes(self.frames_path, self.folder), self._expected)
+            self._index = self._read_index(self._expected)
             if self._summary is not None and len(self._index.ts_ns) != self._summary.count:
                 raise CorruptLayoutError("the frame index does not match the episode", path=self.frames_path)
         return self._index
+
+    def _read_index(self, expected: FileSum | None) -> FrameIndex:
+        return read_frame_index(open_bytes(self.frames_path, self.folder), expected)
 
     def _clock(self) -> NDArray[np.int64]:
         return frozen(self._loaded().ts_ns)
