@@ -1,7 +1,7 @@
 """Record until the disk is full: `python -m tests.integration.full_disk FOLDER HOW END`; prints what was acknowledged.
 
-`HOW` is `episode`, `numbers` or `video` (writers of single signals); `END` is `close`, `exit` (the `with` block is left by
-the error) or `kill` (nothing more is called).
+`HOW` is `episode`, `numbers` or `video` (writers of single signals); `END` is `close`, `exit` (the `with` block is left
+by the error) or `kill` (nothing more is called).
 """
 
 from __future__ import annotations
