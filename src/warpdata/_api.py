@@ -148,7 +148,9 @@ def _damaged_blocks(source: str | os.PathLike[str], name: str) -> list[Any]:
 
 def _located(source: str | os.PathLike[str] | RangeReader) -> tuple[Any, Any]:
     """The folder a URL lies in and the bytes of its file; without bytes, the folder of an episode directory."""
-    if not isinstance(source, str) or "://" not in source:
+    if isinstance(source, str | os.PathLike) and "://" not in os.fspath(source):
+        return None, os.path.abspath(source)  # the process may go elsewhere before everything is read
+    if not isinstance(source, str):
         return None, source
     import urllib.parse
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -25,10 +26,12 @@ from warpdata.errors import (
     OutOfSpaceError,
     RecordingError,
     SchemaMismatchError,
+    StoreError,
     TimestampOrderError,
     WriterClosedError,
 )
 from warpdata.formats.journal.reader import JournalReader
+from warpdata.formats.journal.writer import JournalWriter
 
 
 @pytest.fixture
@@ -420,6 +423,57 @@ def test_threads_that_append_while_the_episode_is_closed(tmp_path: Path) -> None
         thread.join(30)
     episode = wd.open_episode(tmp_path / "ep")
     assert {name: len(episode[name]) for name in values} == acknowledged
+
+
+def test_a_disk_that_cannot_sync_is_an_error_while_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: JournalWriter) -> None:
+        raise StoreError("cannot be written")
+
+    frame = np.zeros((16, 16), np.uint8)
+    writers = [wd.DiskEpisodeWriter(tmp_path / name, durability="1ms") for name in ("cam", "number")]
+    writers[0].append("x", frame, 0)
+    writers[1].append("x", 0, 0)
+    monkeypatch.setattr(JournalWriter, "sync", broken)
+    for writer, value in zip(writers, (frame, 0), strict=True):
+        with pytest.raises(StoreError, match="cannot be written"):
+            for i in range(1, 10**6):
+                writer.append("x", value, i)
+        writer.abort()
+
+
+def test_a_process_may_go_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths mean where the process was when it named them: writing, reading, and in another process."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    frame = np.zeros((16, 16, 3), np.uint8)
+    writer = wd.LocalDatasetWriter("root").new_episode()
+    single, video = wd.SimpleSignalWriter("s.parquet"), wd.VideoSignalWriter("v.mp4", "v.frames.parquet")
+    steps = wd.WShardStreamWriter("a.wshard", "a", [{"id": "x", "dtype": "f64"}])
+    steps.begin_episode()
+    for i in range(4):
+        writer.append("x", i, i)
+        writer.append("cam", frame, i)
+        single.append(i, i)
+        video.append(frame, i)
+        steps.write_timestep({"x": i})
+        monkeypatch.chdir(tmp_path / "elsewhere")
+    writer.append("late", "text", 1)
+    steps.end_episode()
+    for each in (writer, single, video):
+        each.close()
+    assert not list((tmp_path / "elsewhere").iterdir())
+    monkeypatch.chdir(tmp_path)
+    dataset, directory = wd.LocalDataset("root"), wd.open_episode(f"root/{0:012d}/{0:012d}")
+    others = [wd.SimpleSignal("s.parquet"), wd.VideoSignal("v.mp4", "v.frames.parquet")]
+    shard = wd.open_episode("a.wshard")
+    monkeypatch.chdir("elsewhere")
+    for again in (lambda thing: thing, lambda thing: pickle.loads(pickle.dumps(thing))):
+        assert again(dataset)[0]["late"].values().tolist() == ["text"]
+        assert again(directory)["cam"].values().shape == (4, 16, 16, 3)
+        assert [len(again(each).values()) for each in others] == [4, 4]
+        assert again(shard)["x"].values().tolist() == [0, 1, 2, 3]
 
 
 def test_unfinished_recordings_are_listed_and_salvaged(tmp_path: Path) -> None:

@@ -32,8 +32,10 @@ class DiskEpisode(Episode):
     """An episode directory, here or in a store; reading is safe in threads, after a fork, and after pickling."""
 
     def __init__(self, directory: str | os.PathLike[str] | FolderReader) -> None:
-        is_here = isinstance(directory, str | os.PathLike)
-        self.folder: Folder = Path(directory) if is_here else directory  # type: ignore[arg-type,assignment]
+        # Absolute: files are opened when they are asked for, and the process may have gone elsewhere by then.
+        self.folder: Folder = (
+            Path(os.path.abspath(directory)) if isinstance(directory, str | os.PathLike) else directory
+        )
         self.path: Path | str = self.folder if isinstance(self.folder, Path) else self.folder.name
         check_finished(self.folder)
         self._known_meta: ReadOnlyDict | None = None

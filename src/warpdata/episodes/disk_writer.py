@@ -47,7 +47,7 @@ class DiskEpisodeWriter(EpisodeWriter):
         self._durability = Durability.parse(durability)
         self._video = video or VideoOptions()
         self._on_close = on_close
-        self.path = Path(directory)
+        self.path = Path(os.path.abspath(directory))
         self._meta = first_meta(_WRITER, created_ts_ns, uid)
         self._lanes: dict[str, Lane] = {}
         self._static: dict[str, Any] = {}

@@ -166,6 +166,7 @@ class FrameRing:
     def append(self, step: int, ts_ns: int, frame: Buffer) -> tuple[Segment, int]:
         """Copy a frame into the journal; when this returns it survives the death of the process."""
         segment = self._current
+        segment.kept.check()
         if segment.kept.writer.position >= self._size:
             segment = self._rotate()
         return segment, segment.kept.writer.append(self._stream, step, 1, ts_ns, frame)

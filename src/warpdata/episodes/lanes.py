@@ -172,6 +172,7 @@ class TableLane:
     def flush(self) -> None:
         """Hand the records collected so far to the background."""
         if self.count > self._first:
+            self._shelf.check()
             first, spool = self._first, self.spool
             stamps, values = self._block(self.count - first)
             self._background.submit(lambda: spool.write_from(first, stamps, values))

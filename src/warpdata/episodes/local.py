@@ -193,7 +193,7 @@ def _local(root: str | os.PathLike[str]) -> Path:
     """A root on this machine; a URL needs to be told how its store is reached."""
     if isinstance(root, str) and "://" in root:
         raise ValueError(f"{root!r} is a URL: open it with wd.open_recordings({root!r})")
-    return Path(root)
+    return Path(os.path.abspath(root))
 
 
 def _reopened(root: Folder, edited: bool, cache_bytes: int) -> LocalDataset:

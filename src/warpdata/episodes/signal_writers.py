@@ -36,7 +36,7 @@ class _JournaledWriter(SignalWriter):
     """One lane with its own journal, made by the first record and gone when the files are done."""
 
     def __init__(self, path: str | os.PathLike[str], hints: Hints, durability: str) -> None:
-        self.path = Path(path)
+        self.path = Path(os.path.abspath(path))
         self._hints = hints
         self._durability = Durability.parse(durability)
         self._options = VideoOptions()
@@ -190,7 +190,7 @@ class VideoSignalWriter(_JournaledWriter):
         durability: str = "100ms",
     ) -> None:
         super().__init__(path, Hints("image"), durability)
-        self.frames_path = Path(frames_path)
+        self.frames_path = Path(os.path.abspath(frames_path))
         self._options = VideoOptions(codec, gop_size, fps, quality, preset)
 
     @property

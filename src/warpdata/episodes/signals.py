@@ -46,7 +46,7 @@ class SimpleSignal(ClockedSignal):
         expected: FileSum | None = None,
         folder: FolderReader | None = None,
     ) -> None:
-        self.path = os.fspath(path)
+        self.path = _place(path, folder)
         self.folder = folder
         self._summary = summary
         self._expected = expected
@@ -126,8 +126,8 @@ class VideoSignal(ClockedSignal):
         expected: FileSum | None = None,
         folder: FolderReader | None = None,
     ) -> None:
-        self.path = os.fspath(video_path)
-        self.frames_path = os.fspath(frames_path)
+        self.path = _place(video_path, folder)
+        self.frames_path = _place(frames_path, folder)
         self.folder = folder
         self._summary = summary
         self._expected = expected
@@ -227,6 +227,11 @@ class VideoSignal(ClockedSignal):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_video, (self.path, self.frames_path, self._summary, self._expected, self.folder))
+
+
+def _place(path: str | os.PathLike[str], folder: FolderReader | None) -> str:
+    """The name of a file in a folder elsewhere, or where it lies on this machine wherever the process goes."""
+    return os.fspath(path) if folder is not None else os.path.abspath(path)
 
 
 def open_bytes(path: str, folder: FolderReader | None) -> RangeReader:

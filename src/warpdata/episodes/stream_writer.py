@@ -56,7 +56,7 @@ class WShardStreamWriter:
         reward_dtype: str = "f32",
         durability: str = "100ms",
     ) -> None:
-        self.path = os.fspath(path)
+        self.path = os.path.abspath(path)
         self.partial_path = self.path + ".partial"
         self.steps = 0
         self._layout = StepLayout.plan(channels, reward_dtype)
