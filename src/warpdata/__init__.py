@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from warpdata._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from warpdata._api import check_dataset as check_dataset
     from warpdata._api import dataset as dataset
     from warpdata._api import load as load
     from warpdata._api import load_wshard as load_wshard
     from warpdata._api import open_corpus as open_corpus
     from warpdata._api import open_episode as open_episode
+    from warpdata._api import open_recordings as open_recordings
     from warpdata._api import open_vectors as open_vectors
     from warpdata.catalog.builder import DatasetBuilder as DatasetBuilder
     from warpdata.catalog.dataset import Dataset as Dataset
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from warpdata.corpora.warm_cache import RowWarmCache as RowWarmCache
     from warpdata.corpora.warm_cache import WarmRows as WarmRows
     from warpdata.corpora.writer import CorpusWriter as CorpusWriter
-    from warpdata.episodes.check import check_dataset as check_dataset
     from warpdata.episodes.disk_episode import DiskEpisode as DiskEpisode
     from warpdata.episodes.disk_writer import DiskEpisodeWriter as DiskEpisodeWriter
     from warpdata.episodes.gym import RecordEpisodes as RecordEpisodes
@@ -133,7 +134,7 @@ _HOMES: dict[str, str] = {
     "WShardStreamWriter": "warpdata.episodes.stream_writer",
     "WarmRows": "warpdata.corpora.warm_cache",
     "WarpError": "warpdata.errors",
-    "check_dataset": "warpdata.episodes.check",
+    "check_dataset": "warpdata._api",
     "chunk_episode": "warpdata.formats.wshard.chunked",
     "compute_crc32": "warpdata.formats.wshard.hashes",
     "dataset": "warpdata._api",
@@ -144,6 +145,7 @@ _HOMES: dict[str, str] = {
     "name_hash": "warpdata.formats.wshard.hashes",
     "open_corpus": "warpdata._api",
     "open_episode": "warpdata._api",
+    "open_recordings": "warpdata._api",
     "open_vectors": "warpdata._api",
     "pack_episode": "warpdata.episodes.packed",
     "pack_residual": "warpdata.formats.wshard.residual",

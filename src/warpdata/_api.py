@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from warpdata.bytekit.ranges import RangeReader
     from warpdata.catalog.dataset import Dataset
     from warpdata.corpora.source import FixedOrderSource
+    from warpdata.episodes.check import Progress, Report
+    from warpdata.episodes.local import LocalDataset
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.episode import WShardEpisode
     from warpdata.search.store import VectorStore
@@ -47,9 +50,107 @@ def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> Ep
     return ShardEpisode(load_wshard(shard))
 
 
+def open_recordings(root: str | os.PathLike[str], **options: Any) -> LocalDataset:
+    """The episodes of a root of recordings, by path, or by URL of a store that can list (s3, gs, az, file).
+
+    Options are those of `LocalDataset`.
+    """
+    from warpdata.episodes.local import LocalDataset
+
+    return LocalDataset(_folder(root), **options)
+
+
+def _folder(source: str | os.PathLike[str]) -> Any:
+    """A folder on this machine by path or file://, a folder of a store by URL."""
+    import urllib.parse
+
+    from warpdata.stores.folder import StoreFolder
+
+    if not isinstance(source, str) or "://" not in source:
+        return source
+    parts = urllib.parse.urlsplit(source)
+    return urllib.parse.unquote(parts.path) if parts.scheme == "file" else StoreFolder(source, connect)
+
+
+def check_dataset(
+    source: str | os.PathLike[str], *, progress: Progress | None = None, deep: bool = False
+) -> Report:
+    """Look for what is wrong with a root of recordings, or with one episode of any form, by path or URL.
+
+    `deep` also decodes every frame.
+    """
+    from warpdata.episodes.check import Report, check_opened, check_root, merged
+
+    if _is_root(source):
+        shards = _shards_in(_folder(source))
+        if shards:
+            return merged(check_dataset(shard, deep=deep) for shard in shards)
+        return check_root(open_recordings(source, edited=False), progress=progress, deep=deep)
+    name = os.path.basename(os.fspath(source).partition("?")[0].rstrip("/"))
+    findings = list(check_opened(lambda: open_episode(source), name, deep=deep))
+    report = Report(1, findings)
+    return report if report.is_damaged else Report(1, [*findings, *_damaged_blocks(source, name)])
+
+
+def _shards_in(folder: Any) -> list[str]:
+    """The episodes of a folder on this machine that holds shards instead of recordings."""
+    from pathlib import Path
+
+    from warpdata.episodes.local import holds_recordings
+    from warpdata.errors import WarpError
+    from warpdata.formats.wshard.chunks import read_chunk_list
+
+    if not isinstance(folder, str | os.PathLike) or holds_recordings(Path(folder)):
+        return []
+    shards = {path.name: str(path) for path in sorted(Path(folder).glob("*.wshard"))}
+    for path in list(shards.values()):
+        with contextlib.suppress(WarpError):  # not a chunk list, or a damaged one: then it is a finding
+            for chunk in read_chunk_list(path).chunks:
+                shards.pop(chunk.uri, None)
+    return list(shards.values())
+
+
+def _is_root(source: str | os.PathLike[str]) -> bool:
+    """Whether a path or URL names a root of recordings rather than an episode."""
+    from pathlib import Path
+
+    from warpdata.episodes.check import is_directory
+    from warpdata.errors import BlobNotFoundError, StoreError
+
+    place = _folder(source)
+    if isinstance(place, str | os.PathLike):
+        return os.path.isdir(place) and not is_directory(Path(place))
+    try:
+        _located(source)
+    except BlobNotFoundError as missing:
+        try:
+            return bool(place.names())
+        except StoreError as cannot_list:
+            missing.hint = f"Give the URL of one episode: {cannot_list.message}."
+            raise missing from None
+    return False
+
+
+def _damaged_blocks(source: str | os.PathLike[str], name: str) -> list[Any]:
+    """What is wrong with the blocks of a shard, those too that are no signal."""
+    from warpdata.episodes.check import damaged_block
+    from warpdata.formats.wshard.layout import ROLE_EPISODE
+    from warpdata.formats.wshard.reader import ShardReader
+    from warpdata.formats.wshard.verify import verify_shard
+
+    found = _located(source)[1]
+    if found is None or (isinstance(found, str | os.PathLike) and os.path.isdir(found)):
+        return []
+    if ShardReader.open(found).role != ROLE_EPISODE:
+        return []
+    return [damaged_block(name, each) for each in verify_shard(found) if each.is_damage]
+
+
 def _located(source: str | os.PathLike[str] | RangeReader) -> tuple[Any, Any]:
     """The folder a URL lies in and the bytes of its file; without bytes, the folder of an episode directory."""
-    if not isinstance(source, str) or "://" not in source:
+    if isinstance(source, str | os.PathLike) and "://" not in os.fspath(source):
+        return None, os.path.abspath(source)  # the process may go elsewhere before everything is read
+    if not isinstance(source, str):
         return None, source
     import urllib.parse
 

@@ -17,7 +17,8 @@ from tests.contracts.test_signals import STAMPS, vectors
 from tests.contracts.test_stored_signals import pictures, recorded, shard_episode
 from tests.integration.test_video import foreign_episode
 from tests.servers import S3Server, run_http, s3_store, unique
-from warpdata.errors import BlobNotFoundError, ChecksumError, JournalInUseError
+from warpdata.cli.main import main
+from warpdata.errors import BlobNotFoundError, ChecksumError, JournalInUseError, StoreError
 
 
 class OverHttp(SignalContract):
@@ -180,3 +181,35 @@ def test_damage_and_unfinished_recordings_are_named(tmp_path: Path) -> None:
         with pytest.raises(JournalInUseError):
             wd.open_episode(f"{server.url}/open")
         writer.abort()
+
+
+def test_a_root_in_an_object_store_is_read_like_one_on_this_machine(
+    tmp_path: Path, s3_server: S3Server, s3_catalog: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(3):
+        record_all_kinds(tmp_path)
+    root = tmp_path / "root"
+    wd.LocalDataset(root).edits.set_static(1, "task", "edited")
+    wd.LocalDataset(root).edits.trim(2, 50, 200)
+    open_one = wd.LocalDatasetWriter(root).new_episode()
+    open_one.append("x", 1, 1)
+    url = f"{s3_catalog.rsplit('/', 1)[0]}/{upload(s3_server, root)}"
+    open_one.abort()
+    there, here = wd.open_recordings(url), wd.open_recordings(root)
+    assert (len(there), there.ids, [each.id for each in there]) == (3, here.ids, [each.id for each in here])
+    for remote, local in zip(there, here, strict=True):
+        check_same(remote, local)
+    assert [each.static["task"] for each in there[[0, 1]]] == ["far away", "edited"]
+    assert [os.path.basename(each.path) for each in there.unfinished] == [f"{3:012d}"]
+    check_same(pickle.loads(pickle.dumps(there))[-1], here[-1])
+    assert there.open(0).keys == here.open(0).keys
+    with pytest.raises(StoreError, match="read only"):
+        there.edits.drop(0)
+    with pytest.raises(ValueError, match="open_recordings"):
+        wd.LocalDataset(url)
+    assert wd.check_dataset(url).to_json()["by_rule"]["unfinished"] == 1
+    assert main(["episodes", url]) == 0
+    assert "3 episodes, 1 unfinished" in capsys.readouterr().out
+    with pytest.raises(BlobNotFoundError):
+        wd.check_dataset(url + "-absent")
+    assert len(wd.open_recordings(f"file://{root}")) == 3

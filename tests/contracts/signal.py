@@ -108,8 +108,12 @@ class SignalContract:
         assert len(signal[[]]) == 0
         assert signal[range(2, 5)].timestamps.tolist() == stamps[2:5]
         assert signal[[5, 2, 7]][1:][1][1] == stamps[7]
-        with pytest.raises(IndexError):
-            signal[[0, len(stamps)]]
+        for outside in (len(stamps), -len(stamps) - 1, 2**70):
+            with pytest.raises(IndexError):
+                signal[[0, outside]]
+        for times in ([stamps[-1], 2**63], np.array([2**63], np.uint64)):
+            with pytest.raises(ValueError):  # never answered as if another time had been asked for
+                signal.time[times]
         with pytest.raises(ValueError, match="order of time"):
             signal[[4, 1]].time[stamps[4]]
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import warpdata as wd
+from tests.integration.nursery import Nursery, is_alive
 from warpdata.errors import WarpError
 
 VECTORS = ("arm/state", "force", "gripper")
@@ -89,45 +90,10 @@ def signal_files(root: Path, name: str) -> tuple[Path, Path | None]:
     return root / f"{name}.mp4", root / f"{name}.frames.parquet"
 
 
-class Nursery:
-    """A process that has loaded everything and does nothing but fork recorders, so that forks stay clean."""
-
-    def __init__(self, root: Path, how: str) -> None:
-        self.acknowledged = mmap.mmap(-1, 8 * len(NAMES))
-        asked, self._ask = os.pipe()
-        self._answers, answer = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            self._serve(root, how, asked, answer)
-
-    def recorder(self) -> int:
-        """The process id of a new recorder."""
-        np.frombuffer(self.acknowledged, np.int64)[:] = 0
-        os.write(self._ask, b"x")
-        return int.from_bytes(os.read(self._answers, 4), "little")
-
-    def close(self) -> None:
-        os.close(self._ask)
-        os.waitpid(self._pid, 0)
-
-    def _serve(self, root: Path, how: str, asked: int, answer: int) -> None:
-        os.close(self._ask)
-        while os.read(asked, 1):
-            child = os.fork()
-            if child == 0:
-                try:
-                    record(root, how, self.acknowledged)
-                finally:
-                    os._exit(1)
-            os.write(answer, child.to_bytes(4, "little"))
-            os.waitpid(child, 0)
-        os._exit(0)
-
-
 def kill_one(root: Path, how: str, nursery: Nursery, rng: random.Random) -> int:
     """Kill one recorder at a random moment; how many acknowledged records came back."""
-    child = nursery.recorder()
-    counts = np.frombuffer(nursery.acknowledged, np.int64)
+    child = nursery.child()
+    counts = np.frombuffer(nursery.shared, np.int64)
     deadline = time.monotonic() + 30
     everything = STEPS * len(NAMES)
     target = rng.choice([0, 1, 3, 10, 40, 80, 150, 220, everything, everything])
@@ -140,14 +106,6 @@ def kill_one(root: Path, how: str, nursery: Nursery, rng: random.Random) -> int:
         time.sleep(0.0005)
     (check_episode if how == "episode" else check_files)(root, counts.copy())
     return int(counts.sum())
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def check_episode(root: Path, counts: np.ndarray) -> None:
@@ -210,9 +168,8 @@ def kill_many(root: Path, kills: int, seed: int, how: str) -> dict[str, int]:
     rng = random.Random(seed)
     root.mkdir(parents=True, exist_ok=True)
     assert all((wd.LocalDatasetWriter, wd.VideoSignalWriter)), "loaded before the first fork"
-    nursery = Nursery(root, how)
-    records = sum(kill_one(root, how, nursery, rng) for _ in range(kills))
-    nursery.close()
+    with Nursery(len(NAMES), lambda acknowledged: record(root, how, acknowledged)) as nursery:
+        records = sum(kill_one(root, how, nursery, rng) for _ in range(kills))
     return {"kills": kills, "records": records}
 
 

@@ -1,18 +1,27 @@
-"""Record in a child process, kill it at a random moment, salvage, and compare every acknowledged step."""
+"""Record in a child process, kill it at a random moment, salvage, and compare every acknowledged step.
+
+`python -m tests.integration.killing FOLDER TIMES SEED` prints how many steps were acknowledged and came back.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import mmap
 import os
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
 import warpdata as wd
+from tests.integration.nursery import Nursery, is_alive
 
+LIMIT = 3000
+ACKNOWLEDGED, FINISHED = 0, 1
 CHANNELS = [
     {"id": "state", "dtype": "f32", "shape": [7]},
     {"id": "rgb", "dtype": "u8", "shape": [16, 16, 3]},
@@ -29,42 +38,39 @@ def expected(field: str, steps: int) -> np.ndarray:
     return (numbers[:, None] + np.arange(7) + shift).astype(np.float32)
 
 
-def recorder(path: Path, acknowledged: mmap.mmap, limit: int) -> None:
+def recorder(path: Path, rows: dict[str, np.ndarray], shared: mmap.mmap) -> None:
     """Record until killed; the counter moves only after a step was acknowledged."""
-    rows = {name: expected(name, limit) for name in ("state", "rgb", "ctrl")}
+    counts = np.frombuffer(shared, np.int64)
     writer = wd.WShardStreamWriter(path, "kill", CHANNELS)
     writer.begin_episode()
-    for index in range(limit):
+    for index in range(LIMIT):
         writer.write_timestep({name: each[index] for name, each in rows.items()}, reward=index, done=False)
-        acknowledged[:8] = (index + 1).to_bytes(8, "little")
+        counts[ACKNOWLEDGED] = index + 1
     writer.end_episode()
-    acknowledged[8:16] = (1).to_bytes(8, "little")
+    counts[FINISHED] = 1
 
 
-def kill_once(folder: Path, after_steps: int, delay_s: float, limit: int = 3000) -> tuple[int, int]:
+def kill_once(path: Path, nursery: Nursery, after_steps: int, delay_s: float) -> tuple[int, int]:
     """(acknowledged, salvaged) steps of one killed recording; raises if any acknowledged byte is missing."""
-    path = folder / "kill.wshard"
-    acknowledged = mmap.mmap(-1, 4096)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            recorder(path, acknowledged, limit)
-        finally:
-            os._exit(0)
-    while int.from_bytes(acknowledged[:8], "little") < after_steps:
+    child = nursery.child()
+    counts = np.frombuffer(nursery.shared, np.int64)
+    deadline = time.monotonic() + 60
+    while counts[ACKNOWLEDGED] < after_steps:
+        assert time.monotonic() < deadline, "the recorder does not record"
         time.sleep(0.0002)
     time.sleep(delay_s)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    steps = int.from_bytes(acknowledged[:8], "little")
-    is_finished = acknowledged[8] == 1
-    kept = _check(path, steps, is_finished)
-    for left in folder.iterdir():
+    with contextlib.suppress(ProcessLookupError):  # it may have finished
+        os.kill(child, signal.SIGKILL)
+    while is_alive(child):
+        time.sleep(0.0002)
+    steps = int(counts[ACKNOWLEDGED])
+    kept = _check(path, steps, is_finished=bool(counts[FINISHED]))
+    for left in path.parent.iterdir():
         left.unlink()
     return steps, kept
 
 
-def _check(path: Path, steps: int, is_finished: bool) -> int:
+def _check(path: Path, steps: int, *, is_finished: bool) -> int:
     partial = Path(f"{path}.partial")
     if not path.exists() and not partial.exists():
         assert steps == 0, f"{steps} acknowledged steps and no file"
@@ -86,17 +92,25 @@ def _check(path: Path, steps: int, is_finished: bool) -> int:
     return episode.length
 
 
-def kill_many(folder: Path, times: int, seed: int, *, limit: int = 3000) -> dict[str, int]:
+def kill_many(folder: Path, times: int, seed: int) -> dict[str, int]:
     """Kill `times` recordings at random moments; returns how many steps were acknowledged and salvaged."""
     moments = random.Random(seed)
+    path = folder / "kill.wshard"
     totals = {"kills": 0, "acknowledged": 0, "salvaged": 0, "before_first_step": 0, "while_finishing": 0}
-    for _ in range(times):
-        # From before the first step to after the last, so that beginning and finishing are hit too.
-        after = max(0, min(limit, moments.randrange(-limit // 10, limit + limit // 5)))
-        steps, kept = kill_once(folder, after, moments.random() * 0.004, limit)
-        totals["kills"] += 1
-        totals["acknowledged"] += steps
-        totals["salvaged"] += kept
-        totals["before_first_step"] += steps == 0
-        totals["while_finishing"] += steps == limit
+    rows = {name: expected(name, LIMIT) for name in ("state", "rgb", "ctrl")}
+    assert wd.WShardStreamWriter, "loaded before the first fork"
+    with Nursery(2, lambda shared: recorder(path, rows, shared)) as nursery:
+        for _ in range(times):
+            # From before the first step to after the last, so that beginning and finishing are hit too.
+            after = max(0, min(LIMIT, moments.randrange(-LIMIT // 10, LIMIT + LIMIT // 5)))
+            steps, kept = kill_once(path, nursery, after, moments.random() * 0.004)
+            totals["kills"] += 1
+            totals["acknowledged"] += steps
+            totals["salvaged"] += kept
+            totals["before_first_step"] += steps == 0
+            totals["while_finishing"] += steps == LIMIT
     return totals
+
+
+if __name__ == "__main__":
+    print(json.dumps(kill_many(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.servers import run_http
 from warpdata.cli.main import main
-from warpdata.episodes.check import RULES, check_dataset
+from warpdata.episodes.check import RULES
 from warpdata.formats.episodedir.documents import read_meta, write_meta
+from warpdata.formats.wshard.reader import ShardReader
 
 COUNT = 40
 
@@ -148,7 +150,7 @@ BROKEN: dict[str, list[Callable[[Path], Path]]] = {
 @pytest.mark.parametrize(("rule", "make"), [(rule, make) for rule in BROKEN for make in BROKEN[rule]])
 def test_a_rule_is_found(tmp_path: Path, rule: str, make: Callable[[Path], Path]) -> None:
     make(tmp_path)
-    report = check_dataset(tmp_path)
+    report = wd.check_dataset(tmp_path)
     found = {each.rule for each in report.findings}
     assert rule in found
     assert report.is_damaged == (RULES[rule][0] == "damaged")
@@ -164,12 +166,12 @@ def test_good_data_has_no_findings(tmp_path: Path) -> None:
     for _ in range(2):
         clean(tmp_path)
     for deep in (False, True):
-        assert check_dataset(tmp_path, deep=deep).findings == []
+        assert wd.check_dataset(tmp_path, deep=deep).findings == []
 
 
 def test_a_gap_does_not_hide_jitter(tmp_path: Path) -> None:
     uneven(tmp_path, gap=4000)
-    assert {each.rule for each in check_dataset(tmp_path).findings} == {"gap", "jitter"}
+    assert {each.rule for each in wd.check_dataset(tmp_path).findings} == {"gap", "jitter"}
 
 
 def test_one_damaged_episode_does_not_stop_the_check(
@@ -183,3 +185,88 @@ def test_one_damaged_episode_does_not_stop_the_check(
     assert {each["severity"] for each in report["findings"]} == {"damaged", "warning"}
     [damaged] = [each for each in report["findings"] if each["rule"] == "damaged-file"]
     assert "count.parquet" in damaged["message"]
+
+
+def packed(root: Path) -> Path:
+    """The episode of a root as one shard in a folder of its own."""
+    target = root / "shards" / "e.wshard"
+    target.parent.mkdir()
+    return wd.pack_episode(next((root / f"{0:012d}").iterdir()), target)
+
+
+PACKABLE = (
+    "gap",
+    "jitter",
+    "frozen-camera",
+    "nan",
+    "constant-channel",
+    "no-actions",
+    "empty-episode",
+    "interrupted",
+)
+
+
+@pytest.mark.parametrize("rule", PACKABLE)
+def test_rules_hold_in_a_shard_and_over_http(tmp_path: Path, rule: str) -> None:
+    make = BROKEN[rule][0]
+    make(tmp_path)
+    expected = {(each.rule, each.signal) for each in wd.check_dataset(tmp_path).findings}
+    shard = packed(tmp_path)
+    assert {(each.rule, each.signal) for each in wd.check_dataset(shard).findings} == expected
+    assert {(each.rule, each.signal) for each in wd.check_dataset(shard.parent).findings} == expected
+    with run_http(tmp_path) as server:
+        for place in ("shards/e.wshard", f"{0:012d}/{0:012d}"):
+            found = wd.check_dataset(f"{server.url}/{place}").findings
+            assert {(each.rule, each.signal) for each in found} == expected
+
+
+def test_good_data_is_good_in_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = clean(tmp_path)
+    shard = packed(tmp_path)
+    episode = wd.load_wshard(shard)
+    steps = wd.WShardEpisode("steps", length=30)
+    for lane, name, values in (
+        (steps.observations, "x", np.arange(30.0)),
+        (steps.actions, "y", np.arange(30) % 5),
+    ):
+        lane[name] = wd.Channel(name, values)
+    steps.observations["rgb"] = wd.Channel(
+        "rgb", np.arange(30, dtype="u1").repeat(48).reshape(30, 4, 4, 3), about={"kind": "image"}
+    )
+    listed = wd.chunk_episode(steps, tmp_path / "chunks", 10)
+    assert episode.id
+    assert listed.path is not None
+    with run_http(tmp_path) as server:
+        there = [f"{server.url}/{each.relative_to(tmp_path)}" for each in (folder, shard, listed.path)]
+        for place in (tmp_path, folder, shard, listed.path, listed.path.parent, f"file://{tmp_path}", *there):
+            report = wd.check_dataset(place, deep=True)
+            assert (report.episodes, report.findings) == (1, []), place
+            if place not in (tmp_path, f"file://{tmp_path}", listed.path.parent):
+                assert main(["show", str(place)]) == 0
+                assert main(["replay", "--fast", str(place)]) == 0
+        assert main(["check", f"{server.url}/absent"]) == 1
+    assert "error[not_found]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("block", ["video/cam.mp4", "aux/frames/cam", "aux/table/events", "meta/directory"])
+def test_a_damaged_block_of_a_shard_is_found(tmp_path: Path, block: str) -> None:
+    clean(tmp_path)
+    shard = packed(tmp_path)
+    place = ShardReader.open(shard).block(block)
+    data = bytearray(shard.read_bytes())
+    data[place.data_offset + place.disk_size // 2] ^= 1
+    shard.write_bytes(data)
+    report = wd.check_dataset(shard)
+    assert [each.rule for each in report.findings] == ["damaged-file"]
+    assert main(["check", str(shard)]) == 3
+    with run_http(shard.parent) as server:
+        assert main(["check", f"{server.url}/e.wshard"]) == 3
+
+
+def test_a_changed_byte_of_a_video_is_found_without_decoding(tmp_path: Path) -> None:
+    video = clean(tmp_path) / "cam.mp4"
+    data = bytearray(video.read_bytes())
+    data[len(data) // 2] ^= 1
+    video.write_bytes(data)
+    [found] = wd.check_dataset(tmp_path).findings
+    assert (found.rule, found.signal) == ("damaged-file", "cam")

@@ -16,7 +16,7 @@ import pytest
 import warpdata as wd
 from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.episodes import listing
-from warpdata.episodes.check import RULES, check_dataset
+from warpdata.episodes.check import RULES
 from warpdata.errors import (
     BlobNotFoundError,
     ChecksumError,
@@ -194,17 +194,17 @@ def test_a_damaged_edit_is_named_and_recordings_still_open(root: Path) -> None:
     with pytest.raises(FormatError, match="line 1"):
         wd.LocalDataset(root)
     assert len(wd.LocalDataset(root, edited=False)) == 4
-    report = check_dataset(root)
+    report = wd.check_dataset(root)
     assert [f.rule for f in report.findings] == ["edits"]
     assert report.is_damaged
 
 
 def rules(path: Path, **options: Any) -> dict[str, str | None]:
-    return {finding.rule: finding.signal for finding in check_dataset(path, **options).findings}
+    return {finding.rule: finding.signal for finding in wd.check_dataset(path, **options).findings}
 
 
 def test_a_good_episode_has_no_findings(root: Path) -> None:
-    report = check_dataset(root)
+    report = wd.check_dataset(root)
     assert report.findings == []
     assert report.episodes == 4
     assert report.to_json()["is_damaged"] is False
@@ -237,11 +237,11 @@ def test_damage_is_found(tmp_path: Path) -> None:
     ]:  # fmt: skip
         data = (folder / file).read_bytes()
         (folder / file).write_bytes(data[: len(data) // 2])
-        found = check_dataset(tmp_path)
+        found = wd.check_dataset(tmp_path)
         assert (rule, signal) in {(f.rule, f.signal) for f in found.findings if f.severity == "damaged"}
         assert found.is_damaged
         (folder / file).write_bytes(data)
-    assert not check_dataset(tmp_path).is_damaged
+    assert not wd.check_dataset(tmp_path).is_damaged
 
 
 def test_wrong_statistics_and_clocks_are_found(tmp_path: Path) -> None:

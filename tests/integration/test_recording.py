@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.conftest import ROOT
+from tests.integration.nursery import run_small
 from warpdata.episodes.salvage_folder import salvage_root
 from warpdata.errors import (
     ConflictError,
@@ -25,10 +26,12 @@ from warpdata.errors import (
     OutOfSpaceError,
     RecordingError,
     SchemaMismatchError,
+    StoreError,
     TimestampOrderError,
     WriterClosedError,
 )
 from warpdata.formats.journal.reader import JournalReader
+from warpdata.formats.journal.writer import JournalWriter
 
 
 @pytest.fixture
@@ -313,17 +316,21 @@ def test_two_processes_share_a_root(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("how", "seed"), [("episode", 7), ("episode", 8), ("files", 9)])
 def test_killed_recordings_lose_nothing(tmp_path: Path, how: str, seed: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.crash_recorder", str(tmp_path / "root"), "24", str(seed), how],
-        cwd=ROOT, capture_output=True, text=True, timeout=200, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["records"] > 400
+    assert run_small("tests.integration.crash_recorder", tmp_path / "root", 24, seed, how)["records"] > 400
+
+
+@pytest.mark.parametrize("how", ["leave", "stay", "killed"])
+def test_interrupted_recordings_lose_nothing(tmp_path: Path, how: str) -> None:
+    """Ctrl-C at any moment: of an append, of the end of a block, of closing; nobody waits for ever."""
+    ends = run_small("tests.integration.interrupting", tmp_path / "root", 16, 3, how)
+    assert sum(ends.values()) == 16
+    assert ends["salvaged" if how == "killed" else "interrupted"] > 2
 
 
 def _record_in_child(root: Path, code: str) -> subprocess.Popen[str]:
     program = (
-        "import sys, time, numpy as np, warpdata as wd\n"
+        "import signal, sys, time, numpy as np, warpdata as wd\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored\n"
         "w = wd.LocalDatasetWriter(sys.argv[1]).new_episode()\n" + code
     )
     child = subprocess.Popen(
@@ -348,6 +355,125 @@ def test_ctrl_c_finishes_the_episode(tmp_path: Path) -> None:
     episode = wd.LocalDataset(tmp_path)[0]
     assert len(episode["x"]) >= 20
     assert "KeyboardInterrupt" in episode.meta["interrupted"]
+
+
+def test_a_forked_child_cannot_touch_the_recording(tmp_path: Path) -> None:
+    """It inherits the writers, leaves their `with` blocks and outlives the recorder: nothing of that may matter."""
+    program = (
+        "import os, sys, time, numpy as np, warpdata as wd\n"
+        "root = sys.argv[1]\n"
+        "with (wd.LocalDatasetWriter(root).new_episode() as w, wd.SimpleSignalWriter(root + '/s.parquet') as s,\n"
+        "      wd.WShardStreamWriter(root + '/a.wshard', 'a', [{'id': 'x', 'dtype': 'f64'}]) as t):\n"
+        "    t.begin_episode()\n"
+        "    for i in range(10): w.append('x', i, i); s.append(i, i); t.write_timestep({'x': i})\n"
+        "    w.append('cam', np.zeros((16, 16), np.uint8), 0)\n"
+        "    if os.fork() == 0:\n"
+        "        for call in (lambda: w.append('x', 10, 10), lambda: s.append(10, 10), w.close, w.abort,\n"
+        "                     lambda: t.write_timestep({'x': 10}), lambda: w.set_static('a', 1)):\n"
+        "            try: call()\n"
+        "            except wd.errors.WriterClosedError: continue\n"
+        "            os._exit(9)\n"
+        "        sys.exit(0)\n"
+        "    assert os.wait()[1] == 0\n"
+        "    for i in range(10, 20): w.append('x', i, i); s.append(i, i); t.write_timestep({'x': i})\n"
+        "    child = os.fork()\n"
+        "    if child == 0: time.sleep(60); os._exit(0)\n"
+        "    print(child, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    recorder = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    with recorder:
+        assert recorder.stdout is not None
+        child = int(recorder.stdout.readline())
+        try:
+            assert recorder.wait(60) == -signal.SIGKILL
+            unfinished = wd.LocalDataset(tmp_path).unfinished[0].path
+            for path in (unfinished, tmp_path / "s.parquet", tmp_path / "a.wshard"):
+                wd.salvage(path)
+        finally:
+            os.kill(child, signal.SIGKILL)
+    assert wd.LocalDataset(tmp_path)[0]["x"].values().tolist() == list(range(20))
+    assert wd.SimpleSignal(tmp_path / "s.parquet").values().tolist() == list(range(20))
+    assert wd.open_episode(tmp_path / "a.wshard")["x"].values().tolist() == list(range(20))
+
+
+def test_threads_that_append_while_the_episode_is_closed(tmp_path: Path) -> None:
+    """Every append either is in the episode or was refused."""
+    acknowledged = dict.fromkeys(("x", "text", "cam"), 0)
+    values = {"x": 1.0, "text": "t", "cam": np.zeros((16, 16), np.uint8)}
+    writer = wd.DiskEpisodeWriter(tmp_path / "ep")
+
+    def work(name: str) -> None:
+        for i in range(10**9):
+            try:
+                writer.append(name, values[name], i)
+            except WriterClosedError:
+                return
+            acknowledged[name] = i + 1
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in values]
+    for thread in threads:
+        thread.start()
+    while min(acknowledged.values()) < 20:
+        time.sleep(0.001)
+    writer.close()
+    for thread in threads:
+        thread.join(30)
+    episode = wd.open_episode(tmp_path / "ep")
+    assert {name: len(episode[name]) for name in values} == acknowledged
+
+
+def test_a_disk_that_cannot_sync_is_an_error_while_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: JournalWriter) -> None:
+        raise StoreError("cannot be written")
+
+    frame = np.zeros((16, 16), np.uint8)
+    writers = [wd.DiskEpisodeWriter(tmp_path / name, durability="1ms") for name in ("cam", "number")]
+    writers[0].append("x", frame, 0)
+    writers[1].append("x", 0, 0)
+    monkeypatch.setattr(JournalWriter, "sync", broken)
+    for writer, value in zip(writers, (frame, 0), strict=True):
+        with pytest.raises(StoreError, match="cannot be written"):
+            for i in range(1, 10**6):
+                writer.append("x", value, i)
+        writer.abort()
+
+
+def test_a_process_may_go_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths mean where the process was when it named them: writing, reading, and in another process."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    frame = np.zeros((16, 16, 3), np.uint8)
+    writer = wd.LocalDatasetWriter("root").new_episode()
+    single, video = wd.SimpleSignalWriter("s.parquet"), wd.VideoSignalWriter("v.mp4", "v.frames.parquet")
+    steps = wd.WShardStreamWriter("a.wshard", "a", [{"id": "x", "dtype": "f64"}])
+    steps.begin_episode()
+    for i in range(4):
+        writer.append("x", i, i)
+        writer.append("cam", frame, i)
+        single.append(i, i)
+        video.append(frame, i)
+        steps.write_timestep({"x": i})
+        monkeypatch.chdir(tmp_path / "elsewhere")
+    writer.append("late", "text", 1)
+    steps.end_episode()
+    for each in (writer, single, video):
+        each.close()
+    assert not list((tmp_path / "elsewhere").iterdir())
+    monkeypatch.chdir(tmp_path)
+    dataset, directory = wd.LocalDataset("root"), wd.open_episode(f"root/{0:012d}/{0:012d}")
+    others = [wd.SimpleSignal("s.parquet"), wd.VideoSignal("v.mp4", "v.frames.parquet")]
+    shard = wd.open_episode("a.wshard")
+    monkeypatch.chdir("elsewhere")
+    for again in (lambda thing: thing, lambda thing: pickle.loads(pickle.dumps(thing))):
+        assert again(dataset)[0]["late"].values().tolist() == ["text"]
+        assert again(directory)["cam"].values().shape == (4, 16, 16, 3)
+        assert [len(again(each).values()) for each in others] == [4, 4]
+        assert again(shard)["x"].values().tolist() == [0, 1, 2, 3]
 
 
 def test_unfinished_recordings_are_listed_and_salvaged(tmp_path: Path) -> None:

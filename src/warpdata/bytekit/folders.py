@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from warpdata.bytekit.ranges import RangeReader
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+_BUFFER_BYTES = 1 << 20
 
 
 @runtime_checkable
@@ -27,6 +31,29 @@ class FolderReader(Protocol):
 
     def names(self) -> list[str]:
         """The names of all files below the place, or a StoreError where it cannot tell."""
+
+
+class SubFolder:
+    """The files of a place whose names begin with `prefix/`; what they are called is known, so nothing is asked."""
+
+    def __init__(self, base: FolderReader, prefix: str, names: Sequence[str]) -> None:
+        address, mark, settings = base.name.partition("?")
+        self.name = f"{address.rstrip('/')}/{prefix}{mark}{settings}"
+        self._base = base
+        self._prefix = prefix
+        self._names = list(names)
+
+    def open(self, name: str) -> RangeReader:
+        """The bytes of a file, or BlobNotFoundError."""
+        return self._base.open(f"{self._prefix}/{name}")
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        return name in self._names
+
+    def names(self) -> list[str]:
+        """The names of all files."""
+        return list(self._names)
 
 
 class RangeFile(io.RawIOBase):
@@ -69,3 +96,8 @@ class RangeFile(io.RawIOBase):
         start = min(self._position, self._reader.size)
         self._position = min(start + size, self._reader.size)
         return self._reader.read(start, self._position)
+
+
+def buffered(reader: RangeReader) -> io.BufferedReader:
+    """A range reader as a file that asks for much at a time, for whoever reads from one end to the other."""
+    return io.BufferedReader(RangeFile(reader), _BUFFER_BYTES)

@@ -7,44 +7,50 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from warpdata.episodes.bell import Bell
 from warpdata.errors import WarpError, WriterClosedError
 
 Job = Callable[[], None]
 
+_LOOK_AGAIN_S = 0.05
+"""Several callers may wait for room and the bell wakes one: the others look by themselves."""
+
 
 class Background:
-    """Runs jobs in order; a caller that is faster than the thread waits, and the wait is counted."""
+    """Runs jobs in order; a caller that is faster than the thread waits, and the wait is counted.
+
+    A job is queued by one operation of the interpreter, so Ctrl-C leaves it queued or not, never in between.
+    """
 
     def __init__(self, name: str, limit: int, *, delay_s: float = 0.0) -> None:
         self.failure: BaseException | None = None
         self.blocked_ns = 0
         self._limit = limit
         self._delay_s = delay_s
-        self._weight = 0
-        self._jobs: deque[tuple[Job, int, float]] = deque()
-        self._change = threading.Condition()
+        self._jobs: deque[tuple[Job, float]] = deque()
+        """The first one is being run; it leaves when it is done."""
+        self._work, self._room = Bell(), Bell()
         self._closing = False
+        self._is_cancelled = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job, weight: int = 1) -> None:
+    def submit(self, job: Job) -> None:
         """Queue a job; blocks while the queue is full. A failed job fails every later call."""
-        with self._change:
-            if self._weight >= self._limit:
-                self._wait_for_room()
-            self.check()
-            if self._closing:
-                raise WriterClosedError("the writer is closed")
-            self._jobs.append((job, weight, time.monotonic()))
-            self._weight += weight
-            self._change.notify_all()
+        self.room()
+        if self._closing:
+            raise WriterClosedError("the writer is closed")
+        self._jobs.append((job, time.monotonic()))
+        self._work.ring()
 
     def room(self) -> None:
         """Wait until the queue has room; raises what went wrong in the thread."""
-        if self._weight >= self._limit or self.failure is not None:
-            with self._change:
-                self._wait_for_room()
-                self.check()
+        if len(self._jobs) >= self._limit:
+            start = time.monotonic_ns()
+            while len(self._jobs) >= self._limit and self.failure is None and not self._closing:
+                self._room.wait(_LOOK_AGAIN_S)
+            self.blocked_ns += time.monotonic_ns() - start
+        self.check()
 
     def check(self) -> None:
         """Raise what went wrong in the thread, if anything did."""
@@ -55,49 +61,40 @@ class Background:
 
     def finish(self) -> None:
         """Run everything queued, end the thread, and raise what went wrong."""
-        self._stop(drop=False)
+        self._stop()
         self.check()
 
     def cancel(self) -> None:
         """Drop what is queued and end the thread."""
-        self._stop(drop=True)
+        self._is_cancelled = True
+        self._stop()
 
-    def _stop(self, *, drop: bool) -> None:
-        with self._change:
-            self._closing = True
-            if drop:
-                self._jobs.clear()
-            self._change.notify_all()
+    def _stop(self) -> None:
+        self._closing = True
+        self._work.ring()
         if self._thread is not threading.current_thread():
             self._thread.join()
-
-    def _wait_for_room(self) -> None:
-        start = time.monotonic_ns()
-        while self._weight >= self._limit and self.failure is None and not self._closing:
-            self._change.wait()
-        self.blocked_ns += time.monotonic_ns() - start
 
     def _is_due(self) -> bool:
         """Whether to act now: a burst is left alone until it is over or the queue is half full."""
         if self._closing or not self._jobs:
             return self._closing
-        return self._weight * 2 >= self._limit or time.monotonic() - self._jobs[0][2] >= self._delay_s
+        return len(self._jobs) * 2 >= self._limit or time.monotonic() - self._jobs[0][1] >= self._delay_s
 
     def _run(self) -> None:
         while True:
-            with self._change:
-                while not self._is_due():
-                    self._change.wait(self._delay_s if self._jobs else None)
-                if not self._jobs:
-                    return
-                job, weight, _ = self._jobs.popleft()
-            try:
-                if self.failure is None:
-                    job()
-            except BaseException as error:  # noqa: BLE001 - kept, and raised to the caller by check()
-                self.failure = error
-            finally:
-                del job
-            with self._change:
-                self._weight -= weight
-                self._change.notify_all()
+            while not self._is_due():
+                self._work.wait(self._delay_s if self._jobs else None)
+            if not self._jobs:
+                return
+            self._run_first()
+            self._room.ring()
+
+    def _run_first(self) -> None:
+        """A job that fails is the last one run; those behind it are dropped, and the failure is kept."""
+        try:
+            if self.failure is None and not self._is_cancelled:
+                self._jobs[0][0]()
+        except BaseException as error:  # noqa: BLE001 - kept, and raised to the caller by check()
+            self.failure = error
+        self._jobs.popleft()

@@ -17,14 +17,13 @@ from warpdata.bytekit.commit import fsync_folder, map_os_errors
 from warpdata.episodes.background import Background
 from warpdata.episodes.journals import FrameRing, Segment
 from warpdata.episodes.statistics import ClockStatistics
-from warpdata.episodes.values import as_timestamp, mismatch, not_increasing
+from warpdata.episodes.values import BEGIN, CLOSED, as_timestamp, mismatch, refused
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import index_of_marks, pack_mark, write_frame_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
 from warpdata.formats.episodedir.sink import VideoSink
 from warpdata.formats.episodedir.video import VideoEncoder, probe
-from warpdata.timeline.times import INT64_MIN
 
 QUEUE_BYTES = 256 << 20
 """Raw frames that may wait for the encoder before `append` blocks."""
@@ -155,14 +154,21 @@ class VideoFile:
 
 
 class CameraLane:
-    """One camera of a recording: `append` costs one copy; a slow encoder makes it wait, never drop."""
+    """One camera of a recording: `append` costs one copy; a slow encoder makes it wait, never drop.
+
+    Ctrl-C may come between any two calls: a frame counts from the moment the journal has it, and one that was not
+    handed to the encoder then is handed over by the next call, maybe twice: the encoder knows which it has.
+    """
 
     def __init__(self, name: str, video: VideoFile, ring: FrameRing) -> None:
         self.name = name
         self.video = video
         self.count = 0
+        self._handed = 0
+        self._encoded = 0
+        self._newest: tuple[Segment, int] | None = None
         self._ring = ring
-        self._last = INT64_MIN - 1
+        self._last = BEGIN
         self._shape = video.shape.shape
         self._dtype = np.dtype(video.shape.dtype)
         self._lock = threading.Lock()
@@ -175,14 +181,17 @@ class CameraLane:
         """Record a copy of a frame; when this returns it survives a crash."""
         frame = self._checked(data)
         ts_ns = as_timestamp(ts_ns)
+        pixels = frame.data
         with self._lock:
             if ts_ns <= self._last:
-                raise not_increasing(self.name, ts_ns, self._last)
+                raise refused(self.name, ts_ns, self._last)
+            self._hand_over()
             self._background.room()
-            segment, offset = self._ring.append(self.count, ts_ns, frame.data)
+            self._newest = self._ring.append(self.count, ts_ns, pixels)
             self._last = ts_ns
             self.count += 1
-            self._background.submit(lambda: self._encode(segment, offset, ts_ns))
+            self._hand_over()
+            self._ring.sync()
 
     @property
     def blocked_ns(self) -> int:
@@ -191,6 +200,9 @@ class CameraLane:
 
     def finish(self, video: Path, frames: Path) -> dict[str, Any]:
         """Encode the tail and finish the files; returns what meta.json says of the camera."""
+        with self._lock:
+            self._hand_over()
+            self._last = CLOSED
         self._background.finish()
         found = self.video.finish(video, frames)
         self._ring.close(durable=False)
@@ -198,19 +210,31 @@ class CameraLane:
 
     def cancel(self) -> None:
         """Stop encoding and let go of everything; files stay as they are."""
-        self._background.cancel()
+        self._background.cancel()  # first: an `append` that waits for room holds the lock
+        with self._lock:
+            self._last = CLOSED
         self.video.close()
         self._ring.close()
 
-    def _encode(self, segment: Segment, offset: int, ts_ns: int) -> None:
+    def _hand_over(self) -> None:
+        if self._handed < self.count and self._newest is not None:
+            (segment, offset), number, ts_ns = self._newest, self.count, self._last
+            self._background.submit(lambda: self._encode(number, segment, offset, ts_ns))
+            self._handed = number
+
+    def _encode(self, number: int, segment: Segment, offset: int, ts_ns: int) -> None:
         """In the background: read the frame back from the journal, encode it, give back what is safe."""
+        if number <= self._encoded:
+            return
         scratch = self._scratch
         segment.read(offset, scratch.reshape(-1).view(np.uint8).data)
         self._pending.append(segment)
+        self._encoded = number
         before = self.video.safe
         if self.video.encode(scratch, ts_ns):
             for _ in range(self.video.safe - before):
-                self._ring.release(self._pending.popleft(), 1)
+                self._pending.popleft()
+            self._ring.release_before(self._pending[0] if self._pending else segment)
         self._ring.prepare()
 
     def _checked(self, data: Any) -> NDArray[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.folders import RangeFile
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.edits import Edits
-from warpdata.episodes.listing import episode_path, list_episodes
-from warpdata.episodes.signals import VideoSignal, open_bytes
+from warpdata.episodes.local import LocalDataset
+from warpdata.episodes.signals import VideoSignal
 from warpdata.episodes.statistics import GAP_FACTOR, ClockStatistics, ValueStatistics
-from warpdata.errors import FormatError, WarpError
+from warpdata.errors import FormatError, JournalInUseError, WarpError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.frame_index import read_frame_index
-from warpdata.formats.episodedir.video import list_packets
+from warpdata.formats.episodedir.documents import Folder
+from warpdata.formats.wshard.verify import Finding as Damage
+from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 
 DAMAGED, WARNING, INFO = "damaged", "warning", "info"
@@ -48,7 +48,7 @@ _JITTER_SHARE = 0.25
 _FROZEN_S = 1.0
 _MIN_RECORDS = 10
 _ACTION_WORDS = ("action", "command", "cmd", "ctrl", "control", "target")
-_BATCH = 256
+_BATCH_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,160 +88,197 @@ class Report:
         }  # fmt: skip
 
 
-def check_dataset(
-    path: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None, deep: bool = False
-) -> Report:
-    """Check every episode of a root, or one episode directory; `deep` also decodes every frame."""
-    root = Path(path)
-    if _is_episode(root):
-        return Report(1, list(check_episode(root, deep=deep)))
-    listing = list_episodes(root)
-    findings: list[Finding] = list(_check_edits(root))
-    for number, each in enumerate(listing.finished):
-        findings += check_episode(episode_path(root, each), deep=deep)
+Progress = Callable[[int, int], None]
+
+
+def merged(reports: Iterable[Report]) -> Report:
+    """Several reports as one."""
+    every = list(reports)
+    return Report(sum(each.episodes for each in every), [found for each in every for found in each.findings])
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A signal that is being checked: where findings say they were made, and what the episode states of it."""
+
+    episode: str
+    signal: str
+    stated: Mapping[str, Any]
+
+    def found(self, rule: str, message: str, **details: Any) -> Finding:
+        return _found(rule, self.episode, self.signal, message, **details)
+
+
+def check_root(dataset: LocalDataset, *, progress: Progress | None = None, deep: bool = False) -> Report:
+    """Check every recording of a root, as it was made: edits show recordings otherwise, but do not mend them."""
+    findings: list[Finding] = list(_check_edits(dataset))
+    for position, number in enumerate(dataset.recorded):
+        findings += check_directory(dataset.place(number), deep=deep)
         if progress is not None:
-            progress(number + 1, len(listing.finished))
+            progress(position + 1, len(dataset.recorded))
     findings += [
-        _found("unfinished", f"{each:012d}", None, "run `warp salvage`, or wait for its recorder")
-        for each in listing.unfinished
+        _found(
+            "unfinished",
+            os.path.basename(str(each.path)),
+            None,
+            "run `warp salvage`, or wait for its recorder",
+        )
+        for each in dataset.unfinished
     ]
-    return Report(len(listing.finished), findings)
+    return Report(len(dataset.recorded), findings)
 
 
-def check_episode(folder: Path, *, deep: bool = False) -> Iterator[Finding]:
-    """Everything wrong with one finished episode directory."""
+def check_directory(folder: Folder, *, deep: bool = False) -> Iterator[Finding]:
+    """Everything wrong with one episode directory, also that it was never finished."""
+    name = folder.name if isinstance(folder, Path) else os.path.basename(folder.name.partition("?")[0])
+    return check_opened(lambda: DiskEpisode(folder), name, deep=deep)
+
+
+def check_opened(opened: Callable[[], Episode], name: str, *, deep: bool = False) -> Iterator[Finding]:
+    """Everything wrong with an episode of any form, also that it cannot be opened."""
     try:
-        episode = DiskEpisode(folder)
-    except WarpError as error:
-        yield _found("unfinished", folder.name, None, str(error))
-        return
-    yield from _check_documents(episode)
+        episode = opened()
+    except JournalInUseError as error:
+        yield _found("unfinished", name, None, str(error))
+    except FormatError as error:
+        yield _found("damaged-file", name, None, str(error), code=error.code)
+    else:
+        yield from check_episode(episode, name, deep=deep)
+
+
+def check_episode(episode: Episode, name: str, *, deep: bool = False) -> Iterator[Finding]:
+    """Everything wrong with the signals, static items and metadata of an episode of any form."""
+    yield from _check_documents(episode, name)
     names = list(episode.signals)
     if not names:
-        yield _found("empty-episode", episode.id, None, "no signals")
-    elif not any(_is_action(name) for name in names):
-        yield _found("no-actions", episode.id, None, f"signals are {', '.join(names)}")
-    for name in names:
-        yield from _check_signal(episode, name, deep=deep)
+        yield _found("empty-episode", name, None, "no signals")
+    elif not any(_is_action(each) for each in names):
+        yield _found("no-actions", name, None, f"signals are {', '.join(names)}")
+    stated = _described(episode)
+    for each in names:
+        about = stated.get(each)
+        yield from _check_signal(
+            episode, _Place(name, each, about if isinstance(about, dict) else {}), deep=deep
+        )
 
 
-def _check_edits(root: Path) -> Iterator[Finding]:
+def _check_edits(dataset: LocalDataset) -> Iterator[Finding]:
     try:
-        Edits(root)
+        Edits(dataset.folder)
     except FormatError as error:
         yield _found("edits", "", None, str(error))
 
 
-def _check_documents(episode: DiskEpisode) -> Iterator[Finding]:
+def _check_documents(episode: Episode, name: str) -> Iterator[Finding]:
     for file, attribute in ((layout.META_FILE, "meta"), (layout.STATIC_FILE, "static")):
         try:
             getattr(episode, attribute)
         except WarpError as error:
-            yield _found("damaged-file", episode.id, None, str(error), file=file, code=error.code)
+            yield _found("damaged-file", name, None, str(error), file=file, code=error.code)
             continue
         if file == layout.META_FILE and episode.meta.get("interrupted"):
-            yield _found("interrupted", episode.id, None, str(episode.meta["interrupted"]))
+            yield _found("interrupted", name, None, str(episode.meta["interrupted"]))
 
 
-def _check_signal(episode: DiskEpisode, name: str, *, deep: bool) -> Iterator[Finding]:
+def _described(episode: Episode) -> Mapping[str, Any]:
+    """What the metadata says of each signal; nothing where it is damaged or of another writer."""
     try:
-        signal = episode.signals[name]
+        found = episode.meta.get("signals")
+    except FormatError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _check_signal(episode: Episode, place: _Place, *, deep: bool) -> Iterator[Finding]:
+    try:
+        signal = episode.signals[place.signal]
         if not len(signal):
-            yield _found("empty-episode", episode.id, name, "no records")
+            yield place.found("empty-episode", "no records")
             return
         if isinstance(signal, VideoSignal):
-            yield from _check_frames(episode, name, signal)
+            rows, frames = signal.count_frames()
+            if frames != rows:
+                text = f"the video has {frames} frames, its index {rows}"
+                yield place.found("video-index", text, frames=frames, rows=rows)
             signal.check()
-            stated = episode.described().get(name, {})
-            yield from _check_camera(episode, name, signal, stated, deep=deep)
-        elif not signal.meta.is_object:
-            yield from _check_values(episode, name, signal)
-        yield from _check_clock(episode, name, signal)
+        if signal.meta.kind == "image":
+            yield from _check_camera(place, signal, deep=deep)
+        elif signal.meta.is_object:
+            signal.values()
+        else:
+            yield from _check_values(place, signal)
+        yield from _check_clock(place, signal)
     except WarpError as error:
         rule = "clock-order" if "not increasing" in error.message else "damaged-file"
-        yield _found(rule, episode.id, name, str(error), code=error.code)
+        yield place.found(rule, str(error), code=error.code)
 
 
-def _check_frames(episode: DiskEpisode, name: str, signal: VideoSignal) -> Iterator[Finding]:
-    """Whether the video has a frame for every row of its index, and no more, whatever else says so."""
-    rows = len(read_frame_index(open_bytes(signal.frames_path, signal.folder)).ts_ns)
-    reader = open_bytes(signal.path, signal.folder)
-    try:
-        frames = len(list_packets(RangeFile(reader), reader.name)[1])
-    finally:
-        reader.close()
-    if frames != rows:
-        text = f"the video has {frames} frames, its index {rows}"
-        yield _found("video-index", episode.id, name, text, frames=frames, rows=rows)
-
-
-def _check_clock(episode: DiskEpisode, name: str, signal: Signal) -> Iterator[Finding]:
+def _check_clock(place: _Place, signal: Signal) -> Iterator[Finding]:
     clock = ClockStatistics()
     clock.add(signal.timestamps)
     found = clock.to_json()
-    stated = episode.described().get(name)
-    if isinstance(stated, dict):
-        for key in ("count", "first_ts_ns", "last_ts_ns"):
-            if stated.get(key) != found.get(key):
-                yield _found(
-                    "statistics", episode.id, name, f"{key} is {found.get(key)}, not {stated.get(key)}"
-                )
+    for key in ("count", "first_ts_ns", "last_ts_ns"):
+        if place.stated and place.stated.get(key) != found.get(key):
+            yield place.found("statistics", f"{key} is {found.get(key)}, not {place.stated.get(key)}")
     if found["count"] < _MIN_RECORDS or signal.meta.is_object:
         return
     usual = found["usual_pause_ns"]
     if found["gaps"]:
         seconds = found["longest_pause_ns"] / 1e9
-        yield _found(
-            "gap", episode.id, name, f"{found['gaps']} gaps, the longest {seconds:.3f} s",
+        yield place.found(
+            "gap", f"{found['gaps']} gaps, the longest {seconds:.3f} s",
             gaps=found["gaps"], longest_ns=found["longest_pause_ns"], at_ns=found["longest_pause_at_ns"],
         )  # fmt: skip
     pauses = np.diff(signal.timestamps)
     jitter = float(pauses[pauses <= GAP_FACTOR * usual].std())
     if jitter > _JITTER_SHARE * usual:
         text = f"pauses of {usual / 1e6:.3f} ms deviate by {jitter / 1e6:.3f} ms"
-        yield _found("jitter", episode.id, name, text, jitter_ns=jitter, usual_ns=usual)
+        yield place.found("jitter", text, jitter_ns=jitter, usual_ns=usual)
 
 
-def _check_values(episode: DiskEpisode, name: str, signal: Signal) -> Iterator[Finding]:
+def _check_values(place: _Place, signal: Signal) -> Iterator[Finding]:
     values = ValueStatistics(signal.meta.shape)
-    values.add(signal.values())
-    found = values.to_json()
-    stated = episode.described().get(name, {}).get("values")
-    if stated is not None and not _agree(found, stated):
-        yield _found("statistics", episode.id, name, "min, max, mean or deviation differ from the data")
+    for part in _batches(signal):
+        values.add(part)
+    stated = place.stated.get("values")
+    if stated is not None and not _agree(values.to_json(), stated):
+        yield place.found("statistics", "min, max, mean or deviation differ from the data")
     if values.invalid.any():
         count = int(values.invalid.sum())
-        yield _found("nan", episode.id, name, f"{count} values are not finite", count=count)
+        yield place.found("nan", f"{count} values are not finite", count=count)
     constant = np.flatnonzero((values.low == values.high) & (values.count >= _MIN_RECORDS))
     if len(constant) and signal.meta.dtype != np.bool_:
         which = ", ".join(map(str, constant[:8]))
-        yield _found(
-            "constant-channel", episode.id, name, f"channel {which} is constant", channels=constant.tolist()
-        )
+        yield place.found("constant-channel", f"channel {which} is constant", channels=constant.tolist())
 
 
-def _check_camera(
-    episode: DiskEpisode, name: str, signal: VideoSignal, stated: Any, *, deep: bool
-) -> Iterator[Finding]:
-    longest = stated.get("longest_frozen_frames") if isinstance(stated, dict) else None
+def _check_camera(place: _Place, signal: Signal, *, deep: bool) -> Iterator[Finding]:
+    longest = place.stated.get("longest_frozen_frames")
     if longest is None or deep:
         longest = _longest_frozen(signal)
     seconds = (signal.last_ts - signal.first_ts) / 1e9
     rate = (len(signal) - 1) / seconds if seconds else 0.0
     if len(signal) >= _MIN_RECORDS and longest >= max(2.0, _FROZEN_S * rate):
-        text = f"{longest + 1} equal images in a row"
-        yield _found("frozen-camera", episode.id, name, text, frames=longest + 1)
+        yield place.found("frozen-camera", f"{longest + 1} equal images in a row", frames=longest + 1)
 
 
-def _longest_frozen(signal: VideoSignal) -> int:
-    """How often the same decoded image follows itself, at most."""
+def _longest_frozen(signal: Signal) -> int:
+    """How often the same image follows itself, at most."""
     longest = run = 0
     before: NDArray[Any] | None = None
-    for start in range(0, len(signal), _BATCH):
-        for frame in signal[start : start + _BATCH].values():
+    for frames in _batches(signal):
+        for frame in frames:
             run = run + 1 if before is not None and np.array_equal(frame, before) else 0
             longest, before = max(longest, run), frame
     return longest
+
+
+def _batches(signal: Signal) -> Iterator[NDArray[Any]]:
+    """All values of a signal, in batches that fit in memory."""
+    row_bytes = signal.meta.dtype.itemsize * int(np.prod(signal.meta.shape, dtype=np.int64))
+    step = max(1, _BATCH_BYTES // max(1, row_bytes))
+    for start in range(0, len(signal), step):
+        yield signal[start : start + step].values()
 
 
 def _agree(found: dict[str, Any], stated: Any) -> bool:
@@ -271,9 +308,15 @@ def _is_action(name: str) -> bool:
     return any(part.lower().startswith(_ACTION_WORDS) for part in name.replace("_", "/").split("/"))
 
 
-def _is_episode(folder: Path) -> bool:
+def is_directory(folder: Path) -> bool:
+    """Whether a folder is one episode, finished or not, rather than a root of many."""
     marks = (layout.META_FILE, layout.STATIC_FILE, layout.RECORDING_FOLDER)
     return any((folder / mark).exists() for mark in marks)
+
+
+def damaged_block(episode: str, damage: Damage) -> Finding:
+    """A damaged block of a shard as a finding of its episode."""
+    return _found("damaged-file", episode, None, damage.message, block=damage.block, code=damage.code)
 
 
 def _found(rule: str, episode: str, signal: str | None, message: str, **details: Any) -> Finding:

@@ -32,8 +32,10 @@ class DiskEpisode(Episode):
     """An episode directory, here or in a store; reading is safe in threads, after a fork, and after pickling."""
 
     def __init__(self, directory: str | os.PathLike[str] | FolderReader) -> None:
-        is_here = isinstance(directory, str | os.PathLike)
-        self.folder: Folder = Path(directory) if is_here else directory  # type: ignore[arg-type,assignment]
+        # Absolute: files are opened when they are asked for, and the process may have gone elsewhere by then.
+        self.folder: Folder = (
+            Path(os.path.abspath(directory)) if isinstance(directory, str | os.PathLike) else directory
+        )
         self.path: Path | str = self.folder if isinstance(self.folder, Path) else self.folder.name
         check_finished(self.folder)
         self._known_meta: ReadOnlyDict | None = None
@@ -61,11 +63,15 @@ class DiskEpisode(Episode):
 
     def described(self) -> Mapping[str, Any]:
         """What meta.json says of each signal; nothing where it is damaged or of another writer."""
+        return self.stated() or {}
+
+    def stated(self) -> Mapping[str, Any] | None:
+        """What meta.json says of all signals, maybe that there are none; None where it says nothing of them."""
         try:
             found = self.meta.get("signals")
         except FormatError:
-            return {}
-        return found if isinstance(found, dict) else {}
+            return None
+        return found if isinstance(found, dict) else None
 
     def loaded_bytes(self) -> int:
         """How many bytes of signals this episode keeps in memory."""
@@ -118,8 +124,9 @@ class DiskSignals(Mapping[str, Signal]):
 
     def _names(self) -> dict[str, str]:
         if self._files is None:
-            described = self._episode.described()
-            self._files = _from_meta(described) if described else find_signals(_files(self._episode.folder))
+            stated = self._episode.stated()
+            files = _files(self._episode.folder) if stated is None else ()
+            self._files = find_signals(files) if stated is None else _from_meta(stated)
         return self._files
 
     def _open(self, name: str, suffix: str) -> DiskSignal:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.commit import fsync_folder, map_os_errors
+from warpdata.bytekit.forks import stays_with_its_process
 from warpdata.episodes.camera import CameraLane
+from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
 from warpdata.episodes.provenance import first_meta
 from warpdata.episodes.recorder import Durability
 from warpdata.episodes.values import Hints
@@ -45,7 +47,7 @@ class DiskEpisodeWriter(EpisodeWriter):
         self._durability = Durability.parse(durability)
         self._video = video or VideoOptions()
         self._on_close = on_close
-        self.path = Path(directory)
+        self.path = Path(os.path.abspath(directory))
         self._meta = first_meta(_WRITER, created_ts_ns, uid)
         self._lanes: dict[str, Lane] = {}
         self._static: dict[str, Any] = {}
@@ -53,6 +55,11 @@ class DiskEpisodeWriter(EpisodeWriter):
         self._lock = threading.RLock()
         self._closed: str | None = None
         self._create()
+        stays_with_its_process(self)
+
+    def disown(self) -> None:
+        """In a forked child: the recording goes on in the process that began it."""
+        self._closed, self._lanes, self._lock = "recorded by another process", {}, threading.RLock()
 
     def _create(self) -> None:
         with map_os_errors(self.path):
@@ -63,9 +70,13 @@ class DiskEpisodeWriter(EpisodeWriter):
                 raise ConflictError("the directory exists already", path=self.path) from None
             # An episode is unfinished for as long as this folder is there, so it comes before anything else.
             work = self.path / layout.RECORDING_FOLDER
-            self._bench = Workbench(work, {"episode": {"meta": self._meta}}, self._durability)
-            write_meta(self.path, self._meta)
-            fsync_folder(self.path.parent)
+            try:
+                self._bench = Workbench(work, {"episode": {"meta": self._meta}}, self._durability)
+                write_meta(self.path, self._meta)
+                fsync_folder(self.path.parent)
+            except BaseException:
+                self._discard()
+                raise
 
     @property
     def uid(self) -> str:
@@ -117,7 +128,7 @@ class DiskEpisodeWriter(EpisodeWriter):
         return {name: lane.count for name, lane in dict(self._lanes).items()}
 
     def close(self) -> None:
-        """Finalise the episode; calling it again does nothing."""
+        """Finalise the episode; calling it again does nothing. Ctrl-C waits until it is done."""
         self._close(None)
 
     def abort(self) -> None:
@@ -125,8 +136,7 @@ class DiskEpisodeWriter(EpisodeWriter):
         with self._lock:
             self._check_open()
             self._closed = "aborted"
-            self._let_go()
-            shutil.rmtree(self.path, ignore_errors=True)
+            self._discard()
 
     def __repr__(self) -> str:
         return f"<DiskEpisodeWriter {self.path}: {self._closed or 'recording'}>"
@@ -138,7 +148,7 @@ class DiskEpisodeWriter(EpisodeWriter):
             self._close(None if kind is None else f"{kind.__name__}: {error}")
 
     def _open_lane(self, name: str, data: Any, ts_ns: Any) -> Lane:
-        with self._lock:
+        with interrupts_wait(), self._lock:
             self._check_open()
             check_name(name)
             if name in self._static:
@@ -154,6 +164,9 @@ class DiskEpisodeWriter(EpisodeWriter):
             raise WriterClosedError(f"the episode is {self._closed}", path=self.path)
 
     def _close(self, interrupted: str | None) -> None:
+        finish_despite_interrupt(lambda: self._finish(interrupted), lambda: self._closed is not None)
+
+    def _finish(self, interrupted: str | None) -> None:
         with self._lock:
             if self._closed == "closed":
                 return
@@ -177,12 +190,21 @@ class DiskEpisodeWriter(EpisodeWriter):
         self._bench.settle(lanes)
         found: dict[str, Any] = {}
         for name, lane in lanes.items():
-            if isinstance(lane, CameraLane):
+            if not lane.count:  # its first record never reached the journal: there is no such signal
+                lane.cancel()
+            elif isinstance(lane, CameraLane):
                 video = signal_file(self.path, name, lane.video.suffix)
                 found[name] = lane.finish(video, signal_file(self.path, name, layout.FRAMES_SUFFIX))
             else:
                 found[name] = lane.spool.commit(signal_file(self.path, name))
         return found
+
+    def _discard(self) -> None:
+        try:
+            if hasattr(self, "_bench"):
+                self._let_go()
+        finally:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def _let_go(self) -> None:
         """Stop all threads and close all files, leaving them as they are."""

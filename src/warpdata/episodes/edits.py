@@ -10,8 +10,8 @@ from typing import Any
 
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.listing import episode_path
-from warpdata.errors import ConflictError, CorruptLayoutError
-from warpdata.formats.episodedir.documents import plain_static, restored_static
+from warpdata.errors import ConflictError, CorruptLayoutError, StoreError
+from warpdata.formats.episodedir.documents import Folder, plain_static, restored_static
 from warpdata.formats.episodedir.edit_log import append_edit, read_log
 from warpdata.formats.episodedir.names import check_name
 from warpdata.timeline.episode import Episode
@@ -79,7 +79,7 @@ class Effect:
 class Edits:
     """The edit log of a dataset root: read it, apply it, add to it, undo."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Folder) -> None:
         self.root = root
         self.log, self.is_foreign = read_log(root)
 
@@ -144,7 +144,7 @@ class Edits:
 
     def _add(self, edit: dict[str, Any], *, dry_run: bool) -> Effect:
         if self.is_foreign:
-            raise CorruptLayoutError("edits.jsonl belongs to another program", path=self.root)
+            raise CorruptLayoutError("edits.jsonl belongs to another program", path=str(self.root))
         while True:
             try:
                 return self._try_to_add(edit, dry_run=dry_run)
@@ -162,7 +162,7 @@ class Edits:
         was, now = ({e.id: e for e in entries} for entries in (before, after))
         changed |= {name for name in set(was) & set(now) if was[name] != now[name]}
         if not dry_run:
-            append_edit(self.root, full)
+            append_edit(self._here, full)
             self.log.append(full)
         return Effect(
             [e for e in before if e.id in changed], [e for e in after if e.id in changed],
@@ -176,7 +176,7 @@ class Edits:
         ]
         numbers = sorted({int(part.split("-")[0]) for name in names for part in name.split("+")})
         for number in numbers:
-            if not episode_path(self.root, number).is_dir():
+            if not episode_path(self._here, number).is_dir():
                 raise KeyError(f"no episode {number:012d} in {self.root}")
         return numbers
 
@@ -201,7 +201,17 @@ class Edits:
         return shifts
 
     def _open(self, entry: Entry) -> Episode:
-        return EditedEpisode(entry, [DiskEpisode(episode_path(self.root, p.number)) for p in entry.parts])
+        return EditedEpisode(entry, [DiskEpisode(episode_path(self._here, p.number)) for p in entry.parts])
+
+    @property
+    def _here(self) -> Path:
+        """The root on this machine: the only place where edits can be added."""
+        if isinstance(self.root, Path):
+            return self.root
+        raise StoreError(
+            "a root in a store is read only", path=self.root.name,
+            hint="Edit the recordings where they lie on a disk.",
+        )  # fmt: skip
 
     def _fold(self, log: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> list[Entry]:
         """Apply every edit that was not undone, in order."""
@@ -212,7 +222,7 @@ class Edits:
                 continue
             change = _CHANGES.get(str(edit.get("op")))
             if change is None:
-                raise CorruptLayoutError(f"edit {edit['seq']} is a {edit.get('op')!r}", path=self.root)
+                raise CorruptLayoutError(f"edit {edit['seq']} is a {edit.get('op')!r}", path=str(self.root))
             entries = change(entries, edit)
         return list(entries.values())
 

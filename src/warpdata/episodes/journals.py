@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.commit import fsync_folder, map_os_errors
+from warpdata.episodes.interrupts import interrupts_wait
 from warpdata.episodes.recorder import Durability, JournalKeeper, owner
+from warpdata.errors import TruncatedError
 from warpdata.formats.journal.layout import RECORD_BYTES
 from warpdata.formats.journal.writer import JournalWriter
 
@@ -75,10 +77,11 @@ class Shelf:
 
     def append(self, stream: int, step: int, ts_ns: int, payload: Buffer, size: int) -> None:
         """Add one record of `size` bytes to the journal of its size."""
-        kept = self._small if size <= SMALL_RECORD_BYTES else self._of_size(size)
-        kept.writer.append(stream, step, 1, ts_ns, payload)
-        if self.syncs_every_step:
-            kept.writer.sync()
+        self._of_size(size).writer.append(stream, step, 1, ts_ns, payload)
+
+    def sync(self, size: int) -> None:
+        """Make the journal of records of this size survive power loss."""
+        self._of_size(size).writer.sync()
 
     def check(self) -> None:
         """Raise what went wrong while syncing."""
@@ -91,10 +94,13 @@ class Shelf:
             kept.close(durable=durable)
 
     def _of_size(self, size: int) -> KeptJournal:
+        if size <= SMALL_RECORD_BYTES:
+            return self._small
         power = (size - 1).bit_length()
         if power not in self._large:
             path = self._folder / f"large-{power}.journal"
-            self._large[power] = KeptJournal(path, self._descriptor, 1 << power, self._durability)
+            with interrupts_wait():
+                self._large[power] = KeptJournal(path, self._descriptor, 1 << power, self._durability)
         return self._large[power]
 
 
@@ -106,15 +112,14 @@ class Segment:
     ) -> None:
         self.kept = KeptJournal(path, descriptor, frame_bytes, durability)
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.frames = 0
-        self.encoded = 0
-        self.is_full = False
 
     def read(self, offset: int, out: memoryview) -> None:
         """Read the payload of the frame at `offset`."""
         position = offset + RECORD_BYTES
         while out:
             got = os.preadv(self.fd, [out], position)
+            if not got:
+                raise TruncatedError("the journal of a camera ends before its frame does")
             out, position = out[got:], position + got
 
     def close(self, *, durable: bool) -> None:
@@ -161,13 +166,15 @@ class FrameRing:
     def append(self, step: int, ts_ns: int, frame: Buffer) -> tuple[Segment, int]:
         """Copy a frame into the journal; when this returns it survives the death of the process."""
         segment = self._current
+        segment.kept.check()
         if segment.kept.writer.position >= self._size:
             segment = self._rotate()
-        offset = segment.kept.writer.append(self._stream, step, 1, ts_ns, frame)
+        return segment, segment.kept.writer.append(self._stream, step, 1, ts_ns, frame)
+
+    def sync(self) -> None:
+        """If every step is to survive power loss, see to it."""
         if self._durability.every_step:
-            segment.kept.writer.sync()
-        segment.frames += 1
-        return segment, offset
+            self._current.kept.writer.sync()
 
     def prepare(self) -> None:
         """Make the next journal ahead of time; meant for the encoder's thread."""
@@ -175,15 +182,10 @@ class FrameRing:
             if self._spare is None and self._current.kept.writer.position > self._size // 2:
                 self._spare = self._make()
 
-    def release(self, segment: Segment, frames: int) -> None:
-        """Say that `frames` more frames of a journal are safely encoded; full journals go when all are."""
-        segment.encoded += frames
-        while self._segments and self._segments[0].is_full:
-            first = self._segments[0]
-            if first.encoded < first.frames:
-                return
-            self._segments.popleft()
-            first.discard()
+    def release_before(self, segment: Segment) -> None:
+        """Say that no frame before this journal is needed any more: the space of those behind goes back."""
+        while self._segments[0] is not segment:
+            self._segments.popleft().discard()
 
     def close(self, *, durable: bool = True) -> None:
         """Let go of what is left, which stays on disk."""
@@ -193,12 +195,11 @@ class FrameRing:
             segment.close(durable=durable)
 
     def _rotate(self) -> Segment:
-        with self._lock:
+        with interrupts_wait(), self._lock:
             following = self._spare or self._make()
             self._spare = None
-        self._segments.append(following)
-        self._current.is_full = True
-        self._current = following
+            self._segments.append(following)
+            self._current = following
         return following
 
     def _make(self) -> Segment:

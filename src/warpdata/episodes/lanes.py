@@ -16,11 +16,10 @@ from warpdata.bytekit.commit import fsync_folder, map_os_errors
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.episodes.journals import SMALL_RECORD_BYTES, Shelf
 from warpdata.episodes.statistics import ClockStatistics, ValueStatistics
-from warpdata.episodes.values import as_event, as_numbers, as_timestamp, mismatch, not_increasing
+from warpdata.episodes.values import BEGIN, CLOSED, as_event, as_numbers, as_timestamp, mismatch, refused
 from warpdata.formats.episodedir.arrow import TableWriter, signal_schema
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.writer import StepRecord
-from warpdata.timeline.times import INT64_MIN
 
 if TYPE_CHECKING:
     from warpdata.episodes.background import Background
@@ -86,6 +85,7 @@ class Spool:
         is_number = description.kind not in ("text", "bytes")
         self.values = ValueStatistics(description.shape) if is_number else None
         self._path = path
+        self._rows = 0
         self._file: SummedFile | None = None
         self._table: TableWriter | None = None
 
@@ -96,6 +96,7 @@ class Spool:
             self._file = SummedFile(self._path)
             self._table = TableWriter(self._file, signal_schema(about), about)
         self._table.write(stamps, values)
+        self._rows += len(stamps)
         for start in range(0, len(stamps), _SLICE_ROWS):
             time.sleep(0)  # give way: whoever appends must not wait for statistics
             rows = slice(start, start + _SLICE_ROWS)
@@ -103,6 +104,12 @@ class Spool:
             if self.values is not None:
                 time.sleep(0)
                 self.values.add(values[rows])
+
+    def write_from(self, first: int, stamps: NDArray[np.int64], values: NDArray[Any]) -> None:
+        """Add the records from number `first` on; those that were handed over before are not added again."""
+        known = self._rows - first
+        if known < len(stamps):
+            self.write(stamps[known:], values[known:])
 
     def commit(self, target: Path) -> dict[str, Any]:
         """Finish the file under its name; returns what meta.json says of the signal."""
@@ -132,27 +139,68 @@ def write_empty(path: Path) -> None:
     Spool(path.with_name(f".{path.name}.part"), Description("scalar", "f64", ())).commit(path)
 
 
-class NumberLane:
-    """Numbers and arrays of one type and shape; `append` is two small copies and a checksum."""
+class TableLane:
+    """What is recorded into one table: records are counted as they reach the journal, and leave in blocks.
+
+    Ctrl-C may come between any two calls. So a record counts from the moment the journal has it, without a call in
+    between, and a block is handed over before it is let go of: twice if need be, the spool knows what it has.
+    """
 
     def __init__(self, name: str, stream: int, spool: Spool, shelf: Shelf, background: Background) -> None:
-        description = spool.description
         self.name = name
         self.spool = spool
         self.count = 0
-        self._shape = description.shape
-        self._dtype = dtype_named(description.dtype).dtype
-        self._last = INT64_MIN - 1
+        self._first = 0
+        """The number of the first record that was not handed over."""
+        self._last = BEGIN
         self._stream = stream
         self._shelf = shelf
         self._background = background
+
+    def close(self) -> None:
+        """Hand over the rest; whoever appends after this is refused."""
+        with self._shelf.lock:
+            self.flush()
+            self._last = CLOSED
+
+    def cancel(self) -> None:
+        """Refuse whoever appends after this, and let go of the file."""
+        with self._shelf.lock:
+            self._last = CLOSED
+        self.spool.discard()
+
+    def flush(self) -> None:
+        """Hand the records collected so far to the background."""
+        if self.count > self._first:
+            self._shelf.check()
+            first, spool = self._first, self.spool
+            stamps, values = self._block(self.count - first)
+            self._background.submit(lambda: spool.write_from(first, stamps, values))
+            self._new_block()
+
+    def _block(self, rows: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """The first rows of the block that is being filled."""
+        raise NotImplementedError
+
+    def _new_block(self) -> None:
+        """Begin the next block at the record that comes next."""
+        raise NotImplementedError
+
+
+class NumberLane(TableLane):
+    """Numbers and arrays of one type and shape; `append` is two small copies and a checksum."""
+
+    def __init__(self, name: str, stream: int, spool: Spool, shelf: Shelf, background: Background) -> None:
+        super().__init__(name, stream, spool, shelf, background)
+        description = spool.description
+        self._shape = description.shape
+        self._dtype = dtype_named(description.dtype).dtype
         row_bytes = self._dtype.itemsize * int(np.prod(self._shape, dtype=np.int64))
         self._rows = min(max(_BLOCK_BYTES // row_bytes, _BLOCK_ROWS[0]), _BLOCK_ROWS[1])
         self._record = StepRecord(stream, row_bytes)
         # The value is laid directly into the record that is copied to the journal.
         self._cell = np.frombuffer(self._record.payload, self._dtype).reshape(self._shape)
         self._is_small = row_bytes <= SMALL_RECORD_BYTES
-        self._filled = 0
         self._new_block()
 
     def append(self, data: Any, ts_ns: Any) -> None:
@@ -163,39 +211,33 @@ class NumberLane:
             ts_ns = as_timestamp(ts_ns)
         with self._shelf.lock:
             if ts_ns <= self._last:
-                raise not_increasing(self.name, ts_ns, self._last)
+                raise refused(self.name, ts_ns, self._last)
+            row = self.count - self._first
+            if row == self._rows:
+                self.flush()
+                row = 0
             self._cell[...] = data
+            self._stamps[row] = ts_ns
+            self._values[row] = data
             self._to_journal(ts_ns)
             self._last = ts_ns
             self.count += 1
-            row = self._filled
-            self._stamps[row] = ts_ns
-            self._values[row] = data
-            self._filled = row + 1
-            if self._filled == self._rows:
-                self.flush()
+            if self._shelf.syncs_every_step:
+                self._shelf.sync(self._record.payload.nbytes)
 
     def _to_journal(self, ts_ns: int) -> None:
         record, shelf = self._record, self._shelf
-        if not self._is_small:
+        if self._is_small:
+            shelf.small.append_packed(record.stamp(self.count, ts_ns), record.size)
+        else:
             shelf.append(self._stream, self.count, ts_ns, record.payload, record.payload.nbytes)
-            return
-        shelf.small.append_packed(record.stamp(self.count, ts_ns), record.size)
-        if shelf.syncs_every_step:
-            shelf.small.sync()
 
-    def flush(self) -> None:
-        """Hand the records collected so far to the background."""
-        if self._filled:
-            stamps, values = self._stamps[: self._filled], self._values[: self._filled]
-            spool = self.spool
-            self._new_block()
-            self._background.submit(lambda: spool.write(stamps, values))
+    def _block(self, rows: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        return self._stamps[:rows], self._values[:rows]
 
     def _new_block(self) -> None:
-        self._stamps = np.empty(self._rows, np.int64)
-        self._values = np.empty((self._rows, *self._shape), self._dtype)
-        self._filled = 0
+        stamps, values = np.empty(self._rows, np.int64), np.empty((self._rows, *self._shape), self._dtype)
+        self._stamps, self._values, self._first = stamps, values, self.count
 
     def _converted(self, data: Any) -> NDArray[Any]:
         """The value as an array of exactly this signal's type and shape, or SchemaMismatchError."""
@@ -208,44 +250,40 @@ class NumberLane:
         return array
 
 
-class EventLane:
+class EventLane(TableLane):
     """Text or bytes of any length."""
 
     def __init__(self, name: str, stream: int, spool: Spool, shelf: Shelf, background: Background) -> None:
-        self.name = name
-        self.spool = spool
-        self.count = 0
+        super().__init__(name, stream, spool, shelf, background)
         self._kind = spool.description.kind
-        self._last = INT64_MIN - 1
-        self._stream = stream
-        self._shelf = shelf
-        self._background = background
-        self._stamps: list[int] = []
-        self._values: list[Any] = []
+        self._records: list[tuple[int, Any]] = []
 
     def append(self, data: Any, ts_ns: Any) -> None:
         """Record a copy of `data`; when this returns it survives a crash."""
         packed = as_event(data, self._kind, self.name)
         ts_ns = as_timestamp(ts_ns)
+        size = len(packed)
         with self._shelf.lock:
             if ts_ns <= self._last:
-                raise not_increasing(self.name, ts_ns, self._last)
-            self._shelf.append(self._stream, self.count, ts_ns, packed, len(packed))
+                raise refused(self.name, ts_ns, self._last)
+            row = self.count - self._first
+            if row == _EVENTS_PER_BLOCK:
+                self.flush()
+                row = 0
+            self._records[row:] = [(ts_ns, data if self._kind == "text" else packed)]
+            self._shelf.append(self._stream, self.count, ts_ns, packed, size)
             self._last = ts_ns
             self.count += 1
-            self._stamps.append(ts_ns)
-            self._values.append(data if self._kind == "text" else packed)
-            if len(self._stamps) == _EVENTS_PER_BLOCK:
-                self.flush()
+            if self._shelf.syncs_every_step:
+                self._shelf.sync(size)
 
-    def flush(self) -> None:
-        """Hand the records collected so far to the background."""
-        if self._stamps:
-            stamps, values = np.array(self._stamps, np.int64), np.empty(len(self._values), object)
-            values[:] = self._values
-            spool = self.spool
-            self._stamps, self._values = [], []
-            self._background.submit(lambda: spool.write(stamps, values))
+    def _block(self, rows: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        values = np.empty(rows, object)
+        values[:] = [value for _, value in self._records[:rows]]
+        return np.array([ts_ns for ts_ns, _ in self._records[:rows]], np.int64), values
+
+    def _new_block(self) -> None:
+        self._records, self._first = [], self.count
 
 
 def _dtype(description: Description) -> Any:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import write_file
+from warpdata.bytekit.folders import FolderReader
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import BlobNotFoundError, StoreError, WarpError
 from warpdata.formats.episodedir import layout
@@ -33,6 +35,31 @@ def episode_path(root: Path, number: int) -> Path:
     """Where an episode lives: blocks of a thousand."""
     block = number // layout.BLOCK_EPISODES * layout.BLOCK_EPISODES
     return root / f"{block:0{layout.DIGITS}d}" / f"{number:0{layout.DIGITS}d}"
+
+
+def episode_name(number: int) -> str:
+    """Where an episode lies below its root."""
+    return episode_path(Path(), number).as_posix()
+
+
+def list_folder(folder: FolderReader) -> tuple[Listing, dict[int, list[str]]]:
+    """All episodes below a place that can list its files, and the files of each."""
+    files: dict[int, list[str]] = {}
+    for name in folder.names():
+        block, _, rest = name.partition("/")
+        episode, _, file = rest.partition("/")
+        if file and _is_number(block) and _is_number(episode) and name.startswith(episode_name(int(episode))):
+            files.setdefault(int(episode), []).append(file)
+    states = {number: _state_of(files[number]) for number in sorted(files)}
+    finished = [number for number, state in states.items() if state]
+    return Listing(finished, [number for number, state in states.items() if state is False]), files
+
+
+def _state_of(files: Sequence[str]) -> bool | None:
+    """True if these are the files of a finished episode, False if not, None if this is no episode."""
+    if any(file.startswith((f"{layout.RECORDING_FOLDER}/", layout.FOREIGN_UNFINISHED)) for file in files):
+        return False
+    return True if {layout.META_FILE, layout.STATIC_FILE} & set(files) else None
 
 
 def list_episodes(root: Path) -> Listing:

@@ -1,4 +1,4 @@
-"""A dataset on this machine: a root of episode directories, read like a list, written by episode."""
+"""A root of episode directories: read like a list wherever it lies, written by episode on this machine."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from warpdata.bytekit.folders import FolderReader, SubFolder
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.disk_writer import DiskEpisodeWriter
 from warpdata.episodes.edits import EditedEpisode, Edits, Entry
-from warpdata.episodes.listing import episode_path, list_episodes
+from warpdata.episodes.listing import episode_name, episode_path, list_episodes, list_folder
 from warpdata.episodes.recorder import Durability
 from warpdata.episodes.unfinished import Unfinished, unfinished_at
 from warpdata.errors import ConflictError
+from warpdata.formats.episodedir.documents import Folder
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sequence import EpisodeSequence
@@ -28,9 +30,15 @@ class LocalDataset(EpisodeSequence):
     """Finished episodes of a root in id order; edits of the dataset are applied, recordings never change."""
 
     def __init__(
-        self, root: str | os.PathLike[str], *, edited: bool = True, cache_bytes: int = DEFAULT_CACHE_BYTES
+        self,
+        root: str | os.PathLike[str] | FolderReader,
+        *,
+        edited: bool = True,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
-        self.root = Path(root)
+        self.folder: Folder = _local(root) if isinstance(root, str | os.PathLike) else root
+        self.root: Path | str = self.folder if isinstance(self.folder, Path) else self.folder.name
+        self._files: dict[int, list[str]] = {}
         self._edited = edited
         self._cache_bytes = cache_bytes
         self._lock = threading.Lock()
@@ -40,10 +48,13 @@ class LocalDataset(EpisodeSequence):
 
     def refresh(self) -> None:
         """Look again at what is there."""
-        listing = list_episodes(self.root)
+        if isinstance(self.folder, Path):
+            listing = list_episodes(self.folder)
+        else:
+            listing, self._files = list_folder(self.folder)
         self._edits: Edits | None = None
         self._unfinished = listing.unfinished
-        numbers = listing.finished
+        self.recorded = numbers = listing.finished
         self._entries: Sequence[Entry] = self.edits.apply(numbers) if self._edited else Edits.plain(numbers)
         with self._lock:
             self._open.clear()
@@ -52,13 +63,19 @@ class LocalDataset(EpisodeSequence):
     def edits(self) -> Edits:
         """The edit log of this root: `drop`, `undrop`, `set_static`, `trim`, `split`, `concat`, `undo`."""
         if self._edits is None:
-            self._edits = Edits(self.root)
+            self._edits = Edits(self.folder)
         return self._edits
 
     @property
     def unfinished(self) -> list[Unfinished]:
         """Recordings that are not finished: still running, or left by a crash, and what they hold."""
-        return [unfinished_at(episode_path(self.root, number)) for number in self._unfinished]
+        return [unfinished_at(self.place(number)) for number in self._unfinished]
+
+    def place(self, number: int) -> Folder:
+        """The directory of a recording."""
+        if isinstance(self.folder, Path):
+            return episode_path(self.folder, number)
+        return SubFolder(self.folder, episode_name(number), self._files.get(number, []))
 
     @property
     def ids(self) -> list[str]:
@@ -95,7 +112,7 @@ class LocalDataset(EpisodeSequence):
         return made
 
     def _make(self, entry: Entry) -> Episode:
-        parts = [DiskEpisode(episode_path(self.root, part.number)) for part in entry.parts]
+        parts = [DiskEpisode(self.place(part.number)) for part in entry.parts]
         return parts[0] if entry.is_plain else EditedEpisode(entry, parts)
 
     def _trim(self) -> None:
@@ -105,7 +122,7 @@ class LocalDataset(EpisodeSequence):
             used -= _loaded_bytes(dropped)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_reopened, (self.root, self._edited, self._cache_bytes))
+        return (_reopened, (self.folder, self._edited, self._cache_bytes))
 
     def __repr__(self) -> str:
         return f"<LocalDataset {self.root}: {len(self)} episodes>"
@@ -121,7 +138,7 @@ class LocalDatasetWriter:
         video: VideoOptions | None = None,
         durability: str = "100ms",
     ) -> None:
-        self.root = Path(root)
+        self.root = _local(root)
         self._video = video
         Durability.parse(durability)
         self._durability = durability
@@ -172,5 +189,12 @@ def _loaded_bytes(episode: Episode) -> int:
     return episode.loaded_bytes() if isinstance(episode, DiskEpisode | EditedEpisode) else 0
 
 
-def _reopened(root: Path, edited: bool, cache_bytes: int) -> LocalDataset:
+def _local(root: str | os.PathLike[str]) -> Path:
+    """A root on this machine; a URL needs to be told how its store is reached."""
+    if isinstance(root, str) and "://" in root:
+        raise ValueError(f"{root!r} is a URL: open it with wd.open_recordings({root!r})")
+    return Path(os.path.abspath(root))
+
+
+def _reopened(root: Folder, edited: bool, cache_bytes: int) -> LocalDataset:
     return LocalDataset(root, edited=edited, cache_bytes=cache_bytes)

@@ -164,13 +164,11 @@ class ShardVideo(VideoSignal):
         self._suffix = suffix
         super().__init__(f"{shard.path}#{VIDEO_PREFIX}{name}{suffix}", f"{shard.path}#{FRAMES_PREFIX}{name}")
 
-    def _loaded(self) -> FrameIndex:
-        if self._index is None:
-            index = parse_frame_index(self._shard.read(FRAMES_PREFIX + self._name), self.frames_path)
-            if index.stream is None:
-                raise CorruptLayoutError("a frame index without places", path=self.frames_path)
-            self._index = index
-        return self._index
+    def _read_index(self, _expected: FileSum | None) -> FrameIndex:
+        index = parse_frame_index(self._shard.read(FRAMES_PREFIX + self._name), self.frames_path)
+        if index.stream is None:
+            raise CorruptLayoutError("a frame index without places", path=self.frames_path)
+        return index
 
     def _bytes(self) -> RangeReader:
         block = self._shard.block(f"{VIDEO_PREFIX}{self._name}{self._suffix}")

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from warpdata.episodes.bell import Bell
 from warpdata.errors import StoreError
 from warpdata.formats.journal.writer import JournalWriter
 
@@ -48,10 +49,10 @@ class JournalKeeper:
     def __init__(self, journal: JournalWriter, durability: Durability) -> None:
         self._journal = journal
         self._period_s = durability.period_s
-        self._stop = threading.Event()
-        self._wanted = threading.Event()
-        self._wanted.set()
-        journal.on_advance = self._wanted.set
+        self._is_closing = False
+        self._wanted, self._ended = Bell(), Bell()
+        self._wanted.ring()
+        journal.on_advance = self._wanted.ring
         self.failure: StoreError | None = None
         """Why syncing stopped, if it did: the recorder raises it with the next step."""
         self._threads = [threading.Thread(target=self._prepare, name="warp-journal-window", daemon=True)]
@@ -64,23 +65,23 @@ class JournalKeeper:
     def close(self) -> None:
         """Stop both threads; the journal itself stays open."""
         self._journal.on_advance = None
-        self._stop.set()
-        self._wanted.set()
+        self._is_closing = True
+        self._wanted.ring()
+        self._ended.ring()
         for thread in self._threads:
             thread.join()
 
     def _prepare(self) -> None:
         while self._wanted.wait():
-            self._wanted.clear()
-            # Only now: what `close` sets before this line would be cleared and waited for again.
-            if self._stop.is_set():
+            # Only after the wait: what `close` says before it rings is then never missed.
+            if self._is_closing:
                 return
             # A disk too full for the next window is no error yet: the recorder meets it when it gets there.
             with contextlib.suppress(OSError):
                 self._journal.prepare()
 
     def _sync(self) -> None:
-        while not self._stop.wait(self._period_s):
+        while not self._ended.wait(self._period_s):
             try:
                 self._journal.sync()
             except StoreError as error:

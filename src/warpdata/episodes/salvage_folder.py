@@ -233,7 +233,9 @@ class _Rows:
         self._step = np.concatenate([each.first_step for each in picked])
         self._where = np.repeat(np.arange(len(picked)), [len(each) for each in picked])
         columns = Records(*(np.concatenate([getattr(e, f) for e in picked]) for f in Records.__slots__))
-        _, order = np.unique(self._step, return_index=True)
+        # Of two records of one number the later one holds: Ctrl-C came before the earlier one was acknowledged.
+        _, order = np.unique(self._step[::-1], return_index=True)
+        order = len(self._step) - 1 - order
         order = order[self._step[order] >= first]
         self._step, self._where = self._step[order], self._where[order]
         self._offset, self._size, self._ts = (

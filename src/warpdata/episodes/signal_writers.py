@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.forks import stays_with_its_process
 from warpdata.episodes.camera import CameraLane
+from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
 from warpdata.episodes.journals import remove_folder
 from warpdata.episodes.lanes import EventLane, NumberLane, write_empty
 from warpdata.episodes.recorder import Durability
@@ -34,7 +36,7 @@ class _JournaledWriter(SignalWriter):
     """One lane with its own journal, made by the first record and gone when the files are done."""
 
     def __init__(self, path: str | os.PathLike[str], hints: Hints, durability: str) -> None:
-        self.path = Path(path)
+        self.path = Path(os.path.abspath(path))
         self._hints = hints
         self._durability = Durability.parse(durability)
         self._options = VideoOptions()
@@ -42,6 +44,11 @@ class _JournaledWriter(SignalWriter):
         self._bench: Workbench | None = None
         self._lane: Lane | None = None
         self._closed: str | None = None
+        stays_with_its_process(self)
+
+    def disown(self) -> None:
+        """In a forked child: the recording goes on in the process that began it."""
+        self._closed, self._lane, self._lock = "of another process", None, threading.Lock()
 
     def append(self, data: Any, ts_ns: int) -> None:
         """Add a copy of `data` at `ts_ns`; when this returns, the record survives a crash."""
@@ -51,17 +58,20 @@ class _JournaledWriter(SignalWriter):
         lane.append(data, ts_ns)
 
     def close(self) -> None:
-        """Finish the files under their names; calling it again does nothing."""
+        """Finish the files under their names; calling it again does nothing. Ctrl-C waits until it is done."""
+        finish_despite_interrupt(self._close, lambda: self._closed is not None)
+
+    def _close(self) -> None:
         with self._lock:
             if self._closed == "closed":
                 return
             self._check_open()
-            lane, self._lane = self._lane, None
             self._closed = _BROKEN
-            if self._bench is None or lane is None:
+            if self._bench is None or self._lane is None or not self._lane.count:
                 self._drop_bench()
                 self._write_nothing()
             else:
+                lane, self._lane = self._lane, None
                 self._finish(self._bench, lane)
             self._closed = "closed"
 
@@ -95,7 +105,7 @@ class _JournaledWriter(SignalWriter):
         return None
 
     def _open(self, data: Any, ts_ns: Any) -> Lane:
-        with self._lock:
+        with interrupts_wait(), self._lock:
             self._check_open()
             if self._lane is None:
                 self._check_first(data)
@@ -180,7 +190,7 @@ class VideoSignalWriter(_JournaledWriter):
         durability: str = "100ms",
     ) -> None:
         super().__init__(path, Hints("image"), durability)
-        self.frames_path = Path(frames_path)
+        self.frames_path = Path(os.path.abspath(frames_path))
         self._options = VideoOptions(codec, gop_size, fps, quality, preset)
 
     @property

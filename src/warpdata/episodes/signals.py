@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_named
-from warpdata.bytekit.folders import FolderReader
+from warpdata.bytekit.folders import FolderReader, buffered
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.episodes.single import check_not_unfinished
 from warpdata.errors import CorruptLayoutError, TruncatedError
@@ -19,6 +19,7 @@ from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
 from warpdata.formats.episodedir.frame_reader import FrameReader, plan_foreign, plan_of
 from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
+from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind
 from warpdata.timeline.signal import Record
@@ -45,7 +46,7 @@ class SimpleSignal(ClockedSignal):
         expected: FileSum | None = None,
         folder: FolderReader | None = None,
     ) -> None:
-        self.path = os.fspath(path)
+        self.path = _place(path, folder)
         self.folder = folder
         self._summary = summary
         self._expected = expected
@@ -125,8 +126,8 @@ class VideoSignal(ClockedSignal):
         expected: FileSum | None = None,
         folder: FolderReader | None = None,
     ) -> None:
-        self.path = os.fspath(video_path)
-        self.frames_path = os.fspath(frames_path)
+        self.path = _place(video_path, folder)
+        self.frames_path = _place(frames_path, folder)
         self.folder = folder
         self._summary = summary
         self._expected = expected
@@ -150,17 +151,28 @@ class VideoSignal(ClockedSignal):
         return self._summary.count if self._summary is not None else len(self._loaded().ts_ns)
 
     def check(self) -> None:
-        """Open index and video and compare their counts; raises what is wrong with them."""
-        self._reader()
+        """Compare index and video: how many frames there are, and the checksum of each; raises what is wrong."""
+        self._reader().check()
+
+    def count_frames(self) -> tuple[int, int]:
+        """Rows of the index and frames in the video, whatever else is said of them."""
+        reader = self._bytes()
+        try:
+            return len(self._read_index(None).ts_ns), len(list_packets(buffered(reader), reader.name)[1])
+        finally:
+            reader.close()
 
     def _loaded(self) -> FrameIndex:
         if self._index is None:
             if self.folder is None and not os.path.exists(self.path):
                 check_not_unfinished(self.path)
-            self._index = read_frame_index(open_bytes(self.frames_path, self.folder), self._expected)
+            self._index = self._read_index(self._expected)
             if self._summary is not None and len(self._index.ts_ns) != self._summary.count:
                 raise CorruptLayoutError("the frame index does not match the episode", path=self.frames_path)
         return self._index
+
+    def _read_index(self, expected: FileSum | None) -> FrameIndex:
+        return read_frame_index(open_bytes(self.frames_path, self.folder), expected)
 
     def _clock(self) -> NDArray[np.int64]:
         return frozen(self._loaded().ts_ns)
@@ -215,6 +227,11 @@ class VideoSignal(ClockedSignal):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_video, (self.path, self.frames_path, self._summary, self._expected, self.folder))
+
+
+def _place(path: str | os.PathLike[str], folder: FolderReader | None) -> str:
+    """The name of a file in a folder elsewhere, or where it lies on this machine wherever the process goes."""
+    return os.fspath(path) if folder is not None else os.path.abspath(path)
 
 
 def open_bytes(path: str, folder: FolderReader | None) -> RangeReader:

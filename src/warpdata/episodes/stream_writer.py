@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.forks import stays_with_its_process
 from warpdata.episodes.recorder import Durability, JournalKeeper, owner
 from warpdata.episodes.step_journal import (
     GIVEN_DONE,
@@ -55,7 +56,7 @@ class WShardStreamWriter:
         reward_dtype: str = "f32",
         durability: str = "100ms",
     ) -> None:
-        self.path = os.fspath(path)
+        self.path = os.path.abspath(path)
         self.partial_path = self.path + ".partial"
         self.steps = 0
         self._layout = StepLayout.plan(channels, reward_dtype)
@@ -73,6 +74,12 @@ class WShardStreamWriter:
         self._keeper: JournalKeeper | None = None
         self._state = "new"
         self._last_ts_ns: int | None = None
+        stays_with_its_process(self)
+
+    def disown(self) -> None:
+        """In a forked child: the recording goes on in the process that began it."""
+        if self._state == "recording":
+            self._state = "recorded by another process"
 
     def begin_episode(self) -> None:
         """Create the journal; a journal already there is an error that says whose it is."""

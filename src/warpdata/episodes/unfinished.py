@@ -13,6 +13,7 @@ from warpdata.episodes.journals import CONTROL_STREAM, KIND, SIGNALS_JOURNAL
 from warpdata.episodes.single import files_of
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import Folder
 from warpdata.formats.episodedir.frame_index import read_marks
 from warpdata.formats.journal.layout import HEADER_BYTES
 from warpdata.formats.journal.reader import Damage, JournalReader, Records, is_live
@@ -47,15 +48,17 @@ class Found:
 class Unfinished:
     """A recording without an end."""
 
-    path: Path
+    path: Path | str
     is_live: bool
     owner: dict[str, Any]
     records: dict[str, int]
     """How many records of each signal can be read from what is on disk."""
 
 
-def unfinished_at(folder: Path) -> Unfinished:
-    """What an unfinished episode directory holds."""
+def unfinished_at(folder: Folder) -> Unfinished:
+    """What an unfinished episode directory holds; of one in a store only that it is there."""
+    if not isinstance(folder, Path):
+        return Unfinished(folder.name, False, {}, {})
     journal = folder / layout.RECORDING_FOLDER / SIGNALS_JOURNAL
     if is_blank(journal):
         return Unfinished(folder, journal.exists() and is_live(journal), {}, {})

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_of
-from warpdata.errors import SchemaMismatchError, TimestampOrderError
+from warpdata.errors import RecordingError, SchemaMismatchError, TimestampOrderError, WriterClosedError
 from warpdata.formats.episodedir.images import FrameShape
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.timeline.meta import numeric_kind
@@ -17,6 +17,9 @@ from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int
 
 MAX_EVENT_BYTES = 256 << 20
 MAX_VALUE_BYTES = 1 << 30
+BEGIN, CLOSED = INT64_MIN - 1, INT64_MAX + 1
+"""The last time of a lane before its first record, and once it takes no more."""
+
 _KNOWN = ", ".join(DTYPE_NAMES)
 
 
@@ -117,8 +120,10 @@ def as_timestamp(ts_ns: Any) -> int:
     return number
 
 
-def not_increasing(name: str, ts_ns: int, last: int) -> TimestampOrderError:
-    """The error for a time at or before the last one."""
+def refused(name: str, ts_ns: int, last: int) -> RecordingError:
+    """The error for a time at or before the last one; after a lane is closed no time is late enough."""
+    if last >= CLOSED:
+        return WriterClosedError(f"signal {name!r} is closed")
     return TimestampOrderError(
         f"signal {name!r}: timestamp {ts_ns} is not increasing; the last one is {last}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -61,12 +62,14 @@ class Workbench:
         with self._shelf.lock:
             self._shelf.append(CONTROL_STREAM, self._control, 0, text, len(text))
             self._control += 1
+            if self._shelf.syncs_every_step:
+                self._shelf.sync(len(text))
 
     def settle(self, lanes: Mapping[str, Lane]) -> None:
         """Bring every number and event into its parquet file; raises what went wrong in the background."""
         for lane in lanes.values():
             if not isinstance(lane, CameraLane):
-                lane.flush()
+                lane.close()
         self._spooler.finish()
         self._shelf.check()
 
@@ -79,10 +82,7 @@ class Workbench:
         """Stop all threads and close all files, leaving them as they are."""
         self._spooler.cancel()
         for lane in lanes.values():
-            if isinstance(lane, CameraLane):
-                lane.cancel()
-            else:
-                lane.spool.discard()
+            lane.cancel()
         self._shelf.close()
 
     def _table(self, name: str, description: Description) -> Lane:
@@ -95,11 +95,12 @@ class Workbench:
     def _camera(self, name: str, description: Description, options: VideoOptions, shape: FrameShape) -> Lane:
         stream, settings = self._streams, {**asdict(options), "codec": choose_codec(shape, options)}
         about = {"stream": stream, "name": name, **description.to_json(), "video": settings}
-        video = VideoFile(self.folder / str(stream), shape, options, units=description.units)
-        try:
+        with contextlib.ExitStack() as made:
+            video = VideoFile(self.folder / str(stream), shape, options, units=description.units)
+            made.callback(video.close)
             ring = FrameRing(self.folder, stream, {"signal": about}, shape.nbytes, self._durability)
-        except BaseException:
-            video.close()
-            raise
-        self.note({"signal": about})
-        return CameraLane(name, video, ring)
+            made.callback(ring.close)
+            self.note({"signal": about})
+            lane = CameraLane(name, video, ring)
+            made.pop_all()
+        return lane

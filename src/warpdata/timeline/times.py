@@ -26,11 +26,6 @@ def as_int(value: Any, what: str) -> int:
         raise TypeError(f"{what} must be an integer, not {type(value).__name__}") from None
 
 
-def clamp(ts_ns: int) -> int:
-    """The nearest time an int64 can hold: comparisons with stored times stay true."""
-    return min(max(ts_ns, INT64_MIN), INT64_MAX)
-
-
 def is_many(key: Any) -> bool:
     """Whether an index names several records: a list, a tuple, a range or an array."""
     if isinstance(key, np.ndarray):
@@ -46,14 +41,24 @@ def as_int_array(values: Any, what: str) -> NDArray[np.int64]:
         raise TypeError(f"{what} must be a flat sequence, not an array of {values.ndim} dimensions")
     if values.dtype.kind not in "iu":
         raise TypeError(f"{what} must be integers, not {values.dtype} (boolean masks are not supported)")
-    if values.dtype == np.uint64:
-        return np.minimum(values, np.uint64(INT64_MAX)).astype(np.int64)
+    if values.dtype == np.uint64 and len(values) and values.max() > INT64_MAX:
+        raise _too_large(int(values.max()), what)
     return values.astype(np.int64, copy=False)
 
 
 def _from_sequence(values: Any, what: str) -> NDArray[np.int64]:
-    numbers = [clamp(as_int(value, what)) for value in values]
+    numbers = [as_int(value, what) for value in values]
+    for number in numbers:
+        if not INT64_MIN <= number <= INT64_MAX:
+            raise _too_large(number, what)
     return np.array(numbers, np.int64)
+
+
+def _too_large(number: int, what: str) -> Exception:
+    """No time and no position is that far away; it must not be taken for another one."""
+    if what == "an index":
+        return IndexError(f"record {number} is out of range")
+    return ValueError(f"{what} must fit in 64 bits, {number} does not")
 
 
 def grid(start: int, stop: int, step: int) -> NDArray[np.int64]:

@@ -18,7 +18,11 @@ _STYLES = {"damaged": "red", "warning": "yellow", "info": "dim"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp check`."""
-    parser.add_argument("path", nargs="?", help="a dataset root or an episode directory")
+    parser.add_argument(
+        "path",
+        nargs="?",
+        help="a root of recordings, an episode directory, a .wshard or a chunk list; a path or a URL",
+    )
     parser.add_argument("--deep", action="store_true", help="decode every frame too")
     parser.add_argument("--rules", action="store_true", help="list the rules and stop")
     add_json_flag(parser)
@@ -26,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print every finding with its rule and severity."""
-    from warpdata.episodes.check import RULES, check_dataset
+    from warpdata._api import check_dataset
+    from warpdata.episodes.check import RULES
 
     if args.rules:
         console.emit({rule: {"severity": s, "says": text} for rule, (s, text) in RULES.items()})
@@ -36,7 +41,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             console.print(line)
         return exits.OK
     if args.path is None:
-        raise ValueError("give a dataset root or an episode directory")
+        raise ValueError("give a root of recordings or an episode")
     with console.progress("checking") as bar:
         report = check_dataset(args.path, progress=bar, deep=args.deep)
     console.emit(report.to_json())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
@@ -18,17 +19,17 @@ HELP = "list the episodes of a dataset root: id, duration, signals, size, flags"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp episodes`."""
-    parser.add_argument("root", help="a dataset root")
+    parser.add_argument("root", help="a root of recordings: a path, or a URL of a store that can list")
     parser.add_argument("--raw", action="store_true", help="ignore the edits: recordings as they were made")
     add_json_flag(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print one line per episode; exit code 3 if one cannot be read."""
+    from warpdata._api import open_recordings
     from warpdata.cli.sparkline import human_time
-    from warpdata.episodes.local import LocalDataset
 
-    dataset = LocalDataset(args.root, edited=not args.raw)
+    dataset = open_recordings(args.root, edited=not args.raw)
     rows = [_row(dataset, index) for index in range(len(dataset))]
     rows += [_unfinished_row(each) for each in dataset.unfinished]
     console.emit(rows)
@@ -74,14 +75,24 @@ def _flags(episode: Episode) -> list[str]:
 
 
 def _size(episode: Episode) -> int:
-    from pathlib import Path
-
+    """Bytes on disk; of an episode in a store, what its metadata says of its signals."""
     parts = getattr(episode, "_parts", [episode])
-    return sum(file.stat().st_size for part in parts for file in Path(part.path).rglob("*") if file.is_file())
+    return sum(
+        _bytes_below(part.path) if isinstance(part.path, os.PathLike) else _stated(part) for part in parts
+    )
+
+
+def _bytes_below(folder: Any) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _stated(episode: Episode) -> int:
+    signals = (episode.meta.get("signals") or {}).values()
+    return sum(each.get("video_bytes", 0) + each.get("file", {}).get("bytes", 0) for each in signals)
 
 
 def _unfinished_row(each: Any) -> dict[str, Any]:
-    size = sum(file.stat().st_size for file in each.path.rglob("*") if file.is_file())
+    size = _bytes_below(each.path) if isinstance(each.path, os.PathLike) else 0
     flags = ["recording" if each.is_live else "unfinished"]
-    return {"id": each.path.name, "duration_ns": None, "signals": list(each.records), "bytes": size,
+    return {"id": os.path.basename(each.path), "duration_ns": None, "signals": list(each.records), "bytes": size,
             "flags": flags, "records": each.records}  # fmt: skip

@@ -19,7 +19,7 @@ _DRAW_S = 0.1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp replay`."""
-    parser.add_argument("episode", help="an episode directory, a .wshard, or a chunk list")
+    parser.add_argument("episode", help="an episode directory, a .wshard or a chunk list; a path or a URL")
     parser.add_argument("--speed", type=float, default=1.0, help="1 is the original timing")
     parser.add_argument("--fast", action="store_true", help="as fast as possible")
     parser.add_argument("--signal", action="append", metavar="NAME", help="only this one; may be repeated")

@@ -20,7 +20,7 @@ _POINTS = 24
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp show`."""
-    parser.add_argument("episode", help="an episode directory, a .wshard, or a chunk list")
+    parser.add_argument("episode", help="an episode directory, a .wshard or a chunk list; a path or a URL")
     add_json_flag(parser)
 
 

@@ -139,7 +139,7 @@ def write_static(folder: Path, items: Mapping[str, Any]) -> bytes:
 
 def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, Any]:
     """The static items of an episode; none where there is no static.json and none is expected."""
-    path, data = _document(folder, layout.STATIC_FILE)
+    path, data = read_document(folder, layout.STATIC_FILE)
     if expected is not None:
         if data is None:
             raise CorruptLayoutError("static.json is missing", path=path)
@@ -163,7 +163,7 @@ def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
 
 def read_meta(folder: Folder) -> dict[str, Any]:
     """The system metadata of an episode, checked; none where there is no meta.json."""
-    path, data = _document(folder, layout.META_FILE)
+    path, data = read_document(folder, layout.META_FILE)
     if data is None:
         return {}
     try:
@@ -176,7 +176,7 @@ def read_meta(folder: Folder) -> dict[str, Any]:
     return meta
 
 
-def _document(folder: Folder, name: str) -> tuple[str, bytes | None]:
+def read_document(folder: Folder, name: str) -> tuple[str, bytes | None]:
     """What to call a document of an episode, and its bytes if it is there."""
     try:
         if isinstance(folder, Path):

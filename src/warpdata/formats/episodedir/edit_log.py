@@ -13,7 +13,7 @@ from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import ChecksumError, ConflictError, CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import read_bytes
+from warpdata.formats.episodedir.documents import Folder, read_document
 
 CRC_KEY = "crc32c"
 
@@ -24,12 +24,11 @@ def pack_line(edit: dict[str, Any]) -> bytes:
     return dump_json({**body, CRC_KEY: f"{crc32c(dump_json(body)):08x}"}) + b"\n"
 
 
-def read_log(root: Path) -> tuple[list[dict[str, Any]], bool]:
+def read_log(root: Folder) -> tuple[list[dict[str, Any]], bool]:
     """All edits in order, and whether the log belongs to another program (it is then left alone)."""
-    path = root / layout.EDITS_FILE
-    if not path.exists():
+    path, data = read_document(root, layout.EDITS_FILE)
+    if data is None:
         return [], False
-    data = read_bytes(path)
     whole, _, torn = data.rpartition(b"\n")
     lines = whole.split(b"\n") if whole else []
     if _is_foreign(lines, torn):
@@ -68,7 +67,7 @@ def _lines(fd: int) -> tuple[int, int]:
     return data.count(b"\n"), data.rfind(b"\n") + 1
 
 
-def _unpack(line: bytes, number: int, path: Path) -> dict[str, Any]:
+def _unpack(line: bytes, number: int, path: str) -> dict[str, Any]:
     try:
         edit = parse_json_object(line)
     except FormatError as error:

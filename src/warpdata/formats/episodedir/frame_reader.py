@@ -21,6 +21,7 @@ from warpdata.formats.episodedir.video import VideoDecoder, list_packets
 DEFAULT_CACHE_BYTES = 32 << 20
 _AHEAD_BYTES = 8 << 20
 """Encoded frames fetched at once for a batch."""
+_CHECK_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,13 @@ class FrameReader:
     def shape(self) -> tuple[int, ...]:
         """The shape of one frame."""
         return self._shape.shape
+
+    def check(self) -> None:
+        """Raise unless every packet has its checksum, where checksums are known; nothing is decoded."""
+        if self._plan.crc32c is not None:
+            groups = np.cumsum(self._plan.size) // _CHECK_BYTES
+            for numbers in np.split(np.arange(len(self._plan)), np.flatnonzero(np.diff(groups)) + 1):
+                self._read(numbers.tolist())
 
     def frame(self, number: int) -> NDArray[np.generic]:
         """One frame, read-only; the last ones asked for are kept."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import fsync_folder, map_os_errors, os_error
+from warpdata.bytekit.forks import stays_with_its_process
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.mapping import PAGE_BYTES, map_window, prefault, sync_range
 from warpdata.bytekit.view import byte_view
@@ -61,6 +62,17 @@ class JournalWriter:
             except BaseException:
                 self.discard()
                 raise
+        stays_with_its_process(self)
+
+    def disown(self) -> None:
+        """In a forked child: let go of the file, so that the lock dies with the recorder and not with its children."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(
+                BufferError
+            ):  # a thread of the parent was writing at the moment of the fork
+                self._unmap()  # each mapping keeps the file open as well
+            os.close(fd)
 
     def _begin(self, head: bytes) -> None:
         os.pwrite(self._fd, head, 0)
