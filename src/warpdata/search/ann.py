@@ -19,6 +19,8 @@ _MAX_M = 1024
 """More neighbours per node than any graph has; faiss takes memory for all of them."""
 
 _BATCH_QUERIES = 4096
+_MIN_SQUARE, _MAX_SQUARE = 1e-20, 1e30
+"""Queries whose squares are beyond these take the way that checks every number."""
 _ONE_SEARCH = 2
 """One walk from all entries together, in the words of faiss."""
 _MAX_SPREAD = 1024
@@ -80,12 +82,17 @@ def _faiss() -> Any:
 class Graph:
     """An HNSW graph over prepared vectors, in memory; row i is node i."""
 
-    def __init__(self, library: Any, index: Any, shape: GraphShape) -> None:
+    def __init__(
+        self, library: Any, index: Any, shape: GraphShape, vectors: Floats, lent: tuple[Any, ...] = ()
+    ) -> None:
         self._library = library
+        self.vectors = vectors
+        self._lent = lent
         self._index = index
         self._search_c = index.search_c
         self._from_entry = index.search_level_0
         self._pointer = library.swig_ptr
+        self._square = library.fvec_norm_L2sqr
         self._params: dict[int, Any] = {}
         self._buffers = threading.local()
         self.shape = shape
@@ -101,7 +108,7 @@ class Graph:
         index.hnsw.efConstruction = ef_construction
         index.add(vectors)
         shape = GraphShape(m, ef_construction, int(index.hnsw.entry_point), int(index.hnsw.max_level))
-        return cls(library, index, shape)
+        return cls(library, index, shape, vectors)
 
     @classmethod
     def restore(cls, vectors: Floats, metric: str, adjacency: Adjacency, shape: GraphShape) -> Graph:
@@ -116,21 +123,12 @@ class Graph:
         levels, offsets, neighbors = _faiss_arrays(adjacency, shape.m)
         if int(levels[shape.entry_point]) - 1 != shape.max_level or levels.max() - 1 != shape.max_level:
             raise CorruptLayoutError("the entry point of the graph is not on its top level")
-        library.downcast_index(index.storage).add(vectors)
+        _fill(library, index, vectors, neighbors)
         index.ntotal = len(vectors)
         library.copy_array_to_vector(levels, index.hnsw.levels)
         library.copy_array_to_vector(offsets, index.hnsw.offsets)
-        library.copy_array_to_vector(neighbors, index.hnsw.neighbors)
         index.hnsw.entry_point, index.hnsw.max_level = shape.entry_point, shape.max_level
-        return cls(library, index, shape)
-
-    @property
-    def vectors(self) -> Floats:
-        """The prepared vectors, as a view of what the graph holds."""
-        storage = self._library.downcast_index(self._index.storage)
-        flat = self._library.rev_swig_ptr(storage.get_xb(), self.count * self.dim)
-        found: Floats = flat.reshape(self.count, self.dim)
-        return found
+        return cls(library, index, shape, vectors, (neighbors,))
 
     def search(
         self, queries: Floats, k: int, ef: int, allowed: NDArray[np.uint8] | None = None
@@ -162,14 +160,22 @@ class Graph:
         """
         self._entries = Entries.of(rows, np.ascontiguousarray(self.vectors[rows]))
 
-    def search_one(self, query: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
-        """The k nearest rows of one query, in buffers of this thread that the next call overwrites."""
+    def search_one(self, query: Floats, k: int, ef: int, as_unit: bool) -> tuple[Ints, Floats] | None:
+        """The k nearest rows of one query, in buffers of this thread that the next call overwrites.
+
+        None if it has NaN, or numbers whose squares need care. `as_unit` gives the query length one.
+        """
         buffers: dict[Any, Any] = self._buffers.__dict__
         held = buffers.get(k)
         if held is None:
             held = buffers[k] = self._new_buffers(k)
         wanted, rows, scores, at_query, at_scores, at_rows, entry, away, at_entry, at_away = held
         wanted[:] = query
+        square = self._square(at_query, self.dim)
+        if not _MIN_SQUARE < square < _MAX_SQUARE:
+            return None
+        if as_unit:
+            wanted *= square**-0.5
         params = self._params.get(ef) or self._parameters(ef, None)
         if self._entries is None:
             self._search_c(1, at_query, k, at_scores, at_rows, params)
@@ -207,6 +213,22 @@ class Graph:
 def _empty(library: Any, dim: int, metric: str, m: int) -> Any:
     kind = library.METRIC_L2 if metric == "l2" else library.METRIC_INNER_PRODUCT
     return library.IndexHNSWFlat(dim, m, kind)
+
+
+def _fill(library: Any, index: Any, vectors: Floats, neighbors: NDArray[Any]) -> None:
+    """Let the graph look at these arrays where they are; before 1.11 faiss can only copy them."""
+    storage = library.downcast_index(index.storage)
+    if not hasattr(library, "MaybeOwnedVectorUInt8"):
+        storage.add(vectors)
+        library.copy_array_to_vector(neighbors, index.hnsw.neighbors)
+        return
+    raw = vectors.view(np.uint8).reshape(-1)
+    owner = storage.codes.owner  # nobody: the arrays live as long as the graph
+    storage.codes = library.MaybeOwnedVectorUInt8.create_view(library.swig_ptr(raw), len(raw), owner)
+    storage.ntotal = len(vectors)
+    index.hnsw.neighbors = library.MaybeOwnedVectorInt32.create_view(
+        library.swig_ptr(neighbors), len(neighbors), owner
+    )
 
 
 def _slots(m: int, level: int) -> tuple[int, int]:

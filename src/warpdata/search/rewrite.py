@@ -36,7 +36,7 @@ from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 from warpdata.search import ann, quantise
 from warpdata.search.history import extended_chain
 from warpdata.search.layers import IndexPayloads, index_payloads
-from warpdata.search.metric import prepared
+from warpdata.search.metric import is_ordinary, prepared
 from warpdata.search.profile import CodePlan, IndexPlan, Profile
 
 if TYPE_CHECKING:
@@ -175,6 +175,8 @@ class _Rewriter:
         codes = self._profile.codes
         if codes is None or not len(self._rows.ids):
             return None, None
+        if not is_ordinary(self._rows.vectors):
+            raise ValueError("the numbers of these vectors are too large or too small to be quantised")
         quant = quantise.train(codes.kind, self._rows.vectors, code_bytes=codes.code_bytes)
         return quant, self._append(SegmentType.QUANT, encode_quant(quant), tier=layout.TIER_COLD)
 
@@ -315,9 +317,12 @@ def root_flags(metric: str) -> int:
 
 
 def arrange(vectors: Floats, ids: NDArray[np.uint64], plan: IndexPlan | None) -> Arrangement:
-    """An order of the rows: by cell and id for an index with partitions, by id otherwise."""
+    """An order of the rows: by cell and id for an index with partitions, by id otherwise.
+
+    Numbers whose squares leave f32 have no centroids to go by; they are compared one by one.
+    """
     count = len(ids)
-    if plan is None or plan.kind == "flat" or count < _SMALLEST_INDEX:
+    if plan is None or plan.kind == "flat" or count < _SMALLEST_INDEX or not is_ordinary(vectors):
         order = np.argsort(ids, kind="stable")
         bounds = np.append(np.arange(0, count, BLOCK_ROWS), count) if count else np.zeros(1, np.int64)
         return Arrangement(order, bounds, np.zeros(max(0, len(bounds) - 1), np.int64), None)
