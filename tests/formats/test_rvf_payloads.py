@@ -356,8 +356,8 @@ def test_header_refusals() -> None:
     header, _ = segment.build(SegmentType.VEC, 1, b"x")
     for change, error in [
         ({"magic": b"XXXX"}, FormatError), ({"version": 2}, UnsupportedVersionError),
-        ({"seg_type": 0}, FormatError), ({"reserved_0": 1}, FormatError), ({"flags": 0x8000}, FormatError), ({"compression": 2}, FormatError),
-        ({"payload_length": 1 << 40}, LimitExceededError),
+        ({"reserved_0": 1}, FormatError), ({"flags": 0x8000}, FormatError), ({"compression": 2}, FormatError),
+        ({"payload_length": 1 << 40}, LimitExceededError), ({"seg_type": 0}, FormatError),
     ]:  # fmt: skip
         with pytest.raises(error):
             segment.unpack_header(segment.pack_header(header._replace(**change)))
