@@ -75,9 +75,9 @@ class Engine:
     def __init__(self, rows: RowData, metric: str, graph: Graph | None, cells: Cells | None) -> None:
         self.rows = rows
         self.metric = metric
-        self._is_product = metric == "ip"
+        self._effort = _PRODUCT_EFFORT if metric == "ip" else 1
         self._base = prepared(rows.base_vectors, metric) if graph is None else graph.vectors
-        few = self._is_product and rows.indexed <= _PRODUCT_ROWS
+        few = metric == "ip" and rows.indexed <= _PRODUCT_ROWS
         self.graph = None if few or not is_ordinary(self._base) else graph
         self.cells = cells if self.graph is graph else None
         self._tail = np.zeros((0, self._base.shape[1]), np.float32)
@@ -122,27 +122,31 @@ class Engine:
         table, graph = self.rows, self.graph
         if graph is None or not self.is_plain or self._version != table.version or k > graph.count:
             return None
-        effort = ef * _PRODUCT_EFFORT if self._is_product else ef
-        found = graph.search_one(query, k, effort, self.metric == "cosine")
+        found = graph.search_one(query, k, ef * self._effort, self.metric == "cosine")
         if found is None or found[0][-1] < 0:
             return None
         rows, scores = found
         if self.counts_hits:
             self.quick_hits.append(rows.tobytes())
-        if self.metric == "l2":
-            return table.base_ids.take(rows), scores.copy()
-        return table.base_ids.take(rows), (1 - scores if self.metric == "cosine" else -scores)
+        return table.base_ids.take(rows), scores.copy() if self.metric == "l2" else self._distances(scores)
+
+    def _distances(self, scores: Floats) -> Floats:
+        """What faiss found, smaller is nearer."""
+        return scores if self.metric == "l2" else 1 - scores if self.metric == "cosine" else -scores
+
+    def _walk(
+        self, queries: Floats, k: int, ef: int, bits: NDArray[np.uint8] | None = None
+    ) -> tuple[Ints, Floats]:
+        assert self.graph is not None
+        rows, scores = self.graph.search(queries, k, ef * self._effort, bits)
+        return rows, self._distances(scores)
 
     def plain_search(self, queries: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
         """The shortest way: the graph alone, no filter, nothing deleted."""
-        graph = self.graph
-        assert graph is not None
-        rows, scores = graph.search(queries, k, ef * _PRODUCT_EFFORT if self._is_product else ef)
+        rows, distances = self._walk(queries, k, ef)
         if self.counts_hits:
             self.hits.append(rows)
-        if self.metric == "l2":
-            return rows, scores
-        return rows, (1 - scores if self.metric == "cosine" else -scores)
+        return rows, distances
 
     @property
     def has_many_hits(self) -> bool:
@@ -186,10 +190,7 @@ class Engine:
         self, queries: Floats, k: int, ef: int, live: Mask, bits: NDArray[np.uint8] | None
     ) -> tuple[Ints, Floats]:
         """The graph, with only some of its nodes as results."""
-        assert self.graph is not None
-        effort = ef * _PRODUCT_EFFORT if self._is_product else ef
-        rows, scores = self.graph.search(queries, k, effort, bits)
-        distances = scores if self.metric == "l2" else 1 - scores if self.metric == "cosine" else -scores
+        rows, distances = self._walk(queries, k, ef, bits)
         short = np.flatnonzero((rows < 0).any(axis=1))
         if len(short):
             # The walk met too few allowed nodes; the exact answer is always right.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _FNV_OFFSET = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
-_COUNTERS = {8: np.dtype("<u1"), 16: np.dtype("<u2")}
+_COUNTERS: dict[int, np.dtype[Any]] = {8: np.dtype("<u1"), 16: np.dtype("<u2")}
 
 
 class AccessSketch:
