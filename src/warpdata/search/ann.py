@@ -356,11 +356,16 @@ def _rounded_cells(vectors: Floats, centroids: Floats) -> tuple[Floats, Ints]:
 
 def assign(vectors: Floats, centroids: Floats) -> Ints:
     """The nearest centroid of each vector."""
+    return nearest_centroids(vectors, centroids, 1)[:, 0]
+
+
+def nearest_centroids(vectors: Floats, centroids: Floats, count: int) -> Ints:
+    """The nearest centroids of each vector, nearest first."""
     library = _faiss()
     index = library.IndexFlatL2(centroids.shape[1])
     index.add(np.ascontiguousarray(centroids, np.float32))
-    _, found = index.search(vectors, 1)
-    return np.asarray(found[:, 0], np.int64)
+    _, found = index.search(vectors, min(count, len(centroids)))
+    return np.asarray(found, np.int64)
 
 
 def train_codebook(vectors: Floats, m: int, *, seed: int = 1, sample: int = 131_072) -> Floats:

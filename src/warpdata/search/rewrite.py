@@ -152,7 +152,7 @@ class _Rewriter:
     def _append(self, seg_type: int, payload: Buffer, **about: int) -> DirectoryEntry:
         flags = Flag.SEALED | about.pop("flags", 0)
         compressed = self._plan.compression if seg_type in (SegmentType.VEC, SegmentType.META) else "none"
-        compressed = "zstd" if seg_type == SegmentType.IDS else compressed
+        compressed = "zstd" if seg_type in (SegmentType.IDS, SegmentType.QUANT) else compressed
         options = SegmentOptions(flags=flags, timestamp_ns=self._now_ns, compression=compressed)
         signer = None if self._plan.signer is None else self._plan.signer.sign_segment
         entry = self._appender.append(NewSegment(seg_type, payload, options, **about), signer)
@@ -177,8 +177,14 @@ class _Rewriter:
             return None, None
         if not is_ordinary(self._rows.vectors):
             raise ValueError("the numbers of these vectors are too large or too small to be quantised")
-        quant = quantise.train(codes.kind, self._rows.vectors, code_bytes=codes.code_bytes)
+        code_bytes = codes.bytes_for(self._rows.vectors.shape[1])
+        quant = self._kept_quantiser(codes) or quantise.train(codes.kind, self._rows.vectors, code_bytes)
         return quant, self._append(SegmentType.QUANT, encode_quant(quant), tier=layout.TIER_COLD)
+
+    def _kept_quantiser(self, codes: CodePlan) -> Quantiser | None:
+        """The dictionary of the file, if its codes are all there is: vectors decoded from it fit it best."""
+        is_kept = not codes.keep_full and self._content.profile.codes == codes
+        return self._content.quantiser if is_kept else None
 
     def _write_rows(self, arranged: Arrangement, quant: Quantiser | None) -> list[tuple[DirectoryEntry, int]]:
         """The row segments, each with its number of blocks."""
