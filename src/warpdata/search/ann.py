@@ -62,14 +62,6 @@ class Entries:
         away = self.vectors[at] - queries
         return self.rows[at], np.einsum("ij,ij->i", away, away)
 
-    def nearest_one(self, query: Floats) -> tuple[Any, Any]:
-        """The same for one query."""
-        scores = self.weights.dot(query)
-        scores += self.squares
-        at = scores.argmin()
-        away = self.vectors[at] - query
-        return self.rows[at], away.dot(away)
-
 
 def _faiss() -> Any:
     try:
@@ -93,12 +85,14 @@ class Graph:
         self._from_entry = index.search_level_0
         self._pointer = library.swig_ptr
         self._square = library.fvec_norm_L2sqr
+        self._nearest = library.fvec_L2sqr_ny_nearest
         self._params: dict[int, Any] = {}
         self._buffers = threading.local()
         self.shape = shape
         self.count = int(index.ntotal)
         self.dim = int(index.d)
         self._entries: Entries | None = None
+        self._at_entries: Any = None
 
     @classmethod
     def build(cls, vectors: Floats, metric: str, m: int, ef_construction: int) -> Graph:
@@ -159,6 +153,8 @@ class Graph:
         Where clusters lie far apart, levels lead into the wrong one; a look at one row of each does not.
         """
         self._entries = Entries.of(rows, np.ascontiguousarray(self.vectors[rows]))
+        self._at_entries = self._pointer(self._entries.vectors)
+        self._buffers = threading.local()
 
     def search_one(self, query: Floats, k: int, ef: int, as_unit: bool) -> tuple[Ints, Floats] | None:
         """The k nearest rows of one query, in buffers of this thread that the next call overwrites.
@@ -169,7 +165,7 @@ class Graph:
         held = buffers.get(k)
         if held is None:
             held = buffers[k] = self._new_buffers(k)
-        wanted, rows, scores, at_query, at_scores, at_rows, entry, away, at_entry, at_away = held
+        wanted, rows, scores, at_query, at_scores, at_rows, entry, away, at_entry, at_away, far, at_far = held
         wanted[:] = query
         square = self._square(at_query, self.dim)
         if not _MIN_SQUARE < square < _MAX_SQUARE:
@@ -180,7 +176,8 @@ class Graph:
         if self._entries is None:
             self._search_c(1, at_query, k, at_scores, at_rows, params)
         else:
-            entry[0], away[0] = self._entries.nearest_one(wanted)
+            nearest = self._nearest(at_far, at_query, self._at_entries, self.dim, len(far))
+            entry[0], away[0] = self._entries.rows[nearest], far[nearest]
             self._from_entry(
                 1, at_query, k, at_entry, at_away, at_scores, at_rows, 1, _ONE_SEARCH, params
             )  # fmt: skip
@@ -189,8 +186,10 @@ class Graph:
     def _new_buffers(self, k: int) -> tuple[Any, ...]:
         query, rows, scores = np.empty(self.dim, np.float32), np.empty(k, np.int64), np.empty(k, np.float32)
         entry, away = np.empty(1, np.int32), np.empty(1, np.float32)
+        far = np.empty(0 if self._entries is None else len(self._entries.rows), np.float32)
         at = self._pointer
-        return query, rows, scores, at(query), at(scores), at(rows), entry, away, at(entry), at(away)
+        found = query, rows, scores, at(query), at(scores), at(rows)
+        return *found, entry, away, at(entry), at(away), far, at(far)
 
     def _parameters(self, ef: int, allowed: NDArray[np.uint8] | None) -> Any:
         if allowed is None:
