@@ -85,7 +85,7 @@ class Graph:
         self._from_entry = index.search_level_0
         self._pointer = library.swig_ptr
         self._square = library.fvec_norm_L2sqr
-        self._nearest = library.fvec_L2sqr_ny_nearest
+        self._squares_to = library.fvec_L2sqr_ny
         self._params: dict[int, Any] = {}
         self._buffers = threading.local()
         self.shape = shape
@@ -176,7 +176,8 @@ class Graph:
         if self._entries is None:
             self._search_c(1, at_query, k, at_scores, at_rows, params)
         else:
-            nearest = self._nearest(at_far, at_query, self._at_entries, self.dim, len(far))
+            self._squares_to(at_far, at_query, self._at_entries, self.dim, len(far))
+            nearest = far.argmin()
             entry[0], away[0] = self._entries.rows[nearest], far[nearest]
             self._from_entry(
                 1, at_query, k, at_entry, at_away, at_scores, at_rows, 1, _ONE_SEARCH, params
