@@ -38,7 +38,7 @@ def build_codes(x: Any, path: Path) -> None:
     with wd.VectorStore.create(path, dim=x.shape[1]) as store:
         store.add(x)
         store.build_index("ivf", partitions=max(2, round(len(x) ** 0.5 / 2)))
-        store.quantize("residual_pq", keep_full=False, code_bytes=-(-x.shape[1] // 3))
+        store.quantize("residual_pq", keep_full=False)
 
 
 def build_faiss(x: Any, path: Path) -> None:

@@ -69,10 +69,18 @@ def parts(path: Path) -> None:
         store.add(vectors(1, 16) * 3, ids=[103])
 
 
+def codes(path: Path) -> None:
+    """Codes instead of vectors: a dictionary in a compressed segment."""
+    with VectorStore.create(path, dim=12, overwrite=True) as store:
+        store.add(vectors(300, 12), metadata={"n": range(300)})
+        store.quantize("residual_pq", keep_full=False)
+        store.delete([10])
+
+
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "tests" / "golden" / "rvf"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, make in (("plain", plain), ("indexed", indexed), ("parts", parts)):
+    for name, make in (("plain", plain), ("indexed", indexed), ("parts", parts), ("codes", codes)):
         if (folder / f"{name}.rvf").exists():
             continue
         make(folder / f"{name}.rvf")

@@ -257,6 +257,13 @@ def test_quantisers_come_back(made: Any) -> None:
             assert np.array_equal(getattr(found, name), getattr(made, name))
 
 
+def test_the_hot_entry_of_the_document() -> None:
+    """384 halves with 16 neighbours: 8 + 768 + 2 + 128 = 906 bytes, padded to 960."""
+    near = tuple(np.arange(16, dtype=np.uint64) for _ in range(3))
+    made = hot.HotSet(np.arange(3, dtype=np.uint64), np.ones((3, 384), np.float16), near, 16, "f16")
+    assert len(hot.encode_hot(made)) == 64 + 3 * 960
+
+
 def test_sketch_comes_back_and_forgets_with_age() -> None:
     counts = sketch.AccessSketch()
     counts.add(np.array([3] * 200 + [9] * 10))
@@ -267,6 +274,26 @@ def test_sketch_comes_back_and_forgets_with_age() -> None:
     assert found.estimate(np.array([3])).tolist() == [255]
     found.add(np.arange(layout_decay()) % 5 + 1000)
     assert found.estimate(np.array([3]))[0] < 255
+
+
+def test_sketches_of_several_blocks_and_wide_counters() -> None:
+    """Header, then per block its number and its counters, each block on a 64-byte boundary."""
+    counts = sketch.AccessSketch(8, 2, counter_bits=16)
+    counts.add(np.array([3] * 400 + [9] * 10))
+    assert counts.estimate(np.array([3])).tolist() == [400]
+    again = sketch.decode_sketch(sketch.encode_sketch(counts))
+    assert (again.counters.dtype, again.total_accesses) == (np.uint16, 410)
+    assert np.array_equal(again.counters, counts.counters)
+    for bits, dtype in ((8, "<u1"), (16, "<u2")):
+        head = records.SKETCH_HEADER.pack(3, 8, 2, bits, 1, 77).ljust(64, b"\0")
+        values = np.arange(48).reshape(3, 2, 8).astype(dtype)
+        blocks = [layout.COUNT_U32.pack(n) + values[n].tobytes() for n in range(3)]
+        payload = head + b"".join(block.ljust(-(-len(block) // 64) * 64, b"\0") for block in blocks)
+        found = sketch.decode_sketch(payload)
+        assert np.array_equal(found.counters, values.sum(axis=0))
+        assert found.total_accesses == 77
+        with pytest.raises(FormatError):
+            sketch.decode_sketch(payload[: 64 + 128])
 
 
 def layout_decay() -> int:
@@ -330,7 +357,7 @@ def test_header_refusals() -> None:
     for change, error in [
         ({"magic": b"XXXX"}, FormatError), ({"version": 2}, UnsupportedVersionError),
         ({"reserved_0": 1}, FormatError), ({"flags": 0x8000}, FormatError), ({"compression": 2}, FormatError),
-        ({"payload_length": 1 << 40}, LimitExceededError),
+        ({"payload_length": 1 << 40}, LimitExceededError), ({"seg_type": 0}, FormatError),
     ]:  # fmt: skip
         with pytest.raises(error):
             segment.unpack_header(segment.pack_header(header._replace(**change)))

@@ -22,8 +22,9 @@ ROWS = [
 
 def table() -> FilterColumns:
     made = MetadataTable()
-    schema, records = made.checked(ROWS)
-    made.apply(made.change(range(5), records, schema))
+    change = made.added(range(5), ROWS)
+    assert change is not None
+    made.apply(change)
     return FilterColumns(made, np.arange(5))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import FormatError
+from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.reader import open_snapshot, read_segment
 from warpdata.formats.rvf.segment import SegmentOptions
@@ -44,9 +45,9 @@ def forged(content: bytes, seg_type: int, change: Any, folder: Path) -> bytes:
             if entry.seg_type == seg_type:
                 change(payload)
             appender.next_id = entry.segment_id
-            new = NewSegment(
-                entry.seg_type, payload, SegmentOptions(flags=entry.flags), entry.block_count, entry.tier
-            )
+            packing = layout.COMPRESSION_NAMES[entry.compression]
+            options = SegmentOptions(flags=entry.flags, compression=packing)
+            new = NewSegment(entry.seg_type, payload, options, entry.block_count, entry.tier)
             entries.append(appender.append(new))
         assert snapshot.root is not None
         appender.commit_checkpoint(entries, snapshot.root, snapshot.records[2:])

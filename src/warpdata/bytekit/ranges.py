@@ -171,6 +171,10 @@ class FileRangeReader:
         """Exactly the bytes of each range, near ones in one read."""
         return read_coalesced(self, ranges)
 
+    def follow(self) -> None:
+        """See what this process appended to the file since it was opened."""
+        self.size = os.fstat(self._fd).st_size
+
     def close(self) -> None:
         """Close the file."""
         fd, self._fd = self._fd, -1

@@ -19,6 +19,8 @@ _MAX_M = 1024
 """More neighbours per node than any graph has; faiss takes memory for all of them."""
 
 _BATCH_QUERIES = 4096
+_MIN_SQUARE, _MAX_SQUARE = 1e-20, 1e30
+"""Queries whose squares are beyond these take the way that checks every number."""
 _ONE_SEARCH = 2
 """One walk from all entries together, in the words of faiss."""
 _MAX_SPREAD = 1024
@@ -60,14 +62,6 @@ class Entries:
         away = self.vectors[at] - queries
         return self.rows[at], np.einsum("ij,ij->i", away, away)
 
-    def nearest_one(self, query: Floats) -> tuple[Any, Any]:
-        """The same for one query."""
-        scores = self.weights.dot(query)
-        scores += self.squares
-        at = scores.argmin()
-        away = self.vectors[at] - query
-        return self.rows[at], away.dot(away)
-
 
 def _faiss() -> Any:
     try:
@@ -80,18 +74,25 @@ def _faiss() -> Any:
 class Graph:
     """An HNSW graph over prepared vectors, in memory; row i is node i."""
 
-    def __init__(self, library: Any, index: Any, shape: GraphShape) -> None:
+    def __init__(
+        self, library: Any, index: Any, shape: GraphShape, vectors: Floats, lent: tuple[Any, ...] = ()
+    ) -> None:
         self._library = library
+        self.vectors = vectors
+        self._lent = lent
         self._index = index
         self._search_c = index.search_c
         self._from_entry = index.search_level_0
         self._pointer = library.swig_ptr
+        self._square = library.fvec_norm_L2sqr
+        self._squares_to = library.fvec_L2sqr_ny
         self._params: dict[int, Any] = {}
         self._buffers = threading.local()
         self.shape = shape
         self.count = int(index.ntotal)
         self.dim = int(index.d)
         self._entries: Entries | None = None
+        self._at_entries: Any = None
 
     @classmethod
     def build(cls, vectors: Floats, metric: str, m: int, ef_construction: int) -> Graph:
@@ -101,7 +102,7 @@ class Graph:
         index.hnsw.efConstruction = ef_construction
         index.add(vectors)
         shape = GraphShape(m, ef_construction, int(index.hnsw.entry_point), int(index.hnsw.max_level))
-        return cls(library, index, shape)
+        return cls(library, index, shape, vectors)
 
     @classmethod
     def restore(cls, vectors: Floats, metric: str, adjacency: Adjacency, shape: GraphShape) -> Graph:
@@ -116,21 +117,12 @@ class Graph:
         levels, offsets, neighbors = _faiss_arrays(adjacency, shape.m)
         if int(levels[shape.entry_point]) - 1 != shape.max_level or levels.max() - 1 != shape.max_level:
             raise CorruptLayoutError("the entry point of the graph is not on its top level")
-        library.downcast_index(index.storage).add(vectors)
+        _fill(library, index, vectors, neighbors)
         index.ntotal = len(vectors)
         library.copy_array_to_vector(levels, index.hnsw.levels)
         library.copy_array_to_vector(offsets, index.hnsw.offsets)
-        library.copy_array_to_vector(neighbors, index.hnsw.neighbors)
         index.hnsw.entry_point, index.hnsw.max_level = shape.entry_point, shape.max_level
-        return cls(library, index, shape)
-
-    @property
-    def vectors(self) -> Floats:
-        """The prepared vectors, as a view of what the graph holds."""
-        storage = self._library.downcast_index(self._index.storage)
-        flat = self._library.rev_swig_ptr(storage.get_xb(), self.count * self.dim)
-        found: Floats = flat.reshape(self.count, self.dim)
-        return found
+        return cls(library, index, shape, vectors, (neighbors,))
 
     def search(
         self, queries: Floats, k: int, ef: int, allowed: NDArray[np.uint8] | None = None
@@ -161,20 +153,32 @@ class Graph:
         Where clusters lie far apart, levels lead into the wrong one; a look at one row of each does not.
         """
         self._entries = Entries.of(rows, np.ascontiguousarray(self.vectors[rows]))
+        self._at_entries = self._pointer(self._entries.vectors)
+        self._buffers = threading.local()
 
-    def search_one(self, query: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
-        """The k nearest rows of one query, in buffers of this thread that the next call overwrites."""
+    def search_one(self, query: Floats, k: int, ef: int, as_unit: bool) -> tuple[Ints, Floats] | None:
+        """The k nearest rows of one query, in buffers of this thread that the next call overwrites.
+
+        None if it has NaN, or numbers whose squares need care. `as_unit` gives the query length one.
+        """
         buffers: dict[Any, Any] = self._buffers.__dict__
         held = buffers.get(k)
         if held is None:
             held = buffers[k] = self._new_buffers(k)
-        wanted, rows, scores, at_query, at_scores, at_rows, entry, away, at_entry, at_away = held
+        wanted, rows, scores, at_query, at_scores, at_rows, entry, away, at_entry, at_away, far, at_far = held
         wanted[:] = query
+        square = self._square(at_query, self.dim)
+        if not _MIN_SQUARE < square < _MAX_SQUARE:
+            return None
+        if as_unit:
+            wanted *= square**-0.5
         params = self._params.get(ef) or self._parameters(ef, None)
         if self._entries is None:
             self._search_c(1, at_query, k, at_scores, at_rows, params)
         else:
-            entry[0], away[0] = self._entries.nearest_one(wanted)
+            self._squares_to(at_far, at_query, self._at_entries, self.dim, len(far))
+            nearest = far.argmin()
+            entry[0], away[0] = self._entries.rows[nearest], far[nearest]
             self._from_entry(
                 1, at_query, k, at_entry, at_away, at_scores, at_rows, 1, _ONE_SEARCH, params
             )  # fmt: skip
@@ -183,8 +187,10 @@ class Graph:
     def _new_buffers(self, k: int) -> tuple[Any, ...]:
         query, rows, scores = np.empty(self.dim, np.float32), np.empty(k, np.int64), np.empty(k, np.float32)
         entry, away = np.empty(1, np.int32), np.empty(1, np.float32)
+        far = np.empty(0 if self._entries is None else len(self._entries.rows), np.float32)
         at = self._pointer
-        return query, rows, scores, at(query), at(scores), at(rows), entry, away, at(entry), at(away)
+        found = query, rows, scores, at(query), at(scores), at(rows)
+        return *found, entry, away, at(entry), at(away), far, at(far)
 
     def _parameters(self, ef: int, allowed: NDArray[np.uint8] | None) -> Any:
         if allowed is None:
@@ -207,6 +213,22 @@ class Graph:
 def _empty(library: Any, dim: int, metric: str, m: int) -> Any:
     kind = library.METRIC_L2 if metric == "l2" else library.METRIC_INNER_PRODUCT
     return library.IndexHNSWFlat(dim, m, kind)
+
+
+def _fill(library: Any, index: Any, vectors: Floats, neighbors: NDArray[Any]) -> None:
+    """Let the graph look at these arrays where they are; before 1.11 faiss can only copy them."""
+    storage = library.downcast_index(index.storage)
+    if not hasattr(library, "MaybeOwnedVectorUInt8"):
+        storage.add(vectors)
+        library.copy_array_to_vector(neighbors, index.hnsw.neighbors)
+        return
+    raw = vectors.view(np.uint8).reshape(-1)
+    owner = storage.codes.owner  # nobody: the arrays live as long as the graph
+    storage.codes = library.MaybeOwnedVectorUInt8.create_view(library.swig_ptr(raw), len(raw), owner)
+    storage.ntotal = len(vectors)
+    index.hnsw.neighbors = library.MaybeOwnedVectorInt32.create_view(
+        library.swig_ptr(neighbors), len(neighbors), owner
+    )
 
 
 def _slots(m: int, level: int) -> tuple[int, int]:
@@ -334,11 +356,16 @@ def _rounded_cells(vectors: Floats, centroids: Floats) -> tuple[Floats, Ints]:
 
 def assign(vectors: Floats, centroids: Floats) -> Ints:
     """The nearest centroid of each vector."""
+    return nearest_centroids(vectors, centroids, 1)[:, 0]
+
+
+def nearest_centroids(vectors: Floats, centroids: Floats, count: int) -> Ints:
+    """The nearest centroids of each vector, nearest first."""
     library = _faiss()
     index = library.IndexFlatL2(centroids.shape[1])
     index.add(np.ascontiguousarray(centroids, np.float32))
-    _, found = index.search(vectors, 1)
-    return np.asarray(found[:, 0], np.int64)
+    _, found = index.search(vectors, min(count, len(centroids)))
+    return np.asarray(found, np.int64)
 
 
 def train_codebook(vectors: Floats, m: int, *, seed: int = 1, sample: int = 131_072) -> Floats:

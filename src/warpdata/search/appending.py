@@ -49,6 +49,15 @@ class WriterState:
     next_id: int
     deleted: Ids
 
+    def after_add(self, keys: Ids, known: int) -> WriterState:
+        """The state once rows with these ids are added, so many of which were there."""
+        deleted = self.deleted[~np.isin(self.deleted, keys)] if len(self.deleted) else self.deleted
+        return WriterState(self.live + len(keys) - known, max(self.next_id, int(keys.max()) + 1), deleted)
+
+    def after_delete(self, keys: Ids) -> WriterState:
+        """The state once these ids are deleted."""
+        return WriterState(self.live - len(keys), self.next_id, np.union1d(self.deleted, keys))
+
 
 class StoreAppender:
     """Commits changes to the file of one store."""
@@ -56,6 +65,7 @@ class StoreAppender:
     def __init__(self, path: str, content: Content, state: WriterState, *, durable: bool) -> None:
         self._path = path
         self._durable = durable
+        self._pid = os.getpid()
         self.state = state
         self._profile = content.profile
         self._fd = _open_for_writing(path)
@@ -68,6 +78,11 @@ class StoreAppender:
         if os.fstat(self._fd).st_size > self.snapshot.end:
             with map_os_errors(self._path):
                 os.ftruncate(self._fd, self.snapshot.end)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process opened it, and no process it was forked from."""
+        return os.getpid() == self._pid
 
     def close(self) -> None:
         """Close the file."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.search.ann import Graph
-from warpdata.search.metric import merge_nearest, nearest, prepared
+from warpdata.search.metric import is_ordinary, merge_nearest, nearest, prepared
 from warpdata.search.rows import RowData
 
 Floats = NDArray[np.float32]
@@ -21,8 +21,6 @@ TRAVERSAL_SHARE = 0.2
 """Below this share the walk looks at proportionally more nodes."""
 _NODES_PER_EF = 10
 _MAX_EF = 4096
-_MAX_LENGTH = 1e30
-"""Squares beyond this, and NaN, take the way that checks every number."""
 DEFAULT_PROBE_SHARE = 0.05
 """The share of all rows that a probe of normal effort compares with, where none was measured."""
 _NORMAL_EF = 64
@@ -77,15 +75,11 @@ class Engine:
     def __init__(self, rows: RowData, metric: str, graph: Graph | None, cells: Cells | None) -> None:
         self.rows = rows
         self.metric = metric
-        self._is_product = metric == "ip"
-        self.graph = None if self._is_product and rows.indexed <= _PRODUCT_ROWS else graph
+        self._effort = _PRODUCT_EFFORT if metric == "ip" else 1
+        self._base = prepared(rows.base_vectors, metric) if graph is None else graph.vectors
+        few = metric == "ip" and rows.indexed <= _PRODUCT_ROWS
+        self.graph = None if few or not is_ordinary(self._base) else graph
         self.cells = cells if self.graph is graph else None
-        self._base = rows.base_vectors if metric != "cosine" else prepared(rows.base_vectors, metric)
-        self._owner = graph  # of the memory behind its vectors
-        if graph is not None:
-            self._base = graph.vectors
-            if metric != "cosine":
-                rows.base_vectors = self._base
         self._tail = np.zeros((0, self._base.shape[1]), np.float32)
         self._version = -1
         self._base_bits: NDArray[np.uint8] | None = None
@@ -128,30 +122,31 @@ class Engine:
         table, graph = self.rows, self.graph
         if graph is None or not self.is_plain or self._version != table.version or k > graph.count:
             return None
-        length = float(query.dot(query))
-        if not 0 < length < _MAX_LENGTH:
+        found = graph.search_one(query, k, ef * self._effort, self.metric == "cosine")
+        if found is None or found[0][-1] < 0:
             return None
-        if self.metric == "cosine":
-            query = query / np.float32(length**0.5)
-        rows, scores = graph.search_one(query, k, ef * _PRODUCT_EFFORT if self._is_product else ef)
-        if rows[-1] < 0:
-            return None
+        rows, scores = found
         if self.counts_hits:
             self.quick_hits.append(rows.tobytes())
-        if self.metric == "l2":
-            return table.base_ids.take(rows), scores.copy()
-        return table.base_ids.take(rows), (1 - scores if self.metric == "cosine" else -scores)
+        return table.base_ids.take(rows), scores.copy() if self.metric == "l2" else self._distances(scores)
+
+    def _distances(self, scores: Floats) -> Floats:
+        """What faiss found, smaller is nearer."""
+        return scores if self.metric == "l2" else 1 - scores if self.metric == "cosine" else -scores
+
+    def _walk(
+        self, queries: Floats, k: int, ef: int, bits: NDArray[np.uint8] | None = None
+    ) -> tuple[Ints, Floats]:
+        assert self.graph is not None
+        rows, scores = self.graph.search(queries, k, ef * self._effort, bits)
+        return rows, self._distances(scores)
 
     def plain_search(self, queries: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
         """The shortest way: the graph alone, no filter, nothing deleted."""
-        graph = self.graph
-        assert graph is not None
-        rows, scores = graph.search(queries, k, ef * _PRODUCT_EFFORT if self._is_product else ef)
+        rows, distances = self._walk(queries, k, ef)
         if self.counts_hits:
             self.hits.append(rows)
-        if self.metric == "l2":
-            return rows, scores
-        return rows, (1 - scores if self.metric == "cosine" else -scores)
+        return rows, distances
 
     @property
     def has_many_hits(self) -> bool:
@@ -169,6 +164,7 @@ class Engine:
         self, queries: Floats, k: int, ef: int, live: Mask, filtered: bool, exact: bool
     ) -> tuple[Ints, Floats]:
         everything = not filtered and self._base_bits is None
+        exact = exact or not is_ordinary(queries)
         if exact or (self.graph is None and self.cells is None):
             return nearest(queries, self._base, k, self.metric, None if everything else live)
         share = float(live.mean()) if filtered and len(live) else self._live_share
@@ -194,10 +190,7 @@ class Engine:
         self, queries: Floats, k: int, ef: int, live: Mask, bits: NDArray[np.uint8] | None
     ) -> tuple[Ints, Floats]:
         """The graph, with only some of its nodes as results."""
-        assert self.graph is not None
-        effort = ef * _PRODUCT_EFFORT if self._is_product else ef
-        rows, scores = self.graph.search(queries, k, effort, bits)
-        distances = scores if self.metric == "l2" else 1 - scores if self.metric == "cosine" else -scores
+        rows, distances = self._walk(queries, k, ef, bits)
         short = np.flatnonzero((rows < 0).any(axis=1))
         if len(short):
             # The walk met too few allowed nodes; the exact answer is always right.

@@ -84,30 +84,35 @@ def _parse_mapping(value: Mapping[str, Any], depth: int) -> Filter:
     if depth > _MAX_DEPTH:
         raise ValueError("a filter is nested too deeply")
     parts: list[Filter] = []
+    if not isinstance(value, Mapping):
+        raise ValueError(f"a filter inside a filter is a mapping, not {value!r}")
     for key, body in value.items():
-        if key in ("and", "or"):
+        word = str(key).removeprefix("$")
+        if word in ("and", "or"):
             if not isinstance(body, Sequence) or isinstance(body, str):
                 raise ValueError(f"{key!r} in a filter needs a list of filters")
             inner = tuple(_parse_mapping(each, depth + 1) for each in body)
-            parts.append(All(inner) if key == "and" else AnyOf(inner))
-        elif key == "not":
+            parts.append(All(inner) if word == "and" else AnyOf(inner))
+        elif word == "not":
             parts.append(Not(_parse_mapping(body, depth + 1)))
         else:
-            parts += _parse_field(key, body)
+            parts += _parse_field(str(key), body)
     return parts[0] if len(parts) == 1 else All(tuple(parts))
 
 
 def _parse_field(name: str, body: Any) -> list[Filter]:
     if not isinstance(body, Mapping):
         return [_compare(name, "==", body)]
-    return [_compare(name, _operator(word), value) for word, value in body.items()]
+    return [_parse_operator(name, str(word).removeprefix("$"), value) for word, value in body.items()]
 
 
-def _operator(word: str) -> str:
-    found = _WORDS.get(word.lstrip("$"), word)
+def _parse_operator(name: str, word: str, value: Any) -> Filter:
+    if word in ("not in", "nin"):
+        return Not(_compare(name, "in", value))
+    found = _WORDS.get(word, word)
     if found not in OPERATORS:
-        raise ValueError(f"unknown operator {word!r} in a filter; use one of {', '.join(OPERATORS)}")
-    return found
+        raise ValueError(f"unknown operator {word!r} in a filter; use one of {', '.join(OPERATORS)}, not in")
+    return _compare(name, found, value)
 
 
 def _compare(name: str, operator: str, value: Any) -> Compare:

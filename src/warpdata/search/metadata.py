@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
-from warpdata.formats.rvf.payloads import meta
+from warpdata.formats.rvf.payloads import layout, meta
 from warpdata.formats.rvf.payloads.journal import UpdateField
 from warpdata.formats.rvf.payloads.meta import DELETED, MetaPayload
 from warpdata.search.filters import ID_FIELD, All, AnyOf, Compare, Filter, Not
@@ -82,25 +82,56 @@ class MetadataTable:
             out.append(record)
         return schema, out
 
-    def change(
-        self, ids: Sequence[int], records: Sequence[Mapping[str, Any]], schema: dict[str, str]
-    ) -> MetaPayload:
-        """The META payload that adds these records."""
-        found: dict[int, dict[str, Any] | None] = {
-            vector_id: dict(record) for vector_id, record in zip(ids, records, strict=True)
-        }
-        return MetaPayload(self.generation + 1, self.generation, schema, {}, found)
+    def added(self, ids: Sequence[int], rows: Sequence[Mapping[str, Any]] | None) -> MetaPayload | None:
+        """The META payload for new vectors, to be applied once it is committed; known ids lose what they had."""
+        schema, checked = self.checked(rows or [])
+        if rows is None:
+            gone = [key for key in ids if key in self.records]
+            return self.change(dict.fromkeys(gone), schema) if gone else None
+        found: dict[int, dict[str, Any] | None] = {}
+        for key, record in zip(ids, checked, strict=True):
+            found[key] = {**dict.fromkeys(self.records.get(key, ()), DELETED), **record}
+        return self.change(found, schema)
+
+    def change(self, records: Mapping[int, dict[str, Any] | None], schema: dict[str, str]) -> MetaPayload:
+        """The META payload that changes these records; a snapshot of all once enough changes hang on the last."""
+        payload = MetaPayload(self.generation + 1, self.generation, schema, {}, dict(records))
+        if self.generation and self.delta_count + 1 < layout.META_MAX_DELTAS:
+            return payload
+        whole = MetadataTable()
+        whole.apply(self.snapshot())
+        whole.generation = self.generation
+        whole.apply(payload)
+        return whole.snapshot()
+
+    def updates(
+        self, ids: Sequence[int], rows: Sequence[Mapping[str, Any]]
+    ) -> list[UpdateField] | MetaPayload:
+        """What sets these fields: entries of a journal, or a META payload where one is too long for them."""
+        schema, checked = self.checked(rows)
+        fields = [
+            (key, name, record.get(name, DELETED))
+            for key, row, record in zip(ids, rows, checked, strict=True)
+            for name in row
+        ]
+        entries = [
+            UpdateField(
+                key, name, meta.REMOVED_FIELD if value is DELETED else meta.pack_value(value, schema[name])
+            )
+            for key, name, value in fields
+        ]
+        if all(entry.fits for entry in entries):
+            return entries
+        records: dict[int, dict[str, Any] | None] = {}
+        for key, name, value in fields:
+            records[key] = {**(records.get(key) or {}), name: value}
+        return self.change(records, schema)
 
     def snapshot(self, keep: Iterable[int] | None = None) -> MetaPayload:
         """The META payload that stands for everything, or for the vectors in `keep`."""
         chosen = self.records if keep is None else {i: self.records[i] for i in keep if i in self.records}
         records: dict[int, dict[str, Any] | None] = dict(chosen)
         return MetaPayload(self.generation + 1, None, dict(self.schema), dict(self.file_fields), records)
-
-    def forget(self, ids: Iterable[int]) -> None:
-        """Drop the records of deleted vectors."""
-        for vector_id in ids:
-            self.records.pop(vector_id, None)
 
 
 def _fitted(schema: dict[str, str], name: str, value: Any) -> Any:

@@ -14,6 +14,8 @@ _GATHER_SHARE = 4
 """Below a quarter of the rows, copying the allowed ones together pays."""
 _SLACK = 8
 """How many more candidates than asked survive the fast distances before the precise ones decide."""
+_LEAST_SQUARE, _MOST_SQUARE = 1e-30, 1e36
+"""Outside of these the squares of f32 numbers lose their digits, and f64 takes over."""
 
 
 def check_metric(metric: str) -> str:
@@ -25,9 +27,26 @@ def check_metric(metric: str) -> str:
 
 def normalised(vectors: Floats) -> Floats:
     """Vectors of length one; a zero vector stays zero."""
-    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-    lengths[lengths == 0] = 1
-    return np.ascontiguousarray(vectors / lengths[:, None], np.float32)
+    squares = np.einsum("ij,ij->i", vectors, vectors)
+    odd = ~((squares > _LEAST_SQUARE) & (squares < _MOST_SQUARE))
+    squares[odd] = 1
+    out = np.ascontiguousarray(vectors / np.sqrt(squares)[:, None], np.float32)
+    if odd.any():
+        wide = vectors[odd].astype(np.float64)
+        lengths = np.linalg.norm(wide, axis=1)
+        lengths[lengths == 0] = 1
+        out[odd] = wide / lengths[:, None]
+    return out
+
+
+def is_ordinary(vectors: Floats) -> bool:
+    """Whether the squares of these vectors stay within f32."""
+    if not vectors.size:
+        return True
+    largest = max(float(vectors.max()), -float(vectors.min()))
+    return largest == 0 or (
+        largest * largest > _LEAST_SQUARE and largest**2 * vectors.shape[1] < _MOST_SQUARE
+    )
 
 
 def prepared(vectors: Floats, metric: str) -> Floats:
@@ -57,7 +76,11 @@ def nearest(
     if count == 0:
         return np.zeros((len(queries), 0), np.int64), np.zeros((len(queries), 0), np.float32)
     keep = min(count + _SLACK, len(vectors)) if metric == "l2" else count
-    rows, scores = _fast_nearest(queries, vectors, keep, metric, allowed)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = _fast_nearest(queries, vectors, keep, metric, allowed)
+    if found is None:
+        return _wide_nearest(queries, vectors, count, metric, allowed)
+    rows, scores = found
     missing = np.isinf(scores)
     if metric == "l2":
         for index, query in enumerate(queries):
@@ -71,8 +94,10 @@ def nearest(
 
 def _fast_nearest(
     queries: Floats, vectors: Floats, keep: int, metric: str, allowed: NDArray[np.bool_] | None
-) -> tuple[Rows, Floats]:
-    """Candidates by one matrix product per chunk of rows, in bounded memory."""
+) -> tuple[Rows, Floats] | None:
+    """Candidates by one matrix product per chunk of rows, in bounded memory; None if f32 is too narrow."""
+    if not is_ordinary(queries):
+        return None
     best_rows = np.zeros((len(queries), 0), np.int64)
     best = np.zeros((len(queries), 0), np.float32)
     chunk = max(keep, _CHUNK_ROWS if len(queries) < 256 else _CHUNK_ROWS // 8)
@@ -80,10 +105,15 @@ def _fast_nearest(
         block = vectors[start : start + chunk]
         scores = queries @ block.T
         if metric == "l2":
+            squares = np.einsum("ij,ij->i", block, block)
             scores *= -2
-            scores += np.einsum("ij,ij->i", block, block)
+            scores += squares
+            largest = float(squares.max())
         else:
             np.negative(scores, out=scores)
+            largest = max(float(scores.max()), -float(scores.min()))
+        if not (_LEAST_SQUARE < largest < _MOST_SQUARE) and not is_ordinary(block):
+            return None
         if allowed is not None:
             scores[:, ~allowed[start : start + chunk]] = np.inf
         rows = np.broadcast_to(np.arange(start, start + len(block)), scores.shape)
@@ -91,6 +121,27 @@ def _fast_nearest(
             np.concatenate([best, scores], axis=1), np.concatenate([best_rows, rows], axis=1), keep
         )
     return best_rows, best
+
+
+def _wide_nearest(
+    queries: Floats, vectors: Floats, count: int, metric: str, allowed: NDArray[np.bool_] | None
+) -> tuple[Rows, Floats]:
+    """The same in f64, for numbers so large or small that f32 cannot tell their distances apart."""
+    rows = np.empty((len(queries), count), np.int64)
+    distances = np.empty((len(queries), count), np.float32)
+    for number, query in enumerate(queries.astype(np.float64)):
+        away = np.empty(len(vectors))
+        for start in range(0, len(vectors), _CHUNK_ROWS):
+            block = vectors[start : start + _CHUNK_ROWS].astype(np.float64)
+            far = ((block - query) ** 2).sum(axis=1) if metric == "l2" else -(block @ query)
+            away[start : start + len(block)] = far + (metric == "cosine")
+        forbidden = np.zeros(len(vectors), bool) if allowed is None else ~allowed
+        rows[number] = np.lexsort((away, forbidden))[:count]
+        with np.errstate(over="ignore"):
+            distances[number] = away[rows[number]]
+        missing = forbidden[rows[number]]
+        rows[number, missing], distances[number, missing] = -1, np.inf
+    return rows, distances
 
 
 def _smallest(scores: Floats, rows: Rows, keep: int) -> tuple[Floats, Rows]:
@@ -104,5 +155,5 @@ def merge_nearest(parts: list[tuple[NDArray[np.int64], Floats]], k: int) -> tupl
     """The k nearest of several results for the same queries; a missing result is id -1 at infinity."""
     ids = np.concatenate([part[0] for part in parts], axis=1)
     distances = np.concatenate([part[1] for part in parts], axis=1)
-    order = np.argsort(distances, axis=1, kind="stable")[:, :k]
+    order = np.lexsort((ids < 0, distances), axis=1)[:, :k]
     return np.take_along_axis(ids, order, 1), np.take_along_axis(distances, order, 1)

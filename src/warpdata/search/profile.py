@@ -38,6 +38,13 @@ class CodePlan:
     keep_full: bool = True
     code_bytes: int | None = None
 
+    def bytes_for(self, dim: int) -> int:
+        """Bytes of a product code: as asked, else one for four dimensions; for three if nothing else is kept."""
+        wanted = -(-dim // (4 if self.keep_full else 3)) if self.code_bytes is None else self.code_bytes
+        if not 1 <= wanted <= dim:
+            raise ValueError(f"a code of {wanted} bytes for {dim} dimensions")
+        return wanted
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:

@@ -23,11 +23,10 @@ Codes = NDArray[np.uint8]
 KINDS = ("scalar", "pq", "binary", "residual_pq")
 CODE_DTYPES = {"scalar": "u8", "pq": "pq", "binary": "binary", "residual_pq": "pq"}
 _CHUNK_ROWS = 8192
+_COARSE_TRIED = 3
 
 
-def train(
-    kind: str, vectors: Floats, *, code_bytes: int | None = None, coarse: Floats | None = None
-) -> Quantiser:
+def train(kind: str, vectors: Floats, code_bytes: int) -> Quantiser:
     """A quantiser fitted to these vectors; `code_bytes` sets the length of product codes."""
     if kind == "scalar":
         low, high = vectors.min(axis=0), vectors.max(axis=0)
@@ -39,7 +38,7 @@ def train(
     if kind == "pq":
         return ProductQuant(dim, ann.train_codebook(_widened(vectors, parts), parts))
     if kind == "residual_pq":
-        centroids = ann.cluster(vectors, _coarse_count(len(vectors)), rounds=25) if coarse is None else coarse
+        centroids = ann.cluster(vectors, _coarse_count(len(vectors)), rounds=25)
         residual = vectors - centroids[ann.assign(vectors, centroids)]
         return ResidualQuant(dim, centroids, ann.train_codebook(_widened(residual, parts), parts))
     raise ValueError(f"unknown quantisation {kind!r}; use one of {', '.join(KINDS)}")
@@ -49,12 +48,9 @@ def _coarse_count(rows: int) -> int:
     return int(min(4096, max(1, round(1.25 * rows**0.5))))
 
 
-def _parts(dim: int, code_bytes: int | None) -> int:
-    """How many sub-vectors: as asked, else one per four dimensions."""
-    wanted = -(-dim // 4) if code_bytes is None else code_bytes
-    if not 1 <= wanted <= dim:
-        raise ValueError(f"a code of {wanted} bytes for {dim} dimensions")
-    sub_dim = -(-dim // wanted)
+def _parts(dim: int, code_bytes: int) -> int:
+    """How many sub-vectors of equal length: as many as a code may have bytes, or fewer that cover it all."""
+    sub_dim = -(-dim // code_bytes)
     return -(-dim // sub_dim)
 
 
@@ -75,9 +71,25 @@ def encode(quant: Quantiser, vectors: Floats) -> Codes:
         return np.packbits(vectors >= quant.threshold, axis=1, bitorder="little")
     if isinstance(quant, ProductQuant):
         return _encode_parts(quant.codebook, vectors)
-    nearest = ann.assign(vectors, quant.coarse)
-    head = nearest.astype("<u2").view(np.uint8).reshape(-1, 2)
-    return np.concatenate([head, _encode_parts(quant.codebook, vectors - quant.coarse[nearest])], axis=1)
+    pieces = [vectors[start : start + _CHUNK_ROWS] for start in range(0, len(vectors), _CHUNK_ROWS)]
+    empty = np.zeros((0, quant.code_bytes), np.uint8)
+    return np.concatenate([empty, *(_encode_residual(quant, piece) for piece in pieces)])
+
+
+def _encode_residual(quant: ResidualQuant, vectors: Floats) -> Codes:
+    """Of the nearest coarse centroids the one whose code comes closest: often not the nearest of them."""
+    best = np.full(len(vectors), np.inf, np.float32)
+    out = np.empty((len(vectors), quant.code_bytes), np.uint8)
+    for centroid in ann.nearest_centroids(vectors, quant.coarse, _COARSE_TRIED).T:
+        head = centroid.astype("<u2").view(np.uint8).reshape(-1, 2)
+        codes = np.concatenate(
+            [head, _encode_parts(quant.codebook, vectors - quant.coarse[centroid])], axis=1
+        )
+        miss = decode(quant, codes) - vectors
+        away = np.einsum("ij,ij->i", miss, miss)
+        closer = away < best
+        out[closer], best[closer] = codes[closer], away[closer]
+    return out
 
 
 def _encode_parts(codebook: Floats, vectors: Floats) -> Codes:

@@ -36,7 +36,7 @@ from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 from warpdata.search import ann, quantise
 from warpdata.search.history import extended_chain
 from warpdata.search.layers import IndexPayloads, index_payloads
-from warpdata.search.metric import prepared
+from warpdata.search.metric import is_ordinary, prepared
 from warpdata.search.profile import CodePlan, IndexPlan, Profile
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class _Rewriter:
     def _append(self, seg_type: int, payload: Buffer, **about: int) -> DirectoryEntry:
         flags = Flag.SEALED | about.pop("flags", 0)
         compressed = self._plan.compression if seg_type in (SegmentType.VEC, SegmentType.META) else "none"
-        compressed = "zstd" if seg_type == SegmentType.IDS else compressed
+        compressed = "zstd" if seg_type in (SegmentType.IDS, SegmentType.QUANT) else compressed
         options = SegmentOptions(flags=flags, timestamp_ns=self._now_ns, compression=compressed)
         signer = None if self._plan.signer is None else self._plan.signer.sign_segment
         entry = self._appender.append(NewSegment(seg_type, payload, options, **about), signer)
@@ -175,8 +175,16 @@ class _Rewriter:
         codes = self._profile.codes
         if codes is None or not len(self._rows.ids):
             return None, None
-        quant = quantise.train(codes.kind, self._rows.vectors, code_bytes=codes.code_bytes)
+        if not is_ordinary(self._rows.vectors):
+            raise ValueError("the numbers of these vectors are too large or too small to be quantised")
+        code_bytes = codes.bytes_for(self._rows.vectors.shape[1])
+        quant = self._kept_quantiser(codes) or quantise.train(codes.kind, self._rows.vectors, code_bytes)
         return quant, self._append(SegmentType.QUANT, encode_quant(quant), tier=layout.TIER_COLD)
+
+    def _kept_quantiser(self, codes: CodePlan) -> Quantiser | None:
+        """The dictionary of the file, if its codes are all there is: vectors decoded from it fit it best."""
+        is_kept = not codes.keep_full and self._content.profile.codes == codes
+        return self._content.quantiser if is_kept else None
 
     def _write_rows(self, arranged: Arrangement, quant: Quantiser | None) -> list[tuple[DirectoryEntry, int]]:
         """The row segments, each with its number of blocks."""
@@ -315,9 +323,12 @@ def root_flags(metric: str) -> int:
 
 
 def arrange(vectors: Floats, ids: NDArray[np.uint64], plan: IndexPlan | None) -> Arrangement:
-    """An order of the rows: by cell and id for an index with partitions, by id otherwise."""
+    """An order of the rows: by cell and id for an index with partitions, by id otherwise.
+
+    Numbers whose squares leave f32 have no centroids to go by; they are compared one by one.
+    """
     count = len(ids)
-    if plan is None or plan.kind == "flat" or count < _SMALLEST_INDEX:
+    if plan is None or plan.kind == "flat" or count < _SMALLEST_INDEX or not is_ordinary(vectors):
         order = np.argsort(ids, kind="stable")
         bounds = np.append(np.arange(0, count, BLOCK_ROWS), count) if count else np.zeros(1, np.int64)
         return Arrangement(order, bounds, np.zeros(max(0, len(bounds) - 1), np.int64), None)

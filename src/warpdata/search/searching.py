@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads import vec
 from warpdata.formats.rvf.payloads.graph import GraphPayload
-from warpdata.formats.rvf.payloads.journal import DeleteRange
-from warpdata.formats.rvf.payloads.meta import DELETED, MetaPayload
+from warpdata.formats.rvf.payloads.journal import DeleteRange, UpdateField
+from warpdata.formats.rvf.payloads.meta import MetaPayload
 from warpdata.formats.rvf.payloads.sketch import AccessSketch
 from warpdata.search import intake
 from warpdata.search.ann import Graph, GraphShape
@@ -25,7 +25,7 @@ from warpdata.search.content import Content
 from warpdata.search.engine import HITS_BUFFER, Engine
 from warpdata.search.filters import Filter, parse_filter
 from warpdata.search.metadata import FilterColumns, MetadataTable
-from warpdata.search.metric import prepared
+from warpdata.search.metric import is_ordinary, prepared
 from warpdata.search.probing import cells_of
 from warpdata.search.rows import RowData
 
@@ -129,39 +129,14 @@ class Searcher:
         dtype = self._content.profile.dtype
         return vec.unpack_rows(vec.pack_rows(matrix, dtype), dtype, matrix.shape[1])
 
-    def forget_metadata(self) -> None:
-        """Metadata changed on disk; read it again when it is asked for."""
-        self._metadata = None
-        self._columns = None
-
-    def metadata_change(
-        self, ids: list[int], rows: list[Mapping[str, Any]] | None, replaced: list[int]
-    ) -> MetaPayload | None:
-        """The META payload for new rows; replaced vectors lose what they had."""
-        table = self.metadata
-        schema, checked = table.checked(rows or [])
-        gone = [key for key in replaced if key in table.records]
-        if rows is None and not gone:
-            return None
-        payload = table.change(ids if rows is not None else [], checked, schema)
-        if rows is None:
-            payload.records.update(dict.fromkeys(gone, None))
+    def metadata_changed(self, change: MetaPayload | list[UpdateField]) -> None:
+        """A change of the metadata was committed; only now it counts."""
+        if isinstance(change, MetaPayload):
+            self.metadata.apply(change, self._content.reader.name)
         else:
-            self._cover_old_fields(payload, gone)
-        if table.delta_count + 1 >= records.META_MAX_DELTAS or not table.generation:
-            table.apply(payload)
-            payload = table.snapshot()
-        table.apply(payload)
+            for entry in change:
+                self.metadata.apply_update(entry, self._content.reader.name)
         self._columns = None
-        return payload
-
-    def _cover_old_fields(self, payload: MetaPayload, replaced: list[int]) -> None:
-        from_old = self.metadata.records
-        for key in replaced:
-            fields = payload.records[key]
-            assert fields is not None
-            for name in from_old[key]:
-                fields.setdefault(name, DELETED)
 
     def quick(self, query: Any, k: int, ef: int) -> tuple[Ints, Floats] | None:
         """The shortest way for one query of a warm store, without a lock; None if it does not apply."""
@@ -189,9 +164,11 @@ class Searcher:
         engine = self._engine
         matrix, single = self._queries(queries)
         k, ef = _checked_effort(k, ef)
+        if not len(matrix):
+            return _nothing(0, False, min(k, self.live_count))
         if engine is not None and filter_ is None and not exact:
             engine.refresh()
-            if engine.is_plain and k <= len(engine.rows.base_ids):
+            if engine.is_plain and k <= len(engine.rows.base_ids) and is_ordinary(matrix):
                 rows, distances = engine.plain_search(matrix, k, ef)
                 return self._answer(engine, rows, distances, single)
         return self._general(matrix, single, k, ef, filter_, exact)
@@ -351,7 +328,8 @@ class Searcher:
     def _chosen(self, filter_: Any, ids: Ints) -> Mask:
         """Which of these ids a filter lets through."""
         if _is_id_list(filter_):
-            return np.isin(ids, intake.checked_ids(filter_).astype(np.int64))
+            wanted = sorted(filter_) if isinstance(filter_, Set) else filter_
+            return np.isin(ids, intake.checked_ids(wanted).astype(np.int64))
         return FilterColumns(self.metadata, ids).mask(parse_filter(filter_))
 
     # -- counters ------------------------------------------------------------------------------------
@@ -416,8 +394,7 @@ class Searcher:
 
 
 def _is_id_list(filter_: Any) -> bool:
-    is_sequence = isinstance(filter_, Sequence) and not isinstance(filter_, str | bytes)
-    return isinstance(filter_, np.ndarray) or is_sequence
+    return isinstance(filter_, np.ndarray | Sequence | Set) and not isinstance(filter_, str | bytes)
 
 
 def _checked_effort(k: int, ef: int) -> tuple[int, int]:
@@ -430,6 +407,6 @@ def _checked_effort(k: int, ef: int) -> tuple[int, int]:
     return k, ef
 
 
-def _nothing(count: int, single: bool) -> tuple[Ints, Floats]:
-    ids, distances = np.zeros((count, 0), np.int64), np.zeros((count, 0), np.float32)
+def _nothing(count: int, single: bool, k: int = 0) -> tuple[Ints, Floats]:
+    ids, distances = np.zeros((count, k), np.int64), np.zeros((count, k), np.float32)
     return (ids[0], distances[0]) if single else (ids, distances)

@@ -13,14 +13,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
-from warpdata.errors import OutOfSpaceError, PermissionError_, UnsupportedVersionError, WriterClosedError
+from warpdata.errors import (
+    ConflictError,
+    OutOfSpaceError,
+    PermissionError_,
+    UnsupportedVersionError,
+    WriterClosedError,
+)
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import SegmentType
-from warpdata.formats.rvf.payloads import meta
-from warpdata.formats.rvf.payloads.journal import JournalEntry, UpdateField, encode_journal
-from warpdata.formats.rvf.payloads.meta import encode_meta
+from warpdata.formats.rvf.payloads.journal import encode_journal
+from warpdata.formats.rvf.payloads.meta import MetaPayload, encode_meta
 from warpdata.formats.rvf.payloads.sketch import encode_sketch
 from warpdata.formats.rvf.reader import open_snapshot
+from warpdata.formats.rvf.signing import SigningKey
 from warpdata.formats.rvf.snapshot import Snapshot
 from warpdata.formats.rvf.verify import Damage, verify_file
 from warpdata.formats.rvf.writer import NewSegment
@@ -40,7 +46,6 @@ from warpdata.search.writer_lock import WriterLock
 
 if TYPE_CHECKING:
     from warpdata.formats.rvf.payloads.witness import PublicKey
-    from warpdata.formats.rvf.signing import SigningKey
     from warpdata.stores.meter import Spent
 
 Floats = NDArray[np.float32]
@@ -83,7 +88,7 @@ class VectorStore:
         if dtype not in STORED_DTYPES:
             raise ValueError(f"unknown dtype {dtype!r}; use one of {', '.join(STORED_DTYPES)}")
         profile = Profile(metric=check_metric(metric), dtype=dtype)
-        target = os.fspath(path)
+        target = os.path.realpath(path)
         lock = WriterLock(target)
         try:
             create_file(target, intake.check_dim(dim), profile, durable=durable, overwrite=overwrite)
@@ -99,14 +104,17 @@ class VectorStore:
         if mode not in ("r", "a"):
             raise ValueError(f"mode is 'r' to read or 'a' to write, not {mode!r}")
         if not isinstance(source, str | os.PathLike):
+            if not isinstance(source, RangeReader):
+                raise TypeError(f"a store is opened from a path or a RangeReader, not {source!r:.40}")
             if mode == "a":
                 raise ValueError("only a local path can be opened with mode='a'")
             return cls(None, source, mode)
-        path = os.fspath(source)
-        if "://" in path:
+        if "://" in os.fspath(source):
             raise ValueError(
-                f"a URL is opened for reading with warpdata.open_vectors({path!r}), and written nowhere"
+                f"a URL is opened for reading with warpdata.open_vectors({source!r}), and written nowhere"
             )
+        # The one name of the file: whoever opens it through a link, or changes the folder later, means the same.
+        path = os.path.realpath(source)
         if mode == "r":
             return cls(path, FileRangeReader(path), mode)
         FileRangeReader(path).close()
@@ -223,8 +231,11 @@ class VectorStore:
                 return keys.astype(np.int64)
             known = self._known(keys)
             segments = row_segments(keys, matrix, self.dtype)
-            segments += self._metadata_segments(keys, rows, known)
-            self._commit(appender, segments, self._after_add(appender.state, keys, known))
+            change = self._metadata_change(appender, keys, rows)
+            segments += [] if change is None else [NewSegment(SegmentType.META, encode_meta(change))]
+            self._commit(appender, segments, appender.state.after_add(keys, len(known)))
+            if change is not None:
+                self._searcher.metadata_changed(change)
             self._searcher.added(keys, matrix if self.dtype == "f32" else self._rounded(matrix))
             return keys.astype(np.int64)
 
@@ -247,24 +258,12 @@ class VectorStore:
             return keys[:0]
         return keys[self._searcher.rows.table.find(keys) >= 0]
 
-    def _after_add(
-        self, state: WriterState, keys: NDArray[np.uint64], known: NDArray[np.uint64]
-    ) -> WriterState:
-        deleted = state.deleted
-        if len(deleted):
-            deleted = deleted[~np.isin(deleted, keys)]
-        live = state.live + len(keys) - len(known)
-        return WriterState(live, max(state.next_id, int(keys.max()) + 1), deleted)
-
-    def _metadata_segments(
-        self, keys: NDArray[np.uint64], rows: list[Mapping[str, Any]] | None, known: NDArray[np.uint64]
-    ) -> list[NewSegment]:
-        """New metadata; a replaced vector loses the old one."""
-        stale = bool(len(known)) and self._searcher.has_metadata
-        if rows is None and not stale:
-            return []
-        payload = self._searcher.metadata_change(keys.tolist(), rows, known.tolist())
-        return [] if payload is None else [NewSegment(SegmentType.META, encode_meta(payload))]
+    def _metadata_change(
+        self, appender: StoreAppender, keys: NDArray[np.uint64], rows: list[Mapping[str, Any]] | None
+    ) -> MetaPayload | None:
+        """New metadata; an id that was there before, deleted or not, loses the old one."""
+        stale = self._searcher.has_metadata and int(keys.min()) < appender.state.next_id
+        return self._searcher.metadata.added(keys.tolist(), rows) if stale or rows is not None else None
 
     def update(self, ids: ArrayLike, metadata: intake.Metadata) -> None:
         """Set metadata fields of vectors that exist; a field set to None is taken away."""
@@ -272,18 +271,19 @@ class VectorStore:
             appender = self._writer()
             keys = self._existing(ids)
             rows = intake.metadata_rows(metadata, len(keys)) or []
-            table = self._searcher.metadata
-            schema, checked = table.checked(rows)
-            entries: list[JournalEntry] = []
-            for key, row, record in zip(keys.tolist(), rows, checked, strict=True):
-                for name in row:
-                    value = record.get(name)
-                    gone = bytes([7]) if value is None else meta.pack_value(value, schema[name])
-                    entries.append(UpdateField(key, name, gone))
-            if entries:
-                payload = encode_journal(entries, self._content.snapshot.epoch + 1)
-                self._commit(appender, [NewSegment(SegmentType.JOURNAL, payload)], appender.state)
-                self._searcher.forget_metadata()
+            change = self._searcher.metadata.updates(keys.tolist(), rows)
+            if isinstance(change, MetaPayload):
+                new = NewSegment(SegmentType.META, encode_meta(change))
+            elif change:
+                new = NewSegment(SegmentType.JOURNAL, encode_journal(change, self._next_epoch))
+            else:
+                return
+            self._commit(appender, [new], appender.state)
+            self._searcher.metadata_changed(change)
+
+    @property
+    def _next_epoch(self) -> int:
+        return self._content.snapshot.epoch + 1
 
     def delete(self, ids: ArrayLike) -> int:
         """Delete vectors, durably; ids that are not there are ignored. Returns how many were."""
@@ -293,17 +293,16 @@ class VectorStore:
             keys = keys[self._searcher.rows.table.find(keys) >= 0]
             if not len(keys):
                 return 0
-            state = appender.state
-            after = WriterState(state.live - len(keys), state.next_id, np.union1d(state.deleted, keys))
-            self._commit(appender, [delete_segment(keys, self._content.snapshot.epoch + 1)], after)
+            deletion = delete_segment(keys, self._next_epoch)
+            self._commit(appender, [deletion], appender.state.after_delete(keys))
             self._searcher.deleted(keys)
             return len(keys)
 
     def _commit(self, appender: StoreAppender, segments: list[NewSegment], state: WriterState) -> None:
         snapshot = appender.commit(segments, state)
-        self._reader.inner.close()
-        assert self._path is not None
-        self._reader.inner = FileRangeReader(self._path)
+        file = self._reader.inner
+        assert isinstance(file, FileRangeReader)
+        file.follow()
         self._content = Content(self._reader, snapshot, self._open_parent)
         self._searcher.follow(self._content)
 
@@ -379,6 +378,8 @@ class VectorStore:
 
     def sign(self, key: SigningKey) -> None:
         """Write the file anew with every segment and the root signed by `key`."""
+        if not isinstance(key, SigningKey):
+            raise TypeError(f"a store is signed with a SigningKey, not {type(key).__name__}")
         with self._mutex:
             self._rewrite(self._content.profile, f"sign:{key.algorithm}", signer=key)
 
@@ -457,7 +458,7 @@ class VectorStore:
         with self._mutex:
             if self._closed:
                 return
-            if self._appender is not None:
+            if self._appender is not None and self._appender.is_ours:
                 self._keep_counters(self._appender)
             self._closed = True
             self._searcher.close()
@@ -495,4 +496,9 @@ class VectorStore:
             raise PermissionError_(
                 "the store is open for reading", path=self._reader.name, hint="Open it with mode='a'."
             )
+        if not self._appender.is_ours:
+            raise ConflictError(
+                "this store is open for writing in the process that forked this one", path=self._path,
+                hint="Open it here with mode='r': one process writes.",
+            )  # fmt: skip
         return self._appender

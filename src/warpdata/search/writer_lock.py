@@ -23,15 +23,16 @@ class WriterLock:
     def __init__(self, path: str) -> None:
         self.path = f"{path}.lock"
         self._writer_id = secrets.token_bytes(16)
+        self._pid = os.getpid()
         self._fd = self._acquire(path)
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Give the lock back; a forked process has only a copy of it to close."""
         fd, self._fd = self._fd, -1
         if fd < 0:
             return
         with contextlib.suppress(OSError):
-            if _same_file(fd, self.path):
+            if os.getpid() == self._pid and _same_file(fd, self.path):
                 os.unlink(self.path)
         os.close(fd)
 

@@ -19,7 +19,7 @@ from warpdata.errors import (
     UnsupportedVersionError,
 )
 from warpdata.formats.rvf import layout
-from warpdata.formats.rvf.layout import Flag, SegmentHeader
+from warpdata.formats.rvf.layout import Flag, SegmentHeader, SegmentType
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -94,6 +94,8 @@ def unpack_header(data: Buffer, where: str = "") -> SegmentHeader:
         raise BadMagicError("no segment begins here", path=where or None)
     if header.version != layout.VERSION:
         raise UnsupportedVersionError(f"segment version {header.version}", path=where or None)
+    if header.seg_type == SegmentType.INVALID:
+        raise CorruptLayoutError("a segment of type 0, which is no type", path=where or None)
     if header.reserved_0 or header.reserved_1 or header.flags & layout.RESERVED_FLAGS:
         raise CorruptLayoutError("reserved bits of a segment header are set", path=where or None)
     if header.payload_length > layout.MAX_PAYLOAD_BYTES:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _RANGE_PAYS = 4
 """A run of at least this many ids is stored as a range."""
 _MAX_ENTRY_BYTES = 0xFFFF
+_UPDATE_FIXED_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,11 @@ class UpdateField:
     vector_id: int
     key: str
     value: bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether a journal entry can hold it."""
+        return _UPDATE_FIXED_BYTES + len(self.key.encode()) + len(self.value) <= _MAX_ENTRY_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,8 @@ def _pack_entry(entry: JournalEntry) -> tuple[int, bytes]:
     if isinstance(entry, OtherEntry):
         return entry.entry_type, entry.payload
     if isinstance(entry, UpdateField):
+        if not entry.fits:
+            raise ValueError(f"a metadata value of {len(entry.value)} bytes is too long for a journal")
         key = entry.key.encode()
         body = layout.COUNT_U64.pack(entry.vector_id) + layout.COUNT_U16.pack(len(key)) + key
         return records.UPDATE_METADATA, body + layout.COUNT_U16.pack(len(entry.value)) + entry.value
@@ -154,7 +162,7 @@ def _unpack_entry(kind: int, payload: bytes) -> JournalEntry | None:
 
 
 def _unpack_update(payload: bytes) -> UpdateField | None:
-    if len(payload) < 12:
+    if len(payload) < _UPDATE_FIXED_BYTES:
         return None
     vector_id, key_end = int.from_bytes(payload[:8], "little"), 10 + int.from_bytes(payload[8:10], "little")
     value_start = key_end + 2

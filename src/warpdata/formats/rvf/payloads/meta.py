@@ -28,6 +28,8 @@ class DeletedField:
 
 
 DELETED = DeletedField()
+REMOVED_FIELD = bytes([records.VALUE_DELETE_FIELD])
+"""Its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ def type_of(value: Value) -> str:
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, str):
+        if not value.isascii():
+            _check_text(value)
         return "str"
     if isinstance(value, bytes):
         return "bytes"
@@ -67,6 +71,13 @@ def type_of(value: Value) -> str:
             raise ValueError(f"metadata holds finite numbers, not {value}")
         return "f64"
     raise TypeError(f"metadata holds str, bytes, int, float and bool, not {type(value).__name__}")
+
+
+def _check_text(value: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the text {value!r} is not valid Unicode") from None
 
 
 def pack_value(value: Value, kind: str) -> bytes:
@@ -87,6 +98,11 @@ def pack_value(value: Value, kind: str) -> bytes:
 
 def encode_meta(payload: MetaPayload) -> bytes:
     """A META payload with its end mark and SHA-256."""
+    if len(payload.schema) > records.META_MAX_FIELDS or len(payload.records) > records.META_MAX_RECORDS:
+        raise LimitExceededError(
+            f"metadata of {len(payload.records)} vectors in {len(payload.schema)} fields",
+            hint="Keep large tables in parquet, and their row numbers as ids here.",
+        )
     out = bytearray(
         records.META_HEADER.pack(
             records.META_MAGIC, records.META_VERSION, records.META_SNAPSHOT if payload.is_snapshot else 0,
@@ -118,7 +134,7 @@ def _pack_record(
     for name in sorted(fields, key=numbers.__getitem__):
         value = fields[name]
         out += layout.COUNT_U16.pack(numbers[name])
-        out += bytes([records.VALUE_DELETE_FIELD]) if value is DELETED else pack_value(value, schema[name])
+        out += REMOVED_FIELD if value is DELETED else pack_value(value, schema[name])
     return bytes(out)
 
 

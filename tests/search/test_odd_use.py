@@ -1,0 +1,220 @@
+"""Unusual but legitimate: other folders, links, forks, failed commits, numbers at the ends of f32."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from warpdata.errors import ConflictError, LimitExceededError, OutOfSpaceError
+from warpdata.formats.rvf.payloads import layout as records
+from warpdata.formats.rvf.payloads.meta import MetaPayload, encode_meta
+from warpdata.formats.rvf.writer import SegmentAppender
+from warpdata.search.store import VectorStore
+
+DIM = 8
+
+
+def vectors(count: int, seed: int = 0, scale: float = 1.0) -> Any:
+    return (scale * np.random.default_rng(seed).normal(size=(count, DIM))).astype(np.float32)
+
+
+def no_space(*_: Any, **__: Any) -> Any:
+    raise OutOfSpaceError("no space left on the disk")
+
+
+def test_a_failed_commit_leaves_the_metadata_chain_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f.rvf"
+    with VectorStore.create(path, dim=DIM) as store:
+        store.add(vectors(3), metadata={"n": [0, 1, 2]})
+        for change in (
+            lambda: store.add(vectors(1), metadata=[{"n": 50}]),
+            lambda: store.add(vectors(1), ids=[1]),
+            lambda: store.update([2], [{"n": 60}]),
+        ):
+            with monkeypatch.context() as patched:
+                patched.setattr(SegmentAppender, "_commit", no_space)
+                with pytest.raises(OutOfSpaceError):
+                    change()
+            assert store.metadata([0, 1, 2]) == [{"n": 0}, {"n": 1}, {"n": 2}]
+        with pytest.raises(ValueError, match="not valid Unicode"):
+            store.add(vectors(1), metadata=[{"t": "\ud800"}])
+        store.add(vectors(1), metadata=[{"n": 3}])
+    with VectorStore.open(path) as again:
+        assert again.metadata(again.ids) == [{"n": 0}, {"n": 1}, {"n": 2}, {"n": 3}]
+        assert again.verify() == []
+
+
+def test_an_id_that_comes_back_has_no_old_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "b.rvf"
+    with VectorStore.create(path, dim=DIM) as store:
+        store.add(vectors(2), metadata=[{"n": 1, "t": "a"}, {"n": 2}])
+        store.delete([0, 1])
+        store.add(vectors(1), ids=[0])
+        store.add(vectors(1), ids=[1], metadata=[{"t": "b"}])
+        assert store.metadata([0, 1]) == [{}, {"t": "b"}]
+    with VectorStore.open(path) as again:
+        assert again.metadata([0, 1]) == [{}, {"t": "b"}]
+
+
+def test_long_values_are_updated_too(tmp_path: Path) -> None:
+    path = tmp_path / "l.rvf"
+    with VectorStore.create(path, dim=DIM) as store:
+        store.add(vectors(2), metadata=[{"t": "a", "n": 1}, {"t": "b"}])
+        store.update([0, 1], [{"t": "x" * 70_000, "n": None}, {"t": "c"}])
+        expected = [{"t": "x" * 70_000}, {"t": "c"}]
+        assert store.metadata([0, 1]) == expected
+        for number in range(records.META_MAX_DELTAS + 2):
+            store.update([1], [{"t": f"{number}" * 40_000}])
+        store.update([1], [{"t": "c"}])
+    with VectorStore.open(path) as again:
+        assert again.metadata([0, 1]) == expected
+
+
+def test_metadata_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "META_MAX_RECORDS", 2)
+    with pytest.raises(LimitExceededError, match="3 vectors"):
+        encode_meta(MetaPayload(1, None, {}, {}, {1: {}, 2: {}, 3: {}}))
+
+
+def test_a_store_follows_its_file_into_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    with VectorStore.create("r.rvf", dim=DIM) as store, VectorStore.open("r.rvf") as reader:
+        store.add(vectors(3))
+        monkeypatch.chdir(elsewhere)
+        store.add(vectors(1))
+        store.build_index("flat")
+        assert (len(store.snapshot()), reader.refresh(), len(reader)) == (4, True, 4)
+    assert os.listdir(elsewhere) == []
+    assert sorted(os.listdir(tmp_path)) == ["elsewhere", "r.rvf"]
+
+
+def test_a_link_is_the_file_it_names(tmp_path: Path) -> None:
+    path, link = tmp_path / "r.rvf", tmp_path / "link.rvf"
+    VectorStore.create(path, dim=DIM).close()
+    link.symlink_to("r.rvf")
+    with VectorStore.open(link, mode="a") as store:
+        with pytest.raises(ConflictError, match="another writer"):
+            VectorStore.open(path, mode="a")
+        store.add(vectors(3))
+        store.compact()
+    assert link.is_symlink()
+    with VectorStore.open(path) as again:
+        assert len(again) == 3
+
+
+def test_a_forked_process_reads_and_does_not_write(tmp_path: Path) -> None:
+    path = tmp_path / "f.rvf"
+    x = vectors(5)
+    with VectorStore.create(path, dim=DIM) as store:
+        store.add(x)
+        child = os.fork()
+        if child == 0:  # pragma: no cover - another process
+            code = 1
+            try:
+                store.add(x)
+            except ConflictError:
+                code = 0 if store.search(x[2], 1)[0].tolist() == [2] else 2
+                store.close()
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        with pytest.raises(ConflictError):
+            VectorStore.open(path, mode="a")
+        store.add(x)
+    with VectorStore.open(path) as again:
+        assert (len(again), again.verify()) == (10, [])
+
+
+def true_distances(x: Any, queries: Any, metric: str, k: int) -> Any:
+    x, queries = x.astype(np.float64), queries.astype(np.float64)
+    if metric == "l2":
+        away = ((x[None] - queries[:, None]) ** 2).sum(axis=2)
+    else:
+        if metric == "cosine":
+            x, queries = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (x, queries))
+        away = (metric == "cosine") - queries @ x.T
+    with np.errstate(over="ignore"):
+        return np.sort(away, axis=1)[:, :k].astype(np.float32)
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-25, 1e-12, 1e18, 1e25, 1e37])
+@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
+def test_numbers_at_the_ends_of_f32(tmp_path: Path, scale: float, metric: str) -> None:
+    x, queries = vectors(300, 1, scale), vectors(5, 2, scale)
+    expected = true_distances(x, queries, metric, 4)
+    with VectorStore.create(tmp_path / "n.rvf", dim=DIM, metric=metric, durable=False) as store:
+        store.add(x)
+        for kind in (None, "hnsw", "ivf"):
+            if kind is not None:
+                store.build_index(kind)
+            store.warm()
+            ways: list[dict[str, Any]] = [{"exact": True}, {"ef": 300}, {"filter": range(300)}]
+            for how in ways:
+                ids, away = store.search(queries, 4, **how)
+                assert (ids >= 0).all()
+                assert away == pytest.approx(expected, rel=1e-3, abs=1e-6 * (metric == "cosine"))
+                one = store.search(queries[0], 4, **how)[1]
+                assert one == pytest.approx(expected[0], rel=1e-3, abs=1e-6 * (metric == "cosine"))
+
+
+def test_no_queries_give_no_answers(tmp_path: Path) -> None:
+    with VectorStore.create(tmp_path / "q.rvf", dim=DIM) as store:
+        store.add(vectors(5))
+        nothing: list[Any] = [np.zeros((0, DIM)), []]
+        for queries in nothing:
+            ids, away = store.search(queries, 3)
+            assert (ids.shape, away.shape) == ((0, 3), (0, 3))
+
+
+def test_wrong_things_are_named(tmp_path: Path) -> None:
+    for wrong in (None, b"bytes", 5):
+        with pytest.raises(TypeError, match="a path or a RangeReader"):
+            VectorStore.open(wrong)  # type: ignore[arg-type]
+    with (
+        VectorStore.create(tmp_path / "w.rvf", dim=DIM) as store,
+        pytest.raises(TypeError, match="SigningKey"),
+    ):
+        store.sign("key.json")  # type: ignore[arg-type]
+
+
+def test_other_ways_to_say_a_filter(tmp_path: Path) -> None:
+    x = vectors(10)
+    with VectorStore.create(tmp_path / "s.rvf", dim=DIM) as store:
+        store.add(x, metadata={"n": range(10)})
+
+        def found(filter_: Any) -> list[int]:
+            return sorted(store.search(x[0], 10, filter=filter_)[0].tolist())
+
+        assert found({"$and": [{"n": {"$gt": 3}}, {"n": {"$lt": 6}}]}) == [4, 5]
+        assert found({"$or": [{"n": 1}, {"n": {"$gte": 9}}]}) == [1, 9]
+        assert found({"$not": {"n": {"$gt": 1}}}) == [0, 1]
+        assert found({"n": {"not in": range(2, 9)}}) == found({"n": {"$nin": list(range(2, 9))}}) == [0, 1, 9]
+        assert found({3, 4}) == [3, 4]
+        with pytest.raises(ValueError, match="inside a filter"):
+            found({"and": [3]})
+
+
+@pytest.mark.parametrize("kind", ["scalar", "pq", "binary", "residual_pq"])
+def test_codes_do_not_drift_from_rewrite_to_rewrite(tmp_path: Path, kind: str) -> None:
+    x = vectors(400)
+    with VectorStore.create(tmp_path / "d.rvf", dim=DIM, durable=False) as store:
+        store.add(x)
+        store.quantize(kind, keep_full=False)
+        once = store.get(range(400))
+        assert once.shape == x.shape
+        for _ in range(4):
+            store.compact()
+            store.build_index("ivf")
+        changed = (store.get(range(400)) != once).any(axis=1)
+        # The nearest coarse centroid of a decoded vector may be another one.
+        assert changed.sum() <= (2 if kind == "residual_pq" else 0)
+        away = np.linalg.norm(store.get(range(400)) - x, axis=1).mean()
+        assert away <= np.linalg.norm(once - x, axis=1).mean() * 1.01
