@@ -70,7 +70,10 @@ class HttpStore:
         self._start()
 
     def _start(self) -> None:
-        """Fresh state: a forked child must not use its parent's connections and has none of its threads."""
+        """Fresh state: a forked child must not use its parent's connections and has none of its threads.
+
+        What was closed starts afresh too: references may outlive their dataset.
+        """
         self._pid = os.getpid()
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
@@ -126,6 +129,7 @@ class HttpStore:
             for connection in self._idle:
                 connection.close()
             self._idle.clear()
+        self._pid = -1
 
     def __del__(self) -> None:
         for connection in getattr(self, "_idle", ()):
