@@ -103,6 +103,15 @@ class Access:
         """Whether only this machine may be asked."""
         return self.options.mode == "local"
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether bytes may be fetched before they are asked for: not offline, and not on a budget."""
+        return (
+            not self.is_offline
+            and self.options.budget == Budget()
+            and self.options.prefetch not in ("off", "0", "none")
+        )
+
     def store_of(self, address: str) -> BlobStore:
         """An open store, retried and counted."""
         return ReliableStore(open_store(address, self.options.store), self.meter, self._policy)

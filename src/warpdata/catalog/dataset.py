@@ -207,6 +207,8 @@ class Dataset:
     def close(self) -> None:
         """Close stores and cache; references that are out already go on reading."""
         self._is_closed = True
+        for artifact in self._artifacts.values():
+            artifact.close()
         self.access.close()
 
     def open_stream(self, table: Table, request: StreamRequest, *, bound: bool = False) -> BatchStream:

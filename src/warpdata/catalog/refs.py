@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -22,12 +21,15 @@ from warpdata.catalog.opened import episode_of
 from warpdata.errors import DatasetError
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.stores.cache import PageCache
+from warpdata.stores.locks import ThreadLock
 from warpdata.timeline.episode import Episode
 
 _AHEAD_BYTES = 64 << 20
 _AHEAD_REFS = 256
 _STREAM_BYTES = 16 << 20
 """Larger files are streamed by range; smaller ones are read whole, so that their checksum is looked at."""
+
+_BUFFER_BYTES = 64 << 10
 
 ArtifactOpener = Callable[[str], tuple[Artifact, PageCache | None]]
 Reopener = Callable[[str], ArtifactOpener]
@@ -46,7 +48,7 @@ class RefGroup:
         self._places = list(places)
         self._data: dict[int, memoryview] = {}
         self._given: set[int] = set()
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
 
     def name(self, position: int) -> str:
         """The member's name."""
@@ -131,8 +133,9 @@ class FileRef:
         member = self._group.member(self._position)
         if member.frame_bytes or member.length <= _STREAM_BYTES:
             return io.BufferedReader(io.BytesIO(self.read_bytes()))
-        shard = self._group.artifact.shard_reader(member.shard)
-        return io.BufferedReader(RangeFile(PartRangeReader(shard, member.offset, member.length, self.name)))
+        shard = self._group.artifact.streamed_reader(member.shard)
+        part = PartRangeReader(shard, member.offset, member.length, self.name)
+        return io.BufferedReader(RangeFile(part), _BUFFER_BYTES)
 
     def local_path(self) -> Path:
         """A file on this disk with these bytes, downloaded if need be."""

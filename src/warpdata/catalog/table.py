@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +18,7 @@ from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
 from warpdata.errors import TooLargeError
 from warpdata.formats.manifest.guide import Guide
 from warpdata.formats.manifest.model import TablePart
+from warpdata.stores.locks import ThreadLock
 from warpdata.stores.readahead import ReadAhead
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class TableFiles:
         self._dataset = dataset
         self._name = name
         self.part = part
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
         self._guide: Guide | None = None
         self._files: dict[int, ShardFile] = {}
 

@@ -108,7 +108,7 @@ def worker_count(table: Table, prefetch: str | int | None) -> int:
     if wanted not in ("auto", "aggressive"):
         raise ValueError(f"prefetch is {wanted!r}; use auto, off, aggressive or a number")
     store = table.dataset.catalog.store
-    count = CORES if store is not None and store.is_local else _REMOTE_WORKERS
+    count = CORES + 1 if store is not None and store.is_local else _REMOTE_WORKERS
     return count * 2 if wanted == "aggressive" or options.mode == "hybrid" else count
 
 
