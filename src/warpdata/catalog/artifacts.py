@@ -68,7 +68,7 @@ class Artifact:
         for position, member in enumerate(members):
             by_shard[member.shard].append(position)
         tasks = [(shard, [members[i] for i in positions]) for shard, positions in sorted(by_shard.items())]
-        if members and self._access.reads_ahead and self.part.is_tar:
+        if members and self._follows(members[0].shard):
             self._following.go_on([(member.shard, member.read_range) for member in members])
         workers = 1 if self._is_here(tasks) else MAX_PARALLEL
         results = run_parallel(lambda task: self._read_shard(*task), tasks, workers)
@@ -105,9 +105,12 @@ class Artifact:
     def streamed_reader(self, number: int) -> RangeReader:
         """The range reader of one shard for whoever goes through it in order."""
         reader = self.shard_reader(number)
-        if isinstance(reader, LocalBlobReader) or not self._access.reads_ahead:
-            return reader
-        return FollowedReader(self._following, number, reader)
+        return FollowedReader(self._following, number, reader) if self._follows(number) else reader
+
+    def _follows(self, number: int) -> bool:
+        """Whether it is worth while to read on behind whoever reads this shard."""
+        is_far = not isinstance(self.shard_reader(number), LocalBlobReader)
+        return is_far and self._access.reads_ahead
 
     def _is_here(self, tasks: Sequence[tuple[int, list[Member]]]) -> bool:
         """Whether nothing has to be waited for: then threads would only cost."""

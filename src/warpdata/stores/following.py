@@ -65,6 +65,8 @@ class Following:
 
     def served(self, blob: int, ranges: Sequence[Range]) -> list[memoryview | None]:
         """The ranges that were asked for ahead; None for those that were not."""
+        if all(span.data is None for span in self._spans):
+            return [None] * len(ranges)
         return [self._find(self._bases[blob], wanted) for wanted in ranges]
 
     def close(self) -> None:
