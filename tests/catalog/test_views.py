@@ -208,3 +208,14 @@ def test_errors_have_their_names_at_the_front_door() -> None:
     assert issubclass(wd.DatasetNotFoundError, wd.WarpError)
     with pytest.raises(AttributeError, match="Nonsense"):
         wd.errors.Nonsense  # noqa: B018
+
+
+def test_relative_places_hold_wherever_one_goes(
+    tmp_path: Path, picture_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    publish_demo("here", picture_folder)
+    with wd.dataset("ws/demo", catalog="here", cache_dir="cache") as dataset:
+        monkeypatch.chdir("/")
+        assert pickle.loads(pickle.dumps(dataset)).table().head().num_rows == 5
+        assert dataset.ref("pictures", "a/003.png").local_path().parent.is_relative_to(tmp_path / "cache")

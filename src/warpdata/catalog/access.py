@@ -45,6 +45,13 @@ class AccessOptions:
             raise ValueError(f"verify is {self.verify!r}; use off, if-present or require")
         if not self.catalogs:
             raise ValueError("no catalog is given")
+        object.__setattr__(self, "catalogs", tuple(_anywhere(address) for address in self.catalogs))
+        object.__setattr__(self, "cache_dir", _anywhere(self.cache_dir))
+
+
+def _anywhere(address: str) -> str:
+    """A folder as it is called from every folder and every process; other addresses as they are."""
+    return address if "://" in address else os.path.abspath(os.path.expanduser(address))
 
 
 def access_options(settings: Settings, **changes: object) -> AccessOptions:

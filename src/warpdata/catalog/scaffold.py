@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from warpdata.catalog.access import access_options
 from warpdata.errors import DatasetError
 from warpdata.settings import Settings
 
@@ -69,7 +70,7 @@ def loader_code(dataset: Dataset, table: str | None = None) -> str:
     ]
     fields = {"dataset_id": dataset.id, "version": dataset.version, "table": name}
     given = dataset.access.options.catalogs
-    catalog = None if given == Settings.from_env().catalogs else ",".join(given)
+    catalog = None if given == access_options(Settings.from_env()).catalogs else ",".join(given)
     decoders = "\n".join(lines) or "    # no bound columns"
     return _TEMPLATE.format(**fields, catalog=catalog, decoders=decoders)
 

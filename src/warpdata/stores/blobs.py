@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
 from warpdata.bytekit.ranges import MmapRangeReader, Range, check_range, coalesce
-from warpdata.errors import BlobNotFoundError, ChecksumError, OfflineError, UnavailableError
+from warpdata.errors import BlobNotFoundError, ChecksumError, OfflineError, StoreError
 from warpdata.stores import layout, locks
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
@@ -93,17 +93,25 @@ class BlobReader:
         """Exactly the bytes of each range, and the cached file they are in if there is one."""
         for start, end in ranges:
             check_range(self, start, end)
-        if self._cache is None or self.size == 0:
-            return Held(self._read_direct(ranges))
-        try:
-            file = self._cache.pinned(self.address.sha256, self.size)
-        except UnavailableError:
-            # Somebody else is stuck with the cache in his hands; the store is still there.
+        file = self._pinned()
+        if file is None or self._cache is None:
             return Held(self._read_direct(ranges))
         try:
             return self._read_cached(self._cache, file, ranges)
         finally:
             file.unpin()
+
+    def _pinned(self) -> PageFile | None:
+        """The blob's place in the cache; None where no cache can be used but the store is still there."""
+        if self._cache is None or self.size == 0:
+            return None
+        try:
+            return self._cache.pinned(self.address.sha256, self.size)
+        except StoreError as error:
+            if self._store is None:
+                raise
+            self._cache.complain(error)
+            return None
 
     def prefetch(self, ranges: Sequence[Range]) -> None:
         """Bring ranges into the cache, if there is one."""
@@ -112,9 +120,9 @@ class BlobReader:
 
     def has(self, ranges: Sequence[Range]) -> bool:
         """Whether these ranges can be read without waiting for a store."""
-        if self._cache is None or self.size == 0:
+        file = self._pinned()
+        if file is None:
             return False
-        file = self._cache.pinned(self.address.sha256, self.size)
         try:
             return all(file.seems_here(*_pages(r)) for r in ranges)
         finally:
@@ -122,9 +130,9 @@ class BlobReader:
 
     def missing_bytes(self) -> int:
         """How many bytes are not on this disk yet."""
-        if self._cache is None or self.size == 0:
+        file = self._pinned()
+        if file is None:
             return self.size
-        file = self._cache.pinned(self.address.sha256, self.size)
         try:
             return self.size - file.present_bytes
         finally:

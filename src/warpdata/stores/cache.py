@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -15,6 +16,8 @@ from warpdata.bytekit.align import align_up
 from warpdata.errors import StoreError, UnavailableError
 from warpdata.stores import layout, locks
 from warpdata.stores.pagefile import PageFile
+
+_log = logging.getLogger("warpdata.stores")
 
 _DATA, _MAP = ".data", ".pages"
 _SLACK = 0.95
@@ -56,6 +59,7 @@ class PageCache:
     def __init__(self, folder: str | os.PathLike[str], limit_bytes: int) -> None:
         self.folder = Path(folder)
         self.limit_bytes = limit_bytes
+        self._has_complained = False
         self._start()
 
     @property
@@ -105,6 +109,12 @@ class PageCache:
         """Whether `size` more bytes fit without evicting anything."""
         with self._exclusive():
             return self._read_used() + size <= self.limit_bytes
+
+    def complain(self, error: StoreError) -> None:
+        """Say once that reading goes on without the cache."""
+        if not self._has_complained:
+            self._has_complained = True
+            _log.warning("reading without the cache: %s", error)
 
     def member_path(self, name: str) -> Path:
         """Where one extracted member is kept."""

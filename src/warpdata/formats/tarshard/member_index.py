@@ -139,7 +139,9 @@ class MemberIndex:
             at = entries.find(key, at + 1)
         if at < 0:
             return None
-        _, shard, crc, offset, length, frame_bytes, inner_offset = layout.MEMBER_ENTRY.unpack_from(entries, at)
+        _, shard, crc, offset, length, frame_bytes, inner_offset = layout.MEMBER_ENTRY.unpack_from(
+            entries, at
+        )
         return Member(name, shard, offset, length, crc, frame_bytes, inner_offset)
 
     def _head(self) -> IndexHead:
