@@ -100,6 +100,11 @@ class ReadAhead(Generic[T, F, R]):
                 job.fetched = self._fetchers.submit(self._fetch, task)
             self._jobs.append(job)
             self._pending += job.cost
+            self._begin()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Hand the next tasks to the workers; at once, because finding a further task may take time."""
         for job in itertools.islice(self._jobs, self._near):
             if job.done is None:
                 job.done = self._workers.submit(self._run, job)
