@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from warpdata.episodes.signals import SimpleSignal as SimpleSignal
     from warpdata.episodes.signals import VideoSignal as VideoSignal
     from warpdata.episodes.stream_writer import WShardStreamWriter as WShardStreamWriter
+    from warpdata.errors import AuthenticationError as AuthenticationError
+    from warpdata.errors import ConflictError as ConflictError
+    from warpdata.errors import DatasetNotFoundError as DatasetNotFoundError
+    from warpdata.errors import ManifestCorruptedError as ManifestCorruptedError
     from warpdata.errors import WarpError as WarpError
     from warpdata.formats.episodedir.images import VideoOptions as VideoOptions
     from warpdata.formats.gamsae.writer import ShardWriter as ShardWriter
@@ -86,15 +90,18 @@ if TYPE_CHECKING:
 _HOMES: dict[str, str] = {
     "ArraySignal": "warpdata.timeline.memory",
     "AudioRef": "warpdata.catalog.refs",
+    "AuthenticationError": "warpdata.errors",
     "Cascade": "warpdata.ordering.fraction",
     "Channel": "warpdata.formats.wshard.channel",
     "ChunkList": "warpdata.formats.wshard.chunks",
     "ChunkedEpisodeReader": "warpdata.formats.wshard.chunked",
     "ChunkedEpisodeWriter": "warpdata.formats.wshard.chunked",
     "Compression": "warpdata.formats.wshard.writer",
+    "ConflictError": "warpdata.errors",
     "CorpusWriter": "warpdata.corpora.writer",
     "Dataset": "warpdata.catalog.dataset",
     "DatasetBuilder": "warpdata.catalog.builder",
+    "DatasetNotFoundError": "warpdata.errors",
     "DiskEpisode": "warpdata.episodes.disk_episode",
     "DiskEpisodeWriter": "warpdata.episodes.disk_writer",
     "Episode": "warpdata.timeline.episode",
@@ -107,6 +114,7 @@ _HOMES: dict[str, str] = {
     "LocalDataset": "warpdata.episodes.local",
     "LocalDatasetWriter": "warpdata.episodes.local",
     "LossReceipt": "warpdata.episodes.receipt",
+    "ManifestCorruptedError": "warpdata.errors",
     "MixedRows": "warpdata.corpora.mixed",
     "MmapShardSource": "warpdata.corpora.source",
     "RecordEpisodes": "warpdata.episodes.gym",

@@ -324,3 +324,10 @@ class MissingExtraError(WarpError, ImportError):
     def for_extra(cls, library: str, extra: str) -> MissingExtraError:
         """The error for a `library` that comes with `warpdata[extra]`."""
         return cls(f"{library} is not installed", hint=f"Run: pip install 'warpdata[{extra}]'")
+
+
+def __getattr__(name: str) -> Any:
+    """The builtin's plain name for the error that is also the builtin."""
+    if name == "PermissionError":
+        return PermissionError_
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

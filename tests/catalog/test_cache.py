@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.servers import S3Server, s3_store, unique
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.errors import ChecksumError, OfflineError
+from warpdata.errors import ChecksumError, OfflineError, StoreError
 from warpdata.stores.blobs import BlobAddress, BlobReader
 from warpdata.stores.cache import PageCache
 from warpdata.stores.digest import digest_bytes
@@ -297,13 +297,18 @@ def disk_bytes_now(folder: Path) -> int:
     return total
 
 
-def test_nothing_is_written_for_an_unusable_folder(tmp_path: Path) -> None:
+def test_an_unusable_folder_costs_only_the_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
-    from warpdata.errors import StoreError
-
-    reader, _, _ = opened(tmp_path / "file" / "cache")
+    reader, _, cache = opened(tmp_path / "file" / "cache")
+    for _ in range(2):
+        assert bytes(reader.read(0, SIZE)) == DATA
+    assert not reader.has([(0, 1)])
+    assert reader.missing_bytes() == SIZE
+    assert [r.message for r in caplog.records if "without the cache" in r.message] == [caplog.messages[0]]
     with pytest.raises(StoreError, match="cache"):
-        reader.read(0, 1)
+        reader.load_whole()
+    with pytest.raises(StoreError, match="cache"):
+        BlobReader(reader.address, None, cache).read(0, 1)
 
 
 class CacheMachine(RuleBasedStateMachine):

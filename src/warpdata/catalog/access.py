@@ -45,6 +45,13 @@ class AccessOptions:
             raise ValueError(f"verify is {self.verify!r}; use off, if-present or require")
         if not self.catalogs:
             raise ValueError("no catalog is given")
+        object.__setattr__(self, "catalogs", tuple(_anywhere(address) for address in self.catalogs))
+        object.__setattr__(self, "cache_dir", _anywhere(self.cache_dir))
+
+
+def _anywhere(address: str) -> str:
+    """A folder as it is called from every folder and every process; other addresses as they are."""
+    return address if "://" in address else os.path.abspath(os.path.expanduser(address))
 
 
 def access_options(settings: Settings, **changes: object) -> AccessOptions:
@@ -102,6 +109,15 @@ class Access:
     def is_offline(self) -> bool:
         """Whether only this machine may be asked."""
         return self.options.mode == "local"
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether bytes may be fetched before they are asked for: not offline, and not on a budget."""
+        return (
+            not self.is_offline
+            and self.options.budget == Budget()
+            and self.options.prefetch not in ("off", "0", "none")
+        )
 
     def store_of(self, address: str) -> BlobStore:
         """An open store, retried and counted."""

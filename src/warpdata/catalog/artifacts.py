@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode, zstd_frame_size
-from warpdata.bytekit.ranges import BytesRangeReader, RangeReader, coalesce
+from warpdata.bytekit.ranges import BytesRangeReader, Range, RangeReader, coalesce
 from warpdata.catalog.access import Access, Catalog
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, LimitExceededError
 from warpdata.formats.manifest.model import ArtifactPart
 from warpdata.formats.tarshard.member_index import Member, MemberIndex
-from warpdata.stores.blobs import AnyBlobReader
+from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader
+from warpdata.stores.following import FollowedReader, Following
+from warpdata.stores.locks import ThreadLock
 from warpdata.stores.parallel import MAX_PARALLEL, run_parallel
 
 _GAP_BYTES = 32 << 10
@@ -28,7 +29,8 @@ class Artifact:
         self.part = part
         self._access = access
         self._catalog = catalog
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
+        self._following = Following(self.shard_reader, [shard.byte_size for shard in part.shards])
         self._index: MemberIndex | None = None
         self._by_name = {shard.name: number for number, shard in enumerate(part.shards)}
 
@@ -65,13 +67,13 @@ class Artifact:
         by_shard: dict[int, list[int]] = defaultdict(list)
         for position, member in enumerate(members):
             by_shard[member.shard].append(position)
-        tasks = list(by_shard.items())
-        workers = 1 if self._is_here(members, by_shard) else MAX_PARALLEL
-        results = run_parallel(
-            lambda task: self._read_shard(task[0], [members[i] for i in task[1]]), tasks, workers
-        )
+        tasks = [(shard, [members[i] for i in positions]) for shard, positions in sorted(by_shard.items())]
+        if members and self._follows(members[0].shard):
+            self._following.go_on([(member.shard, member.read_range) for member in members])
+        workers = 1 if self._is_here(tasks) else MAX_PARALLEL
+        results = run_parallel(lambda task: self._read_shard(*task), tasks, workers)
         out: list[memoryview] = [memoryview(b"")] * len(members)
-        for (_, positions), views in zip(tasks, results, strict=True):
+        for (_, positions), views in zip(sorted(by_shard.items()), results, strict=True):
             for position, view in zip(positions, views, strict=True):
                 out[position] = view
         return out
@@ -96,25 +98,39 @@ class Artifact:
         label = f"artifact {self.name!r} shard {shard.name or number}"
         return self._access.reader(self._catalog, shard, label)
 
-    def _is_here(self, members: Sequence[Member], by_shard: dict[int, list[int]]) -> bool:
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self._following.close()
+
+    def streamed_reader(self, number: int) -> RangeReader:
+        """The range reader of one shard for whoever goes through it in order."""
+        reader = self.shard_reader(number)
+        return FollowedReader(self._following, number, reader) if self._follows(number) else reader
+
+    def _follows(self, number: int) -> bool:
+        """Whether it is worth while to read on behind whoever reads this shard."""
+        is_far = not isinstance(self.shard_reader(number), LocalBlobReader)
+        return is_far and self._access.reads_ahead
+
+    def _is_here(self, tasks: Sequence[tuple[int, list[Member]]]) -> bool:
         """Whether nothing has to be waited for: then threads would only cost."""
         return all(
-            self.shard_reader(shard).has([members[i].read_range for i in positions])
-            for shard, positions in by_shard.items()
+            self.shard_reader(shard).has([member.read_range for member in members])
+            for shard, members in tasks
         )
 
     def _read_shard(self, number: int, members: Sequence[Member]) -> list[memoryview]:
         reader = self.shard_reader(number)
-        ranges = [member.read_range for member in members]
-        spans = coalesce(ranges, max_gap_bytes=_GAP_BYTES)
-        found = reader.read_many([(span.start, span.end) for span in spans])
+        found = self._following.served(number, [member.read_range for member in members])
+        absent = [i for i, view in enumerate(found) if view is None]
+        for i, view in zip(absent, _near_together(reader, [members[i] for i in absent]), strict=True):
+            found[i] = view
         self._access.hoard([reader])
-        out: list[memoryview] = [memoryview(b"")] * len(members)
-        for span, data in zip(spans, found, strict=True):
-            for i in span.members:
-                start, end = ranges[i]
-                out[i] = self._content(members[i], data[start - span.start : end - span.start], reader)
-        return out
+        return [
+            self._content(member, view, reader)
+            for member, view in zip(members, found, strict=True)
+            if view is not None
+        ]
 
     def _content(self, member: Member, data: memoryview, reader: AnyBlobReader) -> memoryview:
         """A member out of what was read: unpacked if need be, and checked."""
@@ -149,6 +165,18 @@ class Artifact:
                 reader = self._access.reader(self._catalog, ref, label)
                 self._index = MemberIndex(reader, ref.bucket_count, ref.member_count)
             return self._index
+
+
+def _near_together(reader: AnyBlobReader, members: Sequence[Member]) -> list[memoryview]:
+    """The bytes that hold members, near ones in one read."""
+    ranges: list[Range] = [member.read_range for member in members]
+    spans = coalesce(ranges, max_gap_bytes=_GAP_BYTES)
+    out: list[memoryview] = [memoryview(b"")] * len(members)
+    for span, data in zip(spans, reader.read_many([(s.start, s.end) for s in spans]), strict=True):
+        for i in span.members:
+            start, end = ranges[i]
+            out[i] = data[start - span.start : end - span.start]
+    return out
 
 
 def range_member(artifact: Artifact, shard: int, offset: int, length: int, crc: int | None) -> Member:

@@ -9,7 +9,7 @@ from typing import Any
 
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog import refarray
-from warpdata.catalog.access import Access, AccessOptions, Catalog
+from warpdata.catalog.access import Access, AccessOptions, Catalog, access_options
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.diff import DatasetDiff, diff_manifests
 from warpdata.catalog.engine import SqlResult, run_sql
@@ -17,7 +17,7 @@ from warpdata.catalog.history import Version, list_tags, list_versions
 from warpdata.catalog.names import DatasetName, parse_name, parse_size
 from warpdata.catalog.opened import PublishedEpisodes, one_of_kind, open_corpus
 from warpdata.catalog.refarray import RefType
-from warpdata.catalog.refs import REF_CLASSES, FileRef, RefGroup
+from warpdata.catalog.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup, set_reopener
 from warpdata.catalog.resolve import Resolved, Resolver
 from warpdata.catalog.table import (
     BatchStream,
@@ -32,6 +32,7 @@ from warpdata.catalog.warm import WarmReport, verify_blobs, warm_blobs
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.errors import DatasetError
 from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, VECTOR_KIND, Manifest
+from warpdata.settings import Settings
 from warpdata.stores.cache import PageCache
 from warpdata.stores.meter import Budget, Listener, Spent
 
@@ -73,6 +74,7 @@ class Dataset:
             n: Artifact(n, part, access, self.catalog) for n, part in self.manifest.artifacts.items()
         }
         self._types: dict[str, RefType] = {}
+        self._is_closed = False
 
     @property
     def id(self) -> str:
@@ -106,12 +108,14 @@ class Dataset:
 
     def table(self, name: str = "main") -> Table:
         """A table by name; nothing is read."""
+        self._check_open()
         if name not in self._files:
             raise DatasetError(f"no table {name!r} in {self.id}", hint=f"It has: {', '.join(self.tables)}.")
         return Table(self, name, self._files[name])
 
     def artifact(self, name: str) -> Artifact:
         """An artifact by name; nothing is read."""
+        self._check_open()
         if name not in self._artifacts:
             raise DatasetError(
                 f"no artifact {name!r} in {self.id}", hint=f"It has: {', '.join(self.artifacts)}."
@@ -120,8 +124,12 @@ class Dataset:
 
     def ref(self, artifact: str, member: str, ref_type: str = "file") -> FileRef:
         """A reference to one member of an artifact."""
-        group = RefGroup(self.artifact(artifact), self.access.cache, [member])
-        return REF_CLASSES[ref_type](group, 0)
+        if ref_type not in REF_CLASSES:
+            raise ValueError(f"unknown ref_type {ref_type!r}; use one of {', '.join(REF_CLASSES)}")
+        recipe = refarray.recipe_of(artifact, ref_type, self.recipe)
+        return REF_CLASSES[ref_type](
+            RefGroup(self.artifact(artifact), self.access.cache, [member], recipe), 0
+        )
 
     def episodes(self, artifact: str | None = None) -> PublishedEpisodes:
         """The published episodes as a sequence, each opened in time when it is asked for."""
@@ -139,8 +147,12 @@ class Dataset:
     def sql(self, query: str, *, extra: dict[str, Table] | None = None) -> SqlResult:
         """A query over the tables by name: `ds.sql("select … from main join labels using (id)")`."""
         tables = {name: self.table(name).source() for name in self.tables}
-        tables |= {name: table.source() for name, table in (extra or {}).items()}
-        return run_sql(query, tables)
+        views: dict[str, str] = {}
+        for name, table in (extra or {}).items():
+            whole = f"__whole_{name}__"
+            tables[whole] = table.source()
+            views[name] = table.select_from(whole)
+        return run_sql(query, {n: s for n, s in tables.items() if n not in views}, views)
 
     def plan(self, table: str = "main", **options: Any) -> ReadPlan:
         """What a pass with these options of `batches` will read."""
@@ -193,11 +205,15 @@ class Dataset:
         return list_tags(self.catalog, self.name)
 
     def close(self) -> None:
-        """Close stores and cache."""
+        """Close stores and cache; references that are out already go on reading."""
+        self._is_closed = True
+        for artifact in self._artifacts.values():
+            artifact.close()
         self.access.close()
 
     def open_stream(self, table: Table, request: StreamRequest, *, bound: bool = False) -> BatchStream:
         """A stream over a view of a table; `bound` turns bound columns into references."""
+        self._check_open()
         stream = self._streams.batches(table, request)
         return _BoundStream(stream, table) if bound and table.ref_types() else stream
 
@@ -214,7 +230,7 @@ class Dataset:
 
     def artifact_and_cache(self, name: str) -> tuple[Artifact, PageCache | None]:
         """What a reference needs to read."""
-        return self.artifact(name), self.access.cache
+        return self._artifacts[name], self.access.cache
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -228,13 +244,18 @@ class Dataset:
             "cache_bytes": options.cache_bytes,
         }
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            hint = "Read inside its `with` block, or open it again."
+            raise DatasetError("the dataset is closed", path=self.id, hint=hint)
+
     def _chosen(
         self, tables: Sequence[str] | None, artifacts: Sequence[str] | None, shards: slice | None
     ) -> list[tuple[str, int]]:
         """The shards to warm, as (part, number)."""
         everything = tables is None and artifacts is None
-        names = self.tables if everything else list(tables or [])
-        raw = self.artifacts if everything else list(artifacts or [])
+        names = self.tables if everything else _listed(tables)
+        raw = self.artifacts if everything else _listed(artifacts)
         chosen: list[tuple[str, int]] = []
         for name in names:
             count = range(len(self.table(name).part.shards))[shards or slice(None)]
@@ -281,7 +302,7 @@ class _BoundStream:
 
     def close(self) -> None:
         """Stop reading ahead."""
-        self._stream.close()  # type: ignore[attr-defined]
+        self._stream.close()
 
 
 def open_dataset(
@@ -296,17 +317,20 @@ def open_dataset(
         raise
 
 
+def _listed(names: str | Sequence[str] | None) -> list[str]:
+    return [names] if isinstance(names, str) else list(names or [])
+
+
 def budget_of(max_bytes: str | int | None, max_requests: int | None) -> Budget:
     """A budget from what a caller writes."""
     return Budget(None if max_bytes is None else parse_size(max_bytes), max_requests)
 
 
-def _reopen(recipe: str) -> refarray.ArtifactOpener:
-    """The artifacts of a dataset whose batches outlived it."""
+def _reopen(recipe: str) -> ArtifactOpener:
+    """The artifacts of a dataset whose batches outlived it or came to another process."""
     fields = json.loads(recipe)["dataset"]
-    options = AccessOptions(
-        tuple(fields["catalogs"]), fields["mode"], fields["cache_dir"], fields["cache_bytes"]
-    )
+    given = {key: fields[key] for key in ("mode", "cache_dir", "cache_bytes")}
+    options = access_options(Settings.from_env(), catalogs=tuple(fields["catalogs"]), **given)
     name = parse_name(fields["name"])
     access = Access(options)
     dataset = Dataset(name, Resolver(access).resolve(name), access, _NO_STREAMS)
@@ -319,7 +343,7 @@ def _no_streams(*_: Any, **__: Any) -> Any:
 
 _NO_STREAMS = Streams(_no_streams, _no_streams, _no_streams, _no_streams)
 
-refarray.set_reopener(_reopen)
+set_reopener(_reopen)
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:

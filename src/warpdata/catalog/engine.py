@@ -83,14 +83,18 @@ class SqlResult:
         self._connection.close()
 
 
-def run_sql(query: str, tables: dict[str, ArrowSource], batch_rows: int = 65_536) -> SqlResult:
-    """Run a query over tables by name; it can read nothing else on this machine."""
+def run_sql(
+    query: str, tables: dict[str, ArrowSource], views: dict[str, str] | None = None, batch_rows: int = 65_536
+) -> SqlResult:
+    """Run a query over tables and views of them by name; it can read nothing else on this machine."""
     connection = _connect()
     failures: list[BaseException] = []
     try:
         with _mapped(failures):
             for name, source in tables.items():
                 connection.register(name, _Noting(source, failures))
+            for name, select in (views or {}).items():
+                connection.execute(f"create view {quoted(name)} as {select}")
             connection.execute("set enable_external_access = false")
             connection.execute("set lock_configuration = true")
             relation = connection.sql(query)
@@ -117,7 +121,14 @@ def needed_by(predicate: str, schema: pa.Schema) -> tuple[list[str], Any]:
             connection.sql(f"select 1 from t where ({predicate})").to_arrow_reader(1).read_all()
     finally:
         connection.close()
-    return asked[0] if asked else ([], None)
+    columns, expression = asked[0] if asked else ([], None)
+    return sorted({*columns, *fields_in(expression, schema.names)}), expression
+
+
+def fields_in(expression: Any, names: Sequence[str]) -> list[str]:
+    """The columns an Arrow expression may name: it has no way to list them, so its text is searched."""
+    text = "" if expression is None else str(expression)
+    return [name for name in names if name in text]
 
 
 class PredicateFilter:
@@ -130,7 +141,7 @@ class PredicateFilter:
 
     def apply(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
         """The rows of `table` that satisfy the predicate, in order."""
-        listed = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+        listed = ", ".join(quoted(name) for name in columns)
         with _mapped([]):
             self._connection.register("t", table)
             query = f"select {listed} from t where ({self._predicate})"
@@ -139,6 +150,11 @@ class PredicateFilter:
     def close(self) -> None:
         """Close the engine."""
         self._connection.close()
+
+
+def quoted(name: str) -> str:
+    """A name as SQL wants it, whatever letters it has."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 class _Noting(ArrowSource):

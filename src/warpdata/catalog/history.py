@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warpdata.catalog.access import Access, Catalog
-from warpdata.catalog.names import DatasetName, check_tag, parse_name
+from warpdata.catalog.names import DatasetName, check_tag, is_dataset_name, parse_name
 from warpdata.catalog.pointer import Pointer, move_pointer, read_pointer
 from warpdata.catalog.resolve import Resolver
 from warpdata.errors import BlobNotFoundError, OfflineError, StoreError
 from warpdata.formats.manifest.model import HASH, Manifest
 from warpdata.stores.blobstore import BlobStore
+from warpdata.stores.parallel import run_parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +82,15 @@ def list_datasets(catalog: Catalog, workspace: str = "") -> list[ListedDataset]:
     """The datasets of a workspace (or of all) and their latest versions: pointers only, no data."""
     store = _store(catalog)
     prefix = f"datasets/{workspace.rstrip('/')}/" if workspace.strip("/") else "datasets/"
-    found = []
-    for info in store.list(prefix):
-        parts = info.key.split("/")
-        if len(parts) == 4 and parts[3] == "latest.json":
-            pointer = read_pointer(store, info.key).pointer
-            if pointer is not None:
-                dataset_id = parse_name(f"{parts[1]}/{parts[2]}").dataset_id
-                found.append(ListedDataset(dataset_id, pointer.version, pointer.sequence))
-    return found
+    keys = [info.key for info in store.list(prefix)]
+    names = [key.split("/")[1:3] for key in keys if key.count("/") == 3 and key.endswith("/latest.json")]
+    ids = [parse_name("/".join(parts)) for parts in names if is_dataset_name("/".join(parts))]
+    pointers = run_parallel(lambda name: read_pointer(store, name.latest_key).pointer, ids)
+    return [
+        ListedDataset(name.dataset_id, pointer.version, pointer.sequence)
+        for name, pointer in zip(ids, pointers, strict=True)
+        if pointer is not None
+    ]
 
 
 def _version_hashes(store: BlobStore, name: DatasetName) -> list[str]:

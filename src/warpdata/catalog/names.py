@@ -66,10 +66,12 @@ def check_tag(tag: str) -> str:
     return tag
 
 
-def parse_size(text: str | int) -> int:
+def parse_size(text: str | float) -> int:
     """Bytes from a number or a text like "200GB", "10 GiB" or "512k"."""
-    if isinstance(text, int):
-        return text
+    if not isinstance(text, str):
+        if not 0 <= (size := float(text)) < 1 << 63:
+            raise ValueError(f"not a size: {size:g}")
+        return int(text)
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", text)
     if found is None:
         raise ValueError(f"not a size: {text!r}; write it like 500MB or 10GiB")

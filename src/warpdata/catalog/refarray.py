@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import lru_cache
+import operator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from warpdata.catalog.artifacts import Artifact, range_member
-from warpdata.catalog.refs import REF_CLASSES, FileRef, RefGroup
+from warpdata.catalog.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup, reopened
 from warpdata.errors import DatasetError
-from warpdata.formats.manifest.model import Binding
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.stores.cache import PageCache
 
-ArtifactOpener = Callable[[str], tuple[Artifact, PageCache | None]]
-Reopener = Callable[[str], ArtifactOpener]
+_KEPT_COLUMNS = 2
+"""How many columns keep their references: each look at `batch["image"]` makes a new array of the same memory."""
 
 
 class RefType(pa.ExtensionType):  # type: ignore[misc]
@@ -26,6 +25,7 @@ class RefType(pa.ExtensionType):  # type: ignore[misc]
     def __init__(self, storage: pa.DataType, recipe: str, opener: ArtifactOpener | None = None) -> None:
         self.recipe = recipe
         self._opener = opener
+        self._kept: list[tuple[Any, pa.Array, list[FileRef | None]]] = []
         super().__init__(storage, "warpdata.ref")
 
     def __arrow_ext_serialize__(self) -> bytes:
@@ -38,6 +38,9 @@ class RefType(pa.ExtensionType):  # type: ignore[misc]
     def __arrow_ext_class__(self) -> type[RefArray]:
         return RefArray
 
+    def __arrow_ext_scalar_class__(self) -> type[RefScalar]:
+        return RefScalar
+
     def __reduce__(self) -> tuple[Any, ...]:
         return RefType, (self.storage_type, self.recipe)
 
@@ -49,25 +52,47 @@ class RefType(pa.ExtensionType):  # type: ignore[misc]
 
     def artifact(self) -> tuple[Artifact, PageCache | None]:
         """The artifact the column points into; opened again where the dataset itself is gone."""
-        opener = self._opener or _reopened(self.recipe)
+        opener = self._opener or reopened(self.recipe)
         return opener(self.fields["artifact"])
+
+    def refs_of(self, storage: pa.Array) -> list[FileRef | None]:
+        """The references of a column, the same ones each time it is looked at."""
+        key = (storage.offset, len(storage), *(b and (b.address, b.size) for b in storage.buffers()))
+        for known, _, refs in self._kept:
+            if known == key:
+                return refs
+        refs = make_refs(self, storage)
+        self._kept = [(key, storage, refs), *self._kept][:_KEPT_COLUMNS]
+        return refs
 
 
 class RefArray(pa.ExtensionArray):  # type: ignore[misc]
     """A bound column: `column[i]` is a reference, and reading one brings its neighbours along."""
 
     def __getitem__(self, key: Any) -> Any:
-        if not isinstance(key, int):
+        if isinstance(key, slice):
             return super().__getitem__(key)
-        return self.refs()[key]
+        return self.refs()[operator.index(key)]
+
+    def __iter__(self) -> Iterator[FileRef | None]:
+        return iter(self.refs())
 
     def refs(self) -> list[FileRef | None]:
         """A reference for each row, None where the column is null."""
-        return make_refs(self.type, self.storage)
+        return list(self.type.refs_of(self.storage))
 
     def to_pylist(self, **_: Any) -> list[Any]:
         """The references."""
-        return list(self.refs())
+        return self.refs()
+
+
+class RefScalar(pa.ExtensionScalar):  # type: ignore[misc]
+    """One value of a bound column of a whole table: `as_py()` is the reference."""
+
+    def as_py(self, **_: Any) -> FileRef | None:
+        """The reference, None for null."""
+        value = None if self.value is None else self.value.as_py()
+        return make_refs(self.type, pa.array([value], self.type.storage_type))[0]
 
 
 def make_refs(kind: RefType, storage: pa.Array) -> list[FileRef | None]:
@@ -76,16 +101,15 @@ def make_refs(kind: RefType, storage: pa.Array) -> list[FileRef | None]:
     fields = kind.fields
     values = storage.to_pylist()
     places = [_place(artifact, value) for value in values if value is not None]
-    group = RefGroup(artifact, cache, places)
+    group = RefGroup(artifact, cache, places, kind.recipe)
     kind_of_ref = REF_CLASSES[fields["ref_type"]]
     refs = iter([kind_of_ref(group, position) for position in range(len(places))])
     return [None if value is None else next(refs) for value in values]
 
 
-def recipe_of(binding: Binding, dataset: dict[str, Any]) -> str:
-    """The recipe of a bound column."""
-    fields = {"artifact": binding.artifact, "ref_type": binding.ref_type, "dataset": dataset}
-    return json.dumps(fields, sort_keys=True)
+def recipe_of(artifact: str, ref_type: str, dataset: dict[str, Any]) -> str:
+    """The recipe of references into an artifact."""
+    return json.dumps({"artifact": artifact, "ref_type": ref_type, "dataset": dataset}, sort_keys=True)
 
 
 def bound_batch(batch: pa.RecordBatch, types: dict[str, RefType]) -> pa.RecordBatch:
@@ -117,21 +141,6 @@ def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with references as the plain values that are stored."""
     columns = [c.storage if isinstance(c, pa.ExtensionArray) else c for c in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
-
-
-def set_reopener(reopen: Reopener) -> None:
-    """Say how a dataset is opened again from a recipe; called once by the module that can."""
-    _reopeners[:] = [reopen]
-
-
-_reopeners: list[Reopener] = []
-
-
-@lru_cache(maxsize=8)
-def _reopened(recipe: str) -> ArtifactOpener:
-    if not _reopeners:
-        raise DatasetError("the dataset of this reference is closed", hint="Import warpdata.catalog.dataset.")
-    return _reopeners[0](recipe)
 
 
 def _cast(column: pa.Array, storage: pa.DataType) -> pa.Array:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import os
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from warpdata.catalog.opened import episode_of
 from warpdata.errors import DatasetError
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.stores.cache import PageCache
+from warpdata.stores.locks import ThreadLock
 from warpdata.timeline.episode import Episode
 
 _AHEAD_BYTES = 64 << 20
@@ -27,21 +29,35 @@ _AHEAD_REFS = 256
 _STREAM_BYTES = 16 << 20
 """Larger files are streamed by range; smaller ones are read whole, so that their checksum is looked at."""
 
+_BUFFER_BYTES = 64 << 10
+
+ArtifactOpener = Callable[[str], tuple[Artifact, PageCache | None]]
+Reopener = Callable[[str], ArtifactOpener]
+
 
 class RefGroup:
     """References that came in one batch: the first read brings the following ones along."""
 
-    def __init__(self, artifact: Artifact, cache: PageCache | None, places: Sequence[str | Member]) -> None:
+    def __init__(
+        self, artifact: Artifact, cache: PageCache | None, places: Sequence[str | Member], recipe: str = ""
+    ) -> None:
         self.artifact = artifact
         self.cache = cache
+        self.recipe = recipe
+        """How the dataset is opened again in another process."""
         self._places = list(places)
         self._data: dict[int, memoryview] = {}
-        self._lock = threading.Lock()
+        self._given: set[int] = set()
+        self._lock = ThreadLock()
 
     def name(self, position: int) -> str:
         """The member's name."""
         place = self._places[position]
         return place if isinstance(place, str) else place.name
+
+    def place(self, position: int) -> str | Member:
+        """Where the member lies, or only its name as long as nobody looked it up."""
+        return self._places[position]
 
     def member(self, position: int) -> Member:
         """Where the member lies."""
@@ -55,6 +71,7 @@ class RefGroup:
         with self._lock:
             if position not in self._data:
                 self._fetch(position)
+            self._given.add(position)
             return self._data.pop(position)
 
     def read_all(self) -> list[memoryview]:
@@ -70,20 +87,24 @@ class RefGroup:
             self._places[i] = member
 
     def _fetch(self, position: int) -> None:
-        """Fetch this one and those after it; what was fetched before and never asked for is let go."""
+        """Fetch this one and those after it that nobody has had yet, so that each is fetched once in any order."""
         stop = min(position + _AHEAD_REFS, len(self._places))
-        self._locate(range(position, stop))
+        taken = self._given.union(self._data)
+        ahead = [position, *(i for i in range(position + 1, stop) if i not in taken)]
+        self._locate(ahead)
+        size = sum(view.nbytes for view in self._data.values())
         wanted: list[tuple[int, Member]] = []
-        size = 0
-        for i in range(position, stop):
+        for i in ahead:
             place = self._places[i]
             assert isinstance(place, Member)
             size += place.length
             if wanted and size > _AHEAD_BYTES:
                 break
             wanted.append((i, place))
+        if size > _AHEAD_BYTES:
+            self._data.clear()
         found = self.artifact.read([member for _, member in wanted])
-        self._data = {i: view for (i, _), view in zip(wanted, found, strict=True)}
+        self._data |= {i: view for (i, _), view in zip(wanted, found, strict=True)}
 
 
 class FileRef:
@@ -112,8 +133,9 @@ class FileRef:
         member = self._group.member(self._position)
         if member.frame_bytes or member.length <= _STREAM_BYTES:
             return io.BufferedReader(io.BytesIO(self.read_bytes()))
-        shard = self._group.artifact.shard_reader(member.shard)
-        return io.BufferedReader(RangeFile(PartRangeReader(shard, member.offset, member.length, self.name)))
+        shard = self._group.artifact.streamed_reader(member.shard)
+        part = PartRangeReader(shard, member.offset, member.length, self.name)
+        return io.BufferedReader(RangeFile(part), _BUFFER_BYTES)
 
     def local_path(self) -> Path:
         """A file on this disk with these bytes, downloaded if need be."""
@@ -135,6 +157,9 @@ class FileRef:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _ref_again, (type(self), self._group.recipe, self._group.place(self._position))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FileRef):
@@ -204,8 +229,30 @@ def read_refs(refs: Sequence[FileRef]) -> list[bytes]:
     out: list[bytes] = [b""] * len(refs)
     for positions in by_artifact.values():
         artifact = refs[positions[0]]._group.artifact
-        places = [refs[i]._group._places[refs[i]._position] for i in positions]
+        places = [refs[i]._group.place(refs[i]._position) for i in positions]
         group = RefGroup(artifact, None, places)
         for i, view in zip(positions, group.read_all(), strict=True):
             out[i] = bytes(view)
     return out
+
+
+def set_reopener(reopen: Reopener) -> None:
+    """Say how a dataset is opened again from a recipe; called once by the module that can."""
+    _reopeners[:] = [reopen]
+
+
+_reopeners: list[Reopener] = []
+
+
+@lru_cache(maxsize=8)
+def reopened(recipe: str) -> ArtifactOpener:
+    """The artifacts of the dataset a recipe describes."""
+    if not _reopeners:
+        raise DatasetError("the dataset of this reference is closed", hint="Import warpdata.catalog.dataset.")
+    return _reopeners[0](recipe)
+
+
+def _ref_again(kind: type[FileRef], recipe: str, place: str | Member) -> FileRef:
+    """A reference that came from another process."""
+    artifact, cache = reopened(recipe)(json.loads(recipe)["artifact"])
+    return kind(RefGroup(artifact, cache, [place], recipe), 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 from warpdata.bytekit.ranges import Range, RangeReader, Span, check_range, coalesce
 from warpdata.errors import CorruptLayoutError, ManifestCorruptedError, TruncatedError
 from warpdata.stores.blobs import AnyBlobReader, Held, LocalBlobReader
+from warpdata.stores.locks import ThreadLock
 
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8
@@ -42,7 +42,7 @@ class ShardFile:
     def __init__(self, reader: AnyBlobReader, tail: bytes | None = None) -> None:
         self.reader = reader
         self._tail = tail
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
         self._metadata: pq.FileMetaData | None = None
         self._idle: list[tuple[object, pq.ParquetFile]] = []
         self._ranges: dict[tuple[int, tuple[str, ...] | None], list[Range]] = {}

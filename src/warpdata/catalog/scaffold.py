@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from warpdata.catalog.access import access_options
+from warpdata.errors import DatasetError
+from warpdata.settings import Settings
+
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
 
 _DECODERS = {
-    "image": "[ref.as_numpy() for ref in batch[{column!r}]]",
-    "audio": "[ref.as_array() for ref in batch[{column!r}]]",
-    "video": "[ref.frame(0.0) for ref in batch[{column!r}]]",
-    "episode": "[ref.local_path() for ref in batch[{column!r}]]",
-    "file": "[ref.read_bytes() for ref in batch[{column!r}]]",
+    "image": "[None if ref is None else ref.as_numpy() for ref in batch[{column!r}]]",
+    "audio": "[None if ref is None else ref.as_array() for ref in batch[{column!r}]]",
+    "video": "[None if ref is None else ref.frame(0.0) for ref in batch[{column!r}]]",
+    "episode": "[None if ref is None else ref.local_path() for ref in batch[{column!r}]]",
+    "file": "[None if ref is None else ref.read_bytes() for ref in batch[{column!r}]]",
 }
 
 _TEMPLATE = '''"""Loader of {dataset_id}, made by `warp init`. Run it for a smoke test; import it to train."""
@@ -20,11 +24,12 @@ _TEMPLATE = '''"""Loader of {dataset_id}, made by `warp init`. Run it for a smok
 import warpdata as wd
 
 VERSION = "{version}"
+CATALOG = {catalog!r}  # None: what WARP_CATALOG says
 
 
 def get_dataset(**options):
     """The version this loader was made for; `wd.dataset("{dataset_id}")` is the latest."""
-    return wd.dataset(f"{dataset_id}@{{VERSION}}", **options)
+    return wd.dataset(f"{dataset_id}@{{VERSION}}", **{{"catalog": CATALOG, **options}})
 
 
 def decode(batch):
@@ -52,14 +57,22 @@ if __name__ == "__main__":
 
 def loader_code(dataset: Dataset, table: str | None = None) -> str:
     """The source of a loader."""
+    if not dataset.tables:
+        raise DatasetError(
+            f"{dataset.id} has no table to stream", hint="Read its artifacts: ds.artifact(name)."
+        )
     name = table or ("main" if "main" in dataset.tables else dataset.tables[0])
+    dataset.table(name)
     lines = [
         f"    batch[{b.column!r}] = {_DECODERS[b.ref_type].format(column=b.column)}"
         for b in dataset.manifest.bindings
         if b.table == name
     ]
     fields = {"dataset_id": dataset.id, "version": dataset.version, "table": name}
-    return _TEMPLATE.format(**fields, decoders="\n".join(lines) or "    # no bound columns")
+    given = dataset.access.options.catalogs
+    catalog = None if given == access_options(Settings.from_env()).catalogs else ",".join(given)
+    decoders = "\n".join(lines) or "    # no bound columns"
+    return _TEMPLATE.format(**fields, catalog=catalog, decoders=decoders)
 
 
 def loader_name(dataset: Dataset) -> str:

@@ -58,7 +58,9 @@ def expand_paths(source: str | os.PathLike[str], suffix: str) -> list[Path]:
     else:
         found = sorted(Path(one) for one in glob.glob(text, recursive=True))
     if not found:
-        raise DatasetError(f"no {suffix} files there", path=text, hint="Check the path or the pattern.")
+        raise DatasetError(
+            f"no {suffix or 'such'} files there", path=text, hint="Check the path or the pattern."
+        )
     return found
 
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from warpdata.catalog.engine import ArrowSource
+from warpdata.catalog.engine import ArrowSource, fields_in, quoted
 from warpdata.catalog.frames import pandas_from, polars_from
 from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, recipe_of
 from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
 from warpdata.errors import TooLargeError
 from warpdata.formats.manifest.guide import Guide
 from warpdata.formats.manifest.model import TablePart
+from warpdata.stores.locks import ThreadLock
 from warpdata.stores.readahead import ReadAhead
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ class BatchStream(Protocol):
     def load_state_dict(self, state: Any) -> None:
         """Go on from a state."""
 
+    def close(self) -> None:
+        """Stop reading ahead."""
+
 
 class StreamOpener(Protocol):
     """What the loading room gives to tables: how a stream is made."""
@@ -69,7 +73,7 @@ class TableFiles:
         self._dataset = dataset
         self._name = name
         self.part = part
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
         self._guide: Guide | None = None
         self._files: dict[int, ShardFile] = {}
 
@@ -113,12 +117,15 @@ class Table:
         files: TableFiles,
         columns: tuple[str, ...] | None = None,
         predicate: str | None = None,
+        expression: Any = None,
     ) -> None:
         self.dataset = dataset
         self.name = name
         self.files = files
         self.columns = columns
         self.predicate = predicate
+        self.expression = expression
+        """A condition on rows in Arrow's terms, beside the one in SQL."""
 
     @property
     def part(self) -> TablePart:
@@ -129,6 +136,17 @@ class Table:
     def row_count(self) -> int:
         """Rows of the whole table, before any filter."""
         return self.part.row_count
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether the view leaves rows out."""
+        return self.predicate is not None or self.expression is not None
+
+    @property
+    def condition(self) -> str | None:
+        """The condition on rows as text."""
+        parts = [str(part) for part in (self.predicate, self.expression) if part is not None]
+        return " and ".join(parts) or None
 
     def schema(self) -> pa.Schema:
         """The Arrow schema of the chosen columns; it comes with the manifest."""
@@ -143,12 +161,23 @@ class Table:
         known = self.schema().names
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"no column {unknown[0]!r} in table {self.name!r}; it has {', '.join(known)}")
-        return Table(self.dataset, self.name, self.files, names, self.predicate)
+        return Table(self.dataset, self.name, self.files, names, self.predicate, self.expression)
 
-    def filter(self, predicate: str) -> Table:
-        """A view of the rows for which a SQL condition holds, such as "reward > 0 and split = 'train'"."""
-        both = f"({self.predicate}) and ({predicate})" if self.predicate else predicate
-        return Table(self.dataset, self.name, self.files, self.columns, both)
+    def filter(self, predicate: str | pc.Expression) -> Table:
+        """A view of the rows for which a SQL condition holds, such as "reward > 0 and split = 'train'".
+
+        An Arrow expression such as `pc.field("reward") > 0` does as well.
+        """
+        sql, expression = self.predicate, self.expression
+        if isinstance(predicate, pc.Expression):
+            expression = predicate if expression is None else expression & predicate
+        elif not isinstance(predicate, str):
+            raise TypeError(f"a filter is SQL text or an Arrow expression, not a {type(predicate).__name__}")
+        elif not predicate.strip():
+            raise ValueError("the condition of a filter is empty")
+        else:
+            sql = f"({sql}) and ({predicate})" if sql else predicate
+        return Table(self.dataset, self.name, self.files, self.columns, sql, expression)
 
     def head(self, n: int = 5) -> pa.Table:
         """The first rows, read from as few row groups as they need."""
@@ -175,11 +204,20 @@ class Table:
         return self.dataset.open_stream(self._of(columns), request, bound=True)
 
     def batch_dicts(
-        self, batch_size: int = 1000, columns: str | Sequence[str] | None = None, **options: Any
-    ) -> Iterator[dict[str, list[Any]]]:
+        self,
+        batch_size: int = 1000,
+        columns: str | Sequence[str] | None = None,
+        shard: Shard = None,
+        limit: int | None = None,
+        prefetch: str | int | None = None,
+        *,
+        drop_last: bool = False,
+        pad: bool = False,
+    ) -> DictStream:
         """The same batches as dictionaries of lists; bound columns are lists of references."""
+        request = StreamRequest(batch_size, shard, limit, prefetch, _even(drop_last, pad))
         view = self._of(columns)
-        return _dicts(self.dataset.open_stream(view, stream_request(batch_size, **options)), view)
+        return DictStream(self.dataset.open_stream(view, request), view)
 
     def to_torch(
         self,
@@ -199,13 +237,19 @@ class Table:
 
     def count(self) -> int:
         """Rows of the view; without a filter nothing is read."""
-        if self.predicate is None:
+        if not self.is_filtered:
             return self.row_count
-        return int(self.sql(f"select count(*) from t where {self.predicate}").arrow().column(0)[0].as_py())
+        return int(self.sql("select count(*) from t").arrow().column(0)[0].as_py())
 
     def sql(self, query: str) -> Any:
-        """A query in which the table is called both by its own name and `t`."""
+        """A query in which this view is called `t`; whole tables have their own names."""
         return self.dataset.sql(query, extra={"t": self})
+
+    def select_from(self, source: str) -> str:
+        """The SQL of this view, given the name under which its source is known."""
+        columns = "*" if self.columns is None else ", ".join(quoted(name) for name in self.columns)
+        where = f" where {self.predicate}" if self.predicate else ""
+        return f"select {columns} from {quoted(source)}{where}"
 
     def arrow(self, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> pa.Table:
         """All rows in memory, unless they are more than the limits allow."""
@@ -227,7 +271,9 @@ class Table:
         dataset, schema = self.dataset, self.files.schema
         wanted = schema.names if self.columns is None else self.columns
         return {
-            b.column: dataset.ref_type(schema.field(b.column).type, recipe_of(b, dataset.recipe))
+            b.column: dataset.ref_type(
+                schema.field(b.column).type, recipe_of(b.artifact, b.ref_type, dataset.recipe)
+            )
             for b in dataset.manifest.bindings
             if b.table == self.name and b.column in wanted
         }
@@ -237,13 +283,16 @@ class Table:
         return bound_batch(batch, self.ref_types())
 
     def source(self) -> ArrowSource:
-        """The table as the SQL engine sees it."""
+        """The table as the SQL engine sees it: all columns, and all rows an Arrow filter leaves."""
         return ArrowSource(self.files.schema, self._scan)
 
     def _scan(self, columns: Sequence[str] | None, expression: Any) -> Iterator[pa.RecordBatch]:
         """Batches of the row groups that can match, filtered; read ahead, in order."""
-        names = list(columns) if columns is not None else self.schema().names
-        needed = names if expression is None else sorted({*names, *_fields_of(expression, self.part)})
+        everything = self.files.schema.names
+        names = list(columns) if columns is not None else everything
+        if self.expression is not None:
+            expression = self.expression if expression is None else expression & self.expression
+        needed = sorted({*names, *fields_in(expression, everything)})
 
         def _kept(table: pa.Table) -> pa.Table:
             return table if expression is None else table.filter(expression).select(names)
@@ -272,6 +321,9 @@ class Table:
         if self.row_count > max_rows or size > max_bytes:
             raise TooLargeError(f"table {self.name!r} has {self.row_count} rows in {size} bytes")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _table_again, (self.dataset, self.name, self.columns, self.predicate, self.expression)
+
     def __repr__(self) -> str:
         return f"<Table {self.name!r} of {self.dataset.name}: {self.row_count} rows>"
 
@@ -295,13 +347,34 @@ def _even(drop_last: bool, pad: bool) -> str | None:
     return "drop" if drop_last else "pad" if pad else None
 
 
-def _dicts(stream: BatchStream, view: Table) -> Iterator[dict[str, list[Any]]]:
-    types = view.ref_types()
-    for batch in stream:
-        yield bound_dict(batch, types)
+class DictStream:
+    """Batches as dictionaries of lists, with the state of the stream they come from."""
+
+    def __init__(self, stream: BatchStream, view: Table) -> None:
+        self._stream = stream
+        self._types = view.ref_types()
+
+    def __iter__(self) -> DictStream:
+        return self
+
+    def __next__(self) -> dict[str, list[Any]]:
+        return bound_dict(next(self._stream), self._types)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is."""
+        return self._stream.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from a state."""
+        self._stream.load_state_dict(state)
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self._stream.close()
 
 
-def _fields_of(expression: Any, part: TablePart) -> list[str]:
-    """The columns an Arrow expression names: it has no way to list them, so its text is searched."""
-    text = str(expression)
-    return [str(field["name"]) for field in part.fields if str(field["name"]) in text]
+def _table_again(
+    dataset: Dataset, name: str, columns: tuple[str, ...] | None, predicate: str | None, expression: Any
+) -> Table:
+    """A view that came from another process."""
+    return Table(dataset, name, dataset.table(name).files, columns, predicate, expression)

@@ -102,11 +102,13 @@ def worker_count(table: Table, prefetch: str | int | None) -> int:
     if wanted in ("off", 0, "0", "none"):
         return 0
     if isinstance(wanted, int) or wanted.isdigit():
+        if int(wanted) < 0:
+            raise ValueError(f"prefetch is {wanted}; a number of row groups is not negative")
         return min(int(wanted), 64)
     if wanted not in ("auto", "aggressive"):
         raise ValueError(f"prefetch is {wanted!r}; use auto, off, aggressive or a number")
     store = table.dataset.catalog.store
-    count = CORES if store is not None and store.is_local else _REMOTE_WORKERS
+    count = CORES + 1 if store is not None and store.is_local else _REMOTE_WORKERS
     return count * 2 if wanted == "aggressive" or options.mode == "hybrid" else count
 
 

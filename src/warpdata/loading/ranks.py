@@ -23,7 +23,7 @@ def rank_and_world(shard: Any) -> tuple[int, int]:
 
 
 def auto_rank() -> tuple[int, int]:
-    """What torch.distributed says if it is running, else RANK and WORLD_SIZE, else the only one."""
+    """What torch.distributed says if it is running, else RANK (or LOCAL_RANK) and WORLD_SIZE, else the only one."""
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -31,4 +31,8 @@ def auto_rank() -> tuple[int, int]:
     settings = Settings.from_env()
     if settings.rank is None and settings.world_size is None:
         return 0, 1
-    return rank_and_world((settings.rank or 0, settings.world_size or 1))
+    rank = settings.local_rank if settings.rank is None else settings.rank
+    world = settings.world_size or 1
+    if rank is None and world > 1:
+        raise ValueError(f"WORLD_SIZE is {world}, but neither RANK nor LOCAL_RANK says which of them this is")
+    return rank_and_world((rank or 0, world))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.ranges import coalesce
 from warpdata.catalog.dataset import ReadPlan
-from warpdata.catalog.engine import PredicateFilter, needed_by
+from warpdata.catalog.engine import PredicateFilter, fields_in, needed_by
 from warpdata.catalog.table import StreamRequest, Table
 from warpdata.errors import DatasetError
 from warpdata.loading import fetch
-from warpdata.loading.batch import batches_of, exact_batches, padded, with_positions
+from warpdata.loading.batch import batches_of, exact_batches, matching_rows, padded, with_positions
 from warpdata.loading.pieces import Piece, Pieces, merged, remaining, share_of, total_rows, whole_table
 from warpdata.loading.ranks import rank_and_world
 
@@ -43,7 +43,7 @@ class TableStream:
         self._table = table
         self._request = request
         self._rank, self._world = rank_and_world(request.shard)
-        if request.even and table.predicate and self._world > 1:
+        if request.even and table.is_filtered and self._world > 1:
             raise ValueError("equal steps of several ranks cannot be known beforehand with a filter")
         self._everything = self._all_rows()
         self._share = _Share(self._share_of(self._everything))
@@ -68,7 +68,7 @@ class TableStream:
             "dataset": self._table.dataset.id,
             "version": self._table.dataset.version,
             "table": self._table.name,
-            "filter": self._table.predicate,
+            "filter": self._table.condition,
             "rank": self._rank,
             "world": self._world,
             "pieces": [[p.shard, p.start, p.end] for p in self._share.pieces],
@@ -99,7 +99,7 @@ class TableStream:
 
     def steps(self) -> int | None:
         """How many batches are left, where that is known without reading."""
-        if self._table.predicate is not None:
+        if self._table.is_filtered:
             return None
         own = -(-total_rows(self._left()) // self._request.batch_size)
         if self._request.even is None:
@@ -113,7 +113,7 @@ class TableStream:
         steps = self.steps() if even else None
         last = None
         count = 0
-        source = self._filtered() if self._table.predicate else self._plain()
+        source = self._filtered() if self._table.is_filtered else self._plain()
         for batch in exact_batches(source, size):
             if count == steps or self._is_at_limit() or (even == "drop" and batch.num_rows < size):
                 return
@@ -134,21 +134,25 @@ class TableStream:
 
     def _filtered(self) -> Iterator[pa.RecordBatch]:
         """Rows that satisfy the predicate, with the position of each in the share."""
-        table, predicate = self._table, str(self._table.predicate)
+        table = self._table
         full = Table(table.dataset, table.name, table.files)
-        asked, expression = needed_by(predicate, full.schema())
+        asked, expression = _needed(table, full.schema())
         names = list(table.schema().names)
         wanted = sorted({*names, *asked})
         began = self._share.done_rows
         slices = self._matching(full, expression)
-        engine = PredicateFilter(predicate)
+        engine = None if table.predicate is None else PredicateFilter(table.predicate)
         try:
             for part, loaded in fetch.load_groups(full, slices, wanted, self._workers):
-                first = began + part.position
-                kept = engine.apply(with_positions(loaded, first, _POSITION), [*names, _POSITION])
-                yield from batches_of(kept)
+                kept = with_positions(loaded, began + part.position, _POSITION)
+                if table.expression is not None:
+                    kept = matching_rows(kept, table.expression, table.name)
+                if engine is not None:
+                    kept = engine.apply(kept, [*names, _POSITION])
+                yield from batches_of(kept.select([*names, _POSITION]))
         finally:
-            engine.close()
+            if engine is not None:
+                engine.close()
 
     def _matching(self, table: Table, expression: Any) -> Iterator[fetch.GroupSlice]:
         """The row groups of the share whose statistics do not rule the predicate out."""
@@ -159,7 +163,7 @@ class TableStream:
 
     def _advanced(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Note how far the stream is, and take the note out of the batch."""
-        if self._table.predicate is None:
+        if not self._table.is_filtered:
             done = self._share.done_rows + batch.num_rows
         else:
             if self._request.limit is not None:
@@ -172,7 +176,7 @@ class TableStream:
 
     def _is_at_limit(self) -> bool:
         limit = self._request.limit
-        return self._table.predicate is not None and limit is not None and self._rows_out >= limit
+        return self._table.is_filtered and limit is not None and self._rows_out >= limit
 
     def _left(self) -> Pieces:
         return remaining(self._share.pieces, self._share.done_rows)
@@ -200,13 +204,13 @@ class TableStream:
         limit, shards = self._request.limit, [shard.row_count for shard in self._table.part.shards]
         if limit is not None and limit < 0:
             raise ValueError("limit must not be negative")
-        if limit is None or self._table.predicate is None:
+        if limit is None or not self._table.is_filtered:
             return whole_table(shards, limit)
         return whole_table(shards) if self._world == 1 else whole_table(shards, self._rows_for(limit))
 
     def _rows_for(self, limit: int) -> int:
         """How many rows from the beginning hold the first `limit` matches; every rank finds the same."""
-        narrow = Table(self._table.dataset, self._table.name, self._table.files, (), self._table.predicate)
+        narrow = self._table.select(())
         alone = TableStream(narrow, StreamRequest(batch_size=_DECODE_ROWS, limit=limit))
         for _ in alone:
             pass
@@ -228,6 +232,15 @@ class TableStream:
 
 def _pieces(raw: Sequence[Sequence[int]]) -> Pieces:
     return tuple(Piece(int(a), int(b), int(c)) for a, b, c in raw)
+
+
+def _needed(table: Table, schema: pa.Schema) -> tuple[list[str], Any]:
+    """The columns a view's conditions look at, and what of them can be pushed down."""
+    asked, pushed = ([], None) if table.predicate is None else needed_by(table.predicate, schema)
+    own = table.expression
+    if own is None:
+        return asked, pushed
+    return [*asked, *fields_in(own, schema.names)], own if pushed is None else pushed & own
 
 
 def plan_read(table: Table, request: StreamRequest) -> ReadPlan:

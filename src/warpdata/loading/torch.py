@@ -26,20 +26,15 @@ def torch_dataset(table: Table, request: StreamRequest) -> Any:
         """Batches of one table as tensors."""
 
         def __reduce__(self) -> tuple[Any, ...]:
-            return _rebuilt, (
-                self._table.dataset,
-                self._table.name,
-                self._table.columns,
-                self._table.predicate,
-                self._request,
-            )
+            return _rebuilt, (self._table, self._request, self._state)
 
     return TorchTable(table, request)
 
 
-def _rebuilt(dataset: Any, name: str, columns: Any, predicate: str | None, request: StreamRequest) -> Any:
-    whole = dataset.table(name)
-    return torch_dataset(Table(dataset, name, whole.files, columns, predicate), request)
+def _rebuilt(table: Table, request: StreamRequest, state: Any) -> Any:
+    dataset = torch_dataset(table, request)
+    dataset.load_state_dict(state)
+    return dataset
 
 
 class _TorchTable:

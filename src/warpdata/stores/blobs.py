@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
 from warpdata.bytekit.ranges import MmapRangeReader, Range, check_range, coalesce
-from warpdata.errors import BlobNotFoundError, ChecksumError, OfflineError
+from warpdata.errors import BlobNotFoundError, ChecksumError, OfflineError, StoreError
 from warpdata.stores import layout, locks
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
@@ -93,13 +93,25 @@ class BlobReader:
         """Exactly the bytes of each range, and the cached file they are in if there is one."""
         for start, end in ranges:
             check_range(self, start, end)
-        if self._cache is None or self.size == 0:
+        file = self._pinned()
+        if file is None or self._cache is None:
             return Held(self._read_direct(ranges))
-        file = self._cache.pinned(self.address.sha256, self.size)
         try:
             return self._read_cached(self._cache, file, ranges)
         finally:
             file.unpin()
+
+    def _pinned(self) -> PageFile | None:
+        """The blob's place in the cache; None where no cache can be used but the store is still there."""
+        if self._cache is None or self.size == 0:
+            return None
+        try:
+            return self._cache.pinned(self.address.sha256, self.size)
+        except StoreError as error:
+            if self._store is None:
+                raise
+            self._cache.complain(error)
+            return None
 
     def prefetch(self, ranges: Sequence[Range]) -> None:
         """Bring ranges into the cache, if there is one."""
@@ -108,9 +120,9 @@ class BlobReader:
 
     def has(self, ranges: Sequence[Range]) -> bool:
         """Whether these ranges can be read without waiting for a store."""
-        if self._cache is None or self.size == 0:
+        file = self._pinned()
+        if file is None:
             return False
-        file = self._cache.pinned(self.address.sha256, self.size)
         try:
             return all(file.seems_here(*_pages(r)) for r in ranges)
         finally:
@@ -118,9 +130,9 @@ class BlobReader:
 
     def missing_bytes(self) -> int:
         """How many bytes are not on this disk yet."""
-        if self._cache is None or self.size == 0:
+        file = self._pinned()
+        if file is None:
             return self.size
-        file = self._cache.pinned(self.address.sha256, self.size)
         try:
             return self.size - file.present_bytes
         finally:
@@ -187,8 +199,8 @@ class BlobReader:
             finally:
                 self._release(mine)
             wanted = [page for page in wanted if page not in streamed and file.missing(page, page + 1)]
-            if others or wanted:
-                self._await(file, others)
+            self._bring_alone(file, self._await(file, others), streamed)
+            wanted = [page for page in wanted if page not in streamed]
         views = [self._joined(file, r, streamed) for r in ranges]
         return Held(views, None if streamed else file.read(0, self.size))
 
@@ -232,11 +244,24 @@ class BlobReader:
         if not cache.keep(file, run[0], pieces, sums):
             streamed.update(zip(range(*run), pieces, strict=True))
 
-    def _await(self, file: PageFile, runs: list[Range]) -> None:
-        """Wait until whoever fetches these pages is done, or dead."""
+    def _await(self, file: PageFile, runs: list[Range]) -> list[Range]:
+        """Wait until whoever fetches these pages is done, or dead; the runs of those who do not go on."""
+        stuck: list[Range] = []
         for run in runs:
-            if locks.wait_lock(file.map_fd, *_lock_range(run), _HERD_TIMEOUT_S):
+            if locks.wait_lock(file.map_fd, *_lock_range(run), 0.0 if stuck else _HERD_TIMEOUT_S):
                 locks.unlock(file.map_fd, *_lock_range(run))
+            else:
+                stuck.append(run)
+        return stuck
+
+    def _bring_alone(self, file: PageFile, runs: list[Range], streamed: dict[int, memoryview]) -> None:
+        """Fetch pages without keeping them: whoever said that he would bring them never did."""
+        still = _runs([page for run in runs for page in file.missing(*run)])
+        spans = [(first * PAGE_BYTES, min(last * PAGE_BYTES, self.size)) for first, last in still]
+        for (first, last), data in zip(still, self._fetch(spans), strict=True):
+            self._checked(first * PAGE_BYTES, data)
+            pieces = [data[i : i + PAGE_BYTES] for i in range(0, data.nbytes, PAGE_BYTES)]
+            streamed.update(zip(range(first, last), pieces, strict=True))
 
     def _joined(self, file: PageFile, wanted: Range, streamed: dict[int, memoryview]) -> memoryview:
         """The bytes of a range: a view of the file, or joined where some pages could not be kept."""

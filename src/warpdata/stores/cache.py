@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from warpdata.bytekit import commit
 from warpdata.bytekit.align import align_up
-from warpdata.errors import StoreError
+from warpdata.errors import StoreError, UnavailableError
 from warpdata.stores import layout, locks
 from warpdata.stores.pagefile import PageFile
+
+_log = logging.getLogger("warpdata.stores")
 
 _DATA, _MAP = ".data", ".pages"
 _SLACK = 0.95
 """Eviction goes a little below the limit, so that it does not run for every page."""
+
+_FOLDER_TIMEOUT_S = 20.0
+_STUCK_S = 60.0
+"""How long a neighbour may hold the folder, and how long one that held it longer is not waited for again."""
 
 _BLOCK_BYTES = 4096
 """Disks hand out space in blocks of this size."""
@@ -51,6 +59,7 @@ class PageCache:
     def __init__(self, folder: str | os.PathLike[str], limit_bytes: int) -> None:
         self.folder = Path(folder)
         self.limit_bytes = limit_bytes
+        self._has_complained = False
         self._start()
 
     @property
@@ -67,6 +76,7 @@ class PageCache:
         self._open: dict[str, PageFile] = {}
         self._lock = threading.RLock()
         self._lock_fd = -1
+        self._stuck_until_s = 0.0
         self._used: int | None = None
 
     def pinned(self, sha256: str, blob_bytes: int) -> PageFile:
@@ -85,20 +95,26 @@ class PageCache:
     def keep(self, file: PageFile, first: int, pieces: list[memoryview], sums: list[int]) -> bool:
         """Keep pages of a pinned blob if there is room or room can be made; False when there is not."""
         size = sum(align_up(piece.nbytes, _BLOCK_BYTES) for piece in pieces)
-        with self._exclusive():
-            try:
+        try:
+            with self._exclusive():
                 if not self._make_room(size):
                     return False
                 file.write(first, pieces, sums)
-            except OSError:
-                # A full disk is no reason to fail a read: the bytes are in hand.
-                return False
+        except (OSError, UnavailableError):
+            # A full disk or a stuck neighbour is no reason to fail a read: the bytes are in hand.
+            return False
         return True
 
     def has_room(self, size: int) -> bool:
         """Whether `size` more bytes fit without evicting anything."""
         with self._exclusive():
             return self._read_used() + size <= self.limit_bytes
+
+    def complain(self, error: StoreError) -> None:
+        """Say once that reading goes on without the cache."""
+        if not self._has_complained:
+            self._has_complained = True
+            _log.warning("reading without the cache: %s", error)
 
     def member_path(self, name: str) -> Path:
         """Where one extracted member is kept."""
@@ -197,11 +213,21 @@ class PageCache:
         with self._lock:
             if self._lock_fd < 0:
                 self._lock_fd = self._open_lock()
-            locks.lock(self._lock_fd, 0, 1)
+            self._lock_folder()
             try:
                 yield
             finally:
                 locks.unlock(self._lock_fd, 0, 1)
+
+    def _lock_folder(self) -> None:
+        """Wait for other processes, but not for one that was stopped in the middle, and not again and again."""
+        timeout_s = 0.1 if time.monotonic() < self._stuck_until_s else _FOLDER_TIMEOUT_S
+        if not locks.wait_lock(self._lock_fd, 0, 1, timeout_s):
+            self._stuck_until_s = time.monotonic() + _STUCK_S
+            hint = "Look for a stopped process that uses this cache, or set WARP_CACHE_DIR to another folder."
+            raise UnavailableError(
+                "another process holds the cache and does not go on", path=self.folder, hint=hint
+            )
 
     def _open_lock(self) -> int:
         path = self.folder / "usage"

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _TIMEOUT_S = 30.0
+_PATIENCE = 10
+"""How many times as long as one step of it a whole answer may take."""
+
 _CONCURRENCY = 16
 _REDIRECTS = 5
 _TOTAL = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
@@ -70,7 +73,10 @@ class HttpStore:
         self._start()
 
     def _start(self) -> None:
-        """Fresh state: a forked child must not use its parent's connections and has none of its threads."""
+        """Fresh state: a forked child must not use its parent's connections and has none of its threads.
+
+        What was closed starts afresh too: references may outlive their dataset.
+        """
         self._pid = os.getpid()
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
@@ -126,6 +132,7 @@ class HttpStore:
             for connection in self._idle:
                 connection.close()
             self._idle.clear()
+        self._pid = -1
 
     def __del__(self) -> None:
         for connection in getattr(self, "_idle", ()):
@@ -162,7 +169,7 @@ class HttpStore:
                 connection.request(method, target, headers={"User-Agent": "warpdata", **headers, **signed})
                 answer = connection.getresponse()
                 found = {k.lower(): v for k, v in answer.getheaders()}
-                body = _body(answer, max_bytes, name)
+                body = _body(answer, max_bytes, name, time.monotonic() + _PATIENCE * self._timeout_s)
                 target = _redirected(answer.status, found, self._base) or ""
                 if not target:
                     break
@@ -196,16 +203,29 @@ def _unsigned(method: str, path: str) -> Mapping[str, str]:  # noqa: ARG001
     return {}
 
 
-def _body(answer: http.client.HTTPResponse, max_bytes: int, name: str) -> bytes:
+def _body(answer: http.client.HTTPResponse, max_bytes: int, name: str, deadline_s: float) -> bytes:
     expected = answer.length
     if expected is not None and expected > max_bytes and answer.status in (200, 206) and max_bytes:
         raise LimitExceededError(f"{expected} bytes where {max_bytes} are allowed", path=name)
-    body = answer.read(max_bytes + 1 if max_bytes else 1 << 16)
+    body = _until(answer, max_bytes + 1 if max_bytes else 1 << 16, name, deadline_s)
     if max_bytes and len(body) > max_bytes:
         raise LimitExceededError(f"more than the {max_bytes} bytes allowed", path=name)
     if expected is not None and len(body) < min(expected, max_bytes or expected):
         raise UnavailableError("the connection was cut within the answer", path=name)
     return body
+
+
+def _until(answer: http.client.HTTPResponse, size: int, name: str, deadline_s: float) -> bytes:
+    """At most `size` bytes; a server that sends a few of them now and then is not listened to for ever."""
+    pieces: list[bytes] = []
+    while size > 0 and (piece := answer.read1(size)):
+        pieces.append(piece)
+        size -= len(piece)
+        if time.monotonic() > deadline_s:
+            raise UnavailableError("the answer came too slowly", path=name)
+    if not answer.length:
+        answer.read(0)  # only this tells the connection that the answer is complete
+    return b"".join(pieces)
 
 
 def _redirected(status: int, headers: Mapping[str, str], base: urllib.parse.SplitResult) -> str | None:

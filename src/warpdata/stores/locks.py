@@ -1,14 +1,32 @@
-"""Locks on byte ranges that belong to an open file and die with its process."""
+"""Locks on byte ranges that belong to an open file and die with its process, and one between threads."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import os
+import threading
 import time
 
 from warpdata.stores.layout import pack_flock
 
 _BUSY = (errno.EAGAIN, errno.EACCES)
+
+
+class ThreadLock:
+    """A lock between the threads of a process; a forked child finds it free, whoever held it in the parent."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if os.getpid() != self._pid:
+            self.__init__()  # type: ignore[misc]
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 def try_lock(fd: int, start: int, length: int, *, shared: bool = False) -> bool:
@@ -23,22 +41,16 @@ def try_lock(fd: int, start: int, length: int, *, shared: bool = False) -> bool:
     return True
 
 
-def wait_lock(fd: int, start: int, length: int, timeout_s: float) -> bool:
+def wait_lock(fd: int, start: int, length: int, timeout_s: float, *, shared: bool = False) -> bool:
     """Take the lock, waiting for those who hold it; False when they hold it for longer than the timeout."""
     deadline = time.monotonic() + timeout_s
-    pause_s = 0.0005
-    while not try_lock(fd, start, length):
+    pause_s = 0.0002
+    while not try_lock(fd, start, length, shared=shared):
         if time.monotonic() >= deadline:
             return False
         time.sleep(pause_s)
-        pause_s = min(pause_s * 2, 0.02)
+        pause_s = min(pause_s * 2, 0.01)
     return True
-
-
-def lock(fd: int, start: int, length: int, *, shared: bool = False) -> None:
-    """Take the lock, however long it takes."""
-    kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, pack_flock(kind, start, length))
 
 
 def unlock(fd: int, start: int, length: int) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from warpdata.errors import BudgetExceededError
+from warpdata.stores.locks import ThreadLock
 
 _log = logging.getLogger("warpdata.stores")
 
@@ -39,7 +39,7 @@ class Meter:
     def __init__(self, budget: Budget | None = None, listener: Listener | None = None) -> None:
         self._budget = budget or Budget()
         self._listener = listener
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
         self._requests = self._read = self._written = self._retries = 0
 
     @property

@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _PART_BYTES = 8 << 20
+_PARTS_TOGETHER = 4
+_PATIENCE = 10
+"""How many times as long as one step of it a whole request may take."""
+
 _TOGETHER = 8
 """The library makes at most ten requests of one call at the same time: more go in calls of their own."""
 
@@ -105,6 +109,7 @@ class ObjectStore:
         self._where = address
         self._timeout_s = timeout_s
         self._plain_until_s = 0.0
+        self._patient: Any = None
         if ObjectStore._runtime_pid is None:
             ObjectStore._runtime_pid = os.getpid()
         self._opened: Any = None if self._is_forked else _open(address, timeout_s)
@@ -172,7 +177,9 @@ class ObjectStore:
         parts = (bytes(chunk) for chunk in checked_chunks(path, digest))
         self._ask_first(key)
         try:
-            obstore.put(self._store, check_key(key), parts, chunk_size=_PART_BYTES)
+            obstore.put(
+                self._uploads, check_key(key), parts, chunk_size=_PART_BYTES, max_concurrency=_PARTS_TOGETHER
+            )
         except _FAILURES as error:
             raise self._mapped(error, key) from None
 
@@ -227,6 +234,13 @@ class ObjectStore:
             )
             raise StoreError("this object store cannot be used after a fork", path=self.address, hint=hint)
         return self._opened
+
+    @property
+    def _uploads(self) -> Any:
+        """The same store for large parts: while one of them leaves over a slow link, no answer comes."""
+        if self._patient is None and self._store is not None:
+            self._patient = _open(self._where, self._timeout_s, is_patient=True)
+        return self._patient
 
     def _plain_now(self) -> HttpStore | None:
         """The plain way to read where the library cannot be used, or should not be for now."""
@@ -310,9 +324,16 @@ def _split_tag(tag: str) -> tuple[str, str | None]:
     return own, generation if mark else None
 
 
-def _open(address: ObjectAddress, timeout_s: float) -> Any:
+def _limits(timeout_s: float, *, is_patient: bool) -> dict[str, Any]:
+    """How long to connect, to wait for the next bytes, and for a whole request: slow links take their time."""
+    whole = timedelta(seconds=timeout_s * _PATIENCE)
+    step = {} if is_patient else {"read_timeout": timedelta(seconds=timeout_s)}
+    return {"timeout": whole, "connect_timeout": timedelta(seconds=min(10.0, timeout_s)), **step}
+
+
+def _open(address: ObjectAddress, timeout_s: float, *, is_patient: bool = False) -> Any:
     options: dict[str, Any] = {
-        "client_options": {"timeout": timedelta(seconds=timeout_s), "connect_timeout": timedelta(seconds=10)},
+        "client_options": _limits(timeout_s, is_patient=is_patient),
         "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=timeout_s)},
         "prefix": address.prefix or None,
     }

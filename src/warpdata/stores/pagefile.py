@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
 from warpdata.bytekit.ranges import FileStamp
+from warpdata.errors import UnavailableError
 from warpdata.stores import layout, locks
 from warpdata.stores.layout import PAGE_BYTES, PRESENT
 from warpdata.stores.seen import pages_seen
 
 _TOUCH_S = 1.0
+_PIN_TIMEOUT_S = 20.0
 _HASH_BYTES = 4 << 20
 
 
@@ -50,13 +52,19 @@ class PageFile:
         """Keep the blob from being evicted until `unpin`; False when it was evicted before."""
         with self._lock:
             if self._pins == 0:
-                locks.lock(self._map_fd, layout.PIN_LOCK_OFFSET, 1, shared=True)
+                self._lock_pin()
             self._pins += 1
         if os.fstat(self._map_fd).st_nlink == 0:
             self.unpin()
             return False
         self._touch()
         return True
+
+    def _lock_pin(self) -> None:
+        if not locks.wait_lock(self._map_fd, layout.PIN_LOCK_OFFSET, 1, _PIN_TIMEOUT_S, shared=True):
+            raise UnavailableError(
+                "the cached blob is held by a process that does not go on", path=self.data_path
+            )
 
     def unpin(self) -> None:
         """The counterpart of `pin`."""

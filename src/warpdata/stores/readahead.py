@@ -50,19 +50,29 @@ class ReadAhead(Generic[T, F, R]):
         self._cost = cost
         self._is_here = is_here
         self._depth = workers + 1
-        self._near = min(self._depth, CORES + 1)
+        self._near = min(self._depth, CORES + 2)
         self._max_cost = max_cost
         self._jobs: deque[_Job[T, F, R]] = deque()
         self._pending = 0
-        self._fetchers = ThreadPoolExecutor(max(1, workers), "warp-fetch")
-        self._workers = ThreadPoolExecutor(CORES, "warp-work")
+        self._start()
         if workers > 0:
             self._submit()
+
+    def _start(self) -> None:
+        """Fresh threads: a forked child has none of its parent's, and what they were at is begun again."""
+        self._pid = os.getpid()
+        self._fetchers = ThreadPoolExecutor(max(1, self._depth - 1), "warp-fetch")
+        self._workers = ThreadPoolExecutor(CORES, "warp-work")
+        for job in self._jobs:
+            job.fetched = job.done = None
 
     def __iter__(self) -> Iterator[R]:
         return self
 
     def __next__(self) -> R:
+        if os.getpid() != self._pid:
+            self._start()
+            self._submit()
         if not self._jobs:
             task = self._taken()
             return self._work(task, self._fetch(task))
@@ -77,6 +87,8 @@ class ReadAhead(Generic[T, F, R]):
         """Begin nothing more. A stream may be collected in any thread, even one of these: never wait."""
         self._next = None
         self._jobs.clear()
+        if os.getpid() != self._pid:
+            return
         self._fetchers.shutdown(wait=False, cancel_futures=True)
         self._workers.shutdown(wait=False, cancel_futures=True)
 
@@ -88,6 +100,11 @@ class ReadAhead(Generic[T, F, R]):
                 job.fetched = self._fetchers.submit(self._fetch, task)
             self._jobs.append(job)
             self._pending += job.cost
+            self._begin()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Hand the next tasks to the workers; at once, because finding a further task may take time."""
         for job in itertools.islice(self._jobs, self._near):
             if job.done is None:
                 job.done = self._workers.submit(self._run, job)

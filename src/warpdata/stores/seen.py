@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict
 
@@ -10,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.ranges import FileStamp
+from warpdata.stores.locks import ThreadLock
 
 _MAX_FILES = 1024
 _SETTLED_NS = 100_000_000
 _COARSE_SETTLED_NS = 2_500_000_000
 """A file younger than this may change again within one tick of its clock, so it is not remembered."""
 
-_lock = threading.Lock()
+_lock = ThreadLock()
 _seen: OrderedDict[tuple[str, FileStamp], NDArray[np.bool_]] = OrderedDict()
 
 

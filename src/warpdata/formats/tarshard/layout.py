@@ -140,11 +140,6 @@ def pack_member(entry: MemberEntry) -> bytes:
     return MEMBER_ENTRY.pack(*entry)
 
 
-def unpack_member(data: bytes) -> MemberEntry:
-    """A member entry from its bytes."""
-    return MemberEntry(*MEMBER_ENTRY.unpack(data))
-
-
 def pack_fence(fence: NameFence) -> bytes:
     """The bytes of a fence."""
     return NAME_FENCE.pack(*fence)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,7 @@ _BULK_LOOKUPS = 8
 """An index up to this size is read whole when more buckets than this are asked for at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """Where one member lies and what it must look like."""
 
     name: str
@@ -140,10 +139,10 @@ class MemberIndex:
             at = entries.find(key, at + 1)
         if at < 0:
             return None
-        entry = layout.unpack_member(entries[at : at + _ENTRY])
-        return Member(
-            name, entry.shard, entry.offset, entry.length, entry.crc32c, entry.frame_bytes, entry.inner_offset
+        _, shard, crc, offset, length, frame_bytes, inner_offset = layout.MEMBER_ENTRY.unpack_from(
+            entries, at
         )
+        return Member(name, shard, offset, length, crc, frame_bytes, inner_offset)
 
     def _head(self) -> IndexHead:
         head = layout.unpack_index_head(bytes(self._reader.read(0, layout.INDEX_HEAD.size)))
