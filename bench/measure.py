@@ -22,19 +22,24 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def race(rivals: Mapping[str, Callable[[], object]], rounds: int, calls: int = 1) -> dict[str, float]:
-    """Best seconds per call of each rival over `rounds` rounds in which they take turns of `calls` calls."""
-    best = dict.fromkeys(rivals, float("inf"))
+def race(
+    rivals: Mapping[str, Callable[[], object]],
+    rounds: int,
+    calls: int = 1,
+    judge: Callable[[list[float]], float] = min,
+) -> dict[str, float]:
+    """Seconds per call of each rival, the best of `rounds` rounds in which they take turns of `calls` calls."""
+    took: dict[str, list[float]] = {name: [] for name in rivals}
     for work in rivals.values():
         work()
     gc.disable()
     try:
         for _ in range(rounds):
             for name, work in rivals.items():
-                best[name] = min(best[name], seconds(lambda: [work() for _ in range(calls)]) / calls)  # noqa: B023
+                took[name].append(seconds(lambda: [work() for _ in range(calls)]) / calls)  # noqa: B023
     finally:
         gc.enable()
-    return best
+    return {name: float(judge(each)) for name, each in took.items()}
 
 
 def latencies_us(step: Callable[[int], object], count: int) -> dict[str, float]:

@@ -10,6 +10,7 @@ import argparse
 import io
 import os
 import shutil
+import statistics
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -151,7 +152,9 @@ def files(
         "zarr": lambda: [array[:] for _, array in zarr.open_group(folder / "a.zarr", mode="r").arrays()],
         "mcap": lambda: read_mcap(folder / "a.mcap"),
     }
-    found = {"save_raw": measure.race(save, rounds), "read_all_raw": measure.race(read, rounds)}
+    # A write that finds free pages takes half the usual time: the usual one counts.
+    saved = measure.race(save, rounds, judge=statistics.median)
+    found = {"save_raw": saved, "read_all_raw": measure.race(read, rounds)}
     write_h5(folder / "gzip.h5", arrays, compression="gzip")
     wd.save_wshard(
         episode, folder / "seekable.wshard", {"rgb": wd.Compression("zstd", 3, "seekable")}, durable=False

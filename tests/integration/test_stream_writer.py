@@ -366,3 +366,26 @@ def test_one_salvage_of_many_kept_journals(tmp_path: Path) -> None:
         record(tmp_path / f"{name}.wshard", 3).close()
     for name in ("a", "b"):
         assert wd.salvage(tmp_path / f"{name}.wshard.partial").is_complete
+
+
+def test_windows_behind_the_recorder_are_unmapped(tmp_path: Path) -> None:
+    channels = [{"id": "rgb", "dtype": "u8", "shape": [480, 640, 3]}]
+    frame = np.zeros((480, 640, 3), np.uint8)
+    with wd.WShardStreamWriter(tmp_path / "e.wshard", "e", channels) as writer:
+        writer.begin_episode()
+        for step in range(120):
+            writer.write_timestep({"rgb": frame}, reward=0.0, done=step == 119)
+        deadline = time.monotonic() + 20
+        while (mapped := mapped_bytes(writer.partial_path)) > 48 << 20 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert 0 < mapped <= 48 << 20  # of 110 MB
+        writer.end_episode()
+
+
+def mapped_bytes(path: str) -> int:
+    total = 0
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if line.endswith(path):
+            start, end = line.split()[0].split("-")
+            total += int(end, 16) - int(start, 16)
+    return total

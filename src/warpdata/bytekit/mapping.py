@@ -33,14 +33,15 @@ def prefault(window: mmap.mmap) -> None:
     del anchor
 
 
-def sync_range(window: mmap.mmap, start: int, end: int) -> None:
-    """Bring the bytes [start, end) of a window to the disk; pages that were only faulted in ahead stay as they are."""
+def sync_range(fd: int, start: int, end: int) -> None:
+    """Bring the bytes [start, end) of a file to the disk, whatever mapping they were written through."""
+    # Syncing the whole file would write and protect pages mapped ahead, which then fault again one by one;
+    # a range can only be named through a mapping, which costs nothing as long as nobody touches it.
     first = start // PAGE_BYTES * PAGE_BYTES
-    anchor = ctypes.c_char.from_buffer(window)
-    try:
-        # Syncing the whole file would write and protect the pages ahead, which then fault again one by one.
-        if _libc.msync(ctypes.addressof(anchor) + first, end - first, _MS_SYNC):
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-    finally:
+    with mmap.mmap(fd, end - first, offset=first) as window:
+        anchor = ctypes.c_char.from_buffer(window)
+        failed = _libc.msync(ctypes.addressof(anchor), end - first, _MS_SYNC)
+        code = ctypes.get_errno()
         del anchor
+    if failed:
+        raise OSError(code, os.strerror(code))

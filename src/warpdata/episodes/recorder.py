@@ -57,7 +57,6 @@ class JournalKeeper:
         """Why syncing stopped, if it did: the recorder raises it with the next step."""
         self._threads = [threading.Thread(target=self._prepare, name="warp-journal-window", daemon=True)]
         if self._period_s is not None:
-            journal.is_synced_by_clock = True
             self._threads.append(threading.Thread(target=self._sync, name="warp-journal-sync", daemon=True))
         for thread in self._threads:
             thread.start()

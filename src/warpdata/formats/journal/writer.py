@@ -45,16 +45,13 @@ class JournalWriter:
             )
         self.path = os.fspath(path)
         self.on_advance = on_advance
-        self.is_synced_by_clock = False
-        """Whether somebody calls `sync` again and again: windows then stay mapped until they are synced."""
         self._max_record_bytes = max_record_bytes
         self._overlap = align_up(layout.record_span(max_record_bytes), PAGE_BYTES)
         self._stride = max(MIN_WINDOW_BYTES, 4 * self._overlap)
         self._next: tuple[int, mmap.mmap] | None = None
-        self._retired: list[tuple[int, mmap.mmap]] = []
+        self._retired: list[mmap.mmap] = []
         self._synced = 0
         self._preparing = threading.Lock()
-        self._unmapping = threading.Lock()
         with map_os_errors(self.path):
             self._fd = _create(self.path)
             try:
@@ -78,7 +75,6 @@ class JournalWriter:
         os.pwrite(self._fd, head, 0)
         self._window_start = 0
         self._window = map_window(self._fd, 0, self._stride + self._overlap)
-        self._current = (0, self._window)
         self._limit = self._stride
         self.position = self.records_offset = len(head)
         if self.position >= self._limit:
@@ -120,23 +116,15 @@ class JournalWriter:
                 window = map_window(self._fd, start, self._stride + self._overlap)
                 prefault(window)
                 self._next = (start, window)
-        if self._unmapping.acquire(blocking=False):  # else it is being synced: the next time will do
-            try:
-                while self._retired and self._may_unmap(self._retired[0][0] + self._stride):
-                    self._retired.pop(0)[1].close()
-            finally:
-                self._unmapping.release()
+        while self._retired:
+            self._retired.pop(0).close()
 
     def sync(self) -> None:
         """Make everything appended so far survive power loss; one caller at a time."""
-        with self._unmapping, map_os_errors(self.path):
-            # In this order: a window that is retired meanwhile is seen twice instead of not at all.
-            end = self.position
-            current = self._current
-            for start, window in (*self._retired, current):
-                low, high = max(self._synced, start), min(end, start + len(window))
-                if low < high:
-                    sync_range(window, low - start, high - start)
+        end = self.position
+        if end > self._synced:
+            with map_os_errors(self.path):
+                sync_range(self._fd, self._synced, end)
             self._synced = end
 
     def close(self, *, durable: bool = True) -> None:
@@ -161,10 +149,6 @@ class JournalWriter:
                 os.unlink(self.path)
             os.close(fd)
 
-    def _may_unmap(self, end: int) -> bool:
-        """Whether a window that ends here is no longer needed for syncing."""
-        return not self.is_synced_by_clock or end <= self._synced
-
     def _place(self) -> int:
         """Where in the window the next record goes, moving the window if need be."""
         if self._fd < 0:
@@ -183,13 +167,12 @@ class JournalWriter:
         while self.position >= self._limit:
             start = self._window_start + self._stride
             window = self._take_prepared(start)
-            self._retired.append((self._window_start, self._window))
+            self._retired.append(self._window)
             self._window, self._window_start, self._limit = window, start, start + self._stride
-            self._current = (start, window)
         if self.on_advance is not None:
             self.on_advance()
         elif len(self._retired) > 1:
-            self._retired.pop(0)[1].close()
+            self._retired.pop(0).close()
 
     def _take_prepared(self, start: int) -> mmap.mmap:
         """The window at `start`: the one prepared ahead if there is one, else a new one."""
@@ -205,7 +188,7 @@ class JournalWriter:
 
     def _unmap(self) -> None:
         while self._retired:
-            self._retired.pop()[1].close()
+            self._retired.pop().close()
         if self._next is not None:
             self._next[1].close()
             self._next = None
