@@ -65,10 +65,9 @@ class JournalWriter:
         """In a forked child: let go of the file, so that the lock dies with the recorder and not with its children."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            with contextlib.suppress(
-                BufferError
-            ):  # a thread of the parent was writing at the moment of the fork
-                self._unmap()  # each mapping keeps the file open as well
+            # Each mapping keeps the file open as well; one that a thread of the parent was writing to cannot go.
+            with contextlib.suppress(BufferError):
+                self._unmap()
             os.close(fd)
 
     def _begin(self, head: bytes) -> None:
