@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -80,34 +79,17 @@ def check_dataset(
     `deep` also decodes every frame.
     """
     from warpdata.episodes.check import Report, check_opened, check_root, merged
+    from warpdata.episodes.check_shards import damaged_blocks, shards_in
 
     if _is_root(source):
-        shards = _shards_in(_folder(source))
+        shards = shards_in(_folder(source))
         if shards:
             return merged(check_dataset(shard, deep=deep) for shard in shards)
         return check_root(open_recordings(source, edited=False), progress=progress, deep=deep)
     name = os.path.basename(os.fspath(source).partition("?")[0].rstrip("/"))
     findings = list(check_opened(lambda: open_episode(source), name, deep=deep))
     report = Report(1, findings)
-    return report if report.is_damaged else Report(1, [*findings, *_damaged_blocks(source, name)])
-
-
-def _shards_in(folder: Any) -> list[str]:
-    """The episodes of a folder on this machine that holds shards instead of recordings."""
-    from pathlib import Path
-
-    from warpdata.episodes.local import holds_recordings
-    from warpdata.errors import WarpError
-    from warpdata.formats.wshard.chunks import read_chunk_list
-
-    if not isinstance(folder, str | os.PathLike) or holds_recordings(Path(folder)):
-        return []
-    shards = {path.name: str(path) for path in sorted(Path(folder).glob("*.wshard"))}
-    for path in list(shards.values()):
-        with contextlib.suppress(WarpError):  # not a chunk list, or a damaged one: then it is a finding
-            for chunk in read_chunk_list(path).chunks:
-                shards.pop(chunk.uri, None)
-    return list(shards.values())
+    return report if report.is_damaged else Report(1, [*findings, *damaged_blocks(_located(source)[1], name)])
 
 
 def _is_root(source: str | os.PathLike[str]) -> bool:
@@ -129,21 +111,6 @@ def _is_root(source: str | os.PathLike[str]) -> bool:
             missing.hint = f"Give the URL of one episode: {cannot_list.message}."
             raise missing from None
     return False
-
-
-def _damaged_blocks(source: str | os.PathLike[str], name: str) -> list[Any]:
-    """What is wrong with the blocks of a shard, those too that are no signal."""
-    from warpdata.episodes.check import damaged_block
-    from warpdata.formats.wshard.layout import ROLE_EPISODE
-    from warpdata.formats.wshard.reader import ShardReader
-    from warpdata.formats.wshard.verify import verify_shard
-
-    found = _located(source)[1]
-    if found is None or (isinstance(found, str | os.PathLike) and os.path.isdir(found)):
-        return []
-    if ShardReader.open(found).role != ROLE_EPISODE:
-        return []
-    return [damaged_block(name, each) for each in verify_shard(found) if each.is_damage]
 
 
 def _located(source: str | os.PathLike[str] | RangeReader) -> tuple[Any, Any]:

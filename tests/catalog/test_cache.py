@@ -370,3 +370,15 @@ TestCacheMachine = CacheMachine.TestCase
 TestCacheMachine.settings = settings(
     max_examples=25, stateful_step_count=25, suppress_health_check=list(HealthCheck)
 )
+
+
+def test_a_page_written_in_part_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(range(256)) * 2048
+    store = MemoryStore()
+    store.put_if_absent("b", data)
+    address = BlobAddress(sha256_hex(data), len(data), "b", "blob")
+    whole = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda fd, pieces, offset: whole(fd, [pieces[0][:100]], offset))
+    reader = BlobReader(address, store, PageCache(tmp_path / "cache", 1 << 30), digest_bytes(data).page_sums)
+    for _ in range(2):
+        assert bytes(reader.read(50, 300_000)) == data[50:300_000]

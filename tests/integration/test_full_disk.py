@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +16,8 @@ import pytest
 import warpdata as wd
 from tests.integration.full_disk import values
 from tests.integration.nursery import run_small
+from warpdata.errors import OutOfSpaceError
+from warpdata.formats.episodedir import layout
 
 DISK = "96m"
 BALLAST_BYTES = 48 << 20
@@ -69,3 +75,34 @@ def single_signal(disk: Path, how: str) -> dict[str, wd.Signal]:
     if how == "numbers":
         return {"state": wd.SimpleSignal(data)}
     return {"cam/left": wd.VideoSignal(data, disk / "cam.frames.parquet")}
+
+
+def test_notes_of_encoded_frames_written_in_part_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk may take some whole notes and refuse the rest, and have room again a moment later."""
+    whole, calls = os.pwrite, iter(range(1_000_000))
+
+    def pwrite(fd: int, data: Any, offset: int) -> int:
+        if not os.readlink(f"/proc/self/fd/{fd}").endswith(".marks"):
+            return whole(fd, data, offset)
+        turn = next(calls)
+        if turn == 2:
+            raise OSError(errno.ENOSPC, "full")
+        return whole(fd, memoryview(data)[: 2 * layout.FRAME_MARK_BYTES] if turn == 1 else data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    writer = wd.VideoSignalWriter(tmp_path / "v.mkv", tmp_path / "f.parquet", gop_size=5)
+    acknowledged = 0
+    with contextlib.suppress(OutOfSpaceError):
+        for step in range(400):
+            writer.append(next(values("video", step))[1], step)
+            acknowledged = step + 1
+    with contextlib.suppress(OutOfSpaceError):
+        writer.close()
+    assert next(calls) > 2
+    if not (tmp_path / "v.mkv").exists():
+        assert wd.salvage(tmp_path / "v.mkv").steps_lost == 0
+    signal = wd.VideoSignal(tmp_path / "v.mkv", tmp_path / "f.parquet")
+    assert signal.timestamps.tolist() == list(range(len(signal)))
+    assert len(signal) >= acknowledged

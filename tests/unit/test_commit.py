@@ -107,3 +107,11 @@ def test_what_a_killed_commit_leaves_can_be_found(tmp_path: Path) -> None:
     os.waitpid(pid, 0)
     assert not (tmp_path / "a").exists()
     assert len(commit.stale_temps(tmp_path)) == 1
+
+
+def test_a_disk_that_takes_a_part_gets_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: whole(fd, memoryview(data)[:3], offset))
+    with open(tmp_path / "x", "wb") as file:
+        commit.write_at(file.fileno(), b"twenty bytes of data", 4)
+    assert (tmp_path / "x").read_bytes() == bytes(4) + b"twenty bytes of data"

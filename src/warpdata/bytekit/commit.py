@@ -23,6 +23,15 @@ TEMP_MARK = ".tmp-"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def write_at(fd: int, data: Buffer, offset: int) -> None:
+    """Write all of `data` at `offset`; a disk that takes only a part of it is an error, as one that takes nothing."""
+    view = byte_view(data)
+    while view.nbytes:
+        written = os.pwrite(fd, view, offset)
+        offset += written
+        view = view[written:]
+
+
 class NewFile:
     """A file being written; it has its final name only once the commit around it succeeds."""
 
@@ -59,11 +68,7 @@ class NewFile:
 
     def write_at(self, offset: int, data: Buffer) -> None:
         """Write all of `data` at `offset`; the position for `write` stays."""
-        view = byte_view(data)
-        while view.nbytes:
-            written = os.pwrite(self.fd, view, offset)
-            offset += written
-            view = view[written:]
+        write_at(self.fd, data, offset)
 
     def seek(self, position: int) -> None:
         """Go on at `position`: what was written after it is cut off."""

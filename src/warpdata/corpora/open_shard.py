@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import fsync_folder, map_os_errors
+from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_at
 from warpdata.bytekit.dtype import DType, dtype_named
 from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.bytekit.view import byte_view
@@ -56,7 +56,7 @@ class OpenShard:
     def begin(self) -> None:
         """Start with no rows, whatever the files held."""
         self._cut(layout.HEADER_BYTES, 0)
-        os.pwrite(self._rows_fd, pack_header(0, self._width, self._dtype.name), 0)
+        write_at(self._rows_fd, pack_header(0, self._width, self._dtype.name), 0)
 
     def recover(self, schema: Mapping[str, str]) -> Iterator[Rows]:
         """The acknowledged rows of a killed harvest, append by append; everything after them is cut off."""
@@ -69,7 +69,7 @@ class OpenShard:
                 self._journal_bytes += len(pack_frame(rows, append.columns))
                 yield rows
         self._cut(layout.HEADER_BYTES + self.payload_bytes, self._journal_bytes)
-        os.pwrite(self._rows_fd, pack_header(0, self._width, self._dtype.name), 0)
+        write_at(self._rows_fd, pack_header(0, self._width, self._dtype.name), 0)
 
     def _acknowledged(self, append: Append) -> Rows | None:
         """The rows of an append, or None if the disk does not hold them whole."""
@@ -87,10 +87,10 @@ class OpenShard:
         frame = pack_frame(rows, columns)
         with map_os_errors(partial_path(self.folder, self.index)):
             try:
-                _write_at(self._rows_fd, byte_view(rows), end)
+                write_at(self._rows_fd, byte_view(rows), end)
                 if self._sync_appends:
                     os.fdatasync(self._rows_fd)
-                _write_at(self._journal_fd, memoryview(frame), self._journal_bytes)
+                write_at(self._journal_fd, memoryview(frame), self._journal_bytes)
                 if self._sync_appends:
                     os.fdatasync(self._journal_fd)
             except BaseException:
@@ -101,7 +101,7 @@ class OpenShard:
 
     def finish(self) -> Path:
         """Write the header, make everything durable and give the shard its name."""
-        os.pwrite(self._rows_fd, pack_header(self.n_rows, self._width, self._dtype.name), 0)
+        write_at(self._rows_fd, pack_header(self.n_rows, self._width, self._dtype.name), 0)
         os.fsync(self._rows_fd)
         os.fsync(self._journal_fd)
         self.close()
@@ -145,9 +145,3 @@ def stored_dtype(name: str) -> DType:
 def _open(path: Path) -> int:
     with map_os_errors(path):
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-
-
-def _write_at(fd: int, view: memoryview, offset: int) -> None:
-    while view.nbytes:
-        count = os.pwrite(fd, view, offset)
-        view, offset = view[count:], offset + count

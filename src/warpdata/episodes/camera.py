@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import fsync_folder, map_os_errors
+from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_at
 from warpdata.episodes.background import Background
 from warpdata.episodes.journals import FrameRing, Segment
 from warpdata.episodes.statistics import ClockStatistics
@@ -61,7 +61,6 @@ class VideoFile:
             self._sink = VideoSink(str(self.path), self.suffix, append_at=end)
             self._marks_fd = os.open(self.marks_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
             os.ftruncate(self._marks_fd, len(self._marks) * layout.FRAME_MARK_BYTES)
-            os.lseek(self._marks_fd, 0, os.SEEK_END)
         keys = sum(mark.flags & layout.KEYFRAME_FLAG for mark in self._marks)
         self._encoder: VideoEncoder | None = VideoEncoder(
             self._sink, shape, options, first_frame=len(self._marks), fragment=keys + 1
@@ -128,7 +127,8 @@ class VideoFile:
         ]
         self._sink.sync()
         with map_os_errors(self.marks_path):
-            os.write(self._marks_fd, b"".join(pack_mark(mark) for mark in marks))
+            noted = b"".join(pack_mark(mark) for mark in marks)
+            write_at(self._marks_fd, noted, len(self._marks) * layout.FRAME_MARK_BYTES)
             os.fdatasync(self._marks_fd)
         self._marks += marks
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import threading
@@ -97,7 +98,9 @@ class PageFile:
 
     def write(self, first: int, pieces: Sequence[memoryview], sums: Sequence[int]) -> None:
         """Keep consecutive pages that begin at page `first`, whose checksums are `sums`."""
-        os.pwritev(self._data_fd, list(pieces), first * PAGE_BYTES)
+        written = os.pwritev(self._data_fd, list(pieces), first * PAGE_BYTES)
+        if written != sum(piece.nbytes for piece in pieces):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         entries = np.asarray(sums, np.uint64) | np.uint64(PRESENT)
         self._entries[first : first + len(pieces)] = entries
         self._checked[first : first + len(pieces)] = True

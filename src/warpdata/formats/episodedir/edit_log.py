@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.commit import map_os_errors, write_at
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import ChecksumError, ConflictError, CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import layout
@@ -54,7 +54,7 @@ def append_edit(root: Path, edit: dict[str, Any]) -> None:
             if edit["seq"] != lines + 1:
                 raise ConflictError(f"the log has {lines} edits by now", path=path)
             os.ftruncate(fd, end)
-            os.pwrite(fd, pack_line(edit), end)
+            write_at(fd, pack_line(edit), end)
             os.fsync(fd)
         finally:
             os.close(fd)

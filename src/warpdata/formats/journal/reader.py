@@ -166,7 +166,8 @@ class JournalReader:
         """Where the bytes of [start, end) that are not zero end: space that was never written is no loss."""
         while end > start:
             low = max(start, end - _SCAN_STEP)
-            used = np.flatnonzero(np.frombuffer(self.reader.read(low, end), np.uint8))
+            # A copy: a recorder may be writing there, and numpy refuses what changes while it counts.
+            used = np.flatnonzero(np.frombuffer(bytes(self.reader.read(low, end)), np.uint8))
             if len(used):
                 return low + int(used[-1]) + 1
             end = low

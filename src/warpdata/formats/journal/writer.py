@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import fsync_folder, map_os_errors, os_error
+from warpdata.bytekit.commit import fsync_folder, map_os_errors, os_error, write_at
 from warpdata.bytekit.forks import stays_with_its_process
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.mapping import PAGE_BYTES, map_window, prefault, sync_range
@@ -71,7 +71,7 @@ class JournalWriter:
             os.close(fd)
 
     def _begin(self, head: bytes) -> None:
-        os.pwrite(self._fd, head, 0)
+        write_at(self._fd, head, 0)
         self._window_start = 0
         self._window = map_window(self._fd, 0, self._stride + self._overlap)
         self._limit = self._stride
