@@ -21,6 +21,7 @@ from warpdata.catalog.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup
 from warpdata.catalog.resolve import Resolved, Resolver
 from warpdata.catalog.table import (
     BatchStream,
+    ChangedStream,
     Shard,
     StreamOpener,
     StreamRequest,
@@ -215,7 +216,8 @@ class Dataset:
         """A stream over a view of a table; `bound` turns bound columns into references."""
         self._check_open()
         stream = self._streams.batches(table, request)
-        return _BoundStream(stream, table) if bound and table.ref_types() else stream
+        types = table.ref_types() if bound else {}
+        return ChangedStream(stream, lambda batch: refarray.bound_batch(batch, types)) if types else stream
 
     def open_torch(self, table: Table, request: StreamRequest) -> Any:
         """A torch dataset over a view of a table."""
@@ -277,32 +279,6 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<Dataset {self.id}@{self.version[:12]}: {', '.join(self.tables + self.artifacts)}>"
-
-
-class _BoundStream:
-    """A stream whose bound columns hold references."""
-
-    def __init__(self, stream: BatchStream, table: Table) -> None:
-        self._stream = stream
-        self._types = table.ref_types()
-
-    def __iter__(self) -> _BoundStream:
-        return self
-
-    def __next__(self) -> Any:
-        return refarray.bound_batch(next(self._stream), self._types)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the stream is."""
-        return self._stream.state_dict()
-
-    def load_state_dict(self, state: Any) -> None:
-        """Go on from a state."""
-        self._stream.load_state_dict(state)
-
-    def close(self) -> None:
-        """Stop reading ahead."""
-        self._stream.close()
 
 
 def open_dataset(

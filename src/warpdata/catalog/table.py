@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,8 @@ from warpdata.stores.readahead import ReadAhead
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
+
+T = TypeVar("T")
 
 MAX_ROWS = 1_000_000
 MAX_BYTES = 1 << 30
@@ -213,11 +215,12 @@ class Table:
         *,
         drop_last: bool = False,
         pad: bool = False,
-    ) -> DictStream:
+    ) -> ChangedStream[dict[str, list[Any]]]:
         """The same batches as dictionaries of lists; bound columns are lists of references."""
         request = StreamRequest(batch_size, shard, limit, prefetch, _even(drop_last, pad))
         view = self._of(columns)
-        return DictStream(self.dataset.open_stream(view, request), view)
+        types = view.ref_types()
+        return ChangedStream(self.dataset.open_stream(view, request), lambda batch: bound_dict(batch, types))
 
     def to_torch(
         self,
@@ -347,18 +350,18 @@ def _even(drop_last: bool, pad: bool) -> str | None:
     return "drop" if drop_last else "pad" if pad else None
 
 
-class DictStream:
-    """Batches as dictionaries of lists, with the state of the stream they come from."""
+class ChangedStream(Generic[T]):
+    """What `change` makes of each batch, with the state of the stream they come from."""
 
-    def __init__(self, stream: BatchStream, view: Table) -> None:
+    def __init__(self, stream: BatchStream, change: Callable[[pa.RecordBatch], T]) -> None:
         self._stream = stream
-        self._types = view.ref_types()
+        self._change = change
 
-    def __iter__(self) -> DictStream:
+    def __iter__(self) -> ChangedStream[T]:
         return self
 
-    def __next__(self) -> dict[str, list[Any]]:
-        return bound_dict(next(self._stream), self._types)
+    def __next__(self) -> T:
+        return self._change(next(self._stream))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is."""
