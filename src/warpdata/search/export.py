@@ -1,9 +1,10 @@
-"""Write a store in the dialect of shipped programs, so that they can open it."""
+"""Write the rows of a store to another file, in our dialect or in the one that shipped programs open."""
 
 from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,12 +17,25 @@ from warpdata.formats.rvf.payloads.layout import RuntimeSegment
 from warpdata.formats.rvf.payloads.runtime import RuntimeManifest, encode_runtime_manifest
 from warpdata.formats.rvf.payloads.vec import encode_runtime_vec
 from warpdata.formats.rvf.payloads.witness import encode_runtime_witness
+from warpdata.search.rewrite import LiveRows, RewritePlan, rewrite
 
 if TYPE_CHECKING:
-    from warpdata.search.rewrite import LiveRows
+    from warpdata.search.content import Content
 
 _MAX_ROWS_BYTES = 1 << 30
 _INGEST = 1
+
+
+def export_rows(path: str, content: Content, rows: LiveRows, dialect: str) -> None:
+    """A new file with these rows, `wire` or `runtime`."""
+    if dialect == "runtime":
+        write_runtime(path, rows, content.profile.metric)
+    elif dialect == "wire":
+        next_id = int(rows.ids.max(initial=0)) + 1
+        profile = replace(content.profile, next_id=next_id, row_segments=(), code_segments=())
+        rewrite(path, content, rows, RewritePlan(profile, "export"))
+    else:
+        raise ValueError(f"unknown dialect {dialect!r}; use wire or runtime")
 
 
 def write_runtime(path: str, rows: LiveRows, metric: str) -> None:

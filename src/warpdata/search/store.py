@@ -34,7 +34,7 @@ from warpdata.search import intake
 from warpdata.search.appending import StoreAppender, WriterState, create_file, delete_segment, row_segments
 from warpdata.search.content import Content
 from warpdata.search.counting import CountingReader
-from warpdata.search.export import write_runtime
+from warpdata.search.export import export_rows
 from warpdata.search.filters import Filter
 from warpdata.search.metadata import MetadataTable
 from warpdata.search.metric import check_metric
@@ -444,14 +444,7 @@ class VectorStore:
             if self._path is not None and os.path.exists(path) and os.path.samefile(path, self._path):
                 raise ValueError("a store is exported to another file; compact() writes its own anew")
             rows = self._live_rows(self._searcher.rows)
-            if dialect == "runtime":
-                write_runtime(os.fspath(path), rows, self.metric)
-            elif dialect == "wire":
-                next_id = int(rows.ids.max(initial=0)) + 1
-                profile = replace(self._content.profile, next_id=next_id, row_segments=(), code_segments=())
-                rewrite(os.fspath(path), self._content, rows, RewritePlan(profile, "export"))
-            else:
-                raise ValueError(f"unknown dialect {dialect!r}; use wire or runtime")
+            export_rows(os.fspath(path), self._content, rows, dialect)
 
     def close(self) -> None:
         """Close the store and let another writer in."""
