@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +140,7 @@ def write_empty(path: Path) -> None:
     Spool(path.with_name(f".{path.name}.part"), Description("scalar", "f64", ())).commit(path)
 
 
-class TableLane:
+class TableLane(ABC):
     """What is recorded into one table: records are counted as they reach the journal, and leave in blocks.
 
     Ctrl-C may come between any two calls. So a record counts from the moment the journal has it, without a call in
@@ -178,13 +179,13 @@ class TableLane:
             self._background.submit(lambda: spool.write_from(first, stamps, values))
             self._new_block()
 
+    @abstractmethod
     def _block(self, rows: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """The first rows of the block that is being filled."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _new_block(self) -> None:
         """Begin the next block at the record that comes next."""
-        raise NotImplementedError
 
 
 class NumberLane(TableLane):

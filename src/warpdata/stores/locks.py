@@ -17,12 +17,15 @@ class ThreadLock:
     """A lock between the threads of a process; a forked child finds it free, whoever held it in the parent."""
 
     def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
         if os.getpid() != self._pid:
-            self.__init__()  # type: ignore[misc]
+            self._start()
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
