@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -224,3 +225,14 @@ def test_golden_files(folder: Path, tmp_path: Path) -> None:
             else:
                 means = found.values().astype(float).mean(axis=(1, 2, 3))
                 assert np.allclose(means, signal["means"], atol=3)
+
+
+def test_an_edit_that_the_disk_takes_in_pieces_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: whole(fd, memoryview(data)[:7], offset))
+    edits = [{"seq": seq, "op": "drop", "episode": "000000000000"} for seq in (1, 2)]
+    for edit in edits:
+        append_edit(tmp_path, edit)
+    assert read_log(tmp_path) == (edits, False)
