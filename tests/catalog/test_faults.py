@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import warpdata as wd
-from tests.catalog.conftest import publish_demo, rows
+from tests.published import publish_demo, rows
 from tests.servers import BUCKET, SECRET, Proxy, S3Server, s3_store
 from warpdata.errors import BlobNotFoundError, ChecksumError, ConflictError, StoreError, WarpError
 from warpdata.formats.manifest.reader import parse_manifest

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import warpdata as wd
-from tests.catalog.conftest import publish_demo
-from tests.catalog.test_cache import DATA, opened
 from tests.catalog.test_faults import in_fork
+from tests.published import publish_demo
 from tests.servers import BUCKET, KEY, SECRET, Proxy, S3Server, s3_store, unique
+from tests.stores.test_cache import DATA, opened
 from warpdata.errors import UnavailableError
 from warpdata.stores import layout, locks
 from warpdata.stores.address import StoreOptions, open_store
