@@ -20,33 +20,23 @@ if TYPE_CHECKING:
     from warpdata.stores.meter import Listener
     from warpdata.timeline.episode import Episode
 
-DIRECTORY_BLOCK = "meta/directory"
-"""Only a packed episode directory has this block; looking for its name needs no parquet library."""
-
 
 def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> Episode:
     """Open an episode in time: a directory, a shard or a chunk list, by path or URL; reads lazily."""
-    from warpdata.episodes.shard_episode import ShardEpisode
-    from warpdata.formats.wshard.chunks import ChunkList, read_chunk_list
-    from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
-    from warpdata.formats.wshard.load import load_wshard
+    from warpdata.episodes.opening import episode_of_shard
+    from warpdata.episodes.shard_episode import ShardSource
+    from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.reader import ShardReader
+    from warpdata.timeline.episode import Episode
 
     if isinstance(source, ChunkList):
-        return ShardEpisode.of_chunks(source)
+        return Episode(ShardSource.of_chunks(source))
     place, found = _located(source)
     if found is None or (isinstance(found, str | os.PathLike) and os.path.isdir(found)):
-        from warpdata.episodes.disk_episode import DiskEpisode
+        from warpdata.episodes.disk_episode import DirectorySource
 
-        return DiskEpisode(place if found is None else found)
-    shard = ShardReader.open(found)
-    if shard.role == ROLE_CHUNK_LIST:
-        return ShardEpisode.of_chunks(read_chunk_list(shard, place))
-    if DIRECTORY_BLOCK in shard:
-        from warpdata.episodes.packed import PackedEpisode
-
-        return PackedEpisode(shard)
-    return ShardEpisode(load_wshard(shard))
+        return Episode(DirectorySource(place if found is None else found))
+    return episode_of_shard(ShardReader.open(found), place)
 
 
 def open_recordings(root: str | os.PathLike[str], **options: Any) -> LocalDataset:

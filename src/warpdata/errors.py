@@ -30,13 +30,16 @@ WarpError                      .code is stable, .hint says what to do next
 │   ├── WriterClosedError      (also RuntimeError)
 │   └── JournalInUseError      another recorder owns this path, or left it unfinished
 ├── TimeRangeError             (also KeyError) asked before the first sample
+├── NoStepsError               (also LookupError) nobody said which moments are the steps: choose a clock
 ├── ResidencyError             a bounded window and its cursor disagree: a bug, never wrong rows
 └── MissingExtraError          (also ImportError) an optional library is not installed
 """
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 
@@ -308,6 +311,13 @@ class TimeRangeError(WarpError, KeyError):
     default_hint = "Ask at or after the first timestamp."
 
 
+class NoStepsError(WarpError, LookupError):
+    """An episode has no clock that says which moments are its steps."""
+
+    code = "no_steps"
+    default_hint = "Choose one: episode.steps_at(clock=NAME) or episode.steps_at(rate_hz=20)."
+
+
 class ResidencyError(WarpError):
     """The bytes in a bounded window are not those the cursor is at."""
 
@@ -324,6 +334,12 @@ class MissingExtraError(WarpError, ImportError):
     def for_extra(cls, library: str, extra: str) -> MissingExtraError:
         """The error for a `library` that comes with `warpdata[extra]`."""
         return cls(f"{library} is not installed", hint=f"Run: pip install 'warpdata[{extra}]'")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """What a misspelt name may have meant, as a sentence to put behind a message; empty if nothing is near."""
+    found = difflib.get_close_matches(name, list(names), n=1)
+    return f" Did you mean {found[0]!r}?" if found else ""
 
 
 def __getattr__(name: str) -> Any:

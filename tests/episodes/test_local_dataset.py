@@ -330,12 +330,17 @@ def test_a_shard_has_two_views(tmp_path: Path) -> None:
     wd.save_wshard(episode, tmp_path / "e.wshard")
     opened = wd.open_episode(tmp_path / "e.wshard")
     assert isinstance(opened, wd.Episode)
-    assert set(opened.signals) == {"state", "action/ctrl", "omen/state/model", "reward"}
+    assert {name: signal.meta.role for name, signal in opened.signals.items()} == {
+        "state": "observation", "ctrl": "action", "omen/state/model": "prediction", "reward": "reward"
+    }  # fmt: skip
+    assert (opened["omen/state/model"].meta.of, opened["omen/state/model"].meta.model) == ("state", "model")
     assert opened["task"] == "pick"
-    assert opened.time[70_000_000]["action/ctrl"] == 2.0
-    assert (opened.id, opened.env_id, opened.length) == ("e1", "Env", 5)  # type: ignore[attr-defined]
-    assert opened.observations["state"].shape == (2,)  # type: ignore[attr-defined]
-    assert opened.tensors == wd.load_wshard(tmp_path / "e.wshard")  # type: ignore[attr-defined]
+    assert opened.time[70_000_000]["ctrl"] == 2.0
+    assert opened["action/ctrl"] is opened["ctrl"]  # a name that carries the role still works
+    assert (opened.id, opened.static["env_id"], opened.steps.length) == ("e1", "Env", 5)
+    assert opened.steps.observations["state"].shape == (5, 2)
+    assert opened.steps.predictions["state/model"].data.tolist() == [[1, 1]] * 5
+    assert opened.tensors == wd.load_wshard(tmp_path / "e.wshard")
     in_time = wd.load_wshard(tmp_path / "e.wshard").in_time
     assert in_time["state"].values().tolist() == episode.observations["state"].data.tolist()
     with pytest.raises(TimeRangeError):

@@ -18,7 +18,7 @@ def episode() -> Episode:
     fast = ArraySignal(range(100, 200, 10), np.arange(10, dtype="f4"))
     slow = ArraySignal([120, 170, 250], np.array([[1, 2], [3, 4], [5, 6]]))
     note = ArraySignal([105, 160], ["go", "stop"])
-    return Episode({"fast": fast, "slow": slow, "note": note}, {"task": "pick"}, {"uid": "u"})
+    return Episode.of({"fast": fast, "slow": slow, "note": note}, {"task": "pick"}, {"uid": "u"})
 
 
 def test_names_and_items(episode: Episode) -> None:
@@ -35,9 +35,10 @@ def test_names_and_items(episode: Episode) -> None:
 
 
 def test_start_is_when_everything_is_defined(episode: Episode) -> None:
-    assert (episode.start_ts, episode.last_ts, episode.duration_ns) == (120, 250, 130)
+    assert (episode.start_ts, episode.last_ts) == (120, 250)
+    assert (episode.first_ts_ns, episode.last_ts_ns, episode.duration_ns) == (100, 250, 150)
     with pytest.raises(TimeRangeError):
-        _ = Episode({}).start_ts
+        _ = Episode.of({}).start_ts
 
 
 def test_snapshot(episode: Episode) -> None:
@@ -93,7 +94,8 @@ def test_samples_say_how_old_they_are(episode: Episode) -> None:
 
 def test_samples_before_the_first_record(episode: Episode) -> None:
     with pytest.raises(TimeRangeError, match="'slow'"):
-        episode.sample([110, 125])
+        episode.sample([110, 125], before="raise")
+    assert episode.sample([110, 125]).mask["slow"].tolist() == [False, True]
     padded = episode.sample([110, 125], before="pad")
     assert padded["slow"].tolist() == [[1, 2], [1, 2]]
     assert padded.mask["slow"].tolist() == [False, True]
@@ -119,7 +121,7 @@ def test_samples_before_the_first_record(episode: Episode) -> None:
 )
 def test_sampling_is_the_step_function(stamps: list[int], times: list[int]) -> None:
     stamps = sorted(stamps)
-    episode = Episode({"x": ArraySignal(stamps, np.arange(len(stamps)))})
+    episode = Episode.of({"x": ArraySignal(stamps, np.arange(len(stamps)))})
     got = episode.sample(times, before="pad")
     for i, t in enumerate(times):
         held = [k for k, s in enumerate(stamps) if s <= t]

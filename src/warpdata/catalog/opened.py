@@ -7,12 +7,9 @@ from typing import Any
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog.artifacts import Artifact
 from warpdata.corpora.store_source import StoreShardSource
-from warpdata.episodes.packed import PackedEpisode, is_packed
-from warpdata.episodes.shard_episode import ShardEpisode, load_wshard
+from warpdata.episodes.opening import episode_of_shard
 from warpdata.errors import DatasetError
 from warpdata.formats.tarshard.member_index import Member
-from warpdata.formats.wshard.chunks import read_chunk_list
-from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sequence import EpisodeSequence
@@ -40,10 +37,7 @@ class ArtifactFolder:
 
 def episode_of(artifact: Artifact, member: Member) -> Episode:
     """The episode a member holds, in time and lazily; the chunks of a chunk list are members too."""
-    shard = ShardReader.open(artifact.reader_of(member))
-    if shard.role == ROLE_CHUNK_LIST:
-        return ShardEpisode.of_chunks(read_chunk_list(shard, ArtifactFolder(artifact)))
-    return PackedEpisode(shard) if is_packed(shard) else ShardEpisode(load_wshard(shard))
+    return episode_of_shard(ShardReader.open(artifact.reader_of(member)), ArtifactFolder(artifact))
 
 
 class PublishedEpisodes(EpisodeSequence):

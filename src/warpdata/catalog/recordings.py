@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from warpdata.episodes.disk_episode import DiskEpisode
-from warpdata.episodes.edits import EditedEpisode
+from warpdata.episodes.disk_episode import DirectorySource, DiskEpisode
+from warpdata.episodes.edits import EditedSource
 from warpdata.episodes.local import LocalDataset, holds_recordings
 from warpdata.episodes.packed import pack_episode
 from warpdata.episodes.rerecord import record_again
@@ -45,7 +45,8 @@ def _packed(episode: Episode, name: str, staging: Path) -> Path:
     target = staging / f"{name}.wshard"
     if target.exists():
         raise DatasetError(f"two recordings are called {name!r}")
-    if isinstance(episode, EditedEpisode):
+    source = episode.source
+    if isinstance(source, EditedSource):
         return pack_episode(record_again(episode, staging / f"edited-{name}"), target)
-    assert isinstance(episode, DiskEpisode)
-    return pack_episode(episode.path, target)
+    assert isinstance(source, DirectorySource)
+    return pack_episode(source.path, target)

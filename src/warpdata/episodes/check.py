@@ -152,7 +152,7 @@ def check_episode(episode: Episode, name: str, *, deep: bool = False) -> Iterato
     names = list(episode.signals)
     if not names:
         yield _found("empty-episode", name, None, "no signals")
-    elif not any(_is_action(each) for each in names):
+    elif not any(_is_action(each) or _has_role(episode, each, "action") for each in names):
         yield _found("no-actions", name, None, f"signals are {', '.join(names)}")
     stated = _described(episode)
     for each in names:
@@ -302,6 +302,13 @@ def _column(numbers: Any) -> NDArray[np.float64]:
         return np.array([np.nan if each is None else float(each) for each in numbers])
     except (TypeError, ValueError):
         return np.empty(0)
+
+
+def _has_role(episode: Episode, name: str, role: str) -> bool:
+    try:
+        return episode.signals[name].meta.role == role
+    except WarpError:  # damaged: a finding of its own
+        return False
 
 
 def _is_action(name: str) -> bool:

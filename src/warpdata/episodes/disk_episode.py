@@ -24,11 +24,17 @@ from warpdata.formats.episodedir.signal_file import Description, Summary
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal
+from warpdata.timeline.source import EpisodeSource, StepClock
 
 DiskSignal = SimpleSignal | VideoSignal
 
 
-class DiskEpisode(Episode):
+def DiskEpisode(directory: str | os.PathLike[str] | FolderReader) -> Episode:  # noqa: N802 - the document's name
+    """An episode directory, here or in a store, as an episode."""
+    return Episode(DirectorySource(directory))
+
+
+class DirectorySource(EpisodeSource):
     """An episode directory, here or in a store; reading is safe in threads, after a fork, and after pickling."""
 
     def __init__(self, directory: str | os.PathLike[str] | FolderReader) -> None:
@@ -40,7 +46,25 @@ class DiskEpisode(Episode):
         check_finished(self.folder)
         self._known_meta: ReadOnlyDict | None = None
         self._known_static: ReadOnlyDict | None = None
-        super().__init__(DiskSignals(self))
+        self._signals = DiskSignals(self)
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        """The signals by name."""
+        return self._signals
+
+    @property
+    def place(self) -> str | None:
+        """Where the directory lies."""
+        return str(self.path)
+
+    @property
+    def step_clock(self) -> StepClock | None:
+        """The steps that were declared while recording."""
+        try:
+            return super().step_clock
+        except FormatError:  # damage of one file never prevents reading the others
+            return None
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -75,12 +99,8 @@ class DiskEpisode(Episode):
 
     def loaded_bytes(self) -> int:
         """How many bytes of signals this episode keeps in memory."""
-        return sum(each.loaded_bytes for each in self._opened() if isinstance(each, SimpleSignal))
-
-    def _opened(self) -> list[DiskSignal]:
-        signals = self._signals
-        assert isinstance(signals, DiskSignals)
-        return list(signals.opened.values())
+        opened = list(self._signals.opened.values())
+        return sum(each.loaded_bytes for each in opened if isinstance(each, SimpleSignal))
 
     def _checked_static(self) -> dict[str, Any]:
         try:
@@ -91,16 +111,13 @@ class DiskEpisode(Episode):
         return read_static(self.folder, None if stated is None else file_sum(stated, place))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (DiskEpisode, (self.folder,))
-
-    def __repr__(self) -> str:
-        return f"<DiskEpisode {self.path}: {', '.join(self._signals)}>"
+        return (DirectorySource, (self.folder,))
 
 
 class DiskSignals(Mapping[str, Signal]):
     """The signals of a directory by name, opened once each and kept while the episode lives."""
 
-    def __init__(self, episode: DiskEpisode) -> None:
+    def __init__(self, episode: DirectorySource) -> None:
         self._episode = episode
         self._files: dict[str, str] | None = None
         self.opened: dict[str, DiskSignal] = {}
@@ -140,9 +157,9 @@ class DiskSignals(Mapping[str, Signal]):
         here = folder if isinstance(folder, Path) else Path()
         known["folder"] = None if isinstance(folder, Path) else folder
         if suffix == layout.SIGNAL_SUFFIX:
-            return SimpleSignal(signal_file(here, name), **known)
+            return SimpleSignal(signal_file(here, name), name=name, **known)
         frames = signal_file(here, name, layout.FRAMES_SUFFIX)
-        return VideoSignal(signal_file(here, name, suffix), frames, **known)
+        return VideoSignal(signal_file(here, name, suffix), frames, name=name, **known)
 
 
 def _files(folder: Folder) -> Iterable[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from warpdata.episodes.disk_episode import DiskEpisode
+from warpdata.episodes.disk_episode import DirectorySource
 from warpdata.episodes.listing import episode_path
 from warpdata.errors import ConflictError, CorruptLayoutError, StoreError
 from warpdata.formats.episodedir.documents import Folder, plain_static, restored_static
@@ -18,7 +18,11 @@ from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
 from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal, window
+from warpdata.timeline.source import EpisodeSource
 from warpdata.timeline.times import as_int
+
+_OF_FILES = ("signals", "static_file")
+"""What the metadata of a recording says of its files, which an edited episode does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +205,8 @@ class Edits:
         return shifts
 
     def _open(self, entry: Entry) -> Episode:
-        return EditedEpisode(entry, [DiskEpisode(episode_path(self._here, p.number)) for p in entry.parts])
+        parts = [DirectorySource(episode_path(self._here, part.number)) for part in entry.parts]
+        return Episode(EditedSource(entry, parts))
 
     @property
     def _here(self) -> Path:
@@ -313,18 +318,23 @@ _CHANGES: dict[str, Callable[[Entries, Mapping[str, Any]], Entries]] = {
 }
 
 
-class EditedEpisode(Episode):
+class EditedSource(EpisodeSource):
     """An episode as the edits show it; the recordings behind it are untouched."""
 
-    def __init__(self, entry: Entry, parts: Sequence[DiskEpisode]) -> None:
+    def __init__(self, entry: Entry, parts: Sequence[EpisodeSource]) -> None:
         self.entry = entry
         self._parts = list(parts)
-        super().__init__(_EditedSignals(entry.parts, self._parts))
+        self._signals = _EditedSignals(entry.parts, self._parts)
 
     @property
     def id(self) -> str:
         """The id under which the dataset shows it."""
         return self.entry.id
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        """The signals of all parts, cut, moved and joined."""
+        return self._signals
 
     @property
     def static(self) -> Mapping[str, Any]:
@@ -337,8 +347,14 @@ class EditedEpisode(Episode):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The metadata of the first recording, and what was edited."""
-        return ReadOnlyDict({**self._parts[0].meta, "edited": self.entry.to_json()})
+        """The metadata of the first recording, and what was edited; what it said of its files is left out."""
+        kept = {key: value for key, value in self._parts[0].meta.items() if key not in _OF_FILES}
+        return ReadOnlyDict({**kept, "edited": self.entry.to_json(), "recordings": self.part_uids})
+
+    @property
+    def place(self) -> str | None:
+        """Where the first recording lies."""
+        return self._parts[0].place
 
     @property
     def part_uids(self) -> list[str]:
@@ -350,11 +366,11 @@ class EditedEpisode(Episode):
         return sum(part.loaded_bytes() for part in self._parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (EditedEpisode, (self.entry, self._parts))
+        return (EditedSource, (self.entry, self._parts))
 
 
 class _EditedSignals(Mapping[str, Signal]):
-    def __init__(self, windows: Sequence[Part], parts: Sequence[DiskEpisode]) -> None:
+    def __init__(self, windows: Sequence[Part], parts: Sequence[EpisodeSource]) -> None:
         self._windows = windows
         self._parts = parts
         self._made: dict[str, Signal] = {}
@@ -372,11 +388,14 @@ class _EditedSignals(Mapping[str, Signal]):
             self._made[name] = pieces[0] if len(pieces) == 1 else JoinedSignal(pieces)
         return self._made[name]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
 
 
 def _piece(signal: Signal, part: Part) -> Signal:

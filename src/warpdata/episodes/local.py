@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.folders import FolderReader, SubFolder
-from warpdata.episodes.disk_episode import DiskEpisode
+from warpdata.episodes.disk_episode import DirectorySource
 from warpdata.episodes.disk_writer import DiskEpisodeWriter
-from warpdata.episodes.edits import EditedEpisode, Edits, Entry
+from warpdata.episodes.edits import EditedSource, Edits, Entry
 from warpdata.episodes.listing import episode_name, episode_path, list_episodes, list_folder
 from warpdata.episodes.recorder import Durability
 from warpdata.episodes.unfinished import Unfinished, unfinished_at
@@ -112,14 +112,14 @@ class LocalDataset(EpisodeSequence):
         return made
 
     def _make(self, entry: Entry) -> Episode:
-        parts = [DiskEpisode(self.place(part.number)) for part in entry.parts]
-        return parts[0] if entry.is_plain else EditedEpisode(entry, parts)
+        parts = [DirectorySource(self.place(part.number)) for part in entry.parts]
+        return Episode(parts[0] if entry.is_plain else EditedSource(entry, parts))
 
     def _trim(self) -> None:
-        used = sum(_loaded_bytes(episode) for episode in self._open.values())
+        used = sum(episode.source.loaded_bytes() for episode in self._open.values())
         while len(self._open) > 1 and (used > self._cache_bytes or len(self._open) > _MAX_OPEN):
             _, dropped = self._open.popitem(last=False)
-            used -= _loaded_bytes(dropped)
+            used -= dropped.source.loaded_bytes()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_reopened, (self.folder, self._edited, self._cache_bytes))
@@ -183,10 +183,6 @@ def _numbers(folder: Path) -> list[int]:
         return sorted(int(name) for name in os.listdir(folder) if len(name) == 12 and name.isdigit())
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _loaded_bytes(episode: Episode) -> int:
-    return episode.loaded_bytes() if isinstance(episode, DiskEpisode | EditedEpisode) else 0
 
 
 def _local(root: str | os.PathLike[str]) -> Path:

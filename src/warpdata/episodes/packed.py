@@ -14,9 +14,10 @@ from warpdata.bytekit.commit import commit_file, commit_folder, write_file
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.ranges import PartRangeReader, RangeReader
-from warpdata.episodes.disk_episode import DiskEpisode
+from warpdata.episodes.disk_episode import DirectorySource
 from warpdata.episodes.lanes import Spool
-from warpdata.episodes.shard_episode import ChannelSignals, ShardEpisode
+from warpdata.episodes.opening import DIRECTORY_BLOCK
+from warpdata.episodes.shard_episode import ChannelSignal
 from warpdata.episodes.signals import SimpleSignal, VideoSignal, open_bytes, signal_meta
 from warpdata.errors import ChecksumError, CorruptLayoutError
 from warpdata.formats.episodedir import layout
@@ -37,10 +38,10 @@ from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.save import CompressionChoice, save_wshard
 from warpdata.formats.wshard.schema import check_channel_id
 from warpdata.timeline.memory import ArraySignal
+from warpdata.timeline.meta import guess_role
+from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal
-
-DIRECTORY_BLOCK = "meta/directory"
-"""JSON: what meta.json and static.json of the directory said, and in which blocks the signals are."""
+from warpdata.timeline.source import EpisodeSource
 
 VIDEO_PREFIX = "video/"
 FRAMES_PREFIX = "aux/frames/"
@@ -55,7 +56,7 @@ def pack_episode(
     compression: CompressionChoice = None,
 ) -> Path:
     """Write an episode directory as one shard; video keeps its encoded bytes."""
-    source = DiskEpisode(directory)
+    source = DirectorySource(directory)
     packed = WShardEpisode(str(source.meta.get("uid") or source.id))
     stored: dict[str, str] = {}
     for name, signal in source.signals.items():
@@ -104,31 +105,60 @@ def is_packed(shard: ShardReader) -> bool:
     return DIRECTORY_BLOCK in shard
 
 
-class PackedEpisode(ShardEpisode):
+class PackedSource(EpisodeSource):
     """A packed directory opened in place: the same names, signals, static items and metadata."""
 
     def __init__(self, shard: ShardReader) -> None:
         self._shard = shard
         about = shard.read_json(DIRECTORY_BLOCK)
         try:
-            self._stored: dict[str, str] = {str(k): str(v) for k, v in about["signals"].items()}
-            static = {name: restored_static(value) for name, value in about["static"].items()}
-            meta = dict(about["meta"])
+            self.stored: dict[str, str] = {str(k): str(v) for k, v in about["signals"].items()}
+            self._static = ReadOnlyDict({k: restored_static(v) for k, v in about["static"].items()})
+            self._meta = ReadOnlyDict(dict(about["meta"]))
         except (KeyError, TypeError, AttributeError):
             raise CorruptLayoutError("what the directory said is damaged", block=DIRECTORY_BLOCK) from None
-        wanted = [name.removeprefix(_ACTION) for name, how in self._stored.items() if how == "channel"]
-        super().__init__(load_wshard(shard, channels=wanted), static=static, meta=meta)
-        self._signals = _PackedSignals(shard, self._stored, ChannelSignals(self.tensors))
+        wanted = [name.removeprefix(_ACTION) for name, how in self.stored.items() if how == "channel"]
+        self._signals = _PackedSignals(shard, self.stored, load_wshard(shard, channels=wanted))
+
+    @property
+    def id(self) -> str:
+        """The id of the shard."""
+        return self._signals.tensors.id
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        """The signals of the directory."""
+        return self._signals
+
+    @property
+    def static(self) -> Mapping[str, Any]:
+        """The static items of the directory."""
+        return self._static
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The metadata of the directory."""
+        return self._meta
+
+    @property
+    def place(self) -> str | None:
+        """Where the shard lies."""
+        return self._shard.path
+
+    @property
+    def shard(self) -> ShardReader:
+        """The shard itself."""
+        return self._shard
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (PackedEpisode, (self._shard,))
+        return (PackedSource, (self._shard,))
 
 
 class _PackedSignals(Mapping[str, Signal]):
-    def __init__(self, shard: ShardReader, stored: Mapping[str, str], channels: Mapping[str, Signal]) -> None:
+    def __init__(self, shard: ShardReader, stored: Mapping[str, str], tensors: WShardEpisode) -> None:
         self._shard = shard
         self._stored = stored
-        self._channels = channels
+        self.tensors = tensors
         self._made: dict[str, Signal] = {}
 
     def __getitem__(self, name: str) -> Signal:
@@ -139,8 +169,14 @@ class _PackedSignals(Mapping[str, Signal]):
             elif how == "table":
                 self._made[name] = _table(self._shard, name)
             else:
-                self._made[name] = self._channels[name]
+                self._made[name] = self._channel(name)
         return self._made[name]
+
+    def _channel(self, name: str) -> Signal:
+        is_action = name.startswith(_ACTION)
+        lane = self.tensors.actions if is_action else self.tensors.observations
+        channel = lane[name.removeprefix(_ACTION) if is_action else name]
+        return ChannelSignal(self.tensors, channel, name, guess_role(name, "vector"))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stored)
@@ -148,11 +184,14 @@ class _PackedSignals(Mapping[str, Signal]):
     def __len__(self) -> int:
         return len(self._stored)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored
+
 
 def _table(shard: ShardReader, name: str) -> Signal:
     block = TABLE_PREFIX + name
     description, stamps, values = parse_signal(shard.read(block), f"{shard.path}#{block}")
-    return ArraySignal(stamps, values, signal_meta(description))
+    return ArraySignal(stamps, values, signal_meta(description, name))
 
 
 class ShardVideo(VideoSignal):
@@ -162,7 +201,8 @@ class ShardVideo(VideoSignal):
         self._shard = shard
         self._name = name
         self._suffix = suffix
-        super().__init__(f"{shard.path}#{VIDEO_PREFIX}{name}{suffix}", f"{shard.path}#{FRAMES_PREFIX}{name}")
+        video, frames = f"{shard.path}#{VIDEO_PREFIX}{name}{suffix}", f"{shard.path}#{FRAMES_PREFIX}{name}"
+        super().__init__(video, frames, name=name)
 
     def _read_index(self, _expected: FileSum | None) -> FrameIndex:
         index = parse_frame_index(self._shard.read(FRAMES_PREFIX + self._name), self.frames_path)
@@ -185,7 +225,7 @@ def unpack_episode(shard_path: str | os.PathLike[str], directory: str | os.PathL
     shard = ShardReader.open(shard_path)
     if not is_packed(shard):
         raise CorruptLayoutError("not a packed episode directory", path=shard.path, hint="Use `warp chunk`.")
-    episode = PackedEpisode(shard)
+    episode = PackedSource(shard)
     target = Path(directory)
     target.parent.mkdir(parents=True, exist_ok=True)
     with commit_folder(target) as folder:
@@ -199,8 +239,8 @@ def unpack_episode(shard_path: str | os.PathLike[str], directory: str | os.PathL
     return target
 
 
-def _write_signal(folder: Path, name: str, episode: PackedEpisode, signals: dict[str, Any]) -> None:
-    shard, how = episode._shard, episode._stored[name]
+def _write_signal(folder: Path, name: str, episode: PackedSource, signals: dict[str, Any]) -> None:
+    shard, how = episode.shard, episode.stored[name]
     signal_file(folder, name).parent.mkdir(parents=True, exist_ok=True)
     if how.startswith("video"):
         suffix = how.removeprefix("video")

@@ -8,17 +8,17 @@ from pathlib import Path
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.disk_writer import DiskEpisodeWriter
-from warpdata.episodes.edits import EditedEpisode
 from warpdata.episodes.replay import replay
 from warpdata.formats.episodedir.documents import read_meta, write_meta
+from warpdata.timeline.episode import Episode
 
 
-def record_again(episode: EditedEpisode, directory: str | os.PathLike[str]) -> Path:
+def record_again(episode: Episode, directory: str | os.PathLike[str]) -> Path:
     """Record every sample the edits leave into a new directory; cameras are encoded again.
 
     The identity follows from the recordings and the edits, so that doing it twice gives the same episode.
     """
-    origin = {"recordings": episode.part_uids, "edited": episode.entry.to_json()}
+    origin = {"recordings": episode.meta["recordings"], "edited": episode.meta["edited"]}
     uid = sha256_hex(dump_json(origin))[:32]
     created = episode.meta.get("created_ts_ns")
     writer = DiskEpisodeWriter(directory, created_ts_ns=created, uid=uid, durability="none")

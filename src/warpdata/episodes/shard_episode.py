@@ -14,13 +14,17 @@ from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
 from warpdata.formats.wshard.chunks import ChunkList
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
-from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ClockedSignal
-from warpdata.timeline.meta import SignalMeta, as_kind, numeric_kind
+from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
+from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal
+from warpdata.timeline.source import EpisodeSource, StepClock
 from warpdata.timeline.times import frozen
 
-__all__ = ["ChannelSignal", "ShardEpisode", "WShardEpisode", "load_wshard"]
+__all__ = ["ChannelSignal", "ShardSource", "WShardEpisode", "load_wshard"]
+
+STEPS = "steps"
+"""What the clock of a shard's rows is called."""
 
 _DENSE = 4
 """Rows that lie closer together than this on average are read as one stretch."""
@@ -30,12 +34,18 @@ class ChannelSignal(ClockedSignal):
     """A channel of a shard, or of its chunks, as a signal; reads only the rows it is asked for."""
 
     def __init__(
-        self, episode: WShardEpisode, channel: Channel, name: str, chunks: ChunkList | None = None
+        self,
+        episode: WShardEpisode,
+        channel: Channel,
+        name: str,
+        role: SignalRole,
+        chunks: ChunkList | None = None,
     ) -> None:
         self._episode = episode
         self._chunks = chunks
         self._channel = channel
         self._name = name
+        self._role = role
         self._ts: NDArray[np.int64] | None = None
 
     @property
@@ -50,6 +60,10 @@ class ChannelSignal(ClockedSignal):
             as_kind(kind),
             about.get("unit"),
             tuple(names) if names else None,
+            self._role.role,
+            self._role.of,
+            self._role.model,
+            STEPS if self._channel.clock_source is None else None,
         )
 
     def __len__(self) -> int:
@@ -83,72 +97,71 @@ class ChannelSignal(ClockedSignal):
     def __reduce__(self) -> tuple[Any, ...]:
         if self._chunks is not None:
             return (_signal_of_chunks, (self._chunks, self._name))
-        return (ChannelSignal, (self._episode, self._channel, self._name))
+        return (ChannelSignal, (self._episode, self._channel, self._name, self._role))
 
 
-class ShardEpisode(Episode):
-    """The signals of a shard in time; `.tensors` is the same by step, and its attributes work here too."""
+class ShardSource(EpisodeSource):
+    """An episode by step in a shard, in its chunks, or filled by hand: every channel is a signal."""
 
-    def __init__(
-        self,
-        tensors: WShardEpisode,
-        *,
-        chunks: ChunkList | None = None,
-        static: Mapping[str, Any] | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, tensors: WShardEpisode, *, chunks: ChunkList | None = None) -> None:
         self.tensors = tensors
         self._chunks = chunks
-        stated = {"id": tensors.id, "env_id": tensors.env_id, "length": tensors.length, **tensors.about}
-        super().__init__(
-            ChannelSignals(tensors, chunks),
-            dict(tensors.metadata) if static is None else static,
-            stated if meta is None else meta,
-        )
-
-    @property
-    def in_time(self) -> ShardEpisode:
-        """This view."""
-        return self
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or "tensors" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self.tensors, name)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, ShardEpisode):
-            return self.tensors == other.tensors
-        return self.tensors == other if isinstance(other, WShardEpisode) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
+        self._signals = ChannelSignals(tensors, chunks)
 
     @classmethod
-    def of_chunks(cls, chunks: ChunkList) -> ShardEpisode:
+    def of_chunks(cls, chunks: ChunkList) -> ShardSource:
         """A chunked episode as one."""
         return cls(ChunkedEpisodeReader(chunks).episode(), chunks=chunks)
 
+    @property
+    def id(self) -> str:
+        """The id of the episode."""
+        return self.tensors.id
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        """The channels as signals."""
+        return self._signals
+
+    @property
+    def static(self) -> Mapping[str, Any]:
+        """The metadata that the user gave, and the environment."""
+        found = dict(self.tensors.metadata)
+        if self.tensors.env_id:
+            found.setdefault("env_id", self.tensors.env_id)
+        return ReadOnlyDict(found)
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What the shard says of the episode."""
+        tensors = self.tensors
+        stated = {"id": tensors.id, "env_id": tensors.env_id, "length": tensors.length, **tensors.about}
+        return ReadOnlyDict(stated)
+
+    @property
+    def step_clock(self) -> StepClock:
+        """The rows of the shard: everything of a step carries the time of the step."""
+        return StepClock(STEPS, "same", self.tensors.times_ns)
+
     def __reduce__(self) -> tuple[Any, ...]:
         if self._chunks is not None:
-            return (ShardEpisode.of_chunks, (self._chunks,))
-        return (ShardEpisode, (self.tensors,))
-
-    def __repr__(self) -> str:
-        return f"<ShardEpisode {self.tensors.id!r}: {', '.join(self._signals)}>"
+            return (ShardSource.of_chunks, (self._chunks,))
+        return (ShardSource, (self.tensors,))
 
 
 class ChannelSignals(Mapping[str, Signal]):
-    """Names in time: observations bare, everything else under its lane, rewards and flags by their own."""
+    """The channels of an episode by step, each as a signal with its role; reward and flags by their own names."""
 
     def __init__(self, tensors: WShardEpisode, chunks: ChunkList | None = None) -> None:
         self._tensors = tensors
         self._chunks = chunks
         self._made: dict[str, Signal] = {}
-        self._channels = dict(_named_channels(tensors))
+        self._channels = _named_channels(tensors)
 
     def __getitem__(self, name: str) -> Signal:
         if name not in self._made:
-            self._made[name] = ChannelSignal(self._tensors, self._channels[name], name, self._chunks)
+            channel, role = self._channels[name]
+            self._made[name] = ChannelSignal(self._tensors, channel, name, role, self._chunks)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -157,21 +170,25 @@ class ChannelSignals(Mapping[str, Signal]):
     def __len__(self) -> int:
         return len(self._channels)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._channels
 
-def _named_channels(tensors: WShardEpisode) -> Iterator[tuple[str, Channel]]:
+
+def _named_channels(tensors: WShardEpisode) -> dict[str, tuple[Channel, SignalRole]]:
+    """A channel goes by its id; by its block where an id stands in two lanes, and for what models made."""
+    flags = {"reward": tensors.rewards, "terminated": tensors.terminations, "truncated": tensors.truncations}
+    present = {name: flag for name, flag in flags.items() if flag is not None}
+    found: dict[str, tuple[Channel, SignalRole]] = {}
     for block, channel in tensors.lanes():
         # Bits packed over several steps have no time of their own.
-        if channel.clock_source is not None or channel.length == tensors.length:
-            yield block.removeprefix("signal/"), channel
-    for name, flag in (
-        ("reward", tensors.rewards), ("done", tensors.terminations), ("truncated", tensors.truncations)
-    ):  # fmt: skip
-        if flag is not None:
-            yield name, flag
+        if channel.clock_source is None and channel.length != tensors.length:
+            continue
+        lane, _, rest = block.partition("/")
+        role = SignalRole("observation") if lane == "signal" else guess_role(block, "vector")
+        is_plain = lane in ("signal", "action") and rest not in found and rest not in present
+        found[rest if is_plain else block] = (channel, role)
+    return found | {name: (flag, guess_role(name, "scalar")) for name, flag in present.items()}
 
 
 def _signal_of_chunks(chunks: ChunkList, name: str) -> Signal:
-    return ShardEpisode.of_chunks(chunks).signals[name]
-
-
-WShardEpisode.timeline_view = ShardEpisode
+    return ShardSource.of_chunks(chunks).signals[name]

@@ -21,17 +21,23 @@ from warpdata.formats.episodedir.frame_reader import FrameReader, plan_foreign, 
 from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.memory import ClockedSignal
-from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind
+from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind, as_role, guess_role
 from warpdata.timeline.signal import Record
 from warpdata.timeline.times import frozen
 
 
-def signal_meta(description: Description) -> SignalMeta:
-    """What a stored description means for a reader of the signal."""
+def signal_meta(description: Description, name: str) -> SignalMeta:
+    """What a stored description means for a reader of the signal; a role that nobody stated goes by the name."""
     is_object = description.kind in ("text", "bytes")
     dtype = OBJECT if is_object else dtype_named(description.dtype).dtype
+    stated = description
+    if stated.role is None:
+        guess = guess_role(name, stated.kind)
+        role, of, model = guess.role, guess.of, guess.model
+    else:
+        role, of, model = as_role(stated.role), stated.of, stated.model
     return SignalMeta(
-        dtype, description.shape, as_kind(description.kind), description.units, description.names
+        dtype, stated.shape, as_kind(stated.kind), stated.units, stated.names, role, of, model, stated.clock
     )
 
 
@@ -45,8 +51,10 @@ class SimpleSignal(ClockedSignal):
         summary: Summary | None = None,
         expected: FileSum | None = None,
         folder: FolderReader | None = None,
+        name: str | None = None,
     ) -> None:
         self.path = _place(path, folder)
+        self.name = _name(path) if name is None else name
         self.folder = folder
         self._summary = summary
         self._expected = expected
@@ -57,7 +65,7 @@ class SimpleSignal(ClockedSignal):
     def meta(self) -> SignalMeta:
         """Element type, shape and kind, from the footer of the file."""
         if self._meta is None:
-            self._meta = signal_meta(self._about().description)
+            self._meta = signal_meta(self._about().description, self.name)
         return self._meta
 
     def __len__(self) -> int:
@@ -111,7 +119,7 @@ class SimpleSignal(ClockedSignal):
         return int(data[0].searchsorted(ts_ns, "right")) - 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_simple, (self.path, self._summary, self._expected, self.folder))
+        return (_simple, (self.path, self._summary, self._expected, self.folder, self.name))
 
 
 class VideoSignal(ClockedSignal):
@@ -125,8 +133,10 @@ class VideoSignal(ClockedSignal):
         summary: Summary | None = None,
         expected: FileSum | None = None,
         folder: FolderReader | None = None,
+        name: str | None = None,
     ) -> None:
         self.path = _place(video_path, folder)
+        self.name = _name(video_path) if name is None else name
         self.frames_path = _place(frames_path, folder)
         self.folder = folder
         self._summary = summary
@@ -144,7 +154,7 @@ class VideoSignal(ClockedSignal):
             known = self._summary.description if self._summary is not None else self._loaded().description
             if not known.shape:
                 known = Description("image", "u8", self._foreign_shape())
-            self._meta = signal_meta(known)
+            self._meta = signal_meta(known, self.name)
         return self._meta
 
     def __len__(self) -> int:
@@ -226,7 +236,7 @@ class VideoSignal(ClockedSignal):
         return self._reader().shape
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_video, (self.path, self.frames_path, self._summary, self._expected, self.folder))
+        return (_video, (self.path, self.frames_path, self._summary, self._expected, self.folder, self.name))
 
 
 def _place(path: str | os.PathLike[str], folder: FolderReader | None) -> str:
@@ -245,9 +255,17 @@ def open_bytes(path: str, folder: FolderReader | None) -> RangeReader:
         raise
 
 
+_ABOUT = ("summary", "expected", "folder", "name")
+
+
+def _name(path: str | os.PathLike[str]) -> str:
+    """What a signal is called whose file was opened alone."""
+    return os.path.basename(os.fspath(path)).partition(".")[0]
+
+
 def _simple(path: str, *about: Any) -> SimpleSignal:
-    return SimpleSignal(path, **dict(zip(("summary", "expected", "folder"), about, strict=True)))
+    return SimpleSignal(path, **dict(zip(_ABOUT, about, strict=True)))
 
 
 def _video(path: str, frames: str, *about: Any) -> VideoSignal:
-    return VideoSignal(path, frames, **dict(zip(("summary", "expected", "folder"), about, strict=True)))
+    return VideoSignal(path, frames, **dict(zip(_ABOUT, about, strict=True)))

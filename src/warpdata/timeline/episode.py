@@ -1,82 +1,171 @@
-"""An episode: signals recorded together on one axis of time, plus static items. No I/O here."""
+"""An episode: signals recorded together on one axis of time, plus static items; in time, and by step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import TimeRangeError
-from warpdata.timeline.readonly import ReadOnlyDict
-from warpdata.timeline.sampling import Before, Samples, sample_signals
-from warpdata.timeline.signal import Signal, positive_step, sampled, value_at, window
+from warpdata.errors import NoStepsError, TimeRangeError, nearest
+from warpdata.timeline.meta import Role
+from warpdata.timeline.sampling import Align, Before, Samples, sample_signals
+from warpdata.timeline.signal import Signal, positive_step, value_at
+from warpdata.timeline.source import (
+    EpisodeSource,
+    MemorySource,
+    Outcome,
+    SampledSource,
+    StepClock,
+    WindowSource,
+    named_error,
+)
+from warpdata.timeline.steps import PREFIXES, Steps
 from warpdata.timeline.times import as_int, as_int_array, grid, is_many
 
+_GATED: tuple[Role, ...] = ("observation", "action")
+"""A grid of steps begins where all signals of these roles have a value."""
 
-class Episode:
-    """Named signals on one axis of time, static items, and system metadata."""
+_OLDER_NAMES = {"done": "terminated", "terminated": "done"}
 
-    def __init__(
-        self,
+
+class Names(tuple[str, ...]):
+    """Names in order; calling them gives them again, so `episode.keys` and `episode.keys()` are the same."""
+
+    __slots__ = ()
+
+    def __call__(self) -> Names:
+        return self
+
+
+class Episode(Mapping[str, Any]):
+    """Named signals on one axis of time, static items and metadata, wherever they are stored.
+
+    In time: `ep["joints"]`, `ep.time[…]`, `ep.sample(…)`. By step: `ep.steps`, `ep.steps_at(…)`.
+    """
+
+    def __init__(self, source: EpisodeSource) -> None:
+        self._source = source
+
+    @classmethod
+    def of(
+        cls,
         signals: Mapping[str, Signal],
         static: Mapping[str, Any] | None = None,
         meta: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._signals = signals
-        self._static = ReadOnlyDict(static or {})
-        self._meta = ReadOnlyDict(meta or {})
+        *,
+        id: str = "",  # noqa: A002 - the word of the model
+        steps: StepClock | None = None,
+    ) -> Episode:
+        """An episode in memory."""
+        return cls(MemorySource(signals, static, meta, id=id, step_clock=steps))
+
+    @property
+    def source(self) -> EpisodeSource:
+        """Where it comes from; nothing that uses episodes needs to ask."""
+        return self._source
+
+    @property
+    def id(self) -> str:
+        """The name of the episode among its neighbours."""
+        return self._source.id
 
     @property
     def signals(self) -> Mapping[str, Signal]:
         """Name -> signal; each is opened when it is first asked for."""
-        return MappingProxyType(self._signals)
+        return MappingProxyType(self._source.signals)
 
     @property
     def static(self) -> Mapping[str, Any]:
         """The items that do not change in time."""
-        return self._static
+        return self._source.static
 
     @property
     def meta(self) -> Mapping[str, Any]:
         """System metadata, read-only; not part of `keys`."""
-        return self._meta
+        return self._source.meta
+
+    # A mapping of names.
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def keys(self) -> Names:  # type: ignore[override]
         """Names of all signals and static items."""
-        return (*self.signals, *self.static)
+        return Names((*self.signals, *self.static))
 
     def __getitem__(self, name: str) -> Any:
-        if name in self._signals:
-            return self._signals[name]
-        if name in self.static:
-            return self.static[name]
-        raise KeyError(f"no item {name!r} in this episode; it has {', '.join(self.keys) or 'none'}")
+        signals = self._source.signals
+        if name in signals:
+            return signals[name]
+        static = self._source.static
+        if name in static:
+            return static[name]
+        older = self._older_name(name)
+        if older is not None:
+            return signals[older]
+        raise KeyError(
+            f"no item {name!r} in this episode; it has {', '.join(self.keys) or 'none'}.{nearest(name, self.keys)}"
+        )
 
     def __contains__(self, name: object) -> bool:
-        return name in self._signals or name in self.static
+        return name in self._source.signals or name in self._source.static
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys)
 
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def _older_name(self, name: str) -> str | None:
+        """A signal asked for by a name that carries its role: `action/torque`, `done`."""
+        signals = self._source.signals
+        other = _OLDER_NAMES.get(name)
+        if other in signals:
+            return other
+        for role, prefixes in PREFIXES.items():
+            for prefix in prefixes:
+                rest = name.removeprefix(prefix)
+                if rest != name and rest in signals and signals[rest].meta.role == role:
+                    return rest
+        return None
+
+    # In time.
+
+    @property
+    def first_ts_ns(self) -> int:
+        """The first record of any signal."""
+        return min(signal.first_ts for signal in self._filled())
+
+    @property
+    def last_ts_ns(self) -> int:
+        """The last record of any signal."""
+        return max(signal.last_ts for signal in self._filled())
+
     @property
     def start_ts(self) -> int:
-        """The latest first record: from here on every signal has a value."""
+        """The latest first record: from here on every signal with records has a value."""
         return max(signal.first_ts for signal in self._filled())
 
     @property
     def last_ts(self) -> int:
         """The latest last record."""
-        return max(signal.last_ts for signal in self._filled())
+        return self.last_ts_ns
 
     @property
     def duration_ns(self) -> int:
-        """From `start_ts` to `last_ts`."""
-        return self.last_ts - self.start_ts
+        """From the first record to the last; 0 where there are none."""
+        return self.last_ts_ns - self.first_ts_ns if any(map(len, self._source.signals.values())) else 0
+
+    @property
+    def duration_s(self) -> float:
+        """From the first record to the last, in seconds."""
+        return self.duration_ns / 1e9
 
     @property
     def time(self) -> EpisodeTime:
@@ -87,51 +176,154 @@ class Episode:
         self,
         times_ns: Any,
         fields: Any = None,
-        before: Before = "raise",
+        before: Before = "pad",
         max_age_ns: int | None = None,
+        align: Align | Mapping[str, Align] = "hold",
     ) -> Samples:
-        """Aligned arrays of the fields at these times, with a mask and the age of every value."""
-        names = (
-            list(self._signals) if fields is None else [fields] if isinstance(fields, str) else list(fields)
-        )
-        for name in names:
-            if name not in self._signals:
-                raise KeyError(
-                    f"no signal {name!r} in this episode; it has {', '.join(self._signals) or 'none'}"
-                )
+        """Aligned arrays of the fields at these times, with a mask and the age of every value.
+
+        Before the first record of a field its values are masked and padded with the first record, NaN or 0
+        (`before="nan"`), or an error (`before="raise"`).
+        """
+        signals = self._source.signals
+        names = list(signals) if fields is None else [fields] if isinstance(fields, str) else list(fields)
+        for name in (*names, *(align if isinstance(align, Mapping) else ())):
+            self._check_signal(name)
         times = as_int_array(times_ns if is_many(times_ns) else [times_ns], "a time")
-        return sample_signals({name: self._signals[name] for name in names}, times, before, max_age_ns)
+        return sample_signals({name: signals[name] for name in names}, times, before, max_age_ns, align)
+
+    # By step.
+
+    @property
+    def steps(self) -> Steps:
+        """The episode by step, on the clock that was declared or that the actions share."""
+        clock = self._source.step_clock or self._action_clock()
+        return Steps(self.signals, self._clock_times(clock), clock=clock.name, outcome=clock.outcome)
+
+    def steps_at(
+        self,
+        *,
+        clock: str | None = None,
+        rate_hz: float | None = None,
+        align: Align | Mapping[str, Align] = "hold",
+        max_age_ns: int | None = None,
+    ) -> Steps:
+        """The episode by step on a chosen clock: the records of a signal, or a grid of `rate_hz`.
+
+        A grid begins where every observation and action has a value.
+        """
+        if (clock is None) == (rate_hz is None):
+            raise ValueError("give either clock= or rate_hz=")
+        declared = self._source.step_clock
+        outcome: Outcome = self._guessed_outcome() if declared is None else declared.outcome
+        if clock is not None:
+            self._check_clock(clock)
+            chosen = StepClock(clock, outcome)
+            times, name = self._clock_times(chosen), clock
+        else:
+            times, name = self._rate_grid(rate_hz), f"{rate_hz:g} Hz"
+        return Steps(self.signals, times, clock=name, outcome=outcome, align=align, max_age_ns=max_age_ns)
+
+    @property
+    def tensors(self) -> Any:
+        """The episode by step as a `WShardEpisode`, to be changed and saved."""
+        from warpdata.episodes.tensors import tensors_of  # the two views offer each other
+
+        return tensors_of(self)
+
+    def _rate_grid(self, rate_hz: Any) -> NDArray[np.int64]:
+        if not isinstance(rate_hz, int | float) or isinstance(rate_hz, bool) or not 0 < rate_hz < 1e9:
+            raise ValueError(f"rate_hz is a positive number, not {rate_hz!r}")
+        gated = [signal for signal in self._filled() if signal.meta.role in _GATED] or self._filled()
+        start = max(signal.first_ts for signal in gated)
+        stop = max(signal.last_ts for signal in gated)
+        count = int((stop - start) * rate_hz / 1e9) + 1
+        grid(0, count, 1)  # refuses a grid that is too large
+        times = start + np.round(np.arange(count) * (1e9 / rate_hz)).astype(np.int64)
+        return times[times <= stop]
+
+    def _clock_times(self, clock: StepClock) -> NDArray[np.int64]:
+        if clock.times is not None:
+            return clock.times()
+        signals = self._source.signals
+        if clock.name in signals:
+            return signals[clock.name].timestamps
+        shared = next((each for each in signals.values() if each.meta.clock == clock.name), None)
+        if shared is None:
+            raise NoStepsError(
+                f"the steps are said to be on {clock.name!r}, which is no signal and no clock here",
+                path=self._source.place,
+            )
+        return shared.timestamps
+
+    def _action_clock(self) -> StepClock:
+        """The clock that all actions share."""
+        signals = self._source.signals
+        actions = [name for name, each in signals.items() if each.meta.role == "action" and len(each)]
+        if not actions or not all(same_clock(signals[actions[0]], signals[name]) for name in actions[1:]):
+            why = "several actions with clocks of their own" if actions else "no actions"
+            raise NoStepsError(
+                f"the episode has {why} and no declared step clock; its clocks are "
+                f"{', '.join(self._clocks()) or 'none'}",
+                path=self._source.place,
+            )
+        return StepClock(signals[actions[0]].meta.clock or actions[0], self._guessed_outcome())
+
+    def _guessed_outcome(self) -> Outcome:
+        """`next` where every reward or flag lies after its action and before the one that follows."""
+        by_role: dict[str, Signal] = {}
+        for signal in self._source.signals.values():
+            if len(signal):
+                by_role.setdefault(signal.meta.role, signal)
+        action = by_role.get("action")
+        results = [by_role[role] for role in ("reward", "terminated", "truncated") if role in by_role]
+        if action is None or not results or len(results[0]) != len(action):
+            return "same"
+        chosen, came = action.timestamps, results[0].timestamps
+        follows = bool((came > chosen).all() and (came[:-1] <= chosen[1:]).all())
+        return "next" if follows else "same"
+
+    def _clocks(self) -> list[str]:
+        return list(dict.fromkeys(each.meta.clock or name for name, each in self._source.signals.items()))
+
+    def _check_clock(self, name: str) -> None:
+        if name not in self._source.signals and name not in self._clocks():
+            known = [*self._source.signals, *self._clocks()]
+            raise KeyError(f"no signal or clock {name!r} in this episode.{nearest(name, known)}")
+
+    def _check_signal(self, name: str) -> None:
+        signals = self._source.signals
+        if name not in signals:
+            raise KeyError(
+                f"no signal {name!r} in this episode; it has {', '.join(signals) or 'none'}.{nearest(name, signals)}"
+            )
 
     def _filled(self) -> list[Signal]:
-        found = [signal for signal in self._signals.values() if len(signal)]
+        found = [signal for signal in self._source.signals.values() if len(signal)]
         if not found:
-            raise TimeRangeError("the episode has no records")
+            raise TimeRangeError("the episode has no records", path=self._source.place)
         return found
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {len(self._signals)} signals: {', '.join(self._signals)}>"
-
-
-class EpisodeView(Episode):
-    """A window of an episode, or an episode sampled at chosen times; static items and meta stay."""
-
-    def __init__(self, episode: Episode, change: Callable[[str, Signal], Signal]) -> None:
-        super().__init__(ChangedSignals(episode.signals, change))
-        self._episode = episode
-        self._change = change
-
-    @property
-    def static(self) -> Mapping[str, Any]:
-        """The static items of the episode."""
-        return self._episode.static
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """The system metadata of the episode."""
-        return self._episode.meta
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return (EpisodeView, (self._episode, self._change))
+        return (type(self), (self._source,))
+
+    def __repr__(self) -> str:
+        place = self._source.place
+        where = f" at {place}" if place else ""
+        return f"<Episode {self.id!r}{where}: {', '.join(self._source.signals)}>"
+
+
+def same_clock(a: Signal, b: Signal) -> bool:
+    """Whether two signals have the same times; looks at the times only where it must."""
+    if a.meta.clock is not None and a.meta.clock == b.meta.clock:
+        return True
+    if len(a) != len(b) or (len(a) and (a.first_ts, a.last_ts) != (b.first_ts, b.last_ts)):
+        return False
+    return bool(np.array_equal(a.timestamps, b.timestamps))
+
+
+EpisodeView = Episode
+"""The document's name for an episode seen through a window or sampled: it is an episode like any other."""
 
 
 class EpisodeTime:
@@ -144,9 +336,7 @@ class EpisodeTime:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
-            if key.step is None:
-                return self._window(key)
-            return self._sampled(self._grid(key))
+            return self._window(key) if key.step is None else self._sampled(self._grid(key))
         if is_many(key):
             return self._sampled(as_int_array(key, "a time"))
         return self._snapshot(as_int(key, "a time"))
@@ -154,20 +344,22 @@ class EpisodeTime:
     def _snapshot(self, ts_ns: int) -> dict[str, Any]:
         found = dict(self._episode.static)
         for name, signal in self._episode.signals.items():
+            if not len(signal):  # left empty by a window: it hides nothing
+                continue
             try:
                 found[name] = value_at(signal, ts_ns)[0]
             except TimeRangeError as error:
-                raise _named(error, name) from None
+                raise named_error(error, name) from None
         return found
 
-    def _window(self, key: slice) -> EpisodeView:
+    def _window(self, key: slice) -> Episode:
         for bound in (key.start, key.stop):
             if bound is not None:
                 as_int(bound, "a time")
-        return EpisodeView(self._episode, partial(_windowed, (key.start, key.stop)))
+        return Episode(WindowSource(self._episode.source, key.start, key.stop))
 
-    def _sampled(self, times: NDArray[np.int64]) -> EpisodeView:
-        view = EpisodeView(self._episode, partial(_sampled, times))
+    def _sampled(self, times: NDArray[np.int64]) -> Episode:
+        view = Episode(SampledSource(self._episode.source, times))
         _ = list(view.signals.values())  # a time before the first record is an error here, not later
         return view
 
@@ -176,42 +368,3 @@ class EpisodeTime:
         start = self._episode.start_ts if key.start is None else as_int(key.start, "a time")
         stop = self._episode.last_ts + 1 if key.stop is None else as_int(key.stop, "a time")
         return grid(start, stop, step)
-
-
-class ChangedSignals(Mapping[str, Signal]):
-    """The signals of an episode, each changed when it is first asked for."""
-
-    def __init__(self, signals: Mapping[str, Signal], change: Callable[[str, Signal], Signal]) -> None:
-        self._source = signals
-        self._change = change
-        self._made: dict[str, Signal] = {}
-
-    def __getitem__(self, name: str) -> Signal:
-        found = self._made.get(name)
-        if found is None:
-            found = self._made[name] = self._change(name, self._source[name])
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._source)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._source
-
-
-def _windowed(bounds: tuple[Any, Any], _: str, signal: Signal) -> Signal:
-    return window(signal, slice(*bounds))
-
-
-def _sampled(times: NDArray[np.int64], name: str, signal: Signal) -> Signal:
-    try:
-        return sampled(signal, times)
-    except TimeRangeError as error:
-        raise _named(error, name) from None
-
-
-def _named(error: TimeRangeError, name: str) -> TimeRangeError:
-    return TimeRangeError(f"signal {name!r}: {error.message}", hint=error.hint)

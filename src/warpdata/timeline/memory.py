@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import SchemaMismatchError, TimestampOrderError
-from warpdata.timeline.meta import OBJECT, Kind, SignalMeta, numeric_kind
+from warpdata.timeline.meta import OBJECT, Kind, SignalMeta, as_role, guess_role, numeric_kind
 from warpdata.timeline.signal import Record, Signal
 from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int_array, frozen
 
@@ -43,9 +44,11 @@ class ClockedSignal(Signal):
 class ArraySignal(ClockedSignal):
     """A signal over two arrays in memory, which are not copied."""
 
-    __slots__ = ("_meta", "_ts", "_values")
+    __slots__ = ("_has_role", "_meta", "_ts", "_values")
 
-    def __init__(self, timestamps: Any, values: Any, meta: SignalMeta | None = None) -> None:
+    def __init__(
+        self, timestamps: Any, values: Any, meta: SignalMeta | None = None, *, role: str | None = None
+    ) -> None:
         stamps = as_int_array(timestamps, "a time")
         batch = np.asarray(values)
         if batch.ndim == 0 or len(stamps) != len(batch):
@@ -54,6 +57,17 @@ class ArraySignal(ClockedSignal):
         self._ts = frozen(stamps)
         self._values = frozen(_as_objects(values) if batch.dtype.kind in "USO" else batch)
         self._meta = _meta_of(self._values) if meta is None else meta
+        self._has_role = role is not None or meta is not None
+        if role is not None:
+            self._meta = replace(self._meta, role=as_role(role))
+
+    def named(self, name: str) -> ArraySignal:
+        """The signal with the role that its name implies, unless it was given one."""
+        if self._has_role:
+            return self
+        guess = guess_role(name, self._meta.kind)
+        meta = replace(self._meta, role=guess.role, of=guess.of, model=guess.model)
+        return self if meta == self._meta else ArraySignal(self._ts, self._values, meta)
 
     @property
     def meta(self) -> SignalMeta:

@@ -1,27 +1,49 @@
-"""What a signal is, known without reading its values."""
+"""What a signal is, known without reading its values: element type, shape, kind, and its role in the episode."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 Kind = Literal["scalar", "vector", "tensor", "image", "text", "bytes"]
-KINDS: tuple[Kind, ...] = ("scalar", "vector", "tensor", "image", "text", "bytes")
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+Role = Literal[
+    "observation", "action", "reward", "terminated", "truncated", "event",
+    "prediction", "uncertainty", "residual", "other",
+]  # fmt: skip
+ROLES: tuple[Role, ...] = get_args(Role)
+ABOUT_OTHERS: tuple[Role, ...] = ("prediction", "uncertainty", "residual")
+"""Roles of signals that speak of another signal: `of` names it, `model` who made them."""
 
 OBJECT = np.dtype(object)
+
+_ROLE_OF_NAME: dict[str, Role] = {
+    "action": "action", "actions": "action", "reward": "reward", "rewards": "reward",
+    "terminated": "terminated", "done": "terminated", "truncated": "truncated",
+    "omen": "prediction", "prediction": "prediction", "uncert": "uncertainty", "uncertainty": "uncertainty",
+    "residual": "residual",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class SignalMeta:
-    """Element type, shape of one value, kind, and what the caller said about units and axis names."""
+    """Element type, shape of one value, kind, role, and what the caller said about units and axis names."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     kind: Kind
     units: str | None = None
     names: tuple[str, ...] | None = None
+    role: Role = "observation"
+    of: str | None = None
+    """The signal that a prediction, an uncertainty or a residual is about."""
+    model: str | None = None
+    """Who made a prediction, an uncertainty or a residual."""
+    clock: str | None = None
+    """Signals of one clock have the same times; None is a clock of the signal's own."""
 
     @property
     def is_object(self) -> bool:
@@ -31,6 +53,27 @@ class SignalMeta:
     def same_values(self, other: SignalMeta) -> bool:
         """Whether values of both can stand in one batch."""
         return (self.dtype, self.shape, self.kind) == (other.dtype, other.shape, other.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRole:
+    """The part a signal plays: its role and, where it speaks of another signal, of which and by whom."""
+
+    role: Role
+    of: str | None = None
+    model: str | None = None
+
+
+def guess_role(name: str, kind: str) -> SignalRole:
+    """The role of a signal that nobody stated, by its name: `action/…`, `reward`, `omen/joints/dreamer`, …"""
+    first, _, rest = name.partition("/")
+    role = _ROLE_OF_NAME.get(first)
+    if role in ABOUT_OTHERS:
+        of, _, model = rest.rpartition("/")
+        return SignalRole(role, of or rest or None, model if of else None) if role else SignalRole("other")
+    if role == "action" or (role is not None and not rest):
+        return SignalRole(role)
+    return SignalRole("event" if kind in ("text", "bytes") else "observation")
 
 
 def numeric_kind(shape: tuple[int, ...]) -> Kind:
@@ -44,3 +87,11 @@ def as_kind(name: str) -> Kind:
         if kind == name:
             return kind
     raise ValueError(f"unknown kind {name!r}; use one of {', '.join(KINDS)}")
+
+
+def as_role(name: str) -> Role:
+    """A role by name, or ValueError."""
+    for role in ROLES:
+        if role == name:
+            return role
+    raise ValueError(f"unknown role {name!r}; use one of {', '.join(ROLES)}")

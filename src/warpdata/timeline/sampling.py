@@ -1,20 +1,25 @@
-"""Aligned arrays for learning: values at common times, with how valid and how old each of them is."""
+"""Values at chosen times: which record answers, how valid and how old it is, and what lies between two records."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import TimeRangeError
+from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal, before_first
+from warpdata.timeline.source import named_error
 from warpdata.timeline.times import as_int, frozen
 
-Before = Literal["raise", "pad", "nan"]
+Before = Literal["pad", "nan", "raise"]
+Align = Literal["hold", "nearest", "linear", "slerp"]
 
 _EXTRAS = ("mask", "age_ns", "times_ns")
+_SMALL_ANGLE = 1e-6
 
 
 class Samples(dict[str, NDArray[Any]]):
@@ -44,47 +49,142 @@ class Samples(dict[str, NDArray[Any]]):
         return (Samples, (dict(self), self.mask, self.age_ns, self.times_ns))
 
 
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Which record of a signal answers at each time: its position, whether it is valid, and its age.
+
+    A negative age is a record of the future, a position of -1 no record at all.
+    """
+
+    positions: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    age_ns: NDArray[np.int64]
+
+
 def sample_signals(
-    signals: Mapping[str, Signal], times: NDArray[np.int64], before: Before, max_age_ns: int | None
+    signals: Mapping[str, Signal],
+    times: NDArray[np.int64],
+    before: Before,
+    max_age_ns: int | None,
+    align: Align | Mapping[str, Align] = "hold",
 ) -> Samples:
     """Sample every signal at the same times; what is missing or too old is masked, never guessed silently."""
-    if before not in ("raise", "pad", "nan"):
-        raise ValueError(f"before is 'raise', 'pad' or 'nan', not {before!r}")
-    if max_age_ns is not None and as_int(max_age_ns, "max_age_ns") < 0:
-        raise ValueError(f"max_age_ns is not negative, but {max_age_ns}")
+    if before not in get_args(Before):
+        raise ValueError(f"before is 'pad', 'nan' or 'raise', not {before!r}")
+    check_max_age(max_age_ns)
     values: dict[str, NDArray[Any]] = {}
     mask: dict[str, NDArray[np.bool_]] = {}
     age: dict[str, NDArray[np.int64]] = {}
     for name, signal in signals.items():
+        how = align if isinstance(align, str) else align.get(name, "hold")
         try:
-            values[name], mask[name], age[name] = _sample_one(signal, times, before, max_age_ns)
+            found = align_signal(signal, times, how, max_age_ns)
+            if before == "raise" and (found.positions < 0).any():
+                raise before_first(signal, int(times[found.positions < 0][0]))
+            values[name] = frozen(aligned_values(signal, times, found, how, blank=before == "nan"))
         except TimeRangeError as error:
-            raise TimeRangeError(f"signal {name!r}: {error.message}", hint=error.hint) from None
+            raise named_error(error, name) from None
+        mask[name], age[name] = frozen(found.mask), frozen(found.age_ns)
     return Samples(values, mask, age, frozen(times))
 
 
-def _sample_one(
-    signal: Signal, times: NDArray[np.int64], before: Before, max_age_ns: int | None
-) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.int64]]:
-    """Values, whether each is valid, and its age: negative where the first record lies in the future."""
+def check_max_age(max_age_ns: int | None) -> None:
+    """Raise unless this is an age."""
+    if max_age_ns is not None and as_int(max_age_ns, "max_age_ns") < 0:
+        raise ValueError(f"max_age_ns is not negative, but {max_age_ns}")
+
+
+def align_signal(
+    signal: Signal, times: NDArray[np.int64], align: Align = "hold", max_age_ns: int | None = None
+) -> Alignment:
+    """The record that answers at each time: the last at or before it, or with `nearest` the closest one."""
+    check_align(align, signal.meta)
     positions = signal._search_ts(times)
     missing = positions < 0
-    if len(times) and (not len(signal) or (before == "raise" and missing.any())):
-        raise before_first(signal, int(times[missing][0]) if missing.any() else int(times[0]))
+    if not len(signal):
+        return Alignment(positions, ~missing, np.zeros(len(times), np.int64))
     held = np.where(missing, 0, positions)
-    values = signal._values_at(held)
+    if align == "nearest":
+        later = np.minimum(positions + 1, len(signal) - 1)
+        is_closer = signal._ts_at(later) - times < times - signal._ts_at(held)
+        held = np.where(is_closer, later, held)
+        positions = np.where(missing, -1, held)
     age = times - signal._ts_at(held)
-    mask = ~missing if max_age_ns is None else ~missing & (age <= max_age_ns)
-    if before == "nan" and not mask.all():
-        values = _blanked(values, mask)
-    return frozen(values), frozen(mask), frozen(age)
+    mask = ~missing if max_age_ns is None else ~missing & (np.abs(age) <= max_age_ns)
+    return Alignment(positions, mask, age)
 
 
-def _blanked(values: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
-    """Invalid floats become NaN, other numbers 0, text and bytes empty."""
-    out = np.array(values)
-    if out.dtype == object:
-        out[~mask] = type(values[0])()
-    else:
-        out[~mask] = np.nan if out.dtype.kind in "fc" else 0
+def aligned_values(
+    signal: Signal, times: NDArray[np.int64], found: Alignment, align: Align = "hold", *, blank: bool = False
+) -> NDArray[Any]:
+    """The values of an alignment; before the first record the first one stands in, unless `blank`.
+
+    Of a signal without records, and with `blank` wherever the mask is false: NaN, 0 or empty text.
+    """
+    if not len(signal):
+        return blank_values(signal.meta, len(times))
+    held = np.maximum(found.positions, 0)
+    is_between = align in ("linear", "slerp")
+    values = _between(signal, times, held, align) if is_between else signal._values_at(held)
+    if blank and not found.mask.all():
+        values = np.array(values)
+        values[~found.mask] = _nothing(signal.meta)
+    return values
+
+
+def blank_values(meta: SignalMeta, count: int) -> NDArray[Any]:
+    """Rows that hold nothing: NaN, 0, or empty text."""
+    out = np.empty((count, *meta.shape), meta.dtype)
+    out[...] = _nothing(meta)
     return out
+
+
+def _nothing(meta: SignalMeta) -> Any:
+    if meta.is_object:
+        return "" if meta.kind == "text" else b""
+    return np.nan if meta.dtype.kind in "fc" else 0
+
+
+def check_align(align: str, meta: SignalMeta) -> None:
+    """Raise unless values of this kind can be aligned that way."""
+    if align not in get_args(Align):
+        raise ValueError(f"align is one of {', '.join(get_args(Align))}, not {align!r}")
+    if align == "linear" and (meta.dtype.kind != "f" or meta.kind == "image"):
+        raise ValueError(f"align='linear' needs floats, not {meta.kind} values of {meta.dtype}")
+    if align == "slerp" and not is_quaternion(meta):
+        raise ValueError("align='slerp' needs four floats whose units say 'quaternion'")
+
+
+def is_quaternion(meta: SignalMeta) -> bool:
+    """Whether the values are rotations as four floats, in any order of the parts."""
+    return meta.dtype.kind == "f" and meta.shape == (4,) and (meta.units or "").startswith("quaternion")
+
+
+def _between(signal: Signal, times: NDArray[np.int64], held: NDArray[np.int64], align: Align) -> NDArray[Any]:
+    """Values between the record held and the next one; beyond the last record it holds."""
+    later = np.minimum(held + 1, len(signal) - 1)
+    start, stop = signal._ts_at(held), signal._ts_at(later)
+    share = np.clip((times - start) / np.maximum(stop - start, 1), 0.0, 1.0)
+    first, second = signal._values_at(held), signal._values_at(later)
+    share = share.reshape(-1, *(1,) * (first.ndim - 1))
+    if align == "linear":
+        mixed = first * (1.0 - share) + second * share
+        # A record that is hit exactly comes back bit for bit, also where its neighbour is not finite.
+        exact = np.where(share == 0.0, first, np.where(share == 1.0, second, mixed))
+        return exact.astype(first.dtype, copy=False)
+    return _slerp(first, second, share)
+
+
+def _slerp(first: NDArray[Any], second: NDArray[Any], share: NDArray[np.float64]) -> NDArray[Any]:
+    a, b = first.astype(np.float64), second.astype(np.float64)
+    a, b = a / np.linalg.norm(a, axis=-1, keepdims=True), b / np.linalg.norm(b, axis=-1, keepdims=True)
+    cosine = (a * b).sum(axis=-1, keepdims=True)
+    b, cosine = np.where(cosine < 0, -b, b), np.abs(cosine)  # the shorter way round
+    angle = np.arccos(np.clip(cosine, -1.0, 1.0))
+    safe = np.maximum(np.sin(angle), _SMALL_ANGLE)
+    near = angle < _SMALL_ANGLE
+    wa = np.where(near, 1.0 - share, np.sin((1.0 - share) * angle) / safe)
+    wb = np.where(near, share, np.sin(share * angle) / safe)
+    mixed = wa * a + wb * b
+    turned = mixed / np.linalg.norm(mixed, axis=-1, keepdims=True)
+    return np.where(share == 0.0, first, turned).astype(first.dtype, copy=False)

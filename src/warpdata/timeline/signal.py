@@ -95,6 +95,28 @@ class Signal(Sequence[Record]):
         """All values as one read-only batch; text and bytes as an array of objects."""
         return frozen(self._values_in(range(len(self))))
 
+    def to_numpy(self) -> NDArray[Any]:
+        """All values as one read-only batch."""
+        return self.values()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.values(), dtype=dtype) if copy else np.asarray(self.values(), dtype=dtype)
+
+    @property
+    def times_ns(self) -> NDArray[np.int64]:
+        """All times, read-only."""
+        return self.timestamps
+
+    @property
+    def first_ts_ns(self) -> int:
+        """The time of the first record."""
+        return self._edge(0)
+
+    @property
+    def last_ts_ns(self) -> int:
+        """The time of the last record."""
+        return self._edge(len(self) - 1)
+
     @property
     def first_ts(self) -> int:
         """The time of the first record."""

@@ -79,3 +79,9 @@ EBML_BLOCK_GROUP = 0xA0
 EBML_BLOCK = 0xA1
 BLOCK_HEAD_BYTES = 4
 """Track number (one byte here), relative time and flags stand before the frame in a block."""
+
+ROLES = (
+    "observation", "action", "reward", "terminated", "truncated", "event",
+    "prediction", "uncertainty", "residual", "other",
+)  # fmt: skip
+"""What part a signal plays in its episode; stored by name."""

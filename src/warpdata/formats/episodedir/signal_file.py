@@ -17,6 +17,7 @@ from warpdata.formats.episodedir.documents import FileSum, read_bytes
 
 _KINDS = ("scalar", "vector", "tensor", "image", "text", "bytes")
 _MAX_FILE_BYTES = 1 << 36
+_ABOUT_ROLE = ("role", "of", "model", "clock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,10 @@ class Description:
     shape: tuple[int, ...]
     units: str | None = None
     names: tuple[str, ...] | None = None
+    role: str | None = None
+    of: str | None = None
+    model: str | None = None
+    clock: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The description as JSON holds it."""
@@ -36,7 +41,8 @@ class Description:
             found["units"] = self.units
         if self.names is not None:
             found["names"] = list(self.names)
-        return found
+        stated = {key: getattr(self, key) for key in _ABOUT_ROLE}
+        return {**found, **{key: value for key, value in stated.items() if value is not None}}
 
     @classmethod
     def from_json(cls, found: Any, path: str) -> Description:
@@ -44,12 +50,15 @@ class Description:
         try:
             shape = tuple(int(side) for side in found["shape"])
             names = None if found.get("names") is None else tuple(str(name) for name in found["names"])
-            made = cls(str(found["kind"]), str(found["dtype"]), shape, found.get("units"), names)
+            about = {key: None if found.get(key) is None else str(found[key]) for key in _ABOUT_ROLE}
+            made = cls(str(found["kind"]), str(found["dtype"]), shape, found.get("units"), names, **about)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise CorruptLayoutError("the description of the signal is damaged", path=path) from None
         known = made.dtype in DTYPE_NAMES or (made.kind in ("text", "bytes") and made.dtype == made.kind)
         if made.kind not in _KINDS or not known or any(side < 1 for side in shape):
             raise CorruptLayoutError(f"a signal of kind {made.kind!r}, type {made.dtype!r}", path=path)
+        if made.role is not None and made.role not in layout.ROLES:
+            raise CorruptLayoutError(f"a signal with the role {made.role!r}", path=path)
         return made
 
 

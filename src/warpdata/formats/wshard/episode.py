@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,16 +120,13 @@ class WShardEpisode:
         """Take the timestamps of the steps from a source that is read when they are first asked for."""
         self.__dict__["timestamps_ns"] = rows
 
-    timeline_view: ClassVar[Callable[[WShardEpisode], Any] | None] = None
-    """Makes the view in time; set by the room that knows both."""
-
     @property
     def in_time(self) -> Any:
         """The same episode as signals in time."""
-        make = type(self).timeline_view
-        if make is None:
-            raise AttributeError("import warpdata.episodes.shard_episode to see an episode in time")
-        return make(self)
+        from warpdata.episodes.shard_episode import ShardSource  # the two views offer each other
+        from warpdata.timeline.episode import Episode
+
+        return Episode(ShardSource(self))
 
     def lanes(self) -> Iterator[tuple[str, Channel]]:
         """Every channel with its block name, in the order they are stored."""

@@ -1,0 +1,31 @@
+"""Which kind of source the bytes of an episode are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warpdata.episodes.shard_episode import ShardSource
+from warpdata.formats.wshard.chunks import read_chunk_list
+from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
+from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.reader import ShardReader
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.source import EpisodeSource
+
+DIRECTORY_BLOCK = "meta/directory"
+"""Only a packed recording has this block; looking for it needs no parquet library."""
+
+
+def episode_of_shard(shard: ShardReader, folder: Any = None) -> Episode:
+    """The episode of a shard: by step, packed, or the chunks that its list names; they lie in `folder`."""
+    return Episode(_source_of(shard, folder))
+
+
+def _source_of(shard: ShardReader, folder: Any) -> EpisodeSource:
+    if shard.role == ROLE_CHUNK_LIST:
+        return ShardSource.of_chunks(read_chunk_list(shard, folder))
+    if DIRECTORY_BLOCK not in shard:
+        return ShardSource(load_wshard(shard))
+    from warpdata.episodes.packed import PackedSource  # brings the parquet library along
+
+    return PackedSource(shard)

@@ -1,0 +1,79 @@
+"""An episode by step as the tensor container of the WShard document, whatever it came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from warpdata.bytekit.dtype import dtype_of
+from warpdata.episodes.shard_episode import ShardSource
+from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.episode import ChannelMap, WShardEpisode
+from warpdata.formats.wshard.schema import TensorSpec, Timebase
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.steps import PREFIXES, StepSignal, StepSignals
+
+
+def tensors_of(episode: Episode) -> WShardEpisode:
+    """The rows of an episode: those of its shard, or its steps, read when they are asked for.
+
+    Text and bytes have no rows of numbers and are left out.
+    """
+    if isinstance(episode.source, ShardSource):
+        return episode.source.tensors
+    steps = episode.steps
+    made = WShardEpisode(
+        episode.id, str(episode.static.get("env_id", "")), steps.length, Timebase("timestamps_ns"),
+        timestamps_ns=steps.times_ns,
+    )  # fmt: skip
+    made.metadata = {name: value for name, value in episode.static.items() if name != "env_id"}
+    lanes: tuple[tuple[ChannelMap, StepSignals], ...] = (
+        (made.observations, steps.observations),
+        (made.actions, steps.actions),
+        (made.omens, steps.predictions),
+        (made.uncerts, steps.uncertainties),
+        (made.residuals, steps.residuals),
+    )
+    for lane, signals in lanes:
+        for name, signal in signals.items():
+            if not signal.meta.is_object:
+                key = lane_key(name, signal)
+                lane[key] = _channel(key, signal)
+    for attribute, flag in (
+        ("rewards", steps.rewards), ("terminations", steps.terminated), ("truncations", steps.truncated)
+    ):  # fmt: skip
+        if flag is not None:
+            setattr(made, attribute, _channel(attribute, flag))
+    return made
+
+
+def lane_key(name: str, signal: StepSignal) -> str:
+    """What a signal is called inside its lane: `of/model` for what models made, else its name without the role."""
+    meta = signal.meta
+    if meta.of is not None:
+        return f"{meta.of}/{meta.model}" if meta.model else meta.of
+    for prefix in PREFIXES.get(meta.role, ()):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return name
+
+
+def _channel(name: str, signal: StepSignal) -> Channel:
+    meta = signal.meta
+    about: dict[str, Any] = {"kind": meta.kind, "unit": meta.units, "names": meta.names and list(meta.names)}
+    kept = {key: value for key, value in about.items() if value is not None}
+    return Channel.over(name, _StepRows(signal), about=kept)
+
+
+class _StepRows:
+    """The rows of a signal on the steps."""
+
+    def __init__(self, signal: StepSignal) -> None:
+        self._signal = signal
+        self.spec = TensorSpec(dtype_of(signal.dtype), signal.row_shape)
+        self.length = len(signal)
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end)."""
+        return self._signal.rows(start, end)

@@ -1,0 +1,273 @@
+"""Where an episode comes from. A storage form is one small source; `Episode` is written once above it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.errors import TimeRangeError
+from warpdata.timeline.memory import ArraySignal
+from warpdata.timeline.readonly import ReadOnlyDict
+from warpdata.timeline.signal import Signal, sampled, window
+from warpdata.timeline.times import INT64_MAX, INT64_MIN
+
+Outcome = Literal["same", "next"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+Times = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepClock:
+    """Which moments are the steps of an episode, and how rewards and flags were stamped.
+
+    `outcome="same"`: they carry the time of their own step. `"next"`: they came with the next observation.
+    """
+
+    name: str
+    """A signal, or the name of the clock that signals share."""
+    outcome: Outcome = "same"
+    times: Callable[[], Times] | None = field(default=None, compare=False)
+    """The times, where no signal has them."""
+
+    @classmethod
+    def from_json(cls, stated: Any) -> StepClock | None:
+        """The clock as metadata states it; None where it says nothing that can be used."""
+        if not isinstance(stated, Mapping) or not isinstance(stated.get("clock"), str):
+            return None
+        outcome = stated.get("outcome", "same")
+        return cls(stated["clock"], outcome) if outcome in OUTCOMES else None
+
+    def to_json(self) -> dict[str, str]:
+        """The clock as metadata states it."""
+        return {"clock": self.name, "outcome": self.outcome}
+
+
+class EpisodeSource(ABC):
+    """What a storage form gives; it pickles to an address, not to data."""
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """The name of the episode among its neighbours."""
+
+    @property
+    @abstractmethod
+    def signals(self) -> Mapping[str, Signal]:
+        """Name -> signal, each opened when it is first asked for."""
+
+    @property
+    @abstractmethod
+    def static(self) -> Mapping[str, Any]:
+        """The items that do not change in time."""
+
+    @property
+    @abstractmethod
+    def meta(self) -> Mapping[str, Any]:
+        """System metadata."""
+
+    @property
+    def step_clock(self) -> StepClock | None:
+        """The steps that were declared; None where nothing was."""
+        return StepClock.from_json(self.meta.get("steps"))
+
+    @property
+    def place(self) -> str | None:
+        """Where it lies, for messages."""
+        return None
+
+    def loaded_bytes(self) -> int:
+        """How many bytes of signals are kept in memory and could be let go."""
+        return 0
+
+
+class MemorySource(EpisodeSource):
+    """Signals and static items that are already in memory."""
+
+    def __init__(
+        self,
+        signals: Mapping[str, Signal],
+        static: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        *,
+        id: str = "",  # noqa: A002 - the word of the model
+        step_clock: StepClock | None = None,
+    ) -> None:
+        self._id = id
+        self._signals = {
+            name: signal.named(name) if isinstance(signal, ArraySignal) else signal
+            for name, signal in signals.items()
+        }
+        self._static = ReadOnlyDict(static or {})
+        self._meta = ReadOnlyDict(meta or {})
+        self._step_clock = step_clock
+
+    @property
+    def id(self) -> str:
+        """The name it was given."""
+        return self._id
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        """The signals by name."""
+        return self._signals
+
+    @property
+    def static(self) -> Mapping[str, Any]:
+        """The static items."""
+        return self._static
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """System metadata."""
+        return self._meta
+
+    @property
+    def step_clock(self) -> StepClock | None:
+        """The steps that were given, or that the metadata states."""
+        return self._step_clock or super().step_clock
+
+
+class SourceAround(EpisodeSource):
+    """A source around a source: everything as it is there, until a subclass changes it."""
+
+    def __init__(self, inner: EpisodeSource) -> None:
+        self.inner = inner
+
+    @property
+    def id(self) -> str:
+        """The id of the episode behind it."""
+        return self.inner.id
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        """The signals of the episode behind it."""
+        return self.inner.signals
+
+    @property
+    def static(self) -> Mapping[str, Any]:
+        """The static items of the episode behind it."""
+        return self.inner.static
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The metadata of the episode behind it."""
+        return self.inner.meta
+
+    @property
+    def step_clock(self) -> StepClock | None:
+        """The steps of the episode behind it."""
+        return self.inner.step_clock
+
+    @property
+    def place(self) -> str | None:
+        """Where the episode behind it lies."""
+        return self.inner.place
+
+    def loaded_bytes(self) -> int:
+        """What the episode behind it keeps in memory."""
+        return self.inner.loaded_bytes()
+
+
+class WindowSource(SourceAround):
+    """The records of an episode with start <= ts < stop; nothing is copied."""
+
+    def __init__(self, inner: EpisodeSource, start_ns: int | None, stop_ns: int | None) -> None:
+        super().__init__(inner)
+        self._bounds = (start_ns, stop_ns)
+        self._signals = ChangedSignals(inner.signals, partial(_windowed, self._bounds))
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        """The signals, cut."""
+        return self._signals
+
+    @property
+    def step_clock(self) -> StepClock | None:
+        """The steps inside the window."""
+        whole = self.inner.step_clock
+        if whole is None or whole.times is None:
+            return whole
+        return StepClock(whole.name, whole.outcome, partial(_times_within, whole.times, self._bounds))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (WindowSource, (self.inner, *self._bounds))
+
+
+class SampledSource(SourceAround):
+    """An episode sampled at chosen times: every signal has a value at each of them, and they are its steps."""
+
+    def __init__(self, inner: EpisodeSource, times: Times) -> None:
+        super().__init__(inner)
+        self._times = times
+        self._signals = ChangedSignals(inner.signals, partial(_sampled, times))
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        """The signals at the chosen times."""
+        return self._signals
+
+    @property
+    def step_clock(self) -> StepClock | None:
+        """The chosen times."""
+        return StepClock("sampled", "same", lambda: self._times)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (SampledSource, (self.inner, self._times))
+
+
+class ChangedSignals(Mapping[str, Signal]):
+    """The signals of an episode, each changed when it is first asked for."""
+
+    def __init__(self, signals: Mapping[str, Signal], change: Callable[[str, Signal], Signal]) -> None:
+        self._source = signals
+        self._change = change
+        self._made: dict[str, Signal] = {}
+
+    def __getitem__(self, name: str) -> Signal:
+        found = self._made.get(name)
+        if found is None:
+            found = self._made[name] = self._change(name, self._source[name])
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._source)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._source
+
+
+def _windowed(bounds: tuple[int | None, int | None], _: str, signal: Signal) -> Signal:
+    return window(signal, slice(*bounds))
+
+
+def _sampled(times: Times, name: str, signal: Signal) -> Signal:
+    if not len(signal):  # left empty by a window: it stays empty and hides nothing
+        return signal
+    try:
+        return sampled(signal, times)
+    except TimeRangeError as error:
+        raise named_error(error, name) from None
+
+
+def _times_within(times: Callable[[], Times], bounds: tuple[int | None, int | None]) -> Times:
+    found = times()
+    low, high = (
+        default if bound is None else int(found.searchsorted(min(max(bound, INT64_MIN), INT64_MAX)))
+        for bound, default in zip(bounds, (0, len(found)), strict=True)
+    )
+    return found[low : max(low, high)]
+
+
+def named_error(error: TimeRangeError, name: str) -> TimeRangeError:
+    """An error of a signal that says which one."""
+    return TimeRangeError(f"signal {name!r}: {error.message}", hint=error.hint)

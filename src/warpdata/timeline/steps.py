@@ -1,0 +1,331 @@
+"""An episode by step. What row k means is written here, once.
+
+Row k is (o_k, a_k, r_k, terminated_k, truncated_k): o_k is what was known when a_k was chosen; r_k and the flags
+are what a_k led to. There are as many rows as the step clock has moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.errors import nearest
+from warpdata.timeline.meta import Role, SignalMeta
+from warpdata.timeline.sampling import (
+    Align,
+    Alignment,
+    align_signal,
+    aligned_values,
+    blank_values,
+    check_align,
+    check_max_age,
+)
+from warpdata.timeline.signal import Signal
+from warpdata.timeline.source import Outcome
+from warpdata.timeline.times import INT64_MAX, frozen
+
+_OUTCOMES: tuple[Role, ...] = ("reward", "terminated", "truncated")
+PREFIXES: dict[str, tuple[str, ...]] = {
+    "action": ("action/",),
+    "prediction": ("omen/", "prediction/"),
+    "uncertainty": ("uncert/", "uncertainty/"),
+    "residual": ("residual/",),
+}
+"""How older names carry a role; such a name may be asked for with it and without it."""
+
+
+class Steps:
+    """The rows of an episode: `observations`, `actions`, `rewards`, flags and lanes, each of `length` rows."""
+
+    def __init__(
+        self,
+        signals: Mapping[str, Signal],
+        times_ns: NDArray[np.int64],
+        *,
+        clock: str,
+        outcome: Outcome = "same",
+        align: Align | Mapping[str, Align] = "hold",
+        max_age_ns: int | None = None,
+    ) -> None:
+        check_max_age(max_age_ns)
+        self._signals = signals
+        self.times_ns: NDArray[np.int64] = frozen(times_ns)
+        self.clock = clock
+        self.outcome = outcome
+        self._align = align
+        self._max_age_ns = max_age_ns
+        self._made: dict[str, StepSignal] = {}
+        self._check_names(align)
+
+    @property
+    def length(self) -> int:
+        """How many steps there are."""
+        return len(self.times_ns)
+
+    def __len__(self) -> int:
+        return len(self.times_ns)
+
+    @property
+    def observations(self) -> StepSignals:
+        """What was known when the action of the row was chosen."""
+        return self._of_role("observation")
+
+    @property
+    def actions(self) -> StepSignals:
+        """What was chosen."""
+        return self._of_role("action")
+
+    @property
+    def predictions(self) -> StepSignals:
+        """What models said the observations would be."""
+        return self._of_role("prediction")
+
+    @property
+    def uncertainties(self) -> StepSignals:
+        """How sure models were."""
+        return self._of_role("uncertainty")
+
+    @property
+    def residuals(self) -> StepSignals:
+        """What is left between truth and prediction."""
+        return self._of_role("residual")
+
+    @property
+    def events(self) -> StepSignals:
+        """The last event at or before each step."""
+        return self._of_role("event")
+
+    @property
+    def others(self) -> StepSignals:
+        """Signals whose role is `other`."""
+        return self._of_role("other")
+
+    @property
+    def rewards(self) -> StepSignal | None:
+        """What the action of the row earned; None where nobody recorded it."""
+        return self._one("reward")
+
+    @property
+    def terminated(self) -> StepSignal | None:
+        """Whether the action of the row ended the task."""
+        return self._one("terminated")
+
+    @property
+    def truncated(self) -> StepSignal | None:
+        """Whether the episode was cut off after the row."""
+        return self._one("truncated")
+
+    @property
+    def final_observations(self) -> Mapping[str, Any]:
+        """What was observed after the last action, by name; empty where nothing was."""
+        end = int(self.times_ns[-1]) if self.length else None
+        return {
+            name: signal[-1][0]
+            for name, signal in self._signals.items()
+            if signal.meta.role == "observation" and len(signal) and (end is None or signal.last_ts > end)
+        }
+
+    @property
+    def total_reward(self) -> float | None:
+        """The sum of all valid rewards; None where there are none."""
+        rewards = self.rewards
+        if rewards is None or rewards.row_shape:
+            return None
+        return float(np.sum(rewards.data[rewards.mask], dtype=np.float64))
+
+    def __getitem__(self, name: str) -> StepSignal:
+        """One signal on the steps, whatever its role."""
+        found = self._made.get(name)
+        if found is None:
+            if name not in self._signals:
+                raise KeyError(f"no signal {name!r} in this episode.{nearest(name, self._signals)}")
+            found = self._made[name] = self._aligned(self._signals[name], self._how(name))
+        return found
+
+    def row(self, k: int) -> dict[str, Any]:
+        """Row k as a dict: observations and actions by name, reward, terminated, truncated, ts_ns."""
+        at = range(self.length)[k]
+        found: dict[str, Any] = {"ts_ns": int(self.times_ns[at])}
+        found["observations"] = {name: each[at] for name, each in self.observations.items()}
+        found["actions"] = {name: each[at] for name, each in self.actions.items()}
+        for role in _OUTCOMES:
+            one = self._one(role)
+            if one is not None:
+                found[role] = one[at]
+        return found
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self.row(k) for k in range(self.length))
+
+    def __repr__(self) -> str:
+        names = {"observations": self.observations, "actions": self.actions}
+        listed = ", ".join(f"{role}: {', '.join(found)}" for role, found in names.items() if found)
+        return f"<Steps {self.length} on {self.clock!r}{'; ' if listed else ''}{listed}>"
+
+    def _of_role(self, role: Role) -> StepSignals:
+        names = [name for name, signal in self._signals.items() if signal.meta.role == role]
+        return StepSignals(names, self.__getitem__, role)
+
+    def _one(self, role: Role) -> StepSignal | None:
+        """The signal of a role of which there is one; among several the one of that name."""
+        names = [name for name, signal in self._signals.items() if signal.meta.role == role]
+        if not names:
+            return None
+        if len(names) > 1 and role not in names:
+            raise KeyError(f"{len(names)} signals are a {role}: {', '.join(names)}; use steps[name]")
+        return self[role if role in names else names[0]]
+
+    def _aligned(self, signal: Signal, align: Align) -> StepSignal:
+        if signal.meta.clock == self.clock and len(signal) == self.length:
+            return StepSignal(signal, self.times_ns)  # the rows are the records
+        if self.outcome == "next" and signal.meta.role in _OUTCOMES:
+            return StepSignal(signal, self.times_ns, self._following(signal))
+        check_align(align, signal.meta)
+        return StepSignal(signal, self.times_ns, align=align, max_age_ns=self._max_age_ns)
+
+    def _following(self, signal: Signal) -> Alignment:
+        """The first record after each step and not after the next one."""
+        positions = signal._search_ts(self.times_ns) + 1
+        exists = positions < len(signal)
+        held = np.where(exists, positions, 0)
+        stamps = signal._ts_at(held) if len(signal) else np.zeros(self.length, np.int64)
+        limit = np.append(self.times_ns[1:], INT64_MAX)
+        mask = exists & (stamps <= limit[: self.length])
+        return Alignment(np.where(mask, held, -1), mask, self.times_ns - stamps)
+
+    def _how(self, name: str) -> Align:
+        return self._align if isinstance(self._align, str) else self._align.get(name, "hold")
+
+    def _check_names(self, align: Align | Mapping[str, Align]) -> None:
+        for name in align if isinstance(align, Mapping) else ():
+            if name not in self._signals:
+                raise KeyError(f"align names no signal {name!r}.{nearest(name, self._signals)}")
+
+
+class StepSignals(Mapping[str, "StepSignal"]):
+    """The signals of one role by name, on the steps."""
+
+    def __init__(self, names: Sequence[str], make: Callable[[str], StepSignal], role: Role) -> None:
+        self._names = names
+        self._make = make
+        self._role = role
+
+    def __getitem__(self, name: str) -> StepSignal:
+        for full in (name, *(prefix + name for prefix in PREFIXES.get(self._role, ()))):
+            if full in self._names:
+                return self._make(full)
+        for prefix in PREFIXES.get(self._role, ()):
+            if name.startswith(prefix) and name.removeprefix(prefix) in self._names:
+                return self._make(name.removeprefix(prefix))
+        raise KeyError(f"no {self._role} {name!r} in this episode.{nearest(name, self._names)}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} of role {self._role}: {', '.join(self._names)}>"
+
+
+class StepSignal:
+    """One signal with one row per step; `[a:b]` reads only those rows, `.mask` says which are valid."""
+
+    def __init__(
+        self,
+        signal: Signal,
+        times_ns: NDArray[np.int64],
+        alignment: Alignment | None = None,
+        *,
+        align: Align | None = None,
+        max_age_ns: int | None = None,
+    ) -> None:
+        self._signal = signal
+        self._times = times_ns
+        self._alignment = alignment
+        self._align: Align | None = align
+        self._max_age_ns = max_age_ns
+
+    @property
+    def meta(self) -> SignalMeta:
+        """What the values are."""
+        return self._signal.meta
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        return self._signal.meta.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The whole shape, steps first."""
+        return (len(self._times), *self.row_shape)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of one row."""
+        return self._signal.meta.shape
+
+    @property
+    def times_ns(self) -> NDArray[np.int64]:
+        """The time of each step."""
+        return self._times
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Which rows are valid: recorded by then, and not too old."""
+        found = self._found()
+        return np.ones(len(self), np.bool_) if found is None else frozen(found.mask)
+
+    @property
+    def age_ns(self) -> NDArray[np.int64]:
+        """How old the value of each row was at its step; negative where it came later."""
+        found = self._found()
+        return np.zeros(len(self), np.int64) if found is None else frozen(found.age_ns)
+
+    @property
+    def data(self) -> NDArray[Any]:
+        """All rows as one read-only array."""
+        return self.rows(0, len(self))
+
+    def to_numpy(self) -> NDArray[Any]:
+        """All rows as one read-only array."""
+        return self.data
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows [start, stop), reading no more than they need."""
+        found = self._found()
+        if found is None:
+            return frozen(self._signal._values_in(range(start, stop)))
+        part = Alignment(found.positions[start:stop], found.mask[start:stop], found.age_ns[start:stop])
+        if not len(self._signal):
+            return frozen(blank_values(self.meta, stop - start))
+        return frozen(aligned_values(self._signal, self._times[start:stop], part, self._align or "hold"))
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice) and key.step in (None, 1):
+            start, stop, _ = key.indices(len(self))
+            return self.rows(start, max(start, stop))
+        if isinstance(key, int | np.integer):
+            at = range(len(self))[int(key)]
+            return self.rows(at, at + 1)[0]
+        return self.data[key]
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.data, dtype=dtype) if copy else np.asarray(self.data, dtype=dtype)
+
+    def __repr__(self) -> str:
+        return f"<StepSignal {self.meta.role} {self.dtype}{list(self.shape)}>"
+
+    def _found(self) -> Alignment | None:
+        """The alignment, found when it is first needed; None where rows and records are the same."""
+        if self._alignment is None and self._align is not None:
+            self._alignment = align_signal(self._signal, self._times, self._align, self._max_age_ns)
+        return self._alignment
