@@ -22,6 +22,7 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import index_of_marks, pack_mark, write_frame_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
+from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.sink import VideoSink
 from warpdata.formats.episodedir.video import VideoEncoder, probe
 
@@ -38,14 +39,14 @@ class VideoFile:
         shape: FrameShape,
         options: VideoOptions,
         done: list[layout.FrameMark] | None = None,
-        units: str | None = None,
+        description: Description | None = None,
     ) -> None:
         self.shape = shape
         self.options = options
         self.clock = ClockStatistics()
         self.duplicates = 0
         self.longest_frozen = 0
-        self._units = units
+        self._description = description
         self.suffix = suffix_for(choose_codec(shape, options))
         self.path = Path(f"{base}{self.suffix}")
         self.marks_path = Path(f"{base}.marks")
@@ -134,7 +135,7 @@ class VideoFile:
         return True
 
     def _index(self, video: Path, frames: Path, size: int) -> dict[str, Any]:
-        index = index_of_marks(self._marks, self.shape, probe(str(video)).stream, size, self._units)
+        index = index_of_marks(self._marks, self.shape, probe(str(video)).stream, size, self._description)
         description = index.description
         temp = self.marks_path.with_suffix(".index")
         write_frame_index(str(temp), index, self.options.fps)

@@ -22,7 +22,6 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, plain_static, write_meta, write_static
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.episodedir.names import check_name, signal_file
-from warpdata.timeline.meta import as_kind
 from warpdata.timeline.writing import EpisodeWriter
 
 if TYPE_CHECKING:
@@ -42,13 +41,14 @@ class DiskEpisodeWriter(EpisodeWriter):
         durability: str = "100ms",
         created_ts_ns: int | None = None,
         uid: str | None = None,
+        meta: Mapping[str, Any] | None = None,
         on_close: Callable[[DiskEpisodeWriter], None] | None = None,
     ) -> None:
         self._durability = Durability.parse(durability)
         self._video = video or VideoOptions()
         self._on_close = on_close
         self.path = Path(os.path.abspath(directory))
-        self._meta = first_meta(_WRITER, created_ts_ns, uid)
+        self._meta = {**first_meta(_WRITER, created_ts_ns, uid), **(meta or {})}
         self._lanes: dict[str, Lane] = {}
         self._static: dict[str, Any] = {}
         self._declared: dict[str, tuple[Hints, VideoOptions]] = {}
@@ -97,6 +97,13 @@ class DiskEpisodeWriter(EpisodeWriter):
             check_name(name)
             if name in self._static:
                 raise RecordingError(f"static item {name!r} is set already")
+            self.mark(name, data)
+
+    def mark(self, name: str, data: Any) -> None:
+        """Set an item that does not change in time; the last word counts."""
+        with self._lock:
+            self._check_open()
+            check_name(name)
             if name in self._lanes:
                 raise RecordingError(f"{name!r} is a signal of this episode")
             plain = plain_static(name, data)
@@ -110,9 +117,18 @@ class DiskEpisodeWriter(EpisodeWriter):
         kind: str | None = None,
         units: str | None = None,
         names: Sequence[str] | None = None,
+        dtype: Any = None,
+        role: str | None = None,
+        of: str | None = None,
+        model: str | None = None,
+        clock: str | None = None,
         video: VideoOptions | None = None,
     ) -> None:
-        """Say what a signal is before its first record: kind, units, axis names, how it is encoded."""
+        """Say what a signal is before its first record: its type, its role, units, axis names, how it is encoded.
+
+        `dtype` is numpy's or one of the format's short names; values are converted to it. `of` and `model` belong to
+        predictions, uncertainties and residuals. Signals of one `clock` are recorded at the same times.
+        """
         with self._lock:
             self._check_open()
             check_name(signal_name)
@@ -120,7 +136,9 @@ class DiskEpisodeWriter(EpisodeWriter):
                 raise RecordingError(f"signal {signal_name!r} has records already")
             if signal_name in self._static:
                 raise RecordingError(f"{signal_name!r} is a static item of this episode")
-            hints = Hints.of(None if kind is None else as_kind(kind), units, names)
+            hints = Hints.of_caller(
+                kind=kind, units=units, names=names, dtype=dtype, role=role, of=of, model=model, clock=clock
+            )
             self._declared[signal_name] = (hints, video or self._video)
 
     def counts(self) -> dict[str, int]:
@@ -130,6 +148,10 @@ class DiskEpisodeWriter(EpisodeWriter):
     def close(self) -> None:
         """Finalise the episode; calling it again does nothing. Ctrl-C waits until it is done."""
         self._close(None)
+
+    def finish(self, interrupted: str | None) -> None:
+        """Finalise, saying why it ended early if it did."""
+        self._close(interrupted)
 
     def abort(self) -> None:
         """Remove the whole episode; every later call raises WriterClosedError."""

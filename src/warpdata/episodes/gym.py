@@ -1,147 +1,334 @@
-"""Record what happens in a Gymnasium environment. The door of gymnasium."""
+"""Record what happens in Gymnasium environments, single or vectorised. The adapter of gymnasium."""
 
 from __future__ import annotations
 
-import re
+import os
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from warpdata.episodes.local import LocalDatasetWriter
-from warpdata.errors import MissingExtraError
-from warpdata.timeline.writing import EpisodeWriter
+from warpdata.episodes.record import Recorder, nested, plain_name
+from warpdata.errors import MissingExtraError, RecordingError
+from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.timeline.meta import Role
 
 try:
     import gymnasium
+    from gymnasium import vector
 except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtraError.for_extra("gymnasium", "gym") from None
 
-if TYPE_CHECKING:
-    Base = gymnasium.Wrapper[Any, Any, Any, Any]
-else:
-    Base = gymnasium.Wrapper
-
 _DEFAULT_FPS = 30
-_STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
+_ACTIONS = "actions"
+"""The clock of the steps: actions and what they led to share it, one step apart."""
+
+_SUCCESS = ("success", "is_success")
 
 
-class RecordEpisodes(Base):
-    """Wraps an environment: each episode becomes an episode of the dataset, frames included.
+def RecordEpisodes(  # noqa: N802 - it stands for the wrapper it returns
+    env: Any,
+    target: str | os.PathLike[str] | LocalDatasetWriter,
+    *,
+    frames: bool = True,
+    info: bool = True,
+    clock: str = "step",
+    step_ns: int | None = None,
+    static: Mapping[str, Any] | None = None,
+    video: VideoOptions | None = None,
+    durability: str = "100ms",
+) -> Any:
+    """Wrap an environment: each episode becomes an episode of the root `target`, frames and `info` included.
 
-    Times are `step * step_ns` (`clock="step"`, by default from the environment's `render_fps`) or the time of
-    day (`clock="wall"`).
+    Of a vector environment every lane is recorded as episodes of its own. Times are `step * step_ns`
+    (`clock="step"`, by default from the environment's `render_fps`) or the time of day (`clock="wall"`). The
+    episode just ended can still be marked or discarded; it is finished by the next reset, `finish()` or `close()`.
     """
+    if clock not in ("step", "wall"):
+        raise ValueError(f"clock is 'step' or 'wall', not {clock!r}")
+    if isinstance(target, LocalDatasetWriter):
+        root, video, durability = target.root, target.video or video, target.durability
+    elif isinstance(target, str | os.PathLike):
+        root = os.fspath(target)  # type: ignore[assignment]
+    else:
+        raise TypeError(f"target is a root or a LocalDatasetWriter, not {type(target).__name__}")
+    fps = env.metadata.get("render_fps") or _DEFAULT_FPS
+    spec = env.spec
+    facts = {"env_id": spec.id if spec is not None else type(env.unwrapped).__name__, **dict(static or {})}
+    options: dict[str, Any] = {
+        "root": root, "static": facts, "wall": clock == "wall", "step_ns": step_ns or round(1e9 / fps),
+        "info": info, "video": video, "durability": durability,
+    }  # fmt: skip
+    has_frames = frames and env.render_mode == "rgb_array"
+    if isinstance(env, vector.VectorEnv):
+        return _VectorRecorder(env, [_Lane(lane=number, **options) for number in range(env.num_envs)])
+    return _SingleRecorder(env, _Lane(**options), has_frames)
+
+
+class _Lane:
+    """One environment: the episode under way or just ended, and its clock."""
 
     def __init__(
         self,
-        env: Any,
-        writer: LocalDatasetWriter,
         *,
-        frames: bool = True,
-        clock: str = "step",
-        step_ns: int | None = None,
-        static: Mapping[str, Any] | None = None,
+        root: Any,
+        static: Mapping[str, Any],
+        wall: bool,
+        step_ns: int,
+        info: bool,
+        video: VideoOptions | None,
+        durability: str,
+        lane: int | None = None,
     ) -> None:
-        super().__init__(env)
-        if not isinstance(writer, LocalDatasetWriter):
-            raise TypeError(f"writer is a LocalDatasetWriter, not {type(writer).__name__}")
-        if clock not in ("step", "wall"):
-            raise ValueError(f"clock is 'step' or 'wall', not {clock!r}")
-        fps = env.metadata.get("render_fps") or _DEFAULT_FPS
-        self._writer = writer
-        self._clock = clock
-        self._step_ns = step_ns or round(1e9 / fps)
-        self._frames = frames and env.render_mode == "rgb_array"
-        self._static = dict(static or {})
-        self._episode: EpisodeWriter | None = None
+        self._root, self._video, self._durability = root, video, durability
+        self._static = dict(static) if lane is None else {**static, "lane": lane}
+        self._wall, self._step_ns, self._info = wall, step_ns, info
+        self.recorder: Recorder | None = None
+        self.has_ended = False
         self._step = 0
         self._last_ns = -1
+        self._known: set[str] = set()
+        self._left_out: set[str] = set()
+
+    def reset(self, observation: Any, info: Mapping[str, Any], seed: int | None, frame: Any = None) -> None:
+        """Begin an episode; the one before is finished."""
+        self.finish()
+        self.recorder = Recorder(
+            self._root, static={**self._static, "seed": seed}, clock="wall" if self._wall else "simulated",
+            step_clock=_ACTIONS, outcome="next", video=self._video, durability=self._durability,
+        )  # fmt: skip
+        self.has_ended, self._step, self._last_ns = False, 0, -1
+        self._known, self._left_out = set(), set()
+        now = self._now()
+        self._seen(observation, frame, now)
+        self._informed(info, now)
+
+    def act(self, action: Any) -> None:
+        """Record the action that is about to be taken, at the time of the observation it answers."""
+        if self.recorder is not None and not self.has_ended:
+            self._append("action", action, self._last_ns, "action", _ACTIONS)
+
+    def result(
+        self,
+        observation: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        info: Mapping[str, Any],
+        frame: Any = None,
+    ) -> None:
+        """Record what the action led to, one step later."""
+        if self.recorder is None or self.has_ended:
+            return
+        self._step += 1
+        now = self._now()
+        self._seen(observation, frame, now)
+        self._append("reward", float(reward), now, "reward", "outcomes")
+        self._append("terminated", bool(terminated), now, "terminated", "outcomes")
+        self._append("truncated", bool(truncated), now, "truncated", "outcomes")
+        self._informed(info, now)
+        if terminated or truncated:
+            self.has_ended = True
+            found = next((info[key] for key in _SUCCESS if key in info), None)
+            if found is not None and np.ndim(found) == 0:
+                self.recorder.mark(success=bool(found))
+
+    def finish(self) -> None:
+        """Finish the episode under way or just ended."""
+        recorder, self.recorder, self.has_ended = self.recorder, None, False
+        if recorder is not None:
+            if self._left_out:
+                recorder.mark(info_left_out=sorted(self._left_out))
+            recorder.close()
+
+    def discard(self) -> None:
+        """Remove the episode under way or just ended."""
+        recorder, self.recorder, self.has_ended = self.recorder, None, False
+        if recorder is None:
+            raise RecordingError("there is no episode to discard: none was begun, or it is finished")
+        recorder.discard()
+
+    def mark(self, facts: Mapping[str, Any]) -> None:
+        """Say something of the episode under way or just ended."""
+        if self.recorder is None:
+            raise RecordingError("there is no episode to mark: none was begun, or it is finished")
+        self.recorder.mark(**facts)
+
+    def _now(self) -> int:
+        now = time.time_ns() if self._wall else self._step * self._step_ns
+        self._last_ns = max(now, self._last_ns + 1)
+        return self._last_ns
+
+    def _seen(self, observation: Any, frame: Any, now: int) -> None:
+        self._append("observation", observation, now, "observation", "observations")
+        if isinstance(frame, np.ndarray):
+            self._append("frame", frame, now, "observation", None)
+
+    def _informed(self, info: Mapping[str, Any], now: int) -> None:
+        """What the environment said besides; what cannot be a signal is left out, and named in the end."""
+        for key, value in info.items() if self._info else ():
+            for name, leaf in nested(f"info/{plain_name(key)}", value):
+                try:
+                    self._append(name, leaf, now, "other", None)
+                except (TypeError, ValueError):
+                    self._left_out.add(name)
+
+    def _append(self, name: str, value: Any, now: int, role: Role, clock: str | None) -> None:
+        assert self.recorder is not None
+        for full, leaf in nested(name, value):
+            if full not in self._known:
+                self.recorder.declare(full, role=role, clock=clock)
+                self._known.add(full)
+            self.recorder.append(full, leaf, now)
+
+
+class _SingleRecorder(gymnasium.Wrapper):  # type: ignore[type-arg]
+    """A recorded environment."""
+
+    def __init__(self, env: Any, lane: _Lane, has_frames: bool) -> None:
+        super().__init__(env)
+        self._lane = lane
+        self._has_frames = has_frames
 
     @property
-    def episode_writer(self) -> EpisodeWriter | None:
-        """The writer of the episode under way, to add signals or static items of one's own."""
-        return self._episode
+    def recorder(self) -> Recorder | None:
+        """The recorder of the episode under way or just ended, to add signals or static items of one's own."""
+        return self._lane.recorder
+
+    def mark(self, **facts: Any) -> None:
+        """Say something of the episode under way or just ended, such as `success=True`."""
+        self._lane.mark(facts)
+
+    def discard(self) -> None:
+        """Remove the episode under way or just ended."""
+        self._lane.discard()
+
+    def finish(self) -> None:
+        """Finish the episode under way or just ended; the next one begins with `reset`."""
+        self._lane.finish()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; the one before is finished."""
-        self._finish()
+        self._lane.finish()
         observation, info = self.env.reset(seed=seed, options=options)
-        self._episode = self._writer.new_episode()
-        self._step, self._last_ns = 0, -1
-        self._describe(seed)
-        now = self._now()
-        self._record("observation", observation, now)
-        self._record_frame(now)
+        self._lane.reset(observation, info, seed, self._frame())
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step and record it: the action at its time, what came of it one step later."""
-        if self._episode is not None:
-            self._record("action", action, self._last_ns)
+        self._lane.act(action)
         observation, reward, terminated, truncated, info = self.env.step(action)
-        if self._episode is not None:
-            self._step += 1
-            now = self._now()
-            self._record("observation", observation, now)
-            self._episode.append("reward", float(reward), now)
-            self._episode.append("terminated", bool(terminated), now)
-            self._episode.append("truncated", bool(truncated), now)
-            self._record_frame(now)
-            if terminated or truncated:
-                self._finish()
+        self._lane.result(observation, reward, terminated, truncated, info, self._frame())
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
         """Finish the episode under way and close the environment."""
-        self._finish()
+        self._lane.finish()
         super().close()
 
-    def _now(self) -> int:
-        now = self._step * self._step_ns if self._clock == "step" else time.time_ns()
-        self._last_ns = max(now, self._last_ns + 1)
-        return self._last_ns
-
-    def _describe(self, seed: int | None) -> None:
-        assert self._episode is not None
-        spec = self.env.spec
-        facts = {"env_id": spec.id if spec is not None else type(self.env.unwrapped).__name__, "seed": seed}
-        for name, value in {**facts, **self._static}.items():
-            self._episode.set_static(name, value)
-
-    def _record(self, name: str, value: Any, ts_ns: int) -> None:
-        assert self._episode is not None
-        for full, leaf in _leaves(name, value):
-            self._episode.append(full, leaf, ts_ns)
-
-    def _record_frame(self, ts_ns: int) -> None:
-        if self._frames and self._episode is not None:
-            frame = self.env.render()
-            if isinstance(frame, np.ndarray):
-                self._episode.append("frame", frame, ts_ns)
-
-    def _finish(self) -> None:
-        episode, self._episode = self._episode, None
-        if episode is not None:
-            episode.close()
+    def _frame(self) -> Any:
+        is_needed = self._has_frames and not self._lane.has_ended
+        return self.env.render() if is_needed else None
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of a nested observation or action by name; None and empty arrays have nothing to say."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _leaves(f"{name}/{_plain(key)}", inner)
-    elif isinstance(value, tuple):
-        for number, inner in enumerate(value):
-            yield from _leaves(f"{name}/{number}", inner)
-    elif value is not None and not (isinstance(value, np.ndarray) and value.size == 0):
-        yield name, value
+class _VectorRecorder(vector.VectorWrapper):
+    """Recorded environments side by side: one episode per lane at a time."""
+
+    def __init__(self, env: Any, lanes: list[_Lane]) -> None:
+        super().__init__(env)
+        self._lanes = lanes
+        mode = env.metadata.get("autoreset_mode", vector.AutoresetMode.NEXT_STEP)
+        self._mode = vector.AutoresetMode(mode)
+        self._restarts = [False] * len(lanes)
+        """Which lanes the next step only begins anew."""
+
+    @property
+    def recorders(self) -> list[Recorder | None]:
+        """The recorder of each lane's episode under way or just ended."""
+        return [lane.recorder for lane in self._lanes]
+
+    def mark(self, lane: int, **facts: Any) -> None:
+        """Say something of a lane's episode under way or just ended."""
+        self._lanes[lane].mark(facts)
+
+    def discard(self, lane: int) -> None:
+        """Remove a lane's episode under way or just ended."""
+        self._lanes[lane].discard()
+
+    def finish(self) -> None:
+        """Finish all episodes under way or just ended."""
+        for lane in self._lanes:
+            lane.finish()
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in every lane, or in those that `options["reset_mask"]` names."""
+        observations, infos = self.env.reset(seed=seed, options=options)
+        chosen = (options or {}).get("reset_mask")
+        seeds = seed if isinstance(seed, list | tuple) else [seed] * len(self._lanes)
+        for number, lane in enumerate(self._lanes):
+            if chosen is None or chosen[number]:
+                self._restarts[number] = False
+                own = seeds[number] if not isinstance(seed, int) else seed + number
+                lane.reset(_row(observations, number), _info_of(infos, number), own)
+        return observations, infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Take a step in every lane and record each."""
+        restarts, self._restarts = self._restarts, [False] * len(self._lanes)
+        for number, lane in enumerate(self._lanes):
+            if not restarts[number]:
+                lane.act(_row(actions, number))
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        for number, lane in enumerate(self._lanes):
+            seen, info = _row(observations, number), _info_of(infos, number)
+            if restarts[number]:  # this call only began the next episode: its action was not taken
+                lane.reset(seen, info, None)
+                continue
+            ended = bool(terminated[number] or truncated[number])
+            last, begun = seen, info
+            if ended and self._mode is vector.AutoresetMode.SAME_STEP:
+                last = info.get("final_obs", seen)
+                begun = {key: value for key, value in info.items() if not key.startswith("final_")}
+                info = dict(info.get("final_info") or {})
+            lane.result(last, rewards[number], bool(terminated[number]), bool(truncated[number]), info)
+            self._restarts[number] = ended and self._mode is vector.AutoresetMode.NEXT_STEP
+            if ended and self._mode is vector.AutoresetMode.SAME_STEP:
+                lane.reset(seen, begun, None)
+        return observations, rewards, terminated, truncated, infos
+
+    def close(self, **kwargs: Any) -> Any:
+        """Finish all episodes under way and close the environments."""
+        self.finish()
+        return super().close(**kwargs)
 
 
-def _plain(key: Any) -> str:
-    """A key of a space as a part of a signal's name: what may not stand there becomes `_`."""
-    part = _STRANGE.sub("_", str(key))
-    return part if part.strip(".") else "_"
+def _row(batch: Any, number: int) -> Any:
+    """What belongs to one lane of a batched value."""
+    if isinstance(batch, Mapping):
+        return {key: _row(value, number) for key, value in batch.items()}
+    if isinstance(batch, tuple) and not hasattr(batch, "shape"):
+        is_nested = any(isinstance(each, np.ndarray | Mapping | tuple) for each in batch)
+        return tuple(_row(each, number) for each in batch) if is_nested else batch[number]
+    return batch[number]
+
+
+def _info_of(infos: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """What the infos of a vector environment say of one lane: `_key` says in which lanes `key` is there."""
+    return dict(_lane_infos(infos, number))
+
+
+def _lane_infos(infos: Mapping[str, Any], number: int) -> Iterator[tuple[str, Any]]:
+    for key, value in infos.items():
+        if key.startswith("_") and key[1:] in infos:
+            continue
+        present = infos.get(f"_{key}")
+        if present is not None and not present[number]:
+            continue
+        if isinstance(value, Mapping):
+            yield key, _info_of(value, number)
+        elif isinstance(value, np.ndarray | list | tuple) and len(value) > number:
+            yield key, value[number]

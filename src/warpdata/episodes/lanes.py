@@ -14,10 +14,19 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import fsync_folder, map_os_errors
-from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.episodes.journals import SMALL_RECORD_BYTES, Shelf
 from warpdata.episodes.statistics import ClockStatistics, ValueStatistics
-from warpdata.episodes.values import BEGIN, CLOSED, as_event, as_numbers, as_timestamp, mismatch, refused
+from warpdata.episodes.values import (
+    BEGIN,
+    CLOSED,
+    as_declared,
+    as_event,
+    as_numbers,
+    as_timestamp,
+    mismatch,
+    refused,
+)
 from warpdata.formats.episodedir.arrow import TableWriter, signal_schema
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.writer import StepRecord
@@ -191,8 +200,11 @@ class TableLane(ABC):
 class NumberLane(TableLane):
     """Numbers and arrays of one type and shape; `append` is two small copies and a checksum."""
 
-    def __init__(self, name: str, stream: int, spool: Spool, shelf: Shelf, background: Background) -> None:
+    def __init__(
+        self, name: str, stream: int, spool: Spool, shelf: Shelf, background: Background, *, converts: bool
+    ) -> None:
         super().__init__(name, stream, spool, shelf, background)
+        self._converts = converts
         description = spool.description
         self._shape = description.shape
         self._dtype = dtype_named(description.dtype).dtype
@@ -245,6 +257,8 @@ class NumberLane(TableLane):
         if isinstance(data, str | bytes | bytearray | memoryview):
             raise mismatch(self.name, f"{self._dtype}{list(self._shape)}", type(data).__name__)
         array = as_numbers(data)
+        if self._converts:
+            array = as_declared(self.name, array, dtype_of(self._dtype))
         if array.dtype != self._dtype or array.shape != self._shape:
             expected = f"{self._dtype}{list(self._shape)}"
             raise mismatch(self.name, expected, f"{array.dtype}{list(array.shape)}")

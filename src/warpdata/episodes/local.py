@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,17 +139,17 @@ class LocalDatasetWriter:
         durability: str = "100ms",
     ) -> None:
         self.root = _local(root)
-        self._video = video
+        self.video = video
         Durability.parse(durability)
-        self._durability = durability
+        self.durability = durability
 
-    def new_episode(self) -> DiskEpisodeWriter:
-        """Claim the next free id and return the writer of its episode."""
+    def new_episode(self, *, meta: Mapping[str, Any] | None = None) -> DiskEpisodeWriter:
+        """Claim the next free id and return the writer of its episode; `meta` adds to its metadata."""
         number = self._next()
         while True:
             try:
                 return DiskEpisodeWriter(
-                    episode_path(self.root, number), video=self._video, durability=self._durability
+                    episode_path(self.root, number), video=self.video, durability=self.durability, meta=meta
                 )
             except ConflictError:
                 number += 1

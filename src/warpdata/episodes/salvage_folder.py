@@ -170,7 +170,8 @@ class _Salvage:
         return spool.commit(self._target(name, layout.SIGNAL_SUFFIX))
 
     def _camera(self, stream: int, name: str, about: dict[str, Any]) -> dict[str, Any] | None:
-        shape = _frame_shape(Description.from_json(about, str(self.work)))
+        description = Description.from_json(about, str(self.work))
+        shape = _frame_shape(description)
         options = VideoOptions(**about["video"])
         suffix = suffix_for(about["video"]["codec"])
         video, frames = self._target(name, suffix), self._target(name, layout.FRAMES_SUFFIX)
@@ -193,7 +194,7 @@ class _Salvage:
             # Another encoder than the recorder's: its frames do not fit behind that header. All are encoded
             # again into a file of their own; what the recorder left stays until that one is whole.
             kept, marks, base = _decoded(growing, marks, shape), [], self.work / f"{stream}.again"
-        file = VideoFile(base, shape, options, marks, about.get("units"))
+        file = VideoFile(base, shape, options, marks, description)
         try:
             for ts_ns, frame in kept:
                 file.encode(frame, ts_ns)

@@ -18,13 +18,10 @@ from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
 from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import EpisodeSource, StepClock
+from warpdata.timeline.source import STEPS, EpisodeSource, StepClock
 from warpdata.timeline.times import frozen
 
 __all__ = ["ChannelSignal", "ShardSource", "WShardEpisode", "load_wshard"]
-
-STEPS = "steps"
-"""What the clock of a shard's rows is called."""
 
 _DENSE = 4
 """Rows that lie closer together than this on average are read as one stretch."""

@@ -6,6 +6,7 @@ import os
 import threading
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +154,7 @@ class SimpleSignalWriter(_JournaledWriter):
         durability: str = "100ms",
     ) -> None:
         # Values that would be images in an episode are tensors here: the file is a table.
-        super().__init__(path, Hints.of(None, units, names), durability)
+        super().__init__(path, Hints.of_caller(units=units, names=names), durability)
 
     def _check_first(self, data: Any) -> None:
         if isinstance(data, str | bytes | bytearray | memoryview):
@@ -162,7 +163,7 @@ class SimpleSignalWriter(_JournaledWriter):
         if array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8:
             raise SchemaMismatchError("images are written by VideoSignalWriter", path=self.path)
         if array.ndim == 2:
-            self._hints = Hints("tensor", self._hints.units, self._hints.names)
+            self._hints = replace(self._hints, kind="tensor")
 
     def _commit(self, lane: Lane) -> None:
         assert isinstance(lane, NumberLane | EventLane)

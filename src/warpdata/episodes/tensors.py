@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_of
+from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.episodes.shard_episode import ShardSource
-from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.episode import ChannelMap, WShardEpisode
 from warpdata.formats.wshard.schema import TensorSpec, Timebase
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.meta import SignalMeta
+from warpdata.timeline.signal import Signal
 from warpdata.timeline.steps import PREFIXES, StepSignal, StepSignals
 
 
 def tensors_of(episode: Episode) -> WShardEpisode:
     """The rows of an episode: those of its shard, or its steps, read when they are asked for.
 
-    Text and bytes have no rows of numbers and are left out.
+    A signal that has no record of its own for every step keeps its own clock. Text and bytes are left out.
     """
     if isinstance(episode.source, ShardSource):
         return episode.source.tensors
@@ -39,7 +42,7 @@ def tensors_of(episode: Episode) -> WShardEpisode:
         for name, signal in signals.items():
             if not signal.meta.is_object:
                 key = lane_key(name, signal)
-                lane[key] = _channel(key, signal)
+                lane[key] = _channel(key, signal if signal.is_exact else signal.signal)
     for attribute, flag in (
         ("rewards", steps.rewards), ("terminations", steps.terminated), ("truncations", steps.truncated)
     ):  # fmt: skip
@@ -59,21 +62,24 @@ def lane_key(name: str, signal: StepSignal) -> str:
     return name
 
 
-def _channel(name: str, signal: StepSignal) -> Channel:
+def _channel(name: str, signal: StepSignal | Signal) -> Channel:
     meta = signal.meta
     about: dict[str, Any] = {"kind": meta.kind, "unit": meta.units, "names": meta.names and list(meta.names)}
     kept = {key: value for key, value in about.items() if value is not None}
-    return Channel.over(name, _StepRows(signal), about=kept)
+    if isinstance(signal, StepSignal):
+        return Channel.over(name, _Rows(signal.rows, len(signal), meta), about=kept)
+    clock = ArrayRows(signal.timestamps, TensorSpec(dtype_named("i64"), ()))
+    return Channel.over(name, _Rows(signal.rows, len(signal), meta), clock=clock, about=kept)
 
 
-class _StepRows:
-    """The rows of a signal on the steps."""
+class _Rows:
+    """The rows of a signal, by step or in time."""
 
-    def __init__(self, signal: StepSignal) -> None:
-        self._signal = signal
-        self.spec = TensorSpec(dtype_of(signal.dtype), signal.row_shape)
-        self.length = len(signal)
+    def __init__(self, read: Callable[[int, int], NDArray[Any]], length: int, meta: SignalMeta) -> None:
+        self._read = read
+        self.spec = TensorSpec(dtype_of(meta.dtype), meta.shape)
+        self.length = length
 
     def rows(self, start: int, end: int) -> NDArray[Any]:
         """Rows [start, end)."""
-        return self._signal.rows(start, end)
+        return self._read(start, end)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_of
+from warpdata.bytekit.dtype import DTYPE_NAMES, DType, dtype_of
 from warpdata.errors import RecordingError, SchemaMismatchError, TimestampOrderError, WriterClosedError
 from warpdata.formats.episodedir.images import FrameShape
 from warpdata.formats.episodedir.signal_file import Description
-from warpdata.timeline.meta import numeric_kind
+from warpdata.timeline.meta import ABOUT_OTHERS, Role, as_kind, as_role, guess_role, numeric_kind
 from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int
 
 MAX_EVENT_BYTES = 256 << 20
@@ -31,29 +31,79 @@ class Hints:
     units: str | None = None
     names: tuple[str, ...] | None = None
     """One per element of a vector, one per axis of a tensor or an image."""
+    dtype: DType | None = None
+    """What every value is converted to."""
+    role: Role | None = None
+    of: str | None = None
+    model: str | None = None
+    clock: str | None = None
 
     @classmethod
-    def of(cls, kind: str | None, units: Any, names: Any) -> Hints:
+    def of_caller(
+        cls,
+        *,
+        kind: str | None = None,
+        units: Any = None,
+        names: Any = None,
+        dtype: Any = None,
+        role: str | None = None,
+        of: str | None = None,
+        model: str | None = None,
+        clock: str | None = None,
+    ) -> Hints:
         """Hints from whatever a caller passed, checked."""
-        if units is not None and not isinstance(units, str):
-            raise TypeError(f"units are a string, not {type(units).__name__}")
+        for what, text in (("units", units), ("of", of), ("model", model), ("clock", clock)):
+            if text is not None and not isinstance(text, str):
+                raise TypeError(f"{what}: a string, not {type(text).__name__}")
+        chosen_role = None if role is None else as_role(role)
+        if (of is not None or model is not None) and chosen_role not in ABOUT_OTHERS:
+            raise ValueError(f"of= and model= go with the roles {', '.join(ABOUT_OTHERS)}")
         chosen = None if names is None else tuple(names)
         if isinstance(names, str) or any(not isinstance(each, str) for each in chosen or ()):
             raise TypeError("names are a sequence of strings")
-        return cls(kind, units, chosen)
+        return cls(
+            None if kind is None else as_kind(kind), units, chosen, None if dtype is None else dtype_of(dtype),
+            chosen_role, of, model, clock,
+        )  # fmt: skip
+
+    def describe(self, name: str, kind: str, dtype: str, shape: tuple[int, ...]) -> Description:
+        """The description of a signal of this name; a role that nobody stated goes by the name."""
+        names = None if kind in ("text", "bytes") else self.names
+        if self.role is None:
+            guess = guess_role(name, kind)
+            return Description(
+                kind, dtype, shape, self.units, names, guess.role, guess.of, guess.model, self.clock
+            )
+        return Description(kind, dtype, shape, self.units, names, self.role, self.of, self.model, self.clock)
 
 
-def describe(data: Any, hints: Hints) -> Description:
+def describe(name: str, data: Any, hints: Hints) -> Description:
     """What a first value makes of its signal; a value that cannot be stored is a TypeError or ValueError."""
     if isinstance(data, str | bytes | bytearray | memoryview):
         kind = "text" if isinstance(data, str) else "bytes"
         as_event(data, kind, "new signal")
-        return Description(kind, kind, (), hints.units)
+        if hints.dtype is not None:
+            raise SchemaMismatchError(f"signal {name!r} was declared as {hints.dtype}, not as {kind}")
+        return hints.describe(name, kind, kind, ())
     array = as_numbers(data)
+    if hints.dtype is not None:
+        array = as_declared(name, array, hints.dtype)
     if hints.names is not None and len(hints.names) != (array.size if array.ndim == 1 else array.ndim):
         raise SchemaMismatchError(f"{len(hints.names)} names for a value of shape {array.shape}")
-    kind = _kind(array, hints.kind)
-    return Description(kind, dtype_of(array.dtype).name, array.shape, hints.units, hints.names)
+    return hints.describe(name, _kind(array, hints.kind), dtype_of(array.dtype).name, array.shape)
+
+
+def as_declared(name: str, array: NDArray[Any], dtype: DType) -> NDArray[Any]:
+    """A value as the type its signal was declared with; a float never becomes an integer in silence."""
+    if array.dtype != dtype.dtype:
+        is_whole = array.dtype.kind in "biu"
+        if not is_whole and dtype.dtype.kind in "biu":
+            raise mismatch(name, str(dtype), str(array.dtype))
+        converted = array.astype(dtype.dtype)
+        if is_whole and not np.array_equal(converted.astype(array.dtype), array):
+            raise SchemaMismatchError(f"signal {name!r}: {array.tolist()} does not fit in {dtype}")
+        return converted
+    return array
 
 
 def _kind(array: NDArray[Any], wanted: str | None) -> str:
@@ -131,4 +181,7 @@ def refused(name: str, ts_ns: int, last: int) -> RecordingError:
 
 def mismatch(name: str, expected: str, got: str) -> SchemaMismatchError:
     """The error for a value of another type or shape."""
-    return SchemaMismatchError(f"signal {name!r} holds {expected}, not {got}")
+    return SchemaMismatchError(
+        f"signal {name!r} holds {expected}, not {got}",
+        hint=f"Declare the type before the first record: declare({name!r}, dtype=…).",
+    )

@@ -49,12 +49,12 @@ class Workbench:
     def lane(self, name: str, data: Any, ts_ns: Any, hints: Hints, options: VideoOptions) -> Lane:
         """The lane of a new signal, made from its first value; that value is not recorded yet."""
         as_timestamp(ts_ns)
-        description = describe(data, hints)
+        description = describe(name, data, hints)
         # A stream that could not be made is never tried again under the same number: its files may exist.
         self._streams += 1
         if description.kind == "image":
             return self._camera(name, description, options, FrameShape.of(as_numbers(data)))
-        return self._table(name, description)
+        return self._table(name, description, is_declared=hints.dtype is not None)
 
     def note(self, fact: Mapping[str, Any]) -> None:
         """Journal a fact about the recording itself."""
@@ -85,18 +85,19 @@ class Workbench:
             lane.cancel()
         self._shelf.close()
 
-    def _table(self, name: str, description: Description) -> Lane:
+    def _table(self, name: str, description: Description, *, is_declared: bool) -> Lane:
         stream = self._streams
         self.note({"signal": {"stream": stream, "name": name, **description.to_json()}})
         spool = Spool(self.folder / f"{stream}.parquet", description)
-        kind = EventLane if description.kind in ("text", "bytes") else NumberLane
-        return kind(name, stream, spool, self._shelf, self._spooler)
+        if description.kind in ("text", "bytes"):
+            return EventLane(name, stream, spool, self._shelf, self._spooler)
+        return NumberLane(name, stream, spool, self._shelf, self._spooler, converts=is_declared)
 
     def _camera(self, name: str, description: Description, options: VideoOptions, shape: FrameShape) -> Lane:
         stream, settings = self._streams, {**asdict(options), "codec": choose_codec(shape, options)}
         about = {"stream": stream, "name": name, **description.to_json(), "video": settings}
         with contextlib.ExitStack() as made:
-            video = VideoFile(self.folder / str(stream), shape, options, units=description.units)
+            video = VideoFile(self.folder / str(stream), shape, options, description=description)
             made.callback(video.close)
             ring = FrameRing(self.folder, stream, {"signal": about}, shape.nbytes, self._durability)
             made.callback(ring.close)

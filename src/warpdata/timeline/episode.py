@@ -248,13 +248,14 @@ class Episode(Mapping[str, Any]):
         signals = self._source.signals
         if clock.name in signals:
             return signals[clock.name].timestamps
-        shared = next((each for each in signals.values() if each.meta.clock == clock.name), None)
-        if shared is None:
+        shared = [each for each in signals.values() if each.meta.clock == clock.name]
+        if not shared:
             raise NoStepsError(
                 f"the steps are said to be on {clock.name!r}, which is no signal and no clock here",
                 path=self._source.place,
             )
-        return shared.timestamps
+        # There are as many steps as actions; what was seen after the last one has a time of its own.
+        return next((each for each in shared if each.meta.role == "action"), shared[0]).timestamps
 
     def _action_clock(self) -> StepClock:
         """The clock that all actions share."""

@@ -95,6 +95,10 @@ class Signal(Sequence[Record]):
         """All values as one read-only batch; text and bytes as an array of objects."""
         return frozen(self._values_in(range(len(self))))
 
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """The values of records [start, stop)."""
+        return frozen(self._values_in(range(len(self))[start:stop]))
+
     def to_numpy(self) -> NDArray[Any]:
         """All values as one read-only batch."""
         return self.values()

@@ -22,6 +22,9 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 Times = NDArray[np.int64]
 
+STEPS = "steps"
+"""What the clock of everything recorded by step is called."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepClock:
@@ -74,8 +77,11 @@ class EpisodeSource(ABC):
 
     @property
     def step_clock(self) -> StepClock | None:
-        """The steps that were declared; None where nothing was."""
-        return StepClock.from_json(self.meta.get("steps"))
+        """The steps that were declared, or recorded as such; None where nothing was."""
+        stated = StepClock.from_json(self.meta.get("steps"))
+        if stated is None and any(signal.meta.clock == STEPS for signal in self.signals.values()):
+            return StepClock(STEPS)
+        return stated
 
     @property
     def place(self) -> str | None:

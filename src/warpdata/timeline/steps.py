@@ -276,6 +276,26 @@ class StepSignal:
         return self._times
 
     @property
+    def signal(self) -> Signal:
+        """The signal in time."""
+        return self._signal
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Which record each row shows; -1 where there is none."""
+        found = self._found()
+        return np.arange(len(self), dtype=np.int64) if found is None else frozen(found.positions)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether row k is record k, made at step k (or by it, for what the action led to)."""
+        found = self._found()
+        if found is None:
+            return True
+        is_own = self._align is None or not found.age_ns.any()
+        return bool(is_own and np.array_equal(found.positions, np.arange(len(self))))
+
+    @property
     def mask(self) -> NDArray[np.bool_]:
         """Which rows are valid: recorded by then, and not too old."""
         found = self._found()

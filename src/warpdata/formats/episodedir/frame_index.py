@@ -38,9 +38,9 @@ class FrameIndex:
     video_bytes: int | None = None
 
 
-def image_description(shape: FrameShape, units: str | None = None) -> Description:
-    """The description of a camera."""
-    return Description("image", _DTYPES[shape.dtype], shape.shape, units)
+def image_description(shape: FrameShape) -> Description:
+    """The description of a camera of which only the frames are known."""
+    return Description("image", _DTYPES[shape.dtype], shape.shape)
 
 
 def index_of_marks(
@@ -48,11 +48,11 @@ def index_of_marks(
     shape: FrameShape,
     stream: Stream,
     video_bytes: int,
-    units: str | None = None,
+    description: Description | None = None,
 ) -> FrameIndex:
     """The index of a video whose frames a recorder marked one by one."""
     return FrameIndex(
-        image_description(shape, units), np.array([mark.ts_ns for mark in marks], np.int64), shape, stream,
+        description or image_description(shape), np.array([mark.ts_ns for mark in marks], np.int64), shape, stream,
         np.array([mark.flags & layout.KEYFRAME_FLAG for mark in marks], np.bool_),
         np.array([mark.offset for mark in marks], np.int64),
         np.array([mark.size for mark in marks], np.int64),

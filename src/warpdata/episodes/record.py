@@ -1,0 +1,343 @@
+"""The recorder: one episode by `with`, into a root or into one file, in time and by step, mixed freely."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+import numpy as np
+
+from warpdata.episodes.disk_writer import DiskEpisodeWriter
+from warpdata.episodes.local import LocalDatasetWriter
+from warpdata.episodes.packed import pack_episode
+from warpdata.episodes.recorder import Durability
+from warpdata.episodes.values import Hints
+from warpdata.errors import ConflictError, RecordingError, WriterClosedError
+from warpdata.formats.episodedir.documents import plain_static
+from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.formats.episodedir.names import check_name
+from warpdata.formats.wshard.save import CompressionChoice
+from warpdata.timeline.meta import Role
+from warpdata.timeline.source import OUTCOMES, STEPS, Outcome, StepClock
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+Clock = Literal["monotonic", "wall", "simulated"]
+
+SHARD_SUFFIX = ".wshard"
+RECORDING_SUFFIX = ".recording"
+"""Where a recording into one file is made: beside it, until it is whole."""
+
+_STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def record(
+    target: str | os.PathLike[str],
+    *,
+    static: Mapping[str, Any] | None = None,
+    clock: Clock = "monotonic",
+    step_clock: str | None = None,
+    outcome: Outcome = "same",
+    video: VideoOptions | None = None,
+    durability: str = "100ms",
+    compression: CompressionChoice = None,
+    overwrite: bool = False,
+) -> Recorder:
+    """Record one episode: into one file where `target` ends in `.wshard`, else as a new episode of a root.
+
+    `clock` says what times mean: `monotonic` and `wall` are read where a call gives no `ts_ns`, `simulated` times are
+    always given. `step_clock` names the signal whose records are the steps (default: what `step` records, or the
+    clock the actions share); `outcome="next"` says that rewards and flags come with the next observation.
+    """
+    return Recorder(
+        target, static=static, clock=clock, step_clock=step_clock, outcome=outcome, video=video,
+        durability=durability, compression=compression, overwrite=overwrite,
+    )  # fmt: skip
+
+
+class Recorder:
+    """One episode being recorded; any thread may append. Nothing is on disk before the first record."""
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        static: Mapping[str, Any] | None = None,
+        clock: Clock = "monotonic",
+        step_clock: str | None = None,
+        outcome: Outcome = "same",
+        video: VideoOptions | None = None,
+        durability: str = "100ms",
+        compression: CompressionChoice = None,
+        overwrite: bool = False,
+    ) -> None:
+        if clock not in get_args(Clock):
+            raise ValueError(f"clock is one of {', '.join(get_args(Clock))}, not {clock!r}")
+        if outcome not in OUTCOMES:
+            raise ValueError(f"outcome is one of {', '.join(OUTCOMES)}, not {outcome!r}")
+        Durability.parse(durability)
+        self.target = Path(os.path.abspath(target))
+        self._clock: Clock = clock
+        self._outcome: Outcome = outcome
+        self._step_clock = step_clock
+        self._video = video
+        self._durability = durability
+        self._compression = compression
+        self._overwrite = overwrite
+        self._static: dict[str, Any] = {}
+        self._declared: dict[str, dict[str, Any]] = {}
+        self._roles: dict[str, Role] = {}
+        self._writer: DiskEpisodeWriter | None = None
+        self._lock = threading.RLock()
+        self._closed: str | None = None
+        self._check_target()
+        self.mark(**dict(static or {}))
+
+    @property
+    def path(self) -> Path | None:
+        """Where the episode lies, or will lie; None in a root before the first record."""
+        if self._is_file:
+            return self.target
+        return None if self._writer is None else self._writer.path
+
+    def append(self, signal: str, value: Any, ts_ns: int | None = None) -> None:
+        """Add a copy of `value` to a signal; when this returns, the record survives a crash.
+
+        Times of one signal increase; without `ts_ns` the clock is read.
+        """
+        writer = self._writer or self._begin()
+        writer.append(signal, value, self._now() if ts_ns is None else ts_ns)
+
+    def step(
+        self,
+        observations: Any = None,
+        actions: Any = None,
+        *,
+        reward: Any = None,
+        terminated: bool | None = None,
+        truncated: bool | None = None,
+        ts_ns: int | None = None,
+    ) -> None:
+        """Add one row: what was observed, what was chosen then, and what it led to; all at one time.
+
+        Observations and actions are dicts by signal name (nested ones are joined by `/`), or one value each, called
+        `observation` and `action`. A call with observations alone adds what was seen after the last action.
+        """
+        row = [
+            *((name, value, "observation") for name, value in leaves("observation", observations)),
+            *((name, value, "action") for name, value in leaves("action", actions)),
+        ]
+        flags = (("reward", reward), ("terminated", terminated), ("truncated", truncated))
+        row += [(name, value, name) for name, value in flags if value is not None]
+        if not row:
+            raise ValueError("a step needs observations, actions, or what they led to")
+        with self._lock:
+            now = self._now() if ts_ns is None else ts_ns
+            for name, _, role in row:
+                self._take_role(name, role)  # type: ignore[arg-type]
+            writer = self._writer or self._begin()
+            for name, value, _ in row:
+                writer.append(name, value, now)
+
+    def declare(
+        self,
+        signal: str,
+        *,
+        dtype: Any = None,
+        role: str | None = None,
+        of: str | None = None,
+        model: str | None = None,
+        clock: str | None = None,
+        kind: str | None = None,
+        units: str | None = None,
+        names: Sequence[str] | None = None,
+        video: VideoOptions | None = None,
+    ) -> None:
+        """Say what a signal is before its first record: type, role, units, axis names, how it is encoded."""
+        about: dict[str, Any] = {
+            "dtype": dtype, "role": role, "of": of, "model": model, "clock": clock, "kind": kind,
+            "units": units, "names": names,
+        }  # fmt: skip
+        Hints.of_caller(**about)
+        with self._lock:
+            self._check_open()
+            self._declare(check_name(signal), {**about, "video": video})
+
+    def set_static(self, name: str, value: Any) -> None:
+        """Set an item that does not change in time, once."""
+        with self._lock:
+            if name in self._static:
+                raise RecordingError(f"static item {name!r} is set already")
+            self.mark(**{name: value})
+
+    def mark(self, **facts: Any) -> None:
+        """Say something of the episode, such as `success=True`; the last word on an item counts."""
+        with self._lock:
+            self._check_open()
+            for name, value in facts.items():
+                plain_static(check_name(name), value)  # what cannot be kept is refused now
+                if self._writer is not None:
+                    self._writer.mark(name, value)
+                self._static[name] = value
+
+    def discard(self) -> None:
+        """Remove the whole episode; every later call raises WriterClosedError."""
+        with self._lock:
+            self._check_open()
+            self._closed = "discarded"
+            if self._writer is not None:
+                self._writer.abort()
+
+    def counts(self) -> dict[str, int]:
+        """How many records each signal has so far."""
+        return {} if self._writer is None else self._writer.counts()
+
+    def close(self) -> None:
+        """Finish the episode; an episode without records leaves nothing behind."""
+        self._close(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._closed is None:
+            self._close(None if kind is None else f"{kind.__name__}: {error}")
+
+    def __repr__(self) -> str:
+        return f"<Recorder {self.path or self.target}: {self._closed or 'recording'}>"
+
+    # How it is done.
+
+    @property
+    def _is_file(self) -> bool:
+        return self.target.name.endswith(SHARD_SUFFIX)
+
+    @property
+    def _work(self) -> Path:
+        """The directory in which a recording into one file is made."""
+        return self.target.with_name(self.target.name + RECORDING_SUFFIX)
+
+    def _check_target(self) -> None:
+        if not self._is_file:
+            return
+        if self._work.exists():
+            raise ConflictError(
+                "a recording is under way here, or was never finished", path=self._work,
+                hint=f"Wait for its recorder; if it was killed, run `warp salvage {self.target}`.",
+            )  # fmt: skip
+        if self.target.exists() and not self._overwrite:
+            raise ConflictError(
+                "the file exists already", path=self.target, hint="Choose another, or say overwrite=True."
+            )
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise WriterClosedError(f"the episode is {self._closed}", path=self.path or self.target)
+
+    def _now(self) -> int:
+        if self._clock == "simulated":
+            raise ValueError("simulated time is given with every record: pass ts_ns=")
+        return time.time_ns() if self._clock == "wall" else time.monotonic_ns()
+
+    def _begin(self) -> DiskEpisodeWriter:
+        with self._lock:
+            self._check_open()
+            if self._writer is None:
+                writer = self._new_writer()
+                for name, value in self._static.items():
+                    writer.mark(name, value)
+                for name, about in self._declared.items():
+                    writer.declare(name, **about)
+                self._writer = writer
+            return self._writer
+
+    def _new_writer(self) -> DiskEpisodeWriter:
+        meta: dict[str, Any] = {"clock": self._clock_facts()}
+        if self._step_clock is not None or self._outcome != "same":
+            meta["steps"] = StepClock(self._step_clock or STEPS, self._outcome).to_json()
+        if self._is_file:
+            return DiskEpisodeWriter(self._work, video=self._video, durability=self._durability, meta=meta)
+        return LocalDatasetWriter(self.target, video=self._video, durability=self._durability).new_episode(
+            meta=meta
+        )
+
+    def _clock_facts(self) -> dict[str, Any]:
+        """What the times mean: the clock, and what to add to get the time of day."""
+        offset = {"monotonic": time.time_ns() - time.monotonic_ns(), "wall": 0, "simulated": None}
+        return {"name": self._clock, "wall_offset_ns": offset[self._clock]}
+
+    def _take_role(self, name: str, role: Role) -> None:
+        known = self._roles.get(name)
+        if known == role:
+            return
+        if known is not None:
+            raise RecordingError(
+                f"signal {name!r} is a {known} and cannot be a {role} too; give one of them another name"
+            )
+        about = self._declared.get(name, {})
+        if about.get("role") not in (None, role):
+            raise RecordingError(f"signal {name!r} was declared as a {about['role']}, not as a {role}")
+        self._declare(name, {**about, "role": role, "clock": about.get("clock") or STEPS})
+        self._roles[name] = role
+
+    def _declare(self, name: str, about: dict[str, Any]) -> None:
+        if self._writer is not None:
+            self._writer.declare(name, **about)
+        self._declared[name] = about
+
+    def _close(self, interrupted: str | None) -> None:
+        with self._lock:
+            if self._closed == "closed":
+                return
+            self._check_open()
+            if self._writer is None:
+                self._closed = "closed"
+                return
+            try:
+                self._writer.finish(interrupted)
+                if self._is_file:
+                    pack_episode(
+                        self._work, self.target, self._compression, episode_id=self.target.stem,
+                        overwrite=self._overwrite,
+                    )  # fmt: skip
+                    shutil.rmtree(self._work)
+            except BaseException:
+                self._closed = "broken: closing it failed; `warp salvage` finishes it"
+                raise
+            self._closed = "closed"
+
+
+def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The parts of an observation or action by signal name; None and empty arrays have nothing to say."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from nested(plain_name(key), inner)
+    else:
+        yield from nested(name, value)
+
+
+def nested(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The parts of a value, their names joined by `/`."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from nested(f"{name}/{plain_name(key)}", inner)
+    elif isinstance(value, tuple):
+        for number, inner in enumerate(value):
+            yield from nested(f"{name}/{number}", inner)
+    elif value is not None and not (isinstance(value, np.ndarray) and value.size == 0):
+        yield name, value
+
+
+def plain_name(key: Any) -> str:
+    """A key as parts of a signal's name: what may not stand there becomes `_`."""
+    parts = [_STRANGE.sub("_", part) for part in str(key).split("/")]
+    return "/".join(part if part.strip(".") else "_" for part in parts)
