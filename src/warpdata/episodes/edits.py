@@ -348,7 +348,9 @@ class EditedSource(EpisodeSource):
     @property
     def meta(self) -> Mapping[str, Any]:
         """The metadata of the first recording, and what was edited; what it said of its files is left out."""
-        kept = {key: value for key, value in self._parts[0].meta.items() if key not in _OF_FILES}
+        kept = dict(self._parts[0].meta)
+        if self.entry.parts != (Part(self.entry.parts[0].number),):  # other records than the files have
+            kept = {key: value for key, value in kept.items() if key not in _OF_FILES}
         return ReadOnlyDict({**kept, "edited": self.entry.to_json(), "recordings": self.part_uids})
 
     @property

@@ -9,10 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from warpdata.bytekit.folders import FolderReader, SubFolder
+from warpdata.episodes.collection import Episodes, EpisodesSource
 from warpdata.episodes.disk_episode import DirectorySource
 from warpdata.episodes.disk_writer import DiskEpisodeWriter
 from warpdata.episodes.edits import EditedSource, Edits, Entry
+from warpdata.episodes.facts import facts_table, joined_tables
+from warpdata.episodes.facts_cache import recorded_facts
 from warpdata.episodes.listing import episode_name, episode_path, list_episodes, list_folder
 from warpdata.episodes.recorder import Durability
 from warpdata.episodes.unfinished import Unfinished, unfinished_at
@@ -20,22 +26,15 @@ from warpdata.errors import ConflictError
 from warpdata.formats.episodedir.documents import Folder
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.sequence import EpisodeSequence
 
 DEFAULT_CACHE_BYTES = 256 << 20
 _MAX_OPEN = 1024
 
 
-class LocalDataset(EpisodeSequence):
+class LocalSource(EpisodesSource):
     """Finished episodes of a root in id order; edits of the dataset are applied, recordings never change."""
 
-    def __init__(
-        self,
-        root: str | os.PathLike[str] | FolderReader,
-        *,
-        edited: bool = True,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
-    ) -> None:
+    def __init__(self, root: str | os.PathLike[str] | FolderReader, *, edited: bool, cache_bytes: int) -> None:
         self.folder: Folder = _local(root) if isinstance(root, str | os.PathLike) else root
         self.root: Path | str = self.folder if isinstance(self.folder, Path) else self.folder.name
         self._files: dict[int, list[str]] = {}
@@ -53,23 +52,19 @@ class LocalDataset(EpisodeSequence):
         else:
             listing, self._files = list_folder(self.folder)
         self._edits: Edits | None = None
-        self._unfinished = listing.unfinished
+        self.unfinished_numbers = listing.unfinished
         self.recorded = numbers = listing.finished
-        self._entries: Sequence[Entry] = self.edits.apply(numbers) if self._edited else Edits.plain(numbers)
+        self.entries: Sequence[Entry] = self.edits.apply(numbers) if self._edited else Edits.plain(numbers)
+        self._ids = [entry.id for entry in self.entries]
         with self._lock:
             self._open.clear()
 
     @property
     def edits(self) -> Edits:
-        """The edit log of this root: `drop`, `undrop`, `set_static`, `trim`, `split`, `concat`, `undo`."""
+        """The edit log of the root."""
         if self._edits is None:
             self._edits = Edits(self.folder)
         return self._edits
-
-    @property
-    def unfinished(self) -> list[Unfinished]:
-        """Recordings that are not finished: still running, or left by a crash, and what they hold."""
-        return [unfinished_at(self.place(number)) for number in self._unfinished]
 
     def place(self, number: int) -> Folder:
         """The directory of a recording."""
@@ -78,26 +73,18 @@ class LocalDataset(EpisodeSequence):
         return SubFolder(self.folder, episode_name(number), self._files.get(number, []))
 
     @property
-    def ids(self) -> list[str]:
+    def ids(self) -> Sequence[str]:
         """The id of every episode, in order."""
-        return [entry.id for entry in self._entries]
+        return self._ids
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    @property
+    def name(self) -> str:
+        """Where the root is."""
+        return str(self.root)
 
-    def _at(self, position: int) -> Episode:
-        return self._episode(self._entries[position])
-
-    def open(self, episode_id: str | int) -> Episode:
-        """The episode with this id."""
-        wanted = f"{episode_id:012d}" if isinstance(episode_id, int) else episode_id
-        for entry in self._entries:
-            if entry.id == wanted:
-                return self._episode(entry)
-        raise KeyError(f"no episode {wanted!r} in {self.root}")
-
-    def _episode(self, entry: Entry) -> Episode:
+    def open(self, position: int) -> Episode:
         """The opened episode; the last ones used stay open as long as they fit in the cache."""
+        entry = self.entries[position]
         if self._owner_pid != os.getpid():  # another thread may have held the lock at the moment of the fork
             self._lock, self._owner_pid = threading.Lock(), os.getpid()
         with self._lock:
@@ -111,6 +98,19 @@ class LocalDataset(EpisodeSequence):
             self._trim()
         return made
 
+    def facts(self) -> pa.Table:
+        """The facts of all episodes; those of recordings are kept beside them and read again from there."""
+        if not isinstance(self.folder, Path):
+            return super().facts()
+        plain = [position for position, entry in enumerate(self.entries) if entry.is_plain]
+        position_of = {self.entries[position].parts[0].number: position for position in plain}
+        table = recorded_facts(self.folder, list(position_of), lambda number: self.open(position_of[number]))
+        edited = [position for position, entry in enumerate(self.entries) if not entry.is_plain]
+        if not edited:
+            return table
+        whole = joined_tables([table, facts_table(self.open(position) for position in edited)])
+        return whole.take(pa.array(np.argsort([*plain, *edited])))
+
     def _make(self, entry: Entry) -> Episode:
         parts = [DirectorySource(self.place(part.number)) for part in entry.parts]
         return Episode(parts[0] if entry.is_plain else EditedSource(entry, parts))
@@ -123,6 +123,57 @@ class LocalDataset(EpisodeSequence):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_reopened, (self.folder, self._edited, self._cache_bytes))
+
+
+class LocalDataset(Episodes):
+    """The episodes of a root of recordings, and what only a root has: its edits, and what is unfinished."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | FolderReader,
+        *,
+        edited: bool = True,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ) -> None:
+        self._local = LocalSource(root, edited=edited, cache_bytes=cache_bytes)
+        super().__init__(self._local)
+
+    def refresh(self) -> None:
+        """Look again at what is there."""
+        self._local.refresh()
+        self._facts = None
+
+    @property
+    def root(self) -> Path | str:
+        """Where the root is."""
+        return self._local.root
+
+    @property
+    def folder(self) -> Folder:
+        """The root as a folder."""
+        return self._local.folder
+
+    @property
+    def recorded(self) -> list[int]:
+        """The numbers of all finished recordings, edited or not."""
+        return self._local.recorded
+
+    def place(self, number: int) -> Folder:
+        """The directory of a recording."""
+        return self._local.place(number)
+
+    @property
+    def edits(self) -> Edits:
+        """The edit log of this root: `drop`, `undrop`, `set_static`, `trim`, `split`, `concat`, `undo`."""
+        return self._local.edits
+
+    @property
+    def unfinished(self) -> list[Unfinished]:
+        """Recordings that are not finished: still running, or left by a crash, and what they hold."""
+        return [unfinished_at(self.place(number)) for number in self._local.unfinished_numbers]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_reopened_dataset, (self._local,))
 
     def __repr__(self) -> str:
         return f"<LocalDataset {self.root}: {len(self)} episodes>"
@@ -192,5 +243,12 @@ def _local(root: str | os.PathLike[str]) -> Path:
     return Path(os.path.abspath(root))
 
 
-def _reopened(root: Folder, edited: bool, cache_bytes: int) -> LocalDataset:
-    return LocalDataset(root, edited=edited, cache_bytes=cache_bytes)
+def _reopened(root: Folder, edited: bool, cache_bytes: int) -> LocalSource:
+    return LocalSource(root, edited=edited, cache_bytes=cache_bytes)
+
+
+def _reopened_dataset(source: LocalSource) -> LocalDataset:
+    made = LocalDataset.__new__(LocalDataset)
+    made._local = source
+    Episodes.__init__(made, source)
+    return made

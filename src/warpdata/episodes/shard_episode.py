@@ -138,7 +138,7 @@ class ShardSource(EpisodeSource):
     @property
     def step_clock(self) -> StepClock:
         """The rows of the shard: everything of a step carries the time of the step."""
-        return StepClock(STEPS, "same", self.tensors.times_ns)
+        return StepClock(STEPS, "same", self.tensors.times_ns, self.tensors.length)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._chunks is not None:

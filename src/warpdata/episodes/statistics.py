@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -9,6 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from warpdata.bytekit.varint import decode_varints, encode_varints, zigzag_decode, zigzag_encode
+from warpdata.errors import FormatError
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 RELATIVE_ERROR = 0.02
@@ -88,6 +92,7 @@ class ValueStatistics:
         self.high = np.full(self.channels, -np.inf)
         self.mean = np.zeros(self.channels)
         self.m2 = np.zeros(self.channels)
+        self.total = np.zeros(self.channels)
         self.sketch = Sketch(self.channels)
 
     @np.errstate(over="ignore", invalid="ignore")  # values near the limits of float64 give null statistics
@@ -111,6 +116,7 @@ class ValueStatistics:
             other.low, other.high, other.mean = flat.min(axis=0), flat.max(axis=0), flat.mean(axis=0)
             centred = flat - other.mean
         other.m2 = (centred * centred).sum(axis=0)
+        other.total = np.where(finite, flat, 0.0).sum(axis=0)
         other.sketch = Sketch(self.channels)
         other.sketch.add(flat)
         self.merge(other)
@@ -123,7 +129,7 @@ class ValueStatistics:
         delta = other.mean - self.mean
         self.m2 = self.m2 + other.m2 + delta * delta * self.count * other.count / some
         self.mean = np.where(total > 0, self.mean + delta * other.count / some, 0.0)
-        self.count, self.invalid = total, self.invalid + other.invalid
+        self.count, self.invalid, self.total = total, self.invalid + other.invalid, self.total + other.total
         self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
         self.sketch.merge(other.sketch)
 
@@ -133,12 +139,29 @@ class ValueStatistics:
         quantiles = self.sketch.quantiles(list(QUANTILES))
         return {
             "min": _numbers(self.low), "max": _numbers(self.high), "mean": _numbers(self.mean, self.count),
-            "std": _numbers(std, self.count), "invalid": self.invalid.tolist(),
+            "std": _numbers(std, self.count), "sum": _numbers(self.total, self.count),
+            "count": self.count.tolist(), "invalid": self.invalid.tolist(),
             "quantiles": {
                 str(q): _numbers(quantiles[i], self.sketch.counts()) for i, q in enumerate(QUANTILES)
             },
-            "quantile_relative_error": RELATIVE_ERROR,
+            "quantile_relative_error": RELATIVE_ERROR, "sketch": self.sketch.to_text(),
         }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, found: Any) -> ValueStatistics | None:
+        """Statistics that were recorded, to be merged with others; None where they do not suffice for that."""
+        try:
+            made = cls.__new__(cls)
+            made.count, made.invalid = np.array(found["count"], np.int64), np.array(found["invalid"], np.int64)
+            made.channels = len(made.count)
+            made.low, made.high = _column(found["min"], np.inf), _column(found["max"], -np.inf)
+            made.mean, made.total = _column(found["mean"], 0.0), _column(found["sum"], 0.0)
+            made.m2 = _column(found["std"], 0.0) ** 2 * made.count
+            made.sketch = Sketch.from_text(made.channels, found["sketch"])
+        except (KeyError, TypeError, ValueError, FormatError):
+            return None
+        shapes = {len(each) for each in (made.invalid, made.low, made.high, made.mean, made.total, made.m2)}
+        return made if shapes == {made.channels} else None
 
 
 class Sketch:
@@ -161,6 +184,28 @@ class Sketch:
         """Add the counts of another sketch: exact."""
         self._new += [(other._keys, other._counts), *other._new]
         self._compact()
+
+    def to_text(self) -> str:
+        """The buckets as text: differences of the sorted keys and the counts as varints, in base64."""
+        self._compact()
+        steps = np.diff(self._keys, prepend=np.int64(0))
+        packed = encode_varints(zigzag_encode(steps[:1])) + encode_varints(steps[1:].astype(np.uint64))
+        return base64.b64encode(packed + encode_varints(self._counts.astype(np.uint64))).decode()
+
+    @classmethod
+    def from_text(cls, channels: int, text: str) -> Sketch:
+        """A sketch that was written as text; ValueError or FormatError where it is none."""
+        numbers = decode_varints(base64.b64decode(text, validate=True))
+        if len(numbers) % 2:
+            raise ValueError("a sketch has as many keys as counts")
+        made = cls(channels)
+        half = len(numbers) // 2
+        first = zigzag_decode(numbers[: min(1, half)])
+        made._keys = np.cumsum(np.concatenate([first, numbers[min(1, half) : half].astype(np.int64)]))
+        made._counts = numbers[half:].astype(np.int64)
+        if (np.diff(made._keys) <= 0).any() or (made._counts < 1).any():
+            raise ValueError("the buckets of a sketch are not in order")
+        return made
 
     def counts(self) -> NDArray[np.int64]:
         """How many values each channel has."""
@@ -219,6 +264,10 @@ def _value_of(keys: NDArray[np.int64]) -> NDArray[np.float64]:
     """The middle of each bucket."""
     size = np.exp((np.abs(keys) - _ZERO_OFFSET) * _GAMMA_LOG) * (1 - RELATIVE_ERROR)
     return np.where(keys == 0, 0.0, np.sign(keys) * size)
+
+
+def _column(numbers: Any, missing: float) -> NDArray[np.float64]:
+    return np.array([missing if each is None else float(each) for each in numbers])
 
 
 def _numbers(values: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> list[float | None]:

@@ -22,7 +22,7 @@ from warpdata.timeline.source import (
     WindowSource,
     named_error,
 )
-from warpdata.timeline.steps import PREFIXES, Steps
+from warpdata.timeline.steps import PREFIXES, Steps, StepTimes
 from warpdata.timeline.times import as_int, as_int_array, grid, is_many
 
 _GATED: tuple[Role, ...] = ("observation", "action")
@@ -221,7 +221,7 @@ class Episode(Mapping[str, Any]):
             chosen = StepClock(clock, outcome)
             times, name = self._clock_times(chosen), clock
         else:
-            times, name = self._rate_grid(rate_hz), f"{rate_hz:g} Hz"
+            times, name = StepTimes.of(self._rate_grid(rate_hz)), f"{rate_hz:g} Hz"
         return Steps(self.signals, times, clock=name, outcome=outcome, align=align, max_age_ns=max_age_ns)
 
     @property
@@ -242,12 +242,14 @@ class Episode(Mapping[str, Any]):
         times = start + np.round(np.arange(count) * (1e9 / rate_hz)).astype(np.int64)
         return times[times <= stop]
 
-    def _clock_times(self, clock: StepClock) -> NDArray[np.int64]:
+    def _clock_times(self, clock: StepClock) -> StepTimes:
+        if clock.times is not None and clock.count is not None:
+            return StepTimes(clock.count, clock.times)
         if clock.times is not None:
-            return clock.times()
+            return StepTimes.of(clock.times())
         signals = self._source.signals
         if clock.name in signals:
-            return signals[clock.name].timestamps
+            return _times_of(signals[clock.name])
         shared = [each for each in signals.values() if each.meta.clock == clock.name]
         if not shared:
             raise NoStepsError(
@@ -255,7 +257,7 @@ class Episode(Mapping[str, Any]):
                 path=self._source.place,
             )
         # There are as many steps as actions; what was seen after the last one has a time of its own.
-        return next((each for each in shared if each.meta.role == "action"), shared[0]).timestamps
+        return _times_of(next((each for each in shared if each.meta.role == "action"), shared[0]))
 
     def _action_clock(self) -> StepClock:
         """The clock that all actions share."""
@@ -312,6 +314,10 @@ class Episode(Mapping[str, Any]):
         place = self._source.place
         where = f" at {place}" if place else ""
         return f"<Episode {self.id!r}{where}: {', '.join(self._source.signals)}>"
+
+
+def _times_of(signal: Signal) -> StepTimes:
+    return StepTimes(len(signal), lambda: signal.timestamps)
 
 
 def same_clock(a: Signal, b: Signal) -> bool:

@@ -38,6 +38,8 @@ class StepClock:
     outcome: Outcome = "same"
     times: Callable[[], Times] | None = field(default=None, compare=False)
     """The times, where no signal has them."""
+    count: int | None = field(default=None, compare=False)
+    """How many there are, where that is known before they are read."""
 
     @classmethod
     def from_json(cls, stated: Any) -> StepClock | None:

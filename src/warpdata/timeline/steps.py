@@ -37,13 +37,34 @@ PREFIXES: dict[str, tuple[str, ...]] = {
 """How older names carry a role; such a name may be asked for with it and without it."""
 
 
+class StepTimes:
+    """The times of the steps; how many there are is known before they are read."""
+
+    def __init__(self, count: int, read: Callable[[], NDArray[np.int64]]) -> None:
+        self.count = count
+        self._read = read
+        self._array: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, times: NDArray[np.int64]) -> StepTimes:
+        """Times that are known."""
+        return cls(len(times), lambda: times)
+
+    @property
+    def array(self) -> NDArray[np.int64]:
+        """The times, read when they are first asked for."""
+        if self._array is None:
+            self._array = frozen(self._read())
+        return self._array
+
+
 class Steps:
     """The rows of an episode: `observations`, `actions`, `rewards`, flags and lanes, each of `length` rows."""
 
     def __init__(
         self,
         signals: Mapping[str, Signal],
-        times_ns: NDArray[np.int64],
+        times: StepTimes,
         *,
         clock: str,
         outcome: Outcome = "same",
@@ -52,7 +73,7 @@ class Steps:
     ) -> None:
         check_max_age(max_age_ns)
         self._signals = signals
-        self.times_ns: NDArray[np.int64] = frozen(times_ns)
+        self._times = times
         self.clock = clock
         self.outcome = outcome
         self._align = align
@@ -63,10 +84,15 @@ class Steps:
     @property
     def length(self) -> int:
         """How many steps there are."""
-        return len(self.times_ns)
+        return self._times.count
 
     def __len__(self) -> int:
-        return len(self.times_ns)
+        return self._times.count
+
+    @property
+    def times_ns(self) -> NDArray[np.int64]:
+        """The time of each step."""
+        return self._times.array
 
     @property
     def observations(self) -> StepSignals:
@@ -180,11 +206,11 @@ class Steps:
 
     def _aligned(self, signal: Signal, align: Align) -> StepSignal:
         if signal.meta.clock == self.clock and len(signal) == self.length:
-            return StepSignal(signal, self.times_ns)  # the rows are the records
+            return StepSignal(signal, self._times)  # the rows are the records
         if self.outcome == "next" and signal.meta.role in _OUTCOMES:
-            return StepSignal(signal, self.times_ns, self._following(signal))
+            return StepSignal(signal, self._times, self._following(signal))
         check_align(align, signal.meta)
-        return StepSignal(signal, self.times_ns, align=align, max_age_ns=self._max_age_ns)
+        return StepSignal(signal, self._times, align=align, max_age_ns=self._max_age_ns)
 
     def _following(self, signal: Signal) -> Alignment:
         """The first record after each step and not after the next one."""
@@ -238,14 +264,14 @@ class StepSignal:
     def __init__(
         self,
         signal: Signal,
-        times_ns: NDArray[np.int64],
+        times: StepTimes,
         alignment: Alignment | None = None,
         *,
         align: Align | None = None,
         max_age_ns: int | None = None,
     ) -> None:
         self._signal = signal
-        self._times = times_ns
+        self._times = times
         self._alignment = alignment
         self._align: Align | None = align
         self._max_age_ns = max_age_ns
@@ -263,7 +289,7 @@ class StepSignal:
     @property
     def shape(self) -> tuple[int, ...]:
         """The whole shape, steps first."""
-        return (len(self._times), *self.row_shape)
+        return (self._times.count, *self.row_shape)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -273,7 +299,7 @@ class StepSignal:
     @property
     def times_ns(self) -> NDArray[np.int64]:
         """The time of each step."""
-        return self._times
+        return self._times.array
 
     @property
     def signal(self) -> Signal:
@@ -324,7 +350,7 @@ class StepSignal:
         part = Alignment(found.positions[start:stop], found.mask[start:stop], found.age_ns[start:stop])
         if not len(self._signal):
             return frozen(blank_values(self.meta, stop - start))
-        return frozen(aligned_values(self._signal, self._times[start:stop], part, self._align or "hold"))
+        return frozen(aligned_values(self._signal, self.times_ns[start:stop], part, self._align or "hold"))
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice) and key.step in (None, 1):
@@ -336,7 +362,7 @@ class StepSignal:
         return self.data[key]
 
     def __len__(self) -> int:
-        return len(self._times)
+        return self._times.count
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.data, dtype=dtype) if copy else np.asarray(self.data, dtype=dtype)
@@ -347,5 +373,5 @@ class StepSignal:
     def _found(self) -> Alignment | None:
         """The alignment, found when it is first needed; None where rows and records are the same."""
         if self._alignment is None and self._align is not None:
-            self._alignment = align_signal(self._signal, self._times, self._align, self._max_age_ns)
+            self._alignment = align_signal(self._signal, self.times_ns, self._align, self._max_age_ns)
         return self._alignment

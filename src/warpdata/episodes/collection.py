@@ -1,0 +1,261 @@
+"""Episodes in an order: one type for a root, a published version, a list, a slice, a filter, a concatenation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from warpdata.episodes.derived import with_signals
+from warpdata.episodes.facts import facts_table, joined_tables
+from warpdata.episodes.summary import SignalSummary, summaries_of
+from warpdata.errors import nearest
+from warpdata.ordering.splitmix import splitmix64, stream_key
+from warpdata.bytekit.checksum import xxh64
+from warpdata.sql.engine import matching_rows
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.times import as_int, as_int_array, is_many
+
+Rows = NDArray[np.int64]
+
+
+class EpisodesSource(ABC):
+    """Where episodes come from: their ids, a table of facts about each, and how to open one.
+
+    It pickles to an address, not to data.
+    """
+
+    @property
+    @abstractmethod
+    def ids(self) -> Sequence[str]:
+        """The id of every episode, in order."""
+
+    @abstractmethod
+    def open(self, position: int) -> Episode:
+        """The episode at a position that is there."""
+
+    def facts(self) -> pa.Table:
+        """One row per episode; a source that knows them without opening every episode says so here."""
+        return facts_table(self.open(position) for position in range(len(self.ids)))
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        return type(self).__name__
+
+
+class Episodes(Sequence[Episode]):
+    """Episodes in an order. `[i]` is one, `["id"]` too; slices, `where`, `map`, `split` and `+` are Episodes."""
+
+    def __init__(self, source: EpisodesSource, rows: Rows | None = None) -> None:
+        self._source = source
+        self._rows = rows
+        self._facts: pa.Table | None = None
+
+    @classmethod
+    def of(cls, episodes: Sequence[Episode]) -> Episodes:
+        """The episodes of a list."""
+        return cls(_ListSource(list(episodes)))
+
+    @property
+    def source(self) -> EpisodesSource:
+        """Where they come from; nothing that uses episodes needs to ask."""
+        return self._source
+
+    @property
+    def ids(self) -> list[str]:
+        """The id of every episode, in order."""
+        ids = self._source.ids
+        return list(ids) if self._rows is None else [ids[row] for row in self._rows.tolist()]
+
+    def __len__(self) -> int:
+        return len(self._source.ids) if self._rows is None else len(self._rows)
+
+    @overload
+    def __getitem__(self, key: int | str) -> Episode: ...
+    @overload
+    def __getitem__(self, key: slice | Sequence[int]) -> Episodes: ...
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return self.open(key)
+        if isinstance(key, slice):
+            return self._chosen(self._numbers()[key])
+        count = len(self)
+        if is_many(key):
+            wanted = as_int_array(key, "an index")
+            if len(wanted) and not (-count <= wanted.min() and wanted.max() < count):
+                raise IndexError(f"an episode out of range; there are {count}")
+            return self._chosen(self._numbers()[wanted])
+        index = as_int(key, "an index")
+        if not -count <= index < count:
+            raise IndexError(f"episode {index} of {count}")
+        return self._at(index % count)
+
+    def __iter__(self) -> Iterator[Episode]:
+        return (self._at(position) for position in range(len(self)))
+
+    def open(self, episode_id: str | int) -> Episode:
+        """The episode with this id; a number stands for the id with that many zeros before it."""
+        wanted = f"{episode_id:012d}" if isinstance(episode_id, int) else episode_id
+        ids = self.ids
+        for candidate in (wanted, wanted.zfill(12) if wanted.isdigit() else wanted):
+            if candidate in ids:
+                return self._at(ids.index(candidate))
+        raise KeyError(f"no episode {wanted!r} in {self._source.name}.{nearest(wanted, ids)}")
+
+    def __add__(self, other: Episodes) -> Episodes:
+        if not isinstance(other, Episodes):
+            return NotImplemented
+        return Episodes(_JoinedSource([self, other]))
+
+    # What is known of them.
+
+    @property
+    def facts(self) -> pa.Table:
+        """One row per episode: id, length, duration_s, task, success, total_reward, rates, every scalar static."""
+        if self._facts is None:
+            whole = self._source.facts()
+            self._facts = whole if self._rows is None else whole.take(pa.array(self._rows))
+        return self._facts
+
+    def where(self, condition: str) -> Episodes:
+        """The episodes whose facts satisfy a SQL condition, such as `task = 'pick' and success`."""
+        return self._chosen(self._numbers()[matching_rows(self.facts, condition)])
+
+    def stats(self, signals: Sequence[str] | None = None) -> dict[str, SignalSummary]:
+        """Count, mean, std, min, max and quantiles per signal over all episodes.
+
+        From what was recorded where it suffices; `.read` says how many episodes' data had to be read.
+        """
+        return summaries_of(self, signals)
+
+    def map(self, change: Callable[[Episode], Mapping[str, Any] | Episode]) -> Episodes:
+        """Every episode with the signals that `change` derives from it, made when an episode is opened.
+
+        `change` gives signals by name (a Signal, or an array with one row per step), or a whole Episode.
+        """
+        return Episodes(_MappedSource(self, change))
+
+    def split(self, *, seed: int = 0, **shares: float) -> Split:
+        """Cut by chance: `train, rest = episodes.split(train=0.9)`; where an episode goes depends on its id only.
+
+        Shares that do not add up to one leave a last part called `rest`.
+        """
+        return Split(self, shares, seed)
+
+    def __repr__(self) -> str:
+        return f"<Episodes {self._source.name}: {len(self)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self._source, self._rows))
+
+    def _at(self, position: int) -> Episode:
+        return self._source.open(position if self._rows is None else int(self._rows[position]))
+
+    def _numbers(self) -> Rows:
+        return np.arange(len(self._source.ids), dtype=np.int64) if self._rows is None else self._rows
+
+    def _chosen(self, rows: Rows) -> Episodes:
+        return Episodes(self._source, rows)
+
+
+class Split(tuple[Episodes, ...]):
+    """The parts of a split in the order they were asked for; each also by its name."""
+
+    names: tuple[str, ...]
+
+    def __new__(cls, episodes: Episodes, shares: Mapping[str, float], seed: int) -> Split:
+        total = sum(shares.values())
+        if not shares or any(share < 0 for share in shares.values()) or total > 1 + 1e-9:
+            raise ValueError(f"shares are fractions that add up to at most 1, not {dict(shares)}")
+        names = [*shares] if total > 1 - 1e-9 else [*shares, "rest"]
+        edges = np.cumsum([*shares.values()][: len(names) - 1])
+        chances = _chances(episodes.ids, seed)
+        owner = np.searchsorted(edges, chances, side="right")
+        made = super().__new__(
+            cls, [episodes[np.flatnonzero(owner == number)] for number in range(len(names))]
+        )
+        made.names = tuple(names)
+        return made
+
+    def __getattr__(self, name: str) -> Episodes:
+        if name != "names" and name in self.names:
+            return tuple.__getitem__(self, self.names.index(name))
+        raise AttributeError(name)
+
+    def __repr__(self) -> str:
+        return f"<Split {', '.join(f'{n}: {len(e)}' for n, e in zip(self.names, self, strict=True))}>"
+
+
+def _chances(ids: Sequence[str], seed: int) -> NDArray[np.float64]:
+    """A number in [0, 1) for every id, which depends on nothing else but the seed."""
+    hashes = np.array([xxh64(each.encode()) for each in ids], np.uint64)
+    return (splitmix64(hashes ^ np.uint64(stream_key(seed))) >> np.uint64(11)) / float(1 << 53)
+
+
+class _ListSource(EpisodesSource):
+    def __init__(self, episodes: list[Episode]) -> None:
+        self._episodes = episodes
+
+    @property
+    def ids(self) -> Sequence[str]:
+        return [episode.id for episode in self._episodes]
+
+    def open(self, position: int) -> Episode:
+        return self._episodes[position]
+
+    @property
+    def name(self) -> str:
+        return "a list"
+
+
+class _JoinedSource(EpisodesSource):
+    def __init__(self, parts: Sequence[Episodes]) -> None:
+        self._parts = list(parts)
+        self._starts = np.cumsum([0, *(len(part) for part in parts)])
+
+    @property
+    def ids(self) -> Sequence[str]:
+        return [each for part in self._parts for each in part.ids]
+
+    def open(self, position: int) -> Episode:
+        number = int(np.searchsorted(self._starts, position, side="right")) - 1
+        return self._parts[number][position - int(self._starts[number])]
+
+    def facts(self) -> pa.Table:
+        return joined_tables([part.facts for part in self._parts])
+
+    @property
+    def name(self) -> str:
+        return " + ".join(part.source.name for part in self._parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_JoinedSource, (self._parts,))
+
+
+class _MappedSource(EpisodesSource):
+    def __init__(self, episodes: Episodes, change: Callable[[Episode], Any]) -> None:
+        self._episodes = episodes
+        self._change = change
+
+    @property
+    def ids(self) -> Sequence[str]:
+        return self._episodes.ids
+
+    def open(self, position: int) -> Episode:
+        episode = self._episodes[position]
+        return with_signals(episode, self._change(episode))
+
+    def facts(self) -> pa.Table:
+        return self._episodes.facts
+
+    @property
+    def name(self) -> str:
+        return f"{self._episodes.source.name}, changed"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_MappedSource, (self._episodes, self._change))

@@ -1,0 +1,91 @@
+"""Facts of recordings kept beside them, so that asking a root twice reads one file, not all episodes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from warpdata.bytekit.commit import write_file
+from warpdata.episodes.facts import COLUMNS, facts_table, joined_tables
+from warpdata.episodes.listing import episode_path
+from warpdata.errors import WarpError
+from warpdata.formats.episodedir import layout
+from warpdata.timeline.episode import Episode
+
+_NUMBER, _MTIME, _SIZE = "__number", "__mtime_ns", "__size"
+_OWN = (_NUMBER, _MTIME, _SIZE)
+_VERSION = {b"warpdata_facts": b"1"}
+
+
+def recorded_facts(root: Path, numbers: Sequence[int], opened: Callable[[int], Episode]) -> pa.Table:
+    """The facts of recordings, in order: those kept from last time, where meta.json did not change since.
+
+    `opened` gives the recording of a number.
+    """
+    wanted = np.array(numbers, np.int64)
+    marks = np.array([_mark(root, number) for number in numbers], np.int64).reshape(-1, 2)
+    known = _read(root / layout.FACTS_FILE)
+    rows = _rows_of(known, wanted, marks)
+    new = np.flatnonzero(rows < 0)
+    if not len(new):
+        return known.drop_columns(list(_OWN)).take(pa.array(rows))
+    fresh = facts_table(opened(int(number)) for number in wanted[new])
+    for name, column in zip(_OWN, (wanted[new], marks[new, 0], marks[new, 1]), strict=True):
+        fresh = fresh.append_column(name, pa.array(column))
+    kept = known.take(pa.array(rows[rows >= 0]))
+    whole = joined_tables([kept, fresh]) if len(kept) else fresh
+    order = np.argsort(np.concatenate([np.flatnonzero(rows >= 0), new]), kind="stable")
+    whole = whole.take(pa.array(order))
+    _write(root / layout.FACTS_FILE, whole)
+    return whole.drop_columns(list(_OWN))
+
+
+def _rows_of(known: pa.Table, wanted: NDArray[np.int64], marks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the facts of each number stand, -1 where they are missing or older than the recording."""
+    if not len(known) or not len(wanted):
+        return np.full(len(wanted), -1, np.int64)
+    numbers, mtimes, sizes = (known.column(name).to_numpy() for name in _OWN)
+    order = np.argsort(numbers, kind="stable")
+    at = order[np.minimum(np.searchsorted(numbers[order], wanted), len(numbers) - 1)]
+    fits = (numbers[at] == wanted) & (mtimes[at] == marks[:, 0]) & (sizes[at] == marks[:, 1])
+    return np.where(fits & (marks[:, 1] >= 0), at, -1)
+
+
+def _mark(root: Path, number: int) -> tuple[int, int]:
+    """When meta.json was written and how large it is; recordings without one are always looked at."""
+    try:
+        found = os.stat(os.path.join(episode_path(root, number), layout.META_FILE))
+    except OSError:
+        return -1, -1
+    return found.st_mtime_ns, found.st_size
+
+
+def _read(path: Path) -> pa.Table:
+    """The facts written last time; none where they cannot be trusted."""
+    with contextlib.suppress(OSError, pa.ArrowException):
+        found = pq.ParquetFile(io.BytesIO(path.read_bytes()), page_checksum_verification=True).read()
+        stated = dict(found.schema.metadata or {})
+        is_known = stated.get(b"warpdata_facts") == _VERSION[b"warpdata_facts"]
+        if is_known and {*_OWN, *COLUMNS} <= set(found.column_names):
+            return found
+    return pa.table({name: pa.array([], pa.int64()) for name in _OWN})
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    """Keep the facts; a root that cannot be written is simply looked at again next time."""
+    problems = table.column("problems").to_pylist()
+    healthy = table.filter(pa.array([not each for each in problems]))
+    sink = io.BytesIO()
+    pq.write_table(
+        healthy.replace_schema_metadata(_VERSION), sink, compression="zstd", write_page_checksum=True
+    )
+    with contextlib.suppress(WarpError):
+        write_file(path, sink.getvalue(), durable=False)
