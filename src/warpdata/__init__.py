@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.chunked import chunk_episode as chunk_episode
     from warpdata.formats.wshard.chunks import ChunkList as ChunkList
     from warpdata.formats.wshard.chunks import validate_chunk_continuity as validate_chunk_continuity
+    from warpdata.formats.wshard.compression import Compression as Compression
     from warpdata.formats.wshard.hashes import compute_crc32 as compute_crc32
     from warpdata.formats.wshard.hashes import name_hash as name_hash
     from warpdata.formats.wshard.residual import error_residual as error_residual
@@ -74,7 +75,6 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.residual import unpack_residual as unpack_residual
     from warpdata.formats.wshard.save import save_wshard as save_wshard
     from warpdata.formats.wshard.schema import Timebase as Timebase
-    from warpdata.formats.wshard.writer import Compression as Compression
     from warpdata.ordering.fraction import Cascade as Cascade
     from warpdata.ordering.fraction import row_in_fraction as row_in_fraction
     from warpdata.search.store import VectorStore as VectorStore
@@ -96,7 +96,7 @@ _HOMES: dict[str, str] = {
     "ChunkList": "warpdata.formats.wshard.chunks",
     "ChunkedEpisodeReader": "warpdata.formats.wshard.chunked",
     "ChunkedEpisodeWriter": "warpdata.formats.wshard.chunked",
-    "Compression": "warpdata.formats.wshard.writer",
+    "Compression": "warpdata.formats.wshard.compression",
     "ConflictError": "warpdata.errors",
     "CorpusWriter": "warpdata.corpora.writer",
     "Dataset": "warpdata.catalog.dataset",

@@ -31,10 +31,11 @@ from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_inde
 from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.compression import CompressionChoice
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.formats.wshard.save import CompressionChoice, save_wshard
+from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import check_channel_id
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal

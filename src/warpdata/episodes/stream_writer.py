@@ -31,9 +31,9 @@ from warpdata.errors import (
 )
 from warpdata.formats.journal.reader import JournalReader, is_live
 from warpdata.formats.journal.writer import JournalWriter, StepRecord
+from warpdata.formats.wshard.compression import Compression
 from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import Timebase
-from warpdata.formats.wshard.writer import Compression
 
 if TYPE_CHECKING:
     from typing import Self

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
-from warpdata.formats.wshard.channel import ArrayRows, Channel, RowSource
+from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.residual import pack_residual, unpack_residual
-from warpdata.formats.wshard.schema import TensorSpec
+from warpdata.formats.wshard.schema import RowSource, TensorSpec
 
 _BITS = "/sign2nddiff"
 

@@ -197,7 +197,7 @@ def _name(raw: bytes, size: int, name_hash: int | None, path: str) -> str:
     if len(raw) != size:
         raise CorruptLayoutError("the name of a block lies outside the table of names", path=path)
     if size > layout.MAX_NAME_BYTES or size == 0:
-        raise LimitExceededError(f"a block name of {size} bytes", path=path)
+        raise LimitExceededError(f"a block name of {size} bytes: {bytes(raw[:60])!r}", path=path)
     try:
         name = raw.decode()
     except UnicodeDecodeError:
@@ -226,6 +226,16 @@ def table_crc32c(head: memoryview, end: int) -> int:
     """The checksum over the first 48 header bytes, the table and the names with their padding."""
     start = crc32c(head[: layout.MARKED_HEADER_BYTES])
     return crc32c(head[layout.TABLE_OFFSET : end], start)
+
+
+def check_names(names: Iterable[str], path: str) -> None:
+    """Raise unless each of these can be the name of a block; which names collide, the table shows."""
+    for name in names:
+        try:
+            raw = name.encode()
+        except UnicodeEncodeError:
+            raise CorruptLayoutError(f"the block name {name!r:.80} is not UTF-8", path=path) from None
+        _name(raw, len(raw), None, path)
 
 
 def data_offset_for(names: Sequence[str]) -> int:
