@@ -196,7 +196,7 @@ class ChunkedEpisodeReader:
         self.manifest = manifest if isinstance(manifest, ChunkList) else read_chunk_list(manifest)
         self._verify = verify
         self._open: dict[int, WShardEpisode] = {}
-        self._first_forms: dict[str, Any] | None = None
+        self._forms: dict[str, Any] = {}
         # Chunks are opened, and their channels compared, as they are needed.
         validate_chunk_continuity(self.manifest, check_channels=False)
 
@@ -213,15 +213,12 @@ class ChunkedEpisodeReader:
             chunk = load_wshard(self.manifest.chunk_bytes(entry), verify=self._verify)
             if chunk.length != entry.length or chunk.chunk_index not in (None, entry.chunk_index):
                 raise CorruptLayoutError(f"{entry.uri} is not chunk {entry.chunk_index} of its list")
-            if index and (difference := form_difference(self._forms(), channel_forms(chunk))):
-                raise CorruptLayoutError(f"{entry.uri} {difference} the first chunk")
+            forms = channel_forms(chunk)
+            self._forms = self._forms or forms
+            if difference := form_difference(self._forms, forms):
+                raise CorruptLayoutError(f"{entry.uri} {difference} another chunk of its list")
             self._open[index] = chunk
         return self._open[index]
-
-    def _forms(self) -> dict[str, Any]:
-        if self._first_forms is None:
-            self._first_forms = channel_forms(self.load_chunk(0))
-        return self._first_forms
 
     def iter_chunks(self) -> Iterator[WShardEpisode]:
         """Every chunk in order, each checked against its SHA-256 first."""

@@ -9,6 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from warpdata.errors import CorruptLayoutError
 
+SIGN_BITS = "sign2nddiff"
+"""The type of residual that is stored as one bit per step."""
+
 
 def sign2nddiff(signal: ArrayLike) -> NDArray[np.int8]:
     """+1 at a peak, -1 at a dip, 0 where straight; computed in float64, edges 0, per dimension."""

@@ -13,10 +13,10 @@ from warpdata.bytekit.dtype import dtype_named
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.residual import pack_residual, unpack_residual
+from warpdata.formats.wshard.residual import SIGN_BITS, pack_residual, unpack_residual
 from warpdata.formats.wshard.schema import RowSource, TensorSpec
 
-_BITS = "/sign2nddiff"
+_BITS = f"/{SIGN_BITS}"
 
 
 class SlicedRows:
