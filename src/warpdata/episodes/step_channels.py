@@ -50,11 +50,11 @@ def channel_fields(channels: Sequence[Mapping[str, Any]]) -> list[StepField]:
         _check_keys(each, index)
     fields = [_field(each) for each in channels]
     subjects = {each.id for each in fields if each.lane in ("signal", "action")} | {LATENT, LATENT_CODEBOOK}
-    for each in fields:
-        of = each.about.get("of") if each.lane not in ("signal", "action") else None
+    for made in fields:
+        of = made.about.get("of") if made.lane not in ("signal", "action") else None
         if of is not None and of not in subjects:
             raise ValueError(
-                f"channel {each.id!r} is of {of!r}, which is no channel here.{nearest(of, subjects)}"
+                f"channel {made.id!r} is of {of!r}, which is no channel here.{nearest(of, subjects)}"
             )
     for names in ([each.id for each in fields], [(each.lane, each.path) for each in fields]):
         if len(set(names)) != len(names):
@@ -85,7 +85,7 @@ def _field(each: Mapping[str, Any]) -> StepField:
     if compression is not None and not isinstance(compression, str):
         raise TypeError(f"the compression of {channel_id!r} is a name such as 'zstd', not {compression!r}")
     Compression.parse(compression)
-    encoding = each["dtype"] if each["dtype"] in ENCODINGS else None
+    encoding = each["dtype"] if isinstance(each["dtype"], str) and each["dtype"] in ENCODINGS else None
     tensor = _tensor(each, channel_id) if encoding is None else _text_room(each, channel_id)
     about = {key: value for key, value in each.items() if key not in _KEYS}
     return StepField(channel_id, lane, tensor, 0, compression, about, _path(each, lane), encoding)
@@ -113,7 +113,9 @@ def _path(each: Mapping[str, Any], lane: str) -> str:
 
 
 def _tensor(each: Mapping[str, Any], channel_id: str) -> TensorSpec:
-    dtype, shape = dtype_of(each["dtype"]), each.get("shape", ())
+    shape = each.get("shape", ())
+    # A string is one of the thirteen names, not whatever numpy takes a word for.
+    dtype = dtype_named(each["dtype"]) if isinstance(each["dtype"], str) else dtype_of(each["dtype"])
     if isinstance(shape, str) or not isinstance(shape, Sequence):
         raise TypeError(f"the shape of {channel_id!r} is a list such as [7], not {shape!r}")
     if any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in shape):

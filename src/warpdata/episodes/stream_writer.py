@@ -75,8 +75,8 @@ class WShardStreamWriter:
             "timebase": self._timebase.to_json(),
             "metadata": dict(metadata or {}),
         }
-        self._descriptor = {
-            "kind": KIND, "owner": owner(), "episode": self._episode, "target": os.path.basename(self.path),
+        self._descriptor: dict[str, Any] = {
+            "kind": KIND, "owner": None, "episode": self._episode, "target": os.path.basename(self.path),
             "compat": check_compat(compat), **self._layout.to_json(),
         }  # fmt: skip
         # What could not be saved in the end is refused now, not after an hour of recording.
@@ -120,6 +120,7 @@ class WShardStreamWriter:
             _slot(self._record, flags[name].offset, flags[name].tensor)
             for name in ("reward", "done", "truncated", "given")
         )
+        self._descriptor["owner"] = owner()
         with map_os_errors(self.partial_path):
             self._journal = JournalWriter(
                 self.partial_path, self._descriptor, max_record_bytes=self._layout.payload_bytes
@@ -169,8 +170,7 @@ class WShardStreamWriter:
         try:
             runs = [Run(journal.records_offset, self.steps)]
             episode = step_episode(self.partial_path, self._descriptor, runs, self._record.size)
-            compat = str(self._descriptor["compat"])
-            save_wshard(episode, self.path, self._layout.compression(), compat=compat)
+            save_wshard(episode, self.path, self._layout.compression(), compat=self._descriptor["compat"])
         except WarpError as error:
             raise with_salvage_hint(error, self.partial_path) from None
         finally:
