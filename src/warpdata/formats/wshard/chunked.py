@@ -93,8 +93,9 @@ class ChunkedEpisodeWriter:
         if end - start != chunk.length:
             raise SchemaMismatchError(f"chunk {index} has {chunk.length} steps, its range {end - start}")
         total = chunk.total_chunks if self._total_chunks is None else self._total_chunks
+        steps = (start, end) if chunk.length else None  # a range that names its last step cannot be empty
         placed = replace(
-            chunk, id=self.episode_id, chunk_index=index, total_chunks=total, timestep_range=(start, end)
+            chunk, id=self.episode_id, chunk_index=index, total_chunks=total, timestep_range=steps
         )
         self._check_forms(placed)
         name = chunk_name(self.episode_id, index)
@@ -111,7 +112,7 @@ class ChunkedEpisodeWriter:
         """Cut a whole episode into chunks of `chunk_size_t` steps and write them all; returns where they are found."""
         if self._chunks:
             raise RecordingError("chunks were written already", path=self.folder)
-        starts = range(0, episode.length, self.chunk_size_t)
+        starts = range(0, max(1, episode.length), self.chunk_size_t)  # one empty chunk keeps what is known
         self._total_chunks, self._env_id = len(starts), episode.env_id
         paths = []
         for start in starts:

@@ -222,7 +222,10 @@ class WShardEpisode:
     def validate(self) -> None:
         """Raise SchemaMismatchError unless every channel has as many rows as the episode has steps."""
         if isinstance(self.length, bool) or not isinstance(self.length, int | np.integer) or self.length < 0:
-            raise SchemaMismatchError(f"length is {self.length!r:.40}, the number of steps was expected")
+            raise SchemaMismatchError(
+                f"length is {self.length!r:.40}, the number of steps was expected",
+                hint="Set length to the number of rows of the channels.",
+            )
         if self.chunk_index is None and (self.total_chunks, self.timestep_range) != (None, None):
             raise SchemaMismatchError(
                 "total_chunks and timestep_range belong to a chunk, and this has no chunk_index",

@@ -86,6 +86,7 @@ def check_plan(
             raise SchemaMismatchError(
                 f"{field} would not come back as it is: {value!r:.80} would be read as {found[field]!r:.80}",
                 hint="Give it a value that the format has a place for.",
+                path=path,
             )
 
 
@@ -139,6 +140,8 @@ def plain_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise SchemaMismatchError(f"metadata is not JSON: the key {key!r:.40} is not a string")
+                raise SchemaMismatchError(
+                    f"metadata is not JSON: the key {key!r:.40} is not a string", hint="Use strings as keys."
+                )
         return {key: plain_json(each) for key, each in value.items()}
     return [plain_json(each) for each in value] if isinstance(value, list | tuple) else value

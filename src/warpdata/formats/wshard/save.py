@@ -101,9 +101,9 @@ def plan_shard(episode: WShardEpisode, path: str | os.PathLike[str]) -> ShardPla
         meta = {name: _json_bytes(value) for name, value in metadata_blocks(episode).items()}
         blocks = {name: _block_bytes(name, data) for name, data in episode.blocks.items()}
         plan = ShardPlan(meta, list(_tensors(episode)), blocks)
-        check_plan(episode, meta, plan.sizes, os.fspath(path))
     except WarpError as error:
         raise type(error)(error.message, hint=error.hint, path=path) from None
+    check_plan(episode, meta, plan.sizes, os.fspath(path))
     return plan
 
 
@@ -119,7 +119,9 @@ def _block_bytes(name: str, data: Any) -> RangeReader:
 def _check_about(episode: WShardEpisode) -> None:
     """What the format says itself cannot be said again, and differently, by the user."""
     if taken := sorted(EPISODE_KEYS & episode.about.keys()):
-        raise SchemaMismatchError(f"about has the key {taken[0]!r}, which the episode says itself")
+        raise SchemaMismatchError(
+            f"about has the key {taken[0]!r}, which the episode says itself", hint="Use another key."
+        )
     for block, channel in episode.lanes():
         if block.startswith(("signal/", "action/")) and (
             taken := sorted(CHANNEL_KEYS & channel.about.keys())
@@ -176,7 +178,8 @@ def _json_bytes(value: dict[str, Any]) -> bytes:
     try:
         return dump_json(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise SchemaMismatchError(f"metadata is not JSON: {error}") from None
+        hint = "Use dicts, lists, strings, numbers, booleans and None."
+        raise SchemaMismatchError(f"metadata is not JSON: {error}", hint=hint) from None
 
 
 def _meta_wshard(episode: WShardEpisode) -> dict[str, Any]:
