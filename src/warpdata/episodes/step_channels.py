@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,12 +62,18 @@ def channel_fields(channels: Sequence[Mapping[str, Any]]) -> list[StepField]:
     return fields
 
 
+def absent(fact: str, name: str, given: Iterable[object]) -> str:
+    """The fact that a name is not there, and the given one that was probably meant for it."""
+    for each in given:
+        if meant := nearest(str(each), [name]):
+            return f"{fact}, but {each!r}.{meant}"
+    return fact
+
+
 def _check_keys(each: Mapping[str, Any], index: int) -> None:
     for key in ("id", "dtype"):
         if key not in each:
-            raise ValueError(
-                f"channel {each.get('id', index)!r} has no {key!r}.{nearest(key, map(str, each))}"
-            )
+            raise ValueError(absent(f"channel {each.get('id', index)!r} has no {key!r}", key, each))
     known = _KEYS if each.get("lane", "signal") in ("signal", "action") else _KEYS + _MODEL_KEYS
     for key in each:
         if key not in known and (close := difflib.get_close_matches(str(key), known, 1, _MISSPELT)):

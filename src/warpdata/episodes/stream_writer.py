@@ -13,7 +13,7 @@ from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.commit import map_os_errors, writable_path
 from warpdata.bytekit.forks import stays_with_its_process
 from warpdata.episodes.recorder import Durability, JournalKeeper, owner
-from warpdata.episodes.step_channels import TEXT_SIZE_BYTES
+from warpdata.episodes.step_channels import TEXT_SIZE_BYTES, absent
 from warpdata.episodes.step_journal import (
     GIVEN_DONE,
     GIVEN_REWARD,
@@ -216,7 +216,7 @@ class WShardStreamWriter:
     ) -> None:
         given = 0 if timestamp_ns is None else GIVEN_TIME
         try:
-            self._reward[...] = _NAN if reward is None else float(reward)
+            self._reward[...] = _NAN if reward is None else as_array(reward)
             self._done[...] = bool(done)
             self._truncated[...] = bool(truncated)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
@@ -267,7 +267,7 @@ class WShardStreamWriter:
         known = [each.id for each in self._layout.channels]
         unknown = sorted(map(str, set(values) - set(known)))
         fact = f"no channel has the id {', '.join(map(repr, unknown))}.{nearest(unknown[0], known)}"
-        return SchemaMismatchError(fact, path=self.path)
+        return SchemaMismatchError(fact, path=self.path, hint="Use the ids the channels were declared with.")
 
 
 def check_free(partial_path: str) -> None:
@@ -332,8 +332,8 @@ def _put_text(name: str, encoding: str, slot: NDArray[Any], values: Mapping[str,
 
 
 def _missing(name: str, values: Mapping[str, Any]) -> SchemaMismatchError:
-    given = [str(each) for each in values]
-    return SchemaMismatchError(f"channel {name!r} is missing in this step.{nearest(name, given)}")
+    fact = absent(f"channel {name!r} is missing in this step", name, values)
+    return SchemaMismatchError(fact, hint="Give every step a value for every channel.")
 
 
 def _fitting(

@@ -100,6 +100,9 @@ class PiecesHeader(NamedTuple):
     rows_per_piece: int
 
 
+MASK_LENGTH = struct.Struct("<I")
+"""What stands before each dimension of a bit mask that says its sizes."""
+
 META_WSHARD = "meta/wshard"
 META_EPISODE = "meta/episode"
 META_CHANNELS = "meta/channels"
