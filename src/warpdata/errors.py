@@ -43,6 +43,13 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 
+def nearest(name: str, names: Iterable[str]) -> str:
+    """` Did you mean 'x'?` for the known name most like a misspelt one, or nothing where none is like it."""
+    known = {each.lower(): each for each in names}
+    found = difflib.get_close_matches(name.lower(), known, n=1)
+    return f" Did you mean {known[found[0]]!r}?" if found else ""
+
+
 class WarpError(Exception):
     """Base of all warpdata errors: a fact, a stable code and a hint what to do next."""
 

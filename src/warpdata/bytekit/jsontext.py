@@ -20,17 +20,22 @@ def parse_json_object(
 
     `allow_nan` takes the words NaN and Infinity, which other programs write though JSON has none.
     """
+    value = parse_json(data, max_bytes=max_bytes, allow_nan=allow_nan)
+    if not isinstance(value, dict):
+        raise CorruptLayoutError(f"JSON is a {type(value).__name__}, an object was expected")
+    return value
+
+
+def parse_json(data: Buffer, *, max_bytes: int = MAX_JSON_BYTES, allow_nan: bool = False) -> Any:
+    """Parse any JSON value, as strictly as `parse_json_object` does."""
     size = memoryview(data).nbytes
     if size > max_bytes:
         raise LimitExceededError(f"JSON of {size} bytes, at most {max_bytes} are allowed")
     try:
         constant = float if allow_nan else _refuse_constant
-        value = json.loads(bytes(data), object_pairs_hook=_unique_keys, parse_constant=constant)
+        return json.loads(bytes(data), object_pairs_hook=_unique_keys, parse_constant=constant)
     except (ValueError, RecursionError) as error:
         raise CorruptLayoutError(f"not valid JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise CorruptLayoutError(f"JSON is a {type(value).__name__}, an object was expected")
-    return value
 
 
 def dump_json(value: object) -> bytes:

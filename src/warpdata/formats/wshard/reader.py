@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.ranges import LocalRangeReader, RangeReader
+from warpdata.bytekit.ranges import LocalRangeReader, RangeReader, open_source
 from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes, unpack_seek_table
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError
 from warpdata.formats.wshard import layout
@@ -28,7 +28,7 @@ HEAD_BYTES = 64 << 10
 LOCAL_HEAD_BYTES = 8 << 10
 """The same on this machine, where another read costs little and a copy of 64 KiB does not."""
 
-Source = str | os.PathLike[str] | RangeReader
+Source = str | os.PathLike[str] | RangeReader | bytes | BinaryIO
 
 
 class ShardReader:
@@ -49,14 +49,14 @@ class ShardReader:
 
     @classmethod
     def open(cls, source: Source, *, verify: bool = True) -> ShardReader:
-        """Open a shard by path or over any RangeReader; `verify=False` trusts the bytes of blocks."""
+        """Open a shard by path, from bytes, an open binary file or any RangeReader; `verify=False` trusts blocks."""
         # Asking for a path is much cheaper than asking for the protocol.
-        reader = LocalRangeReader(source) if isinstance(source, str | os.PathLike) else source
+        reader = LocalRangeReader(source) if isinstance(source, str | os.PathLike) else open_source(source)
         return cls(reader, verify=verify)
 
     @property
     def names(self) -> list[str]:
-        """The names of all blocks, in the order of the file."""
+        """The names of all blocks, in the order of the table."""
         return self.table.names
 
     @property
