@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from warpdata.episodes.packed import pack_episode as pack_episode
     from warpdata.episodes.packed import unpack_episode as unpack_episode
     from warpdata.episodes.receipt import LossReceipt as LossReceipt
+    from warpdata.episodes.record import Recorder as Recorder
+    from warpdata.episodes.record import record as record
     from warpdata.episodes.replay import replay as replay
     from warpdata.episodes.salvage import salvage as salvage
     from warpdata.episodes.shard_episode import WShardEpisode as WShardEpisode
@@ -133,6 +135,7 @@ _HOMES: dict[str, str] = {
     "MixedRows": "warpdata.corpora.mixed",
     "MmapShardSource": "warpdata.corpora.source",
     "RecordEpisodes": "warpdata.episodes.gym",
+    "Recorder": "warpdata.episodes.record",
     "RowBatch": "warpdata.corpora.batch",
     "RowWarmCache": "warpdata.corpora.warm_cache",
     "ShardWriter": "warpdata.formats.gamsae.writer",
@@ -180,6 +183,7 @@ _HOMES: dict[str, str] = {
     "quantize_delta": "warpdata.formats.wshard.bits",
     "read_refs": "warpdata.catalog.refs",
     "reconstruct_from_omen_and_delta": "warpdata.formats.wshard.bits",
+    "record": "warpdata.episodes.record",
     "replay": "warpdata.episodes.replay",
     "row_in_fraction": "warpdata.ordering.fraction",
     "salvage": "warpdata.episodes.salvage",

@@ -343,12 +343,6 @@ class MissingExtraError(WarpError, ImportError):
         return cls(f"{library} is not installed", hint=f"Run: pip install 'warpdata[{extra}]'")
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """What a misspelt name may have meant, as a sentence to put behind a message; empty if nothing is near."""
-    found = difflib.get_close_matches(name, list(names), n=1)
-    return f" Did you mean {found[0]!r}?" if found else ""
-
-
 def __getattr__(name: str) -> Any:
     """The builtin's plain name for the error that is also the builtin."""
     if name == "PermissionError":

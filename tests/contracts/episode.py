@@ -17,7 +17,7 @@ import pytest
 import warpdata as wd
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
-from warpdata.timeline.source import STEPS, StepClock
+from warpdata.timeline.source import StepClock
 
 STEP_COUNT = 12
 STEP_NS = 50_000_000
@@ -64,7 +64,8 @@ def in_memory() -> Episode:
         "terminated": ArraySignal(steps, np.array([k == STEP_COUNT - 1 for k in rows])),
         "truncated": ArraySignal(steps, np.zeros(STEP_COUNT, np.bool_)),
         "imu": ArraySignal(
-            1_000 + np.arange(IMU_COUNT, dtype=np.int64) * IMU_NS, np.stack([imu(i) for i in range(IMU_COUNT)])
+            1_000 + np.arange(IMU_COUNT, dtype=np.int64) * IMU_NS,
+            np.stack([imu(i) for i in range(IMU_COUNT)]),
         ),
     }
     return Episode.of(signals, STATICS, id="memory", steps=StepClock("push"))

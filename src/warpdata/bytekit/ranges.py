@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import mmap
 import os
 import stat
@@ -146,6 +147,35 @@ class PartRangeReader:
 
     def close(self) -> None:
         """The reader behind it stays open."""
+
+
+class JoinedRangeReader:
+    """The bytes of several readers, one after the other."""
+
+    def __init__(self, parts: Sequence[RangeReader], name: str) -> None:
+        self._parts = list(parts)
+        self._starts = [0, *itertools.accumulate(part.size for part in self._parts)]
+        self.size = self._starts[-1]
+        self.name = name
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end); copied where they lie in more than one part."""
+        check_range(self, start, end)
+        pieces = []
+        for begin, part in zip(self._starts, self._parts, strict=False):
+            low, high = max(start - begin, 0), min(end - begin, part.size)
+            if low < high:
+                pieces.append(part.read(low, high))
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range."""
+        return [self.read(start, end) for start, end in ranges]
+
+    def close(self) -> None:
+        """Close all parts."""
+        for part in self._parts:
+            part.close()
 
 
 class FileRangeReader:

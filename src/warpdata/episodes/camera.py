@@ -135,10 +135,12 @@ class VideoFile:
         return True
 
     def _index(self, video: Path, frames: Path, size: int) -> dict[str, Any]:
-        index = index_of_marks(self._marks, self.shape, probe(str(video)).stream, size, self._description)
+        index = index_of_marks(
+            self._marks, self.shape, probe(str(video)).stream, size, self._description, self.options.fps
+        )
         description = index.description
         temp = self.marks_path.with_suffix(".index")
-        write_frame_index(str(temp), index, self.options.fps)
+        write_frame_index(str(temp), index)
         total = FileSum.of(temp.read_bytes())
         with map_os_errors(frames), open(temp, "rb") as file:
             os.fsync(file.fileno())

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from warpdata.bytekit.checksum import xxh64
 from warpdata.episodes.derived import with_signals
 from warpdata.episodes.facts import facts_table, joined_tables
 from warpdata.episodes.summary import SignalSummary, summaries_of
 from warpdata.errors import nearest
 from warpdata.ordering.splitmix import splitmix64, stream_key
-from warpdata.bytekit.checksum import xxh64
 from warpdata.sql.engine import matching_rows
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.times import as_int, as_int_array, is_many
@@ -177,7 +177,7 @@ class Split(tuple[Episodes, ...]):
         chances = _chances(episodes.ids, seed)
         owner = np.searchsorted(edges, chances, side="right")
         made = super().__new__(
-            cls, [episodes[np.flatnonzero(owner == number)] for number in range(len(names))]
+            cls, [episodes[np.flatnonzero(owner == number).tolist()] for number in range(len(names))]
         )
         made.names = tuple(names)
         return made

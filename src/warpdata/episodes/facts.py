@@ -160,7 +160,9 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     """The rows of a table of facts."""
     return [
         {
-            name: dict(value) if value is not None and name in COLUMNS and pa.types.is_map(COLUMNS[name]) else value
+            name: dict(value)
+            if value is not None and name in COLUMNS and pa.types.is_map(COLUMNS[name])
+            else value
             for name, value in row.items()
         }
         for row in table.to_pylist()

@@ -184,7 +184,7 @@ class _Lane:
             self.recorder.append(full, leaf, now)
 
 
-class _SingleRecorder(gymnasium.Wrapper):  # type: ignore[type-arg]
+class _SingleRecorder(gymnasium.Wrapper):
     """A recorded environment."""
 
     def __init__(self, env: Any, lane: _Lane, has_frames: bool) -> None:

@@ -34,7 +34,9 @@ _MAX_OPEN = 1024
 class LocalSource(EpisodesSource):
     """Finished episodes of a root in id order; edits of the dataset are applied, recordings never change."""
 
-    def __init__(self, root: str | os.PathLike[str] | FolderReader, *, edited: bool, cache_bytes: int) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str] | FolderReader, *, edited: bool, cache_bytes: int
+    ) -> None:
         self.folder: Folder = _local(root) if isinstance(root, str | os.PathLike) else root
         self.root: Path | str = self.folder if isinstance(self.folder, Path) else self.folder.name
         self._files: dict[int, list[str]] = {}

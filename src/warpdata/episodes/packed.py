@@ -1,26 +1,35 @@
-"""Pack an episode directory into one `.wshard` and back, losing nothing; play video inside the shard."""
+"""A recording as one `.wshard` and back, losing nothing: rows of steps where other programs look for them.
+
+Signals on the step clock are rows of T under `signal/`, `action/`, `reward`, `done`, `omen/`; signals with another
+clock, events and cameras lie under names that other programs ignore. `meta/directory` says where everything is.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import commit_file, commit_folder, write_file
-from warpdata.bytekit.dtype import dtype_of
+from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.ranges import PartRangeReader, RangeReader
 from warpdata.episodes.disk_episode import DirectorySource
-from warpdata.episodes.lanes import Spool
+from warpdata.episodes.encoded import encoded_camera
 from warpdata.episodes.opening import DIRECTORY_BLOCK
 from warpdata.episodes.shard_episode import ChannelSignal
-from warpdata.episodes.signals import SimpleSignal, VideoSignal, open_bytes, signal_meta
-from warpdata.errors import ChecksumError, CorruptLayoutError
+from warpdata.episodes.signals import SimpleSignal, VideoSignal, signal_meta
+from warpdata.episodes.tensors import channel_of, lane_key, rows_of
+from warpdata.errors import ChecksumError, ConflictError, CorruptLayoutError, NoStepsError
 from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.arrow import Footer, TableWriter, signal_schema
 from warpdata.formats.episodedir.documents import (
     FileSum,
     plain_static,
@@ -31,69 +40,180 @@ from warpdata.formats.episodedir.documents import (
 from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_index
 from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
-from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.channel import ArrayRows
 from warpdata.formats.wshard.compression import CompressionChoice, check_compat
-from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.episode import LaneMap, WShardEpisode
+from warpdata.formats.wshard.layout import EXACT
+from warpdata.formats.wshard.load import BlockRows, fits_own_block, load_wshard
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.save import save_wshard
-from warpdata.formats.wshard.schema import check_channel_id
-from warpdata.timeline.memory import ArraySignal
+from warpdata.formats.wshard.schema import TensorSpec, Timebase, check_channel_id
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.memory import ArraySignal, ClockedSignal
 from warpdata.timeline.meta import guess_role
 from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import EpisodeSource
+from warpdata.timeline.source import EpisodeSource, StepClock
+from warpdata.timeline.steps import Steps, StepSignal
+from warpdata.timeline.times import frozen
 
-VIDEO_PREFIX = "video/"
-FRAMES_PREFIX = "aux/frames/"
-TABLE_PREFIX = "aux/table/"
+VERSION = 2
+VIDEO_PREFIX, FRAMES_PREFIX, TABLE_PREFIX = "video/", "aux/frames/", "aux/table/"
+ROWS_PREFIX, MORE_PREFIX, CLOCK_PREFIX, FILE_PREFIX = "aux/rows/", "aux/more/", "aux/clock/", "aux/file/"
 _ACTION = "action/"
 _COPY_BYTES = 4 << 20
+_FLAGS = {"reward": ("rewards", "reward"), "terminated": ("terminations", "done"),
+          "truncated": ("truncations", "truncated")}  # fmt: skip
+_LANES = {"observation": "observations", "action": "actions", "prediction": "omens",
+          "uncertainty": "uncerts", "residual": "residuals"}  # fmt: skip
+_BLOCK_OF = {"observation": "signal/", "action": "action/", "prediction": "omen/",
+             "uncertainty": "uncert/", "residual": "residual/"}  # fmt: skip
 
 
 def pack_episode(
-    directory: str | os.PathLike[str],
+    episode: Episode | str | os.PathLike[str],
     output: str | os.PathLike[str],
     compression: CompressionChoice = None,
     *,
     compat: str = "default",
+    episode_id: str | None = None,
+    overwrite: bool = False,
 ) -> Path:
-    """Write an episode directory as one shard; video keeps its encoded bytes."""
+    """Write an episode as one shard; cameras keep their encoded bytes.
+
+    A path is packed as it was recorded; an episode that edits changed is packed as it shows itself.
+    """
     check_compat(compat)
-    source = DirectorySource(directory)
-    packed = WShardEpisode(str(source.meta.get("uid") or source.id))
-    stored: dict[str, str] = {}
-    for name, signal in source.signals.items():
-        stored[name] = _add_signal(packed, name, signal)
-    static = {name: plain_static(name, value) for name, value in source.static.items()}
-    about = {"meta": dict(source.meta), "static": static, "signals": stored}
-    packed.blocks = {DIRECTORY_BLOCK: dump_json(about), **packed.blocks}
-    save_wshard(packed, output, compression, compat=compat)
-    return Path(output)
+    opened = episode if isinstance(episode, Episode) else Episode(DirectorySource(episode))
+    target = Path(output)
+    if target.exists() and not overwrite:
+        raise ConflictError("the file exists already", path=target, hint="Choose another, or say overwrite.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    save_wshard(_Packing(opened, episode_id).packed(), target, compression, compat=compat)
+    return target
 
 
-def _add_signal(packed: WShardEpisode, name: str, signal: Signal) -> str:
-    """Put one signal into the shard; returns how it is stored."""
-    if isinstance(signal, VideoSignal):
-        signal.check()
-        suffix = Path(signal.path).suffix
-        packed.blocks[f"{VIDEO_PREFIX}{name}{suffix}"] = open_bytes(signal.path, signal.folder)
-        packed.blocks[FRAMES_PREFIX + name] = open_bytes(signal.frames_path, signal.folder)
-        return f"video{suffix}"
-    assert isinstance(signal, SimpleSignal)
-    if signal.meta.is_object or not _is_channel_id(name.removeprefix(_ACTION)):
-        signal.values()  # checked: damage must not get a valid checksum in the shard
-        packed.blocks[TABLE_PREFIX + name] = open_bytes(signal.path, signal.folder)
-        return "table"
-    about = {"kind": signal.meta.kind, "unit": signal.meta.units}
-    if signal.meta.names is not None:
-        about["names"] = list(signal.meta.names)  # type: ignore[assignment]
-    kept = {key: value for key, value in about.items() if value is not None}
-    lane, key = (
-        (packed.actions, name[len(_ACTION) :]) if name.startswith(_ACTION) else (packed.observations, name)
+class _Packing:
+    """One episode on its way into a shard."""
+
+    def __init__(self, episode: Episode, episode_id: str | None) -> None:
+        self.episode = episode
+        try:
+            self.steps: Steps | None = episode.steps
+        except NoStepsError:
+            self.steps = None
+        self.shard = WShardEpisode(
+            episode_id or episode.id, str(episode.static.get("env_id", "")), 0, Timebase("timestamps_ns")
+        )
+        times = np.empty(0, np.int64) if self.steps is None else np.array(self.steps.times_ns)
+        self.shard.length, self.shard.timestamps_ns = len(times), times
+        self.blocks: dict[str, Any] = {}
+
+    def packed(self) -> WShardEpisode:
+        """The shard with everything in it."""
+        episode = self.episode
+        stored = {name: self._add(name, signal) for name, signal in episode.signals.items()}
+        static = {name: plain_static(name, value) for name, value in episode.static.items()}
+        about = {
+            "version": VERSION, "id": episode.id, "meta": dict(episode.meta), "static": static,
+            "signals": stored,
+        }  # fmt: skip
+        if self.steps is not None:
+            about["steps"] = StepClock(self.steps.clock, self.steps.outcome).to_json()
+        self.shard.metadata = static
+        self.shard.blocks = {DIRECTORY_BLOCK: dump_json(about), **self.blocks}
+        return self.shard
+
+    def _add(self, name: str, signal: Signal) -> dict[str, Any]:
+        """Put one signal into the shard; returns what it is and where it is stored."""
+        about = described(signal).to_json()
+        if signal.meta.kind == "image":
+            if isinstance(signal, VideoSignal):
+                signal.check()
+            camera = encoded_camera(name, signal)
+            if camera is not None:
+                about["video"] = f"{VIDEO_PREFIX}{name}{camera.suffix}"
+                about["frames"] = FRAMES_PREFIX + name
+                self.blocks[about["video"]], self.blocks[about["frames"]] = camera.video, camera.frames
+                return about
+        if signal.meta.is_object:
+            about["table"] = TABLE_PREFIX + name
+            self.blocks[about["table"]] = _table_bytes(signal)
+            return about
+        about["count"] = len(signal)
+        about |= self._by_step(name, signal) or self._in_time(name, signal)
+        return about | self._origin(name, signal)
+
+    def _by_step(self, name: str, signal: Signal) -> dict[str, Any] | None:
+        """Rows of T for signals on the step clock: row k as every program of the format takes it."""
+        if self.steps is None or len(signal) < self.steps.length:
+            return None
+        on_steps = self.steps[name]
+        if not on_steps.is_exact:
+            return None
+        block = self._lane(name, on_steps)
+        if block is None:
+            return None
+        found: dict[str, Any] = {"block": block}
+        if len(signal) > self.steps.length:  # what was seen after the last action
+            found["more"] = MORE_PREFIX + name
+            self.blocks[found["more"]] = rows_of(signal, self.steps.length)
+        if not np.array_equal(signal.timestamps, self.steps.times_ns):
+            found["times"] = self._clock(name, signal)
+        return found
+
+    def _lane(self, name: str, signal: StepSignal) -> str | None:
+        """The block of a signal among the steps; None where the format has no place for it."""
+        role, shard = signal.meta.role, self.shard
+        if role in _FLAGS:
+            attribute, block = _FLAGS[role]
+            if getattr(shard, attribute) is not None or signal.row_shape:
+                return None
+            channel = channel_of(block, signal)
+            is_flag = role == "reward" or channel.dtype in ("bool", "u8")
+            if not is_flag:
+                return None
+            setattr(shard, attribute, channel)
+            return block if fits_own_block(block, channel.dtype) else EXACT[block]
+        if role not in _LANES:
+            return None
+        lane: LaneMap = getattr(shard, _LANES[role])
+        key = lane_key(name, signal)
+        if key in lane or not _is_channel_id(key):
+            return None
+        lane[key] = channel_of(key, signal)
+        return _BLOCK_OF[role] + key
+
+    def _in_time(self, name: str, signal: Signal) -> dict[str, Any]:
+        self.blocks[ROWS_PREFIX + name] = rows_of(signal, 0)
+        return {"block": ROWS_PREFIX + name, "times": self._clock(name, signal)}
+
+    def _clock(self, name: str, signal: Signal) -> str:
+        stamps = np.array(signal.timestamps)
+        self.blocks[CLOCK_PREFIX + name] = ArrayRows(stamps, TensorSpec(dtype_named("i64"), ()))
+        return CLOCK_PREFIX + name
+
+    def _origin(self, name: str, signal: Signal) -> dict[str, Any]:
+        """What it takes to write the file of the signal again byte for byte."""
+        if not isinstance(signal, SimpleSignal):
+            return {}
+        groups = Footer(bytes(_all(signal.file_bytes())), signal.path).group_rows()
+        again = _Sum()
+        _write_table(again, signal, groups)
+        whole = _all(signal.file_bytes())
+        if (again.size, again.crc32c) == (whole.nbytes, crc32c(whole)):
+            return {"groups": groups}
+        self.blocks[FILE_PREFIX + name] = signal.file_bytes()
+        return {"file": FILE_PREFIX + name}
+
+
+def described(signal: Signal) -> Description:
+    """The description of a signal as it is stored."""
+    meta = signal.meta
+    dtype = meta.kind if meta.is_object else dtype_of(meta.dtype).name
+    return Description(
+        meta.kind, dtype, meta.shape, meta.units, meta.names, meta.role, meta.of, meta.model, meta.clock
     )
-    lane[key] = Channel(key, signal.values(), timestamps_ns=np.array(signal.timestamps), about=kept)
-    return "channel"
 
 
 def _is_channel_id(name: str) -> bool:
@@ -104,83 +224,350 @@ def _is_channel_id(name: str) -> bool:
     return True
 
 
+def _all(reader: RangeReader) -> memoryview:
+    return reader.read(0, reader.size)
+
+
+def _table_bytes(signal: Signal) -> Any:
+    """The parquet file of a signal: its own, checked, or one made now."""
+    if isinstance(signal, SimpleSignal):
+        signal.values()  # damage must not get a valid checksum in the shard
+        return signal.file_bytes()
+    sink = io.BytesIO()
+    _write_table(sink, signal, None)
+    return sink.getvalue()
+
+
+def _write_table(sink: Any, signal: Signal, groups: list[int] | None) -> None:
+    """Write a signal as the parquet file of a directory, in row groups of these sizes."""
+    about = (
+        described(signal).to_json()
+        if not isinstance(signal, SimpleSignal)
+        else signal.description().to_json()
+    )
+    writer = TableWriter(sink, signal_schema(about), about)
+    start = 0
+    for rows in groups or _row_groups(signal):
+        part = signal[start : start + rows]
+        writer.write(np.array(part.timestamps), np.array(part.values()))
+        start += rows
+    if not start:
+        writer.write(np.empty(0, np.int64), np.array(signal.values()))
+    writer.close()
+
+
+def _row_groups(signal: Signal) -> Iterator[int]:
+    row_bytes = max(1, signal.meta.dtype.itemsize * int(np.prod(signal.meta.shape, dtype=np.int64)))
+    step = max(1, _COPY_BYTES // row_bytes)
+    return (min(step, len(signal) - start) for start in range(0, len(signal), step))
+
+
+class _Sum(io.RawIOBase):
+    """A file of which only size and checksum are kept."""
+
+    def __init__(self) -> None:
+        self.size = self.crc32c = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.crc32c = crc32c(view, self.crc32c)
+        self.size += view.nbytes
+        return view.nbytes
+
+
 def is_packed(shard: ShardReader) -> bool:
-    """Whether a shard holds a packed episode directory."""
+    """Whether a shard holds a packed recording."""
     return DIRECTORY_BLOCK in shard
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Where a signal lies in a shard."""
+
+    description: Description
+    video: str | None = None
+    frames: str | None = None
+    table: str | None = None
+    block: str | None = None
+    more: str | None = None
+    times: str | None = None
+    count: int = 0
+    groups: list[int] | None = None
+    file: str | None = None
+
+
 class PackedSource(EpisodeSource):
-    """A packed directory opened in place: the same names, signals, static items and metadata."""
+    """A packed recording opened in place: the same names, signals, static items and metadata."""
 
     def __init__(self, shard: ShardReader) -> None:
-        self._shard = shard
+        self.shard = shard
         about = shard.read_json(DIRECTORY_BLOCK)
         try:
-            self.stored: dict[str, str] = {str(k): str(v) for k, v in about["signals"].items()}
+            version = about.get("version", 1)
+            if version not in (1, VERSION):
+                raise CorruptLayoutError(
+                    f"a recording packed in version {version}", block=DIRECTORY_BLOCK, path=shard.path,
+                    hint="Upgrade warpdata.",
+                )  # fmt: skip
             self._static = ReadOnlyDict({k: restored_static(v) for k, v in about["static"].items()})
             self._meta = ReadOnlyDict(dict(about["meta"]))
-        except (KeyError, TypeError, AttributeError):
-            raise CorruptLayoutError("what the directory said is damaged", block=DIRECTORY_BLOCK) from None
-        wanted = [name.removeprefix(_ACTION) for name, how in self.stored.items() if how == "channel"]
-        self._signals = _PackedSignals(shard, self.stored, load_wshard(shard, channels=wanted))
+            self._id = str(about.get("id") or shard.read_json("meta/episode").get("episode_id"))
+            self._steps = StepClock.from_json(about.get("steps"))
+            if version == 1:
+                self._signals: Mapping[str, Signal] = _FirstSignals(shard, about["signals"])
+            else:
+                self._signals = _PackedSignals(shard, _stored(about["signals"], shard.path))
+        except (KeyError, TypeError, AttributeError, ValueError):
+            raise CorruptLayoutError(
+                "what it says of the recording is damaged", block=DIRECTORY_BLOCK, path=shard.path
+            ) from None
 
     @property
     def id(self) -> str:
-        """The id of the shard."""
-        return self._signals.tensors.id
+        """The id of the recording."""
+        return self._id
 
     @property
     def signals(self) -> Mapping[str, Signal]:
-        """The signals of the directory."""
+        """The signals of the recording."""
         return self._signals
 
     @property
     def static(self) -> Mapping[str, Any]:
-        """The static items of the directory."""
+        """The static items of the recording."""
         return self._static
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The metadata of the directory."""
+        """The metadata of the recording."""
         return self._meta
+
+    @property
+    def step_clock(self) -> StepClock | None:
+        """The steps of the recording."""
+        return self._steps or super().step_clock
 
     @property
     def place(self) -> str | None:
         """Where the shard lies."""
-        return self._shard.path
-
-    @property
-    def shard(self) -> ShardReader:
-        """The shard itself."""
-        return self._shard
+        return self.shard.path
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (PackedSource, (self._shard,))
+        return (PackedSource, (self.shard,))
+
+
+def _stored(signals: Any, path: str) -> dict[str, _Stored]:
+    places = ("video", "frames", "table", "block", "more", "times", "file")
+    found = {}
+    for name, about in signals.items():
+        where = {key: None if about.get(key) is None else str(about[key]) for key in places}
+        groups = None if about.get("groups") is None else [int(each) for each in about["groups"]]
+        description = Description.from_json(about, path)
+        found[str(name)] = _Stored(description, **where, count=int(about.get("count", 0)), groups=groups)
+    return found
 
 
 class _PackedSignals(Mapping[str, Signal]):
-    def __init__(self, shard: ShardReader, stored: Mapping[str, str], tensors: WShardEpisode) -> None:
+    """The signals of a shard by name, opened when they are first asked for."""
+
+    def __init__(self, shard: ShardReader, stored: Mapping[str, _Stored]) -> None:
         self._shard = shard
-        self._stored = stored
-        self.tensors = tensors
+        self.stored = stored
+        self._made: dict[str, Signal] = {}
+
+    def __getitem__(self, name: str) -> Signal:
+        found = self._made.get(name)
+        if found is None:
+            found = self._made.setdefault(name, _open(self._shard, name, self.stored[name]))
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.stored
+
+
+def _open(shard: ShardReader, name: str, how: _Stored) -> Signal:
+    if how.video is not None and how.frames is not None:
+        return ShardVideo(shard, name, how.video, how.frames)
+    if how.table is not None:
+        return TableSignal(shard, name, how.table)
+    return PackedRows(shard, name, how)
+
+
+class PackedRows(ClockedSignal):
+    """A signal whose records are rows of a block, and maybe some more rows of another one."""
+
+    def __init__(self, shard: ShardReader, name: str, how: _Stored) -> None:
+        self._shard, self._name, self._how = shard, name, how
+        spec = TensorSpec(dtype_named(how.description.dtype), how.description.shape)
+        self._parts: list[BlockRows] = []
+        self._starts = [0]
+        for block in (how.block, how.more):
+            if block is not None:
+                size = shard.block(block).raw_size
+                count = size // spec.row_bytes
+                if count * spec.row_bytes != size:
+                    raise CorruptLayoutError(
+                        f"{size} bytes are no rows of {spec}", block=block, path=shard.path
+                    )
+                self._parts.append(BlockRows(shard, block, spec, count))
+                self._starts.append(self._starts[-1] + count)
+        if self._starts[-1] != how.count:
+            raise CorruptLayoutError(
+                f"{self._starts[-1]} rows of {how.count} are there", block=how.block, path=shard.path
+            )
+        self._meta = signal_meta(how.description, name)
+        self._ts: NDArray[np.int64] | None = None
+
+    @property
+    def meta(self) -> Any:
+        """Element type, shape, kind and role."""
+        return self._meta
+
+    def __len__(self) -> int:
+        return self._how.count
+
+    def _clock(self) -> NDArray[np.int64]:
+        if self._ts is None:
+            block = self._how.times or "time/timestamps_ns"
+            stamps = np.frombuffer(self._shard.view(block), np.int64)
+            if len(stamps) != len(self) or (stamps[1:] <= stamps[:-1]).any():
+                raise CorruptLayoutError(
+                    f"the times of {self._name!r} are not increasing, or not as many as its records",
+                    block=block, path=self._shard.path,
+                )  # fmt: skip
+            self._ts = frozen(stamps)
+        return self._ts
+
+    def _values_in(self, rows: range) -> NDArray[Any]:
+        if not len(rows):
+            return np.empty((0, *self._meta.shape), self._meta.dtype)
+        low, high = min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1
+        run = self._run(low, high)
+        return frozen(run[:: rows.step] if rows.step > 0 else run[::-1][:: -rows.step])
+
+    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        if not len(indices):
+            return self._values_in(range(0))
+        low, high = int(indices.min()), int(indices.max()) + 1
+        if high - low < 4 * len(indices) + 64:
+            return frozen(self._run(low, high)[indices - low])
+        return frozen(np.stack([self._run(number, number + 1)[0] for number in indices.tolist()]))
+
+    def _run(self, low: int, high: int) -> NDArray[Any]:
+        pieces = [
+            part.rows(max(low - start, 0), min(high - start, part.length))
+            for part, start in zip(self._parts, self._starts, strict=False)
+            if low < start + part.length and high > start
+        ]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (PackedRows, (self._shard, self._name, self._how))
+
+
+class TableSignal(ClockedSignal):
+    """Events, or another writer's numbers, in a parquet file inside the shard; read on first use."""
+
+    def __init__(self, shard: ShardReader, name: str, block: str) -> None:
+        self._shard, self._name, self._block = shard, name, block
+        self._inner: ArraySignal | None = None
+
+    @property
+    def _loaded(self) -> ArraySignal:
+        if self._inner is None:
+            where = f"{self._shard.path}#{self._block}"
+            description, stamps, values = parse_signal(self._shard.read(self._block), where)
+            self._inner = ArraySignal(stamps, values, signal_meta(description, self._name))
+        return self._inner
+
+    @property
+    def meta(self) -> Any:
+        """Kind and role."""
+        return self._loaded.meta
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+    def _clock(self) -> NDArray[np.int64]:
+        return self._loaded._clock()
+
+    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        return self._loaded._values_at(indices)
+
+    def _values_in(self, rows: range) -> NDArray[Any]:
+        return self._loaded._values_in(rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (TableSignal, (self._shard, self._name, self._block))
+
+
+class ShardVideo(VideoSignal):
+    """A camera inside a shard, played by reading only the frames it needs."""
+
+    def __init__(self, shard: ShardReader, name: str, video: str, frames: str) -> None:
+        self._shard = shard
+        self._video_block, self._frames_block = video, frames
+        super().__init__(f"{shard.path}#{video}", f"{shard.path}#{frames}", name=name)
+
+    def _read_index(self, _expected: FileSum | None) -> FrameIndex:
+        return parse_frame_index(self._shard.read(self._frames_block), self.frames_path)
+
+    def _bytes(self) -> RangeReader:
+        return self._part(self._video_block)
+
+    def index_bytes(self) -> RangeReader:
+        """The bytes of the frame index."""
+        return self._part(self._frames_block)
+
+    def _part(self, name: str) -> RangeReader:
+        block = self._shard.block(name)
+        if block.codec != "none":
+            raise CorruptLayoutError("video in a shard is never compressed again", block=block.name)
+        return PartRangeReader(
+            self._shard.range_reader, block.data_offset, block.disk_size, f"{self._shard.path}#{name}"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ShardVideo, (self._shard, self.name, self._video_block, self._frames_block))
+
+
+class _FirstSignals(Mapping[str, Signal]):
+    """The signals of a shard packed in version 1: channels with clocks of their own, tables and cameras."""
+
+    def __init__(self, shard: ShardReader, stored: Mapping[str, Any]) -> None:
+        self._shard = shard
+        self._stored = {str(name): str(how) for name, how in stored.items()}
+        wanted = [name.removeprefix(_ACTION) for name, how in self._stored.items() if how == "channel"]
+        self._tensors = load_wshard(shard, channels=wanted)
         self._made: dict[str, Signal] = {}
 
     def __getitem__(self, name: str) -> Signal:
         if name not in self._made:
-            how = self._stored[name]
-            if how.startswith("video"):
-                self._made[name] = ShardVideo(self._shard, name, how.removeprefix("video"))
-            elif how == "table":
-                self._made[name] = _table(self._shard, name)
-            else:
-                self._made[name] = self._channel(name)
+            self._made[name] = self._opened(name, self._stored[name])
         return self._made[name]
 
-    def _channel(self, name: str) -> Signal:
+    def _opened(self, name: str, how: str) -> Signal:
+        if how.startswith("video"):
+            suffix = how.removeprefix("video")
+            return ShardVideo(self._shard, name, f"{VIDEO_PREFIX}{name}{suffix}", FRAMES_PREFIX + name)
+        if how == "table":
+            return TableSignal(self._shard, name, TABLE_PREFIX + name)
         is_action = name.startswith(_ACTION)
-        lane = self.tensors.actions if is_action else self.tensors.observations
+        lane = self._tensors.actions if is_action else self._tensors.observations
         channel = lane[name.removeprefix(_ACTION) if is_action else name]
-        return ChannelSignal(self.tensors, channel, name, guess_role(name, "vector"))
+        return ChannelSignal(self._tensors, channel, name, guess_role(name, "vector"))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stored)
@@ -192,50 +579,18 @@ class _PackedSignals(Mapping[str, Signal]):
         return name in self._stored
 
 
-def _table(shard: ShardReader, name: str) -> Signal:
-    block = TABLE_PREFIX + name
-    description, stamps, values = parse_signal(shard.read(block), f"{shard.path}#{block}")
-    return ArraySignal(stamps, values, signal_meta(description, name))
-
-
-class ShardVideo(VideoSignal):
-    """A camera inside a shard, played by reading only the frames it needs."""
-
-    def __init__(self, shard: ShardReader, name: str, suffix: str) -> None:
-        self._shard = shard
-        self._name = name
-        self._suffix = suffix
-        video, frames = f"{shard.path}#{VIDEO_PREFIX}{name}{suffix}", f"{shard.path}#{FRAMES_PREFIX}{name}"
-        super().__init__(video, frames, name=name)
-
-    def _read_index(self, _expected: FileSum | None) -> FrameIndex:
-        index = parse_frame_index(self._shard.read(FRAMES_PREFIX + self._name), self.frames_path)
-        if index.stream is None:
-            raise CorruptLayoutError("a frame index without places", path=self.frames_path)
-        return index
-
-    def _bytes(self) -> RangeReader:
-        block = self._shard.block(f"{VIDEO_PREFIX}{self._name}{self._suffix}")
-        if block.codec != "none":
-            raise CorruptLayoutError("video in a shard is never compressed again", block=block.name)
-        return PartRangeReader(self._shard.range_reader, block.data_offset, block.disk_size, self.path)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (ShardVideo, (self._shard, self._name, self._suffix))
-
-
 def unpack_episode(shard_path: str | os.PathLike[str], directory: str | os.PathLike[str]) -> Path:
-    """Write a packed episode as a directory again: values, times, metadata and video as they were."""
+    """Write a packed recording as a directory again: values, times, metadata and video as they were."""
     shard = ShardReader.open(shard_path)
     if not is_packed(shard):
-        raise CorruptLayoutError("not a packed episode directory", path=shard.path, hint="Use `warp chunk`.")
+        raise CorruptLayoutError("not a packed recording", path=shard.path, hint="Use `warp chunk`.")
     episode = PackedSource(shard)
     target = Path(directory)
     target.parent.mkdir(parents=True, exist_ok=True)
     with commit_folder(target) as folder:
         signals = dict(episode.meta.get("signals") or {})
-        for name in episode.signals:
-            _write_signal(folder, check_name(name), episode, signals)
+        for name, signal in episode.signals.items():
+            _unpack(folder, check_name(name), signal, episode, signals)
         total = FileSum.of(write_static(folder, {n: plain_static(n, v) for n, v in episode.static.items()}))
         meta = {**episode.meta, "signals": signals} if signals else dict(episode.meta)
         meta["static_file"] = {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"}
@@ -243,20 +598,30 @@ def unpack_episode(shard_path: str | os.PathLike[str], directory: str | os.PathL
     return target
 
 
-def _write_signal(folder: Path, name: str, episode: PackedSource, signals: dict[str, Any]) -> None:
-    shard, how = episode.shard, episode.stored[name]
+def _unpack(folder: Path, name: str, signal: Signal, episode: PackedSource, signals: dict[str, Any]) -> None:
     signal_file(folder, name).parent.mkdir(parents=True, exist_ok=True)
-    if how.startswith("video"):
-        suffix = how.removeprefix("video")
-        _copy_block(shard, f"{VIDEO_PREFIX}{name}{suffix}", signal_file(folder, name, suffix))
-        _copy_block(shard, FRAMES_PREFIX + name, signal_file(folder, name, layout.FRAMES_SUFFIX))
-    elif how == "table":
-        _copy_block(shard, TABLE_PREFIX + name, signal_file(folder, name))
-    else:
-        signal = episode.signals[name]
-        made = _write_table(folder, name, signal)
-        if name in signals:
-            signals[name] = {**signals[name], "file": made["file"]}
+    if isinstance(signal, ShardVideo):
+        suffix = os.path.splitext(signal._video_block)[1]
+        _copy_block(episode.shard, signal._video_block, signal_file(folder, name, suffix))
+        _copy_block(episode.shard, signal._frames_block, signal_file(folder, name, layout.FRAMES_SUFFIX))
+        return
+    target = signal_file(folder, name)
+    if isinstance(signal, TableSignal):
+        _copy_block(episode.shard, signal._block, target)
+        return
+    how = signal._how if isinstance(signal, PackedRows) else None
+    if how is not None and how.file is not None:
+        _copy_block(episode.shard, how.file, target)
+        return
+    sink = io.BytesIO()
+    _write_table(sink, signal, None if how is None else how.groups)
+    write_file(target, sink.getvalue())
+    if name in signals:
+        total = FileSum.of(sink.getvalue())
+        signals[name] = {
+            **signals[name],
+            "file": {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"},
+        }
 
 
 def _copy_block(shard: ShardReader, name: str, target: Path) -> None:
@@ -273,15 +638,3 @@ def _copy_block(shard: ShardReader, name: str, target: Path) -> None:
             out.write(piece)
         if checksum != block.crc32c:
             raise ChecksumError("its bytes do not match their checksum", block=name, path=shard.path)
-
-
-def _write_table(folder: Path, name: str, signal: Signal) -> dict[str, Any]:
-    meta = signal.meta
-    description = Description(meta.kind, dtype_of(meta.dtype).name, meta.shape, meta.units, meta.names)
-    target = signal_file(folder, name)
-    spool = Spool(target.with_name(f".{target.name}.part"), description)
-    step = max(1, (4 << 20) // max(1, meta.dtype.itemsize * int(np.prod(meta.shape, dtype=np.int64))))
-    for start in range(0, len(signal), step):
-        part = signal[start : start + step]
-        spool.write(np.array(part.timestamps), np.array(part.values()))
-    return spool.commit(target)

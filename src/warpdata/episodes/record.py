@@ -22,7 +22,7 @@ from warpdata.errors import ConflictError, RecordingError, WriterClosedError
 from warpdata.formats.episodedir.documents import plain_static
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.episodedir.names import check_name
-from warpdata.formats.wshard.save import CompressionChoice
+from warpdata.formats.wshard.compression import CompressionChoice
 from warpdata.timeline.meta import Role
 from warpdata.timeline.source import OUTCOMES, STEPS, Outcome, StepClock
 

@@ -71,6 +71,14 @@ class SimpleSignal(ClockedSignal):
     def __len__(self) -> int:
         return self._about().count
 
+    def description(self) -> Description:
+        """What the file says the signal is."""
+        return self._about().description
+
+    def file_bytes(self) -> RangeReader:
+        """The bytes of the file."""
+        return open_bytes(self.path, self.folder)
+
     @property
     def loaded_bytes(self) -> int:
         """How much of the signal is in memory."""
@@ -158,7 +166,7 @@ class VideoSignal(ClockedSignal):
         return self._meta
 
     def __len__(self) -> int:
-        return self._summary.count if self._summary is not None else len(self._loaded().ts_ns)
+        return self._summary.count if self._summary is not None else len(self._loaded().shown_ts_ns)
 
     def check(self) -> None:
         """Compare index and video: how many frames there are, and the checksum of each; raises what is wrong."""
@@ -177,7 +185,7 @@ class VideoSignal(ClockedSignal):
             if self.folder is None and not os.path.exists(self.path):
                 check_not_unfinished(self.path)
             self._index = self._read_index(self._expected)
-            if self._summary is not None and len(self._index.ts_ns) != self._summary.count:
+            if self._summary is not None and len(self._index.shown_ts_ns) != self._summary.count:
                 raise CorruptLayoutError("the frame index does not match the episode", path=self.frames_path)
         return self._index
 
@@ -185,7 +193,7 @@ class VideoSignal(ClockedSignal):
         return read_frame_index(open_bytes(self.frames_path, self.folder), expected)
 
     def _clock(self) -> NDArray[np.int64]:
-        return frozen(self._loaded().ts_ns)
+        return frozen(self._loaded().shown_ts_ns)
 
     def _edge(self, index: int) -> int:
         about = self._summary
@@ -195,10 +203,33 @@ class VideoSignal(ClockedSignal):
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):
             return np.empty((0, *self.meta.shape), self.meta.dtype)
-        return frozen(self._reader().frames(indices))
+        return frozen(self._reader().frames(self.frame_numbers(indices)))
 
     def _record(self, index: int) -> Record:
-        return self._reader().frame(index), int(self._clock()[index])
+        number = int(self.frame_numbers(np.array([index]))[0])
+        return self._reader().frame(number), int(self._clock()[index])
+
+    def frame_numbers(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which frames of the video these records are: the same numbers, unless some frames are hidden."""
+        shown = self._loaded().shown
+        return records if shown is None else np.flatnonzero(shown)[records]
+
+    def frame_index(self) -> FrameIndex:
+        """The index of the video."""
+        return self._loaded()
+
+    @property
+    def suffix(self) -> str:
+        """What the name of the video file ends in."""
+        return os.path.splitext(self.path)[1]
+
+    def video_bytes(self) -> RangeReader:
+        """The bytes of the video."""
+        return self._bytes()
+
+    def index_bytes(self) -> RangeReader:
+        """The bytes of the frame index."""
+        return open_bytes(self.frames_path, self.folder)
 
     def _reader(self) -> FrameReader:
         """The decoder of this process; a forked child gets its own."""

@@ -152,7 +152,10 @@ class ValueStatistics:
         """Statistics that were recorded, to be merged with others; None where they do not suffice for that."""
         try:
             made = cls.__new__(cls)
-            made.count, made.invalid = np.array(found["count"], np.int64), np.array(found["invalid"], np.int64)
+            made.count, made.invalid = (
+                np.array(found["count"], np.int64),
+                np.array(found["invalid"], np.int64),
+            )
             made.channels = len(made.count)
             made.low, made.high = _column(found["min"], np.inf), _column(found["max"], -np.inf)
             made.mean, made.total = _column(found["mean"], 0.0), _column(found["sum"], 0.0)

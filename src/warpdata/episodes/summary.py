@@ -46,7 +46,9 @@ class SignalSummary:
 
     def to_json(self) -> dict[str, Any]:
         """The summary for a program."""
-        arrays = {name: getattr(self, name).tolist() for name in ("count", "invalid", "mean", "std", "min", "max")}
+        arrays = {
+            name: getattr(self, name).tolist() for name in ("count", "invalid", "mean", "std", "min", "max")
+        }
         quantiles = {str(q): values.tolist() for q, values in self.quantiles.items()}
         return {
             "episodes": self.episodes, **arrays, "quantiles": quantiles,

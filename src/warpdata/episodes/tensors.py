@@ -11,7 +11,7 @@ from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.episodes.shard_episode import ShardSource
 from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.episode import ChannelMap, WShardEpisode
-from warpdata.formats.wshard.schema import TensorSpec, Timebase
+from warpdata.formats.wshard.schema import RowSource, TensorSpec, Timebase
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
@@ -42,12 +42,12 @@ def tensors_of(episode: Episode) -> WShardEpisode:
         for name, signal in signals.items():
             if not signal.meta.is_object:
                 key = lane_key(name, signal)
-                lane[key] = _channel(key, signal if signal.is_exact else signal.signal)
+                lane[key] = channel_of(key, signal if signal.is_exact else signal.signal)
     for attribute, flag in (
         ("rewards", steps.rewards), ("terminations", steps.terminated), ("truncations", steps.truncated)
     ):  # fmt: skip
         if flag is not None:
-            setattr(made, attribute, _channel(attribute, flag))
+            setattr(made, attribute, channel_of(attribute, flag))
     return made
 
 
@@ -62,7 +62,8 @@ def lane_key(name: str, signal: StepSignal) -> str:
     return name
 
 
-def _channel(name: str, signal: StepSignal | Signal) -> Channel:
+def channel_of(name: str, signal: StepSignal | Signal) -> Channel:
+    """A signal as a channel: by step, or in time with its own clock; read when it is asked for."""
     meta = signal.meta
     about: dict[str, Any] = {"kind": meta.kind, "unit": meta.units, "names": meta.names and list(meta.names)}
     kept = {key: value for key, value in about.items() if value is not None}
@@ -70,6 +71,11 @@ def _channel(name: str, signal: StepSignal | Signal) -> Channel:
         return Channel.over(name, _Rows(signal.rows, len(signal), meta), about=kept)
     clock = ArrayRows(signal.timestamps, TensorSpec(dtype_named("i64"), ()))
     return Channel.over(name, _Rows(signal.rows, len(signal), meta), clock=clock, about=kept)
+
+
+def rows_of(signal: Signal, first: int) -> RowSource:
+    """The records of a signal from number `first` on."""
+    return _Rows(lambda start, end: signal.rows(first + start, first + end), len(signal) - first, signal.meta)
 
 
 class _Rows:

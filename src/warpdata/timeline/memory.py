@@ -114,6 +114,11 @@ class JoinedSignal(Signal):
         self._ts: NDArray[np.int64] | None = None
 
     @property
+    def parts(self) -> Sequence[Signal]:
+        """The signals that are joined."""
+        return self._parts
+
+    @property
     def meta(self) -> SignalMeta:
         """Element type, shape and kind, the same in all parts."""
         return self._parts[0].meta
@@ -196,6 +201,16 @@ class ShiftedSignal(Signal):
     def __init__(self, base: Signal, shift_ns: int) -> None:
         self._base = base
         self._shift = shift_ns
+
+    @property
+    def base(self) -> Signal:
+        """The signal that is moved."""
+        return self._base
+
+    @property
+    def shift_ns(self) -> int:
+        """How far it is moved."""
+        return self._shift
 
     @property
     def meta(self) -> SignalMeta:

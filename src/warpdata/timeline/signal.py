@@ -229,6 +229,17 @@ class SignalView(Signal):
         self._clock = None
 
     @property
+    def base(self) -> Signal:
+        """The signal behind the view."""
+        return self._base
+
+    @property
+    def run(self) -> range | None:
+        """The records of the base that the view shows, where they are a run and keep their times."""
+        is_run = isinstance(self._rows, range) and self._rows.step == 1 and self._times is None
+        return self._rows if is_run and isinstance(self._rows, range) else None
+
+    @property
     def meta(self) -> SignalMeta:
         """What the values are: the same as in the signal behind the view."""
         return self._base.meta

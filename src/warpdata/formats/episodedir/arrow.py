@@ -125,6 +125,11 @@ class Footer:
             raise CorruptLayoutError(f"no int64 column {own!r}", path=self.path)
         return found
 
+    def group_rows(self) -> list[int]:
+        """How many rows each row group has."""
+        meta = self._file.metadata
+        return [meta.row_group(number).num_rows for number in range(meta.num_row_groups)]
+
     def bounds(self, column: str) -> tuple[int, int] | None:
         """Least and greatest value of an int64 column by the statistics of its row groups."""
         found: list[tuple[int, int]] = []

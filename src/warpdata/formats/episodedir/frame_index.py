@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,14 @@ class FrameIndex:
     size: NDArray[np.int64] | None = None
     crc32c: NDArray[np.uint32] | None = None
     video_bytes: int | None = None
+    fps: float | None = None
+    shown: NDArray[np.bool_] | None = None
+    """Which frames of the video belong to the camera; None for all. The others are there to decode them."""
+
+    @property
+    def shown_ts_ns(self) -> NDArray[np.int64]:
+        """The times of the frames that belong to the camera."""
+        return self.ts_ns if self.shown is None else self.ts_ns[self.shown]
 
 
 def image_description(shape: FrameShape) -> Description:
@@ -49,6 +57,7 @@ def index_of_marks(
     stream: Stream,
     video_bytes: int,
     description: Description | None = None,
+    fps: float | None = None,
 ) -> FrameIndex:
     """The index of a video whose frames a recorder marked one by one."""
     return FrameIndex(
@@ -56,16 +65,21 @@ def index_of_marks(
         np.array([mark.flags & layout.KEYFRAME_FLAG for mark in marks], np.bool_),
         np.array([mark.offset for mark in marks], np.int64),
         np.array([mark.size for mark in marks], np.int64),
-        np.array([mark.packet_crc32c for mark in marks], np.uint32), video_bytes,
+        np.array([mark.packet_crc32c for mark in marks], np.uint32), video_bytes, fps,
     )  # fmt: skip
 
 
-def write_frame_index(path: str, index: FrameIndex, fps: float) -> None:
-    """Write the index of a finished video."""
+def write_frame_index(path: Any, index: FrameIndex) -> None:
+    """Write the index of a finished video to a path or a file; of another writer's video only what is known."""
     stream = index.stream
-    assert stream is not None
+    if stream is None:
+        known = {layout.FRAME_TIME_COLUMN: index.ts_ns}
+        if index.shown is not None:
+            known[layout.SHOWN_COLUMN] = index.shown  # type: ignore[assignment]
+        arrow.write_columns(path, known, {"kind": "image"})
+        return
     about = {
-        **index.description.to_json(), "video_bytes": index.video_bytes, "fps": fps, "codec": stream.codec,
+        **index.description.to_json(), "video_bytes": index.video_bytes, "fps": index.fps, "codec": stream.codec,
         "pix_fmt": stream.pix_fmt, "coded": [stream.coded_width, stream.coded_height],
         "extradata": base64.b64encode(stream.extradata).decode(),
     }  # fmt: skip
@@ -73,6 +87,8 @@ def write_frame_index(path: str, index: FrameIndex, fps: float) -> None:
         "ts_ns": index.ts_ns, "pts": np.arange(len(index.ts_ns), dtype=np.int64), "keyframe": index.keyframe,
         "offset": index.offset, "size": index.size, "crc32c": index.crc32c,
     }  # fmt: skip
+    if index.shown is not None:
+        columns[layout.SHOWN_COLUMN] = index.shown
     arrow.write_columns(path, columns, about)  # type: ignore[arg-type]
 
 
@@ -96,12 +112,21 @@ def parse_frame_index(data: bytes, path: str) -> FrameIndex:
     column = footer.time_column(layout.FRAME_TIME_COLUMN)
     if about is None or not set(layout.FRAME_COLUMNS) <= set(footer.schema.names):
         stamps = arrow.int64_of(footer.read([column])[column])
-        check_clock(stamps, path)
-        return FrameIndex(Description("image", "u8", ()), stamps)
+        return _checked(FrameIndex(Description("image", "u8", ()), stamps, shown=_shown(footer)), path)
     found = footer.read(list(layout.FRAME_COLUMNS))
     stamps = arrow.int64_of(found["ts_ns"])
-    check_clock(stamps, path)
-    return _own_index(found, stamps, about, path)
+    return _checked(replace(_own_index(found, stamps, about, path), shown=_shown(footer)), path)
+
+
+def _shown(footer: arrow.Footer) -> NDArray[np.bool_] | None:
+    if layout.SHOWN_COLUMN not in footer.schema.names:
+        return None
+    return arrow.column_of(footer.read([layout.SHOWN_COLUMN])[layout.SHOWN_COLUMN]).astype(np.bool_)
+
+
+def _checked(index: FrameIndex, path: str) -> FrameIndex:
+    check_clock(index.shown_ts_ns, path)
+    return index
 
 
 def _own_index(
@@ -114,6 +139,7 @@ def _own_index(
         extradata = base64.b64decode(about["extradata"], validate=True)
         stream = Stream(str(about["codec"]), str(about["pix_fmt"]), width, height, extradata)
         video_bytes = int(about["video_bytes"])
+        fps = None if about.get("fps") is None else float(about["fps"])
     except (KeyError, TypeError, ValueError, binascii.Error):
         raise CorruptLayoutError("the description of the video is damaged", path=path) from None
     offset, size = arrow.int64_of(found["offset"]), arrow.int64_of(found["size"])
@@ -123,7 +149,7 @@ def _own_index(
         raise CorruptLayoutError("frames of impossible size", path=path)
     if len(offset) and ((offset + size).max() > video_bytes or not keyframe[0]):
         raise CorruptLayoutError("frames lie past the end of the video", path=path)
-    return FrameIndex(description, stamps, shape, stream, keyframe, offset, size, sums, video_bytes)
+    return FrameIndex(description, stamps, shape, stream, keyframe, offset, size, sums, video_bytes, fps)
 
 
 def _frame_shape(description: Description) -> FrameShape:

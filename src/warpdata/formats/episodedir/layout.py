@@ -29,6 +29,8 @@ FOREIGN_TIME_PREFIX = "ts."
 
 FRAME_TIME_COLUMN = "ts_ns"
 FRAME_COLUMNS = ("ts_ns", "pts", "keyframe", "offset", "size", "crc32c")
+SHOWN_COLUMN = "shown"
+"""Optional: whether a frame belongs to the camera, or is only there to decode others."""
 SCHEMA_KEY = b"warpdata"
 """Key of the JSON description in the schema metadata of a parquet file."""
 

@@ -99,12 +99,19 @@ def plan_shard(episode: WShardEpisode, path: str | os.PathLike[str]) -> ShardPla
         episode.validate()
         _check_about(episode)
         meta = {name: _json_bytes(value) for name, value in metadata_blocks(episode).items()}
-        blocks = {name: _block_bytes(name, data) for name, data in episode.blocks.items()}
-        plan = ShardPlan(meta, list(_tensors(episode)), blocks)
+        others = {name: data for name, data in episode.blocks.items() if not _is_rows(data)}
+        blocks = {name: _block_bytes(name, data) for name, data in others.items()}
+        rows = [_Tensor(name, data) for name, data in episode.blocks.items() if _is_rows(data)]
+        plan = ShardPlan(meta, [*_tensors(episode), *rows], blocks)
     except WarpError as error:
         raise type(error)(error.message, hint=error.hint, path=path) from None
     check_plan(episode, meta, plan.sizes, os.fspath(path))
     return plan
+
+
+def _is_rows(data: Any) -> bool:
+    """Whether a block is given as rows of a tensor: then it is stored like one."""
+    return hasattr(data, "rows") and hasattr(data, "spec")
 
 
 def _block_bytes(name: str, data: Any) -> RangeReader:

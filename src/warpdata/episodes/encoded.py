@@ -1,0 +1,159 @@
+"""The encoded frames behind a camera, however it is cut, moved or joined: copied, never encoded again."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.ranges import BytesRangeReader, JoinedRangeReader, PartRangeReader, RangeReader
+from warpdata.episodes.signals import VideoSignal
+from warpdata.errors import SchemaMismatchError
+from warpdata.formats.episodedir.boxes import first_cluster, first_media_box
+from warpdata.formats.episodedir.frame_index import FrameIndex, write_frame_index
+from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
+from warpdata.timeline.signal import Signal, SignalView
+
+_HEAD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPart:
+    """Some frames of a video, one after the other, moved in time."""
+
+    video: VideoSignal
+    frames: range
+    shift_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedCamera:
+    """A camera as bytes: its video and the index of its frames."""
+
+    suffix: str
+    video: RangeReader
+    frames: RangeReader
+
+
+def encoded_parts(signal: Signal) -> list[EncodedPart] | None:
+    """The videos a camera is made of; None where its frames are not encoded, or not in a run."""
+    if isinstance(signal, VideoSignal):
+        return [EncodedPart(signal, range(len(signal)))]
+    if isinstance(signal, ShiftedSignal):
+        inner = encoded_parts(signal.base)
+        return None if inner is None else [replace(p, shift_ns=p.shift_ns + signal.shift_ns) for p in inner]
+    if isinstance(signal, JoinedSignal):
+        found = [encoded_parts(part) for part in signal.parts]
+        return None if None in found else [part for parts in found if parts is not None for part in parts]
+    if isinstance(signal, SignalView) and signal.run is not None:
+        inner = encoded_parts(signal.base)
+        return None if inner is None else _within(inner, signal.run)
+    return None
+
+
+def _within(parts: Sequence[EncodedPart], rows: range) -> list[EncodedPart]:
+    """The frames `rows` of all parts joined."""
+    out, start = [], 0
+    for part in parts:
+        stop = start + len(part.frames)
+        low, high = max(rows.start, start), min(rows.stop, stop)
+        if low < high:
+            out.append(replace(part, frames=part.frames[low - start : high - start]))
+        start = stop
+    return out
+
+
+def encoded_camera(name: str, signal: Signal) -> EncodedCamera | None:
+    """The bytes of a camera, or None where its frames are not encoded.
+
+    Whole groups of pictures are copied; frames outside the shown ones are there and hidden.
+    """
+    parts = encoded_parts(signal)
+    if not parts:
+        return None
+    first = parts[0]
+    is_whole = len(parts) == 1 and not first.shift_ns and len(first.frames) == len(first.video)
+    if is_whole:
+        return EncodedCamera(first.video.suffix, first.video.video_bytes(), first.video.index_bytes())
+    if len(parts) == 1 and first.video.frame_index().offset is None:
+        return _hidden_only(first)
+    return _joined(name, parts)
+
+
+def _hidden_only(part: EncodedPart) -> EncodedCamera:
+    """A video of another writer: all of it, with the frames outside hidden."""
+    index = part.video.frame_index()
+    all_times = index.ts_ns + part.shift_ns
+    numbers = part.video.frame_numbers(np.arange(part.frames.start, part.frames.stop))
+    shown = np.zeros(len(all_times), np.bool_)
+    shown[numbers] = True
+    made = replace(index, ts_ns=all_times, shown=shown)
+    return EncodedCamera(part.video.suffix, part.video.video_bytes(), _index_reader(made, part.video))
+
+
+def _joined(name: str, parts: Sequence[EncodedPart]) -> EncodedCamera:
+    """The groups of pictures that the parts need, one after the other behind the head of the first video."""
+    first = parts[0].video.frame_index()
+    head = _head(parts[0].video)
+    pieces: list[RangeReader] = [head]
+    columns: dict[str, list[NDArray[Any]]] = {
+        key: [] for key in ("ts", "key", "offset", "size", "crc", "shown")
+    }
+    position = head.size
+    for part in parts:
+        index = part.video.frame_index()
+        if index.offset is None or index.stream != first.stream or index.shape != first.shape:
+            raise SchemaMismatchError(
+                f"the videos of camera {name!r} are encoded differently and cannot be joined as they are",
+                hint="Say reencode=True to encode them again, which changes pixels.",
+            )
+        assert index.size is not None
+        assert index.keyframe is not None
+        assert index.crc32c is not None
+        numbers = part.video.frame_numbers(np.arange(part.frames.start, part.frames.stop))
+        low, high = _groups(index.keyframe, int(numbers[0]), int(numbers[-1]) + 1)
+        start = int(index.offset[low - 1] + index.size[low - 1]) if low else _head(part.video).size
+        stop = int(index.offset[high - 1] + index.size[high - 1])
+        pieces.append(PartRangeReader(part.video.video_bytes(), start, stop - start, part.video.path))
+        shown = np.zeros(high - low, np.bool_)
+        shown[numbers - low] = True
+        columns["ts"].append(index.ts_ns[low:high] + part.shift_ns)
+        columns["key"].append(index.keyframe[low:high])
+        columns["offset"].append(index.offset[low:high] - start + position)
+        columns["size"].append(index.size[low:high])
+        columns["crc"].append(index.crc32c[low:high])
+        columns["shown"].append(shown)
+        position += stop - start
+    joined = {key: np.concatenate(each) for key, each in columns.items()}
+    index = FrameIndex(
+        first.description, joined["ts"], first.shape, first.stream, joined["key"], joined["offset"], joined["size"],
+        joined["crc"], position, first.fps, joined["shown"],
+    )  # fmt: skip
+    video = JoinedRangeReader(pieces, f"{parts[0].video.path} (cut)")
+    return EncodedCamera(parts[0].video.suffix, video, _index_reader(index, parts[0].video))
+
+
+def _groups(keyframe: NDArray[np.bool_], start: int, stop: int) -> tuple[int, int]:
+    """The frames of the whole groups of pictures that hold frames [start, stop)."""
+    keys = np.flatnonzero(keyframe)
+    low = int(keys[np.searchsorted(keys, start, side="right") - 1])
+    after = int(np.searchsorted(keys, stop, side="left"))
+    return low, int(keys[after]) if after < len(keys) else len(keyframe)
+
+
+def _head(video: VideoSignal) -> RangeReader:
+    """What stands before the first frame: all that a player needs to know of the stream."""
+    reader = video.video_bytes()
+    data = bytes(reader.read(0, min(_HEAD_BYTES, reader.size)))
+    end = first_cluster(data) if video.suffix == ".mkv" else first_media_box(data, b"moof")
+    return BytesRangeReader(data[: max(end, 0)], f"{video.path} (head)")
+
+
+def _index_reader(index: FrameIndex, video: VideoSignal) -> RangeReader:
+    sink = io.BytesIO()
+    write_frame_index(sink, index)
+    return BytesRangeReader(sink.getvalue(), f"{video.frames_path} (cut)")
