@@ -28,7 +28,7 @@ def test_shards_of_every_release(path: Path) -> None:
     shard = ShardReader.open(path)
     assert {name: hashlib.sha256(shard.read(name)).hexdigest() for name in shard.names} == expected
     episode = wd.open_episode(path)
-    assert all(channel.data.nbytes for _, channel in episode.lanes())
+    assert all(channel.data.nbytes for _, channel in episode.tensors.lanes())
 
 
 @pytest.mark.parametrize("path", JOURNALS, ids=lambda p: p.relative_to(HERE).as_posix())
@@ -42,3 +42,20 @@ def test_journals_of_every_release(path: Path) -> None:
     assert scan.records.stream.tolist() == expected["stream"]
     assert scan.records.payload_bytes.tolist() == expected["payload_bytes"]
     assert scan.dropped_bytes == expected["dropped_bytes"]
+
+
+PACKED = sorted((HERE / "packed").rglob("*.wshard"))
+
+
+@pytest.mark.parametrize("path", PACKED, ids=lambda p: p.relative_to(HERE).as_posix())
+def test_packed_recordings_of_every_release(path: Path) -> None:
+    expected = json.loads((release_folder(path, "packed") / "expected.json").read_text())[path.name]
+    episode = wd.open_episode(path)
+    assert dict(episode.static) == expected["static"]
+    assert list(episode.signals) == list(expected["signals"])
+    for name, about in expected["signals"].items():
+        signal = episode[name]
+        assert (signal.meta.kind, list(signal.meta.shape)) == (about["kind"], about["shape"])
+        assert signal.times_ns.tolist() == about["times"]
+        values = hashlib.sha256(repr(signal.values().tolist()).encode()).hexdigest()
+        assert values == about["sha256"], name

@@ -219,7 +219,7 @@ def test_datasets_of_the_existing_library_open_as_they_are(tmp_path: Path) -> No
     assert camera.meta.shape == (64, 96, 3)
     assert [number_in(frame) for frame, _ in camera] == list(range(COUNT))
     assert [number_in(camera[i][0]) for i in (59, 0, 31, 29, 30, 58)] == [59, 0, 31, 29, 30, 58]
-    wd.pack_episode(episode.path, tmp_path / "e.wshard")  # type: ignore[attr-defined]
+    wd.pack_episode(episode, tmp_path / "e.wshard")  # type: ignore[attr-defined]
 
 
 def test_the_existing_library_can_read_ours(tmp_path: Path) -> None:
