@@ -54,7 +54,8 @@ def test_reads_like_a_list(root: Path) -> None:
     assert [e.static["task"] for e in dataset[1:3]] == ["from 1000000000", "from 2000000000"]
     assert len(dataset[[3, 0, 0]]) == len(dataset[np.array([1, 2, 3])]) == 3
     assert len(dataset[np.uint8(2)]["state"]) == 30
-    for bad in (1.0, "1", True, [True, False], None):
+    assert dataset["2"].id == dataset["000000000002"].id == "000000000002"
+    for bad in (1.0, True, [True, False], None):
         with pytest.raises(TypeError):
             dataset[bad]  # type: ignore[call-overload]
     for far in (4, -5):

@@ -102,6 +102,13 @@ class DirectorySource(EpisodeSource):
         opened = list(self._signals.opened.values())
         return sum(each.loaded_bytes for each in opened if isinstance(each, SimpleSignal))
 
+    def stored_bytes(self) -> int:
+        """Bytes on disk; of an episode in a store, what its metadata says of its signals."""
+        if isinstance(self.folder, Path):
+            return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+        signals = [each for each in self.described().values() if isinstance(each, dict)]
+        return sum(each.get("video_bytes", 0) + each.get("file", {}).get("bytes", 0) for each in signals)
+
     def _checked_static(self) -> dict[str, Any]:
         try:
             stated = self.meta.get("static_file")

@@ -363,6 +363,10 @@ class EditedSource(EpisodeSource):
         """The identities of the recordings behind it."""
         return [str(part.meta.get("uid") or part.id) for part in self._parts]
 
+    def stored_bytes(self) -> int:
+        """What the recordings behind it take."""
+        return sum(part.stored_bytes() for part in self._parts)
+
     def loaded_bytes(self) -> int:
         """How many bytes of signals are in memory."""
         return sum(part.loaded_bytes() for part in self._parts)

@@ -358,6 +358,10 @@ class PackedSource(EpisodeSource):
         """Where the shard lies."""
         return self.shard.path
 
+    def stored_bytes(self) -> int:
+        """The size of the shard."""
+        return self.shard.size
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (PackedSource, (self.shard,))
 

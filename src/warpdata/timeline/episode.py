@@ -87,6 +87,11 @@ class Episode(Mapping[str, Any]):
         """System metadata, read-only; not part of `keys`."""
         return self._source.meta
 
+    @property
+    def stored_bytes(self) -> int:
+        """How many bytes it takes where it is stored, as far as that is known; 0 in memory."""
+        return self._source.stored_bytes()
+
     # A mapping of names.
 
     @property

@@ -94,6 +94,10 @@ class EpisodeSource(ABC):
         """How many bytes of signals are kept in memory and could be let go."""
         return 0
 
+    def stored_bytes(self) -> int:
+        """How many bytes it takes where it is stored, as far as that is known; 0 in memory."""
+        return 0
+
 
 class MemorySource(EpisodeSource):
     """Signals and static items that are already in memory."""
@@ -181,6 +185,10 @@ class SourceAround(EpisodeSource):
     def loaded_bytes(self) -> int:
         """What the episode behind it keeps in memory."""
         return self.inner.loaded_bytes()
+
+    def stored_bytes(self) -> int:
+        """What the episode behind it takes."""
+        return self.inner.stored_bytes()
 
 
 class WindowSource(SourceAround):

@@ -52,20 +52,13 @@ def _row(dataset: LocalDataset, index: int) -> dict[str, Any]:
     try:
         episode = dataset[index]
         row["signals"] = list(episode.signals)
-        row["bytes"] = _size(episode)
+        row["bytes"] = episode.stored_bytes
         row["flags"] = _flags(episode)
-        row["duration_ns"] = _duration(episode)
+        row["duration_ns"] = episode.duration_ns if any(map(len, episode.signals.values())) else None
     except WarpError as error:
         row["flags"] = ["damaged"]
         row["error"] = str(error)
     return row
-
-
-def _duration(episode: Episode) -> int | None:
-    filled = [signal for signal in episode.signals.values() if len(signal)]
-    if not filled:
-        return None
-    return max(s.last_ts for s in filled) - min(s.first_ts for s in filled)
 
 
 def _flags(episode: Episode) -> list[str]:
@@ -74,21 +67,8 @@ def _flags(episode: Episode) -> list[str]:
     return [name for name in names if meta.get(name)]
 
 
-def _size(episode: Episode) -> int:
-    """Bytes on disk; of an episode in a store, what its metadata says of its signals."""
-    parts = getattr(episode, "_parts", [episode])
-    return sum(
-        _bytes_below(part.path) if isinstance(part.path, os.PathLike) else _stated(part) for part in parts
-    )
-
-
 def _bytes_below(folder: Any) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-def _stated(episode: Episode) -> int:
-    signals = (episode.meta.get("signals") or {}).values()
-    return sum(each.get("video_bytes", 0) + each.get("file", {}).get("bytes", 0) for each in signals)
 
 
 def _unfinished_row(each: Any) -> dict[str, Any]:
