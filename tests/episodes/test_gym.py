@@ -114,6 +114,7 @@ def test_keys_that_are_no_names_and_parts_that_are_missing(tmp_path: Path) -> No
     env.reset(seed=1)
     for _ in range(6):
         env.step({"move": np.ones(2, np.float32), "grip": np.int64(2)})
+    env.finish()
     episode = wd.LocalDataset(tmp_path)[0]
     lengths = {name: len(signal) for name, signal in episode.signals.items() if name.startswith("obs")}
     assert lengths == {
