@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ class VideoEncoder:
                 self._stream.codec_context.open()
         except (library.FFmpegError, ValueError) as error:
             raise ValueError(f"cannot encode {shape} as {self._codec} ({error})") from None
-        self._scale = library.video.reformatter.VideoReformatter()
+        self._scale = _converter()
 
     @property
     def _chroma_is_halved(self) -> bool:
@@ -85,7 +85,7 @@ class VideoEncoder:
         """Encode the next frame; True when a new group of frames began, so all before it are in the sink."""
         picture = _av().VideoFrame.from_ndarray(self._padded(frame), format=self._shape.raw_format)
         if self.pix_fmt != self._shape.raw_format:
-            picture = self._scale.reformat(picture, format=self.pix_fmt, threads=1)
+            picture = self._scale(picture, self.pix_fmt)
         picture.pts = self._next
         picture.time_base = self._tick
         self._next += 1
@@ -131,8 +131,7 @@ class VideoDecoder:
         if stream.pix_fmt:
             self._context.pix_fmt = stream.pix_fmt
         self._context.thread_count = 1
-        # One converter for all frames, without threads of its own: those would not survive a fork.
-        self._scale = library.video.reformatter.VideoReformatter()
+        self._scale = _converter()
 
     def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, Any]]:
         """Decode one packet; yields (frame number, picture) for whatever comes out."""
@@ -167,7 +166,7 @@ class VideoDecoder:
         if picture.width < shape.width or picture.height < shape.height:
             raise CorruptLayoutError(f"video of {picture.width}x{picture.height}, expected {shape}")
         if picture.format.name != shape.raw_format:
-            picture = self._scale.reformat(picture, format=shape.raw_format, threads=1)
+            picture = self._scale(picture, shape.raw_format)
         plane: Any = picture.planes[0]
         rows = np.frombuffer(plane, shape.dtype).reshape(picture.height, -1)
         width = shape.width * (3 if shape.channels else 1)
@@ -185,7 +184,7 @@ class Probe:
 
 def probe(path: str) -> Probe:
     """Read codec and size of a video file from its header."""
-    with _opened(path, path) as container:
+    with opened(path, path) as container:
         return _probe(container, path)
 
 
@@ -196,7 +195,7 @@ def stream_of(shape: FrameShape, options: VideoOptions) -> Stream:
     encoder.encode(np.zeros(shape.shape, shape.dtype))
     encoder.close()
     out.seek(0)
-    with _opened(out, "header") as container:
+    with opened(out, "header") as container:
         return _probe(container, "header").stream
 
 
@@ -212,7 +211,7 @@ def list_packets(
 ) -> tuple[Probe, NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
     """Probe plus (offset, size) of every packet in decoding order, keyframe flags, and presentation times."""
     library = _av()
-    with _opened(source, path) as container:
+    with opened(source, path) as container:
         found = _probe(container, path)
         rows: list[tuple[int, int]] = []
         keys: list[bool] = []
@@ -244,11 +243,13 @@ def _probe(container: av.container.InputContainer, path: str) -> Probe:
     return Probe(stream, context.width, context.height)
 
 
-def _opened(source: Any, path: str) -> Any:
-    """A container over a path or a file object."""
+def opened(source: Any, path: str) -> Any:
+    """A container over a path or a file object. Titles that are no text are no reason to refuse its pictures."""
     library = _av()
+    # From 19 on the library is lenient by itself and does not know the option.
+    lenient = {"metadata_errors": "ignore"} if _release(library) < 19 else {}
     try:
-        return library.open(source, metadata_errors="ignore")
+        return library.open(source, **lenient)
     except FileNotFoundError:
         raise CorruptLayoutError("the video file is missing", path=path) from None
     except library.FFmpegError as error:
@@ -272,6 +273,19 @@ def _codec_options(codec: str, options: VideoOptions, shape: FrameShape) -> dict
     else:
         chosen["x265-params"] = f"keyint={gop}:min-keyint={gop}:scenecut=0:bframes=0:log-level=none"
     return chosen
+
+
+def _converter() -> Callable[[VideoFrame, str], VideoFrame]:
+    """One converter of pixels for all frames, without threads of its own: those would not survive a fork."""
+    library = _av()
+    convert = library.video.reformatter.VideoReformatter().reformat
+    # Before 17 it has no threads and cannot be asked for none.
+    alone = {"threads": 1} if _release(library) >= 17 else {}
+    return lambda picture, pix_fmt: convert(picture, format=pix_fmt, **alone)
+
+
+def _release(library: Any) -> int:
+    return int(library.__version__.partition(".")[0])
 
 
 def _av() -> Any:
