@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import av
@@ -41,3 +43,26 @@ def test_a_camera_is_read(titled: Path) -> None:
 
 def test_a_published_clip_is_read(titled: Path) -> None:
     assert abs(int(decode_video_frame(io.BytesIO(titled.read_bytes()), 0.1, "clip").mean()) - 120) < 6
+
+
+@pytest.mark.parametrize("end", ["discard", "forget"])
+def test_an_encoder_that_is_let_go_writes_nothing_more(end: str) -> None:
+    """In a process of its own: some versions of the library crash when they collect an open encoder."""
+    code = f"""
+import gc, io, numpy as np
+from warpdata.formats.episodedir.images import FrameShape, VideoOptions
+from warpdata.formats.episodedir.video import VideoEncoder
+frame, sink = np.zeros((64, 64, 3), np.uint8), io.BytesIO()
+encoder = VideoEncoder(sink, FrameShape.of(frame), VideoOptions(codec="h264"))
+encoder.encode(frame)
+encoder.encode(frame)
+written, encoder.itself = sink.tell(), encoder
+if {end!r} == "discard":
+    encoder.discard()
+del encoder
+gc.collect()
+assert sink.tell() == written > 0, (sink.tell(), written)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Exception ignored" not in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -45,9 +46,11 @@ class VideoEncoder:
             )
             container_options["fragment_index"] = str(fragment)
         kind = "matroska" if self._codec == "ffv1" else "mp4"
+        self._failures = library.FFmpegError
         try:
+            self._gate = _Gate(sink)
             self._container = library.open(
-                sink, "w", format=kind, options=container_options, buffer_size=1 << 20
+                self._gate, "w", format=kind, options=container_options, buffer_size=1 << 20
             )
             self._stream = self._open_stream(options)
             # Opened now, not by the first frame: what cannot be encoded is refused before it is accepted.
@@ -94,11 +97,21 @@ class VideoEncoder:
     def close(self) -> None:
         """Encode what is delayed and end the file."""
         self._mux(self._stream.encode(None))
-        self._container.close()
+        container, self._container = self._container, None
+        container.close()
 
     def discard(self) -> None:
-        """Let go of the encoder without finishing the file."""
-        self._container = self._stream = None
+        """Let go of the encoder without finishing the file: the sink gets nothing more."""
+        self._gate.shut()
+        container, self._container, self._stream = self._container, None, None
+        if container is not None:
+            with contextlib.suppress(self._failures):
+                container.close()
+
+    def __del__(self) -> None:
+        # Versions before 17 crash when they collect an encoder that was not closed.
+        if getattr(self, "_container", None) is not None:
+            self.discard()
 
     def _mux(self, packets: Iterable[Any]) -> bool:
         began = False
@@ -191,7 +204,7 @@ def probe(path: str) -> Probe:
 def stream_of(shape: FrameShape, options: VideoOptions) -> Stream:
     """What the encoder of this machine says in the header of such a video."""
     out = io.BytesIO()
-    encoder = VideoEncoder(_Written(out), shape, options)
+    encoder = VideoEncoder(out, shape, options)
     encoder.encode(np.zeros(shape.shape, shape.dtype))
     encoder.close()
     out.seek(0)
@@ -199,11 +212,15 @@ def stream_of(shape: FrameShape, options: VideoOptions) -> Stream:
         return _probe(container, "header").stream
 
 
-class _Written:
-    """Only grows, like the file of a recording: a muxer that could go back would write another header."""
+class _Gate:
+    """What the muxer sees of a sink: it only grows, for one that could go back would write another header."""
 
-    def __init__(self, out: io.BytesIO) -> None:
-        self.write = out.write
+    def __init__(self, sink: Any) -> None:
+        self.write = sink.write
+
+    def shut(self) -> None:
+        """Swallow whatever still comes."""
+        self.write = len
 
 
 def list_packets(
