@@ -16,12 +16,13 @@ from tests.catalog.conftest import publish_demo
 from tests.catalog.test_cache import DATA, opened
 from tests.catalog.test_faults import in_fork
 from tests.servers import BUCKET, KEY, SECRET, Proxy, S3Server, s3_store, unique
+from warpdata.bytekit import locks
+from warpdata.bytekit.locks import ThreadLock
 from warpdata.errors import UnavailableError
-from warpdata.stores import layout, locks
+from warpdata.stores import layout
 from warpdata.stores.address import StoreOptions, open_store
 from warpdata.stores.digest import digest_file
 from warpdata.stores.http import HttpStore
-from warpdata.stores.locks import ThreadLock
 from warpdata.stores.readahead import ReadAhead
 from warpdata.stores.reliable import ReliableStore
 
@@ -29,7 +30,7 @@ from warpdata.stores.reliable import ReliableStore
 def stranger(path: Path, start: int, length: int = 1) -> int:
     """A lock in the hands of somebody else, who does not go on."""
     fd = os.open(path, os.O_RDWR)
-    assert locks.try_lock(fd, start, length)
+    assert locks.lock_range(fd, start, length)
     return fd
 
 
@@ -47,14 +48,14 @@ class TestStoppedNeighbours:
         fd = stranger(tmp_path / "usage", 0)
         assert bytes(reader.read(5, 100_000)) == DATA[5:100_000], "the store is still there"
         waits: list[float] = []
-        wait_lock = locks.wait_lock
+        lock_range = locks.lock_range
 
-        def noted(fd: int, at: int, length: int, timeout_s: float, **how: bool) -> bool:
+        def noted(fd: int, at: int, length: int, timeout_s: float = 0.0, **how: bool) -> bool:
             waits.append(timeout_s)
-            return wait_lock(fd, at, length, timeout_s, **how)
+            return lock_range(fd, at, length, timeout_s=timeout_s, **how)
 
         with monkeypatch.context() as patched:
-            patched.setattr(locks, "wait_lock", noted)
+            patched.setattr(locks, "lock_range", noted)
             for start in range(10):
                 assert bytes(reader.read(start, 9_000)) == DATA[start:9_000]
         assert max(waits) <= 0.1, "he is not waited for again and again"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections import deque
@@ -10,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
+
+from warpdata.bytekit.forks import OwnProcess
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -20,9 +21,9 @@ class _Failure:
         self.error = error
 
 
-def _is_alive(thread: threading.Thread, pid: int) -> bool:
+def _is_alive(thread: threading.Thread, own: OwnProcess) -> bool:
     """A forked child has no copy of a thread, and at the end of the interpreter none ever runs again."""
-    return pid == os.getpid() and not sys.is_finalizing() and thread.is_alive()
+    return bool(own) and not sys.is_finalizing() and thread.is_alive()
 
 
 class OrderedWorker(Generic[T]):
@@ -32,7 +33,7 @@ class OrderedWorker(Generic[T]):
         self.pending = 0
         self._jobs: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
         self._results: SimpleQueue[T | _Failure] = SimpleQueue()
-        self._pid = os.getpid()
+        self._own = OwnProcess()
         self._thread = threading.Thread(
             target=_work, args=(self._jobs, self._results), name=name, daemon=True
         )
@@ -56,7 +57,7 @@ class OrderedWorker(Generic[T]):
     @property
     def is_alive(self) -> bool:
         """False once closed, and in a forked child, which has no copy of the thread."""
-        return _is_alive(self._thread, self._pid)
+        return _is_alive(self._thread, self._own)
 
     def close(self) -> None:
         """Drop what is queued and stop the thread."""
@@ -84,14 +85,14 @@ class SharedWork:
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[_Shared | None] = SimpleQueue()
-        self._pid = os.getpid()
+        self._own = OwnProcess()
         self._thread = threading.Thread(target=_share, args=(self._calls,), name=name, daemon=True)
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
         """False once closed, and in a forked child."""
-        return _is_alive(self._thread, self._pid)
+        return _is_alive(self._thread, self._own)
 
     def run(self, jobs: Iterable[Callable[[], None]]) -> None:
         """Do all jobs, some of them in the thread if it gets to run; raises what a job raised."""
@@ -177,14 +178,14 @@ class ErrandRunner:
 
     def __init__(self, name: str) -> None:
         self._errands: SimpleQueue[Errand[Any] | None] = SimpleQueue()
-        self._pid = os.getpid()
+        self._own = OwnProcess()
         self._thread = threading.Thread(target=_run_errands, args=(self._errands,), name=name, daemon=True)
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
         """False once closed, and in a forked child."""
-        return _is_alive(self._thread, self._pid)
+        return _is_alive(self._thread, self._own)
 
     def send(self, job: Callable[[], T]) -> Errand[T]:
         """Queue a job."""
@@ -204,16 +205,6 @@ def _run_errands(errands: SimpleQueue[Errand[Any] | None]) -> None:
     while (errand := errands.get()) is not None:
         errand.run()
         del errand
-
-
-def has_idle_core(cores: int) -> bool:
-    """True if this very moment some core has nothing to do; an average would remember our own past work."""
-    try:
-        with open("/proc/loadavg", encoding="ascii") as file:
-            running = int(file.read().split()[3].partition("/")[0])
-    except (OSError, ValueError, IndexError):
-        return os.getloadavg()[0] < cores
-    return running < cores
 
 
 def map_in_threads(job: Callable[[A], T], items: Sequence[A], threads: int) -> list[T]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.scheduling import kept_scheduling
+from warpdata.bytekit.system import kept_scheduling
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError
 from warpdata.formats.episodedir.images import ENCODERS, FrameShape, Stream, VideoOptions, choose_codec
 
@@ -216,11 +216,15 @@ class _Gate:
     """What the muxer sees of a sink: it only grows, for one that could go back would write another header."""
 
     def __init__(self, sink: Any) -> None:
-        self.write = sink.write
+        self._write: Callable[[bytes], int] = sink.write
+
+    def write(self, data: bytes) -> int:
+        """Pass it on; the muxer keeps this very method, so it cannot be replaced later."""
+        return self._write(data)
 
     def shut(self) -> None:
         """Swallow whatever still comes."""
-        self.write = len
+        self._write = len
 
 
 def list_packets(
