@@ -22,6 +22,9 @@ LINUX_ONLY = {
     "MAP_POPULATE",
 }  # fmt: skip
 PREFIXES = ("MADV_", "MS_", "F_OFD_", "POSIX_FADV_", "F_FULLFSYNC", "F_NOCACHE", "RWF_")
+FORKS = {"getpid", "register_at_fork"}
+"""Only `bytekit/forks.py` tells a parent from its children; whoever must know is told by it."""
+
 MODULES_OF_ONE_PLACE = {"ctypes": HOME, "fcntl": LOCKS}
 
 
@@ -58,6 +61,13 @@ def test_what_only_linux_has_is_in_one_place(path: Path) -> None:
         assert list(linux_only(tree)) == []
     for name, places in MODULES_OF_ONE_PLACE.items():
         assert relative(path) in places or name not in imported(tree)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=relative)
+def test_one_place_knows_of_forks(path: Path) -> None:
+    names = {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
+    names |= {n.name for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.alias)}
+    assert relative(path) == "bytekit/forks.py" or not names & FORKS
 
 
 @pytest.mark.parametrize(

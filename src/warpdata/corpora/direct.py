@@ -103,7 +103,8 @@ class DirectPieces:
             buffer = self._free.pop()
             if len(buffer) >= size:
                 return buffer
-        return mmap.mmap(-1, max(size, DIRECT_ALIGN))
+        # Private: what a forked child reads into its copy must not appear in ours.
+        return mmap.mmap(-1, max(size, DIRECT_ALIGN), flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
 
     def _fd(self, shard: int) -> int:
         fd = self._files.get(shard)

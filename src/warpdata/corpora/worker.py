@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from warpdata.bytekit.forks import OwnProcess
+from warpdata.bytekit.forks import OwnProcess, tell_in_child
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -27,48 +27,76 @@ def _is_alive(thread: threading.Thread, own: OwnProcess) -> bool:
 
 
 class OrderedWorker(Generic[T]):
-    """Work ahead of the reader in one thread; results come back strictly in order. Close it when done."""
+    """Work ahead of the reader in one thread; results come back strictly in order. Close it when done.
+
+    A forked child has no copy of the thread: there the jobs whose results were not taken are done again.
+    """
 
     def __init__(self, name: str) -> None:
-        self.pending = 0
-        self._jobs: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
-        self._results: SimpleQueue[T | _Failure] = SimpleQueue()
-        self._own = OwnProcess()
-        self._thread = threading.Thread(
-            target=_work, args=(self._jobs, self._results), name=name, daemon=True
-        )
-        self._thread.start()
+        self._name = name
+        self._waiting: deque[Callable[[], T]] = deque()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+        self._begun()
+        tell_in_child(self)
+
+    def in_child(self) -> None:
+        """Begin again, once something is asked for."""
+        self._thread = None
+
+    @property
+    def pending(self) -> int:
+        """How many results are still to be taken."""
+        return len(self._waiting)
 
     def submit(self, job: Callable[[], T]) -> None:
         """Queue a job; its result is taken by `take`, after those queued before."""
-        self.pending += 1
-        self._jobs.put(job)
+        jobs = self._begun()
+        self._waiting.append(job)
+        jobs.put(job)
 
     def take(self) -> T:
         """The result of the oldest job, or what it raised."""
-        if not self.pending:
+        if not self._waiting:
             raise RuntimeError("no job is waiting")
+        self._begun()
         result = self._results.get()
-        self.pending -= 1
+        self._waiting.popleft()
         if isinstance(result, _Failure):
             raise result.error
         return result
 
     @property
     def is_alive(self) -> bool:
-        """False once closed, and in a forked child, which has no copy of the thread."""
-        return _is_alive(self._thread, self._own)
+        """False once closed, and at the end of the interpreter, when no thread ever runs again."""
+        return not self._is_closed and not sys.is_finalizing()
 
     def close(self) -> None:
         """Drop what is queued and stop the thread."""
         if not self.is_alive:
+            return
+        self._is_closed = True
+        self._waiting.clear()
+        if self._thread is None:
             return
         while not self._jobs.empty():
             self._jobs.get()
         self._jobs.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        self.pending = 0
+
+    def _begun(self) -> SimpleQueue[Callable[[], T] | None]:
+        """Queues with a thread between them that has all jobs that wait."""
+        if self._thread is None:
+            self._jobs: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
+            self._results: SimpleQueue[T | _Failure] = SimpleQueue()
+            for job in self._waiting:
+                self._jobs.put(job)
+            self._thread = threading.Thread(
+                target=_work, args=(self._jobs, self._results), name=self._name, daemon=True
+            )
+            self._thread.start()
+        return self._jobs
 
 
 def _work(jobs: SimpleQueue[Callable[[], T] | None], results: SimpleQueue[T | _Failure]) -> None:
