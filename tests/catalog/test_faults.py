@@ -21,6 +21,7 @@ import pytest
 import warpdata as wd
 from tests.catalog.conftest import publish_demo, rows
 from tests.servers import BUCKET, SECRET, Proxy, S3Server, s3_store
+from tests.sweeps import SOAK
 from warpdata.errors import BlobNotFoundError, ChecksumError, ConflictError, StoreError, WarpError
 from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.stores import objects
@@ -107,14 +108,16 @@ def check_readers(store, complete: set[str]) -> str | None:
     return pointer.version
 
 
-def test_publish_survives_a_hundred_kills(s3_catalog: str, s3_server: S3Server) -> None:
+@pytest.mark.soak
+def test_publish_survives_kills(s3_catalog: str, s3_server: S3Server) -> None:
     """Killed at random points, readers always see a whole version; the rerun sends only what is missing."""
     store = s3_store(s3_server, s3_catalog.rpartition("/")[2])
     dice = random.Random(4)
     environment = s3_server.environment()
     complete: set[str] = set()
     number = finished = 0
-    for _ in range(100):
+    kills = 100 if SOAK else 25
+    for _ in range(kills):
         process = FORKS.Process(target=_publish, args=(s3_catalog, number, environment))
         process.start()
         process.join(dice.uniform(0.03, 0.25))
@@ -137,7 +140,7 @@ def test_publish_survives_a_hundred_kills(s3_catalog: str, s3_server: S3Server) 
     assert check_readers(store, complete) == done.version
     ds = wd.dataset("ws/kill", catalog=s3_catalog, mode="remote")
     assert ds.verify() == []
-    assert finished < 100
+    assert finished < kills
 
 
 def _is_there(store, sha256: str) -> bool:
