@@ -17,6 +17,7 @@ WarpError                      .code is stable, .hint says what to do next
 │   ├── PermissionError_       (also PermissionError)
 │   ├── ConflictError          the pointer moved or the blob exists: re-read and decide
 │   ├── OutOfSpaceError        (also OSError) no room left: free some, then run again
+│   ├── NoLocksError           this file system cannot lock files: write elsewhere
 │   └── UnavailableError       timeout, 5xx: retry
 ├── DatasetError
 │   ├── DatasetNotFoundError   (also LookupError)
@@ -214,6 +215,13 @@ class OutOfSpaceError(StoreError, OSError):
     default_hint = (
         "Free some space on this disk and run the command again; what was there before is untouched."
     )
+
+
+class NoLocksError(StoreError):
+    """Files cannot be locked here, as on some network disks, so writing would not be safe."""
+
+    code = "no_locks"
+    default_hint = "Write to a disk of this machine, or mount the network disk with locks, then run again."
 
 
 class UnavailableError(StoreError):

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.waiting import until
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import (
     ConflictError,
@@ -346,10 +346,8 @@ def test_a_disk_that_cannot_sync_is_an_error_of_the_next_step(tmp_path: Path) ->
         raise StoreError("cannot write (Input/output error)")
 
     writer._journal.sync = broken
-    deadline = time.monotonic() + 20
     with pytest.raises(StoreError, match="Input/output"):
-        while time.monotonic() < deadline:
-            writer.write_timestep(step(3))
+        until(lambda: writer.write_timestep(step(3)), "the error is never told", pause_s=0)
     writer.close()
     assert wd.salvage(tmp_path / "a.wshard").steps_kept >= 3
 
@@ -375,10 +373,10 @@ def test_windows_behind_the_recorder_are_unmapped(tmp_path: Path) -> None:
         writer.begin_episode()
         for step in range(120):
             writer.write_timestep({"rgb": frame}, reward=0.0, done=step == 119)
-        deadline = time.monotonic() + 20
-        while (mapped := mapped_bytes(writer.partial_path)) > 48 << 20 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert 0 < mapped <= 48 << 20  # of 110 MB
+        until(
+            lambda: mapped_bytes(writer.partial_path) <= 48 << 20, "windows stay mapped", pause_s=0.01
+        )  # of 110 MB
+        assert mapped_bytes(writer.partial_path) > 0
         writer.end_episode()
 
 

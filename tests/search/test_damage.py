@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import shared_golden
+from tests.sweeps import thinned
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.rvf import layout
@@ -100,6 +101,7 @@ def two_commits(kind: str) -> Any:
     return change
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["vectors", "deletions", "metadata", "checkpoint"])
 def test_every_cut_of_two_commits_gives_the_whole_state_before(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "c.rvf"
@@ -114,7 +116,7 @@ def test_every_cut_of_two_commits_gives_the_whole_state_before(tmp_path: Path, k
     steps.append((len(content), None))
     assert steps[-1][0] - steps[1][0] < 12_000
     for (start, expected), (end, _) in itertools.pairwise(steps[1:]):
-        for cut in range(start, end):
+        for cut in thinned(range(start, end), 300):
             assert state_of(content[:cut]) == expected, f"cut at {cut}"
 
 
@@ -162,7 +164,7 @@ def flip_each(content: bytes, places: Iterable[tuple[int, int]], state: Callable
     expected = state(content)
     changed = bytearray(content)
     refused = 0
-    for byte, bit in places:
+    for byte, bit in thinned(places, 1200):
         changed[byte] ^= 1 << bit
         try:
             assert state(bytes(changed)) == expected, f"byte {byte} bit {bit}"
@@ -172,12 +174,13 @@ def flip_each(content: bytes, places: Iterable[tuple[int, int]], state: Callable
     return refused
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", [None, "hnsw", "codes", "signed"])
 def test_flip_a_bit_of_every_byte(tmp_path: Path, kind: str | None) -> None:
     content = small_store(tmp_path / "f.rvf", kind)
     rng = np.random.default_rng(1)
     places = [(byte, int(rng.integers(8))) for byte in range(len(content))]
-    assert flip_each(content, places, state_of) > 1000
+    assert flip_each(content, places, state_of) > 100
 
 
 def tiny_store(path: Path, kind: str) -> bytes:
@@ -198,13 +201,14 @@ def zero_runs(content: bytes, longest: int = 512) -> set[int]:
     return out
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["rows", "index"])
 def test_flip_every_bit(tmp_path: Path, kind: str) -> None:
     content = tiny_store(tmp_path / "b.rvf", kind)
     alike = zero_runs(content)
     places = [(byte, bit) for byte in range(len(content)) if byte not in alike for bit in range(8)]
     places += [(byte, byte % 8) for byte in sorted(alike)]
-    assert flip_each(content, places, quick_state) > 1000
+    assert flip_each(content, places, quick_state) > 100
 
 
 def quick_state(content: bytes) -> Any:
@@ -228,6 +232,7 @@ def wide_state(content: bytes) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.soak
 def test_flips_where_parts_are_read(tmp_path: Path) -> None:
     path = tmp_path / "w.rvf"
     x = np.random.default_rng(3).normal(size=(40, WIDE)).astype(np.float32)
@@ -239,9 +244,10 @@ def test_flips_where_parts_are_read(tmp_path: Path) -> None:
     content = path.read_bytes()
     rng = np.random.default_rng(2)
     places = [(byte, int(rng.integers(8))) for byte in range(len(content))]
-    assert flip_each(content, places, wide_state) > 1000
+    assert flip_each(content, places, wide_state) > 100
 
 
+@pytest.mark.soak
 def test_flips_of_a_file_of_a_shipped_program() -> None:
     content = shared_golden("rvf", "runtime", "node_tiny_d4_l2.rvf").read_bytes()
     flip_each(content, itertools.product(range(len(content)), range(8)), state_of)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from warpdata.bytekit import system
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import ConflictError, OutOfSpaceError, PermissionError_, StoreError
 
@@ -43,12 +44,7 @@ class NewFile:
 
     def reserve(self, size_bytes: int) -> None:
         """Allocate what this file will need: a full disk shows now, and renaming over a file is quick."""
-        if size_bytes and hasattr(os, "posix_fallocate"):
-            try:
-                os.posix_fallocate(self.fd, 0, size_bytes)
-            except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                    raise
+        if size_bytes and system.try_allocate(self.fd, 0, size_bytes):
             self._reserved_bytes = size_bytes
 
     def trim(self) -> None:
@@ -95,7 +91,7 @@ def commit_file(
                 yield new
                 new.trim()
                 if durable:
-                    os.fsync(fd)
+                    system.sync(fd)
             finally:
                 os.close(fd)
             _move(temp, target, replace=replace)
@@ -138,7 +134,7 @@ def fsync_folder(path: str | os.PathLike[str]) -> None:
     """Make the names inside a folder survive power loss."""
     fd = os.open(os.fspath(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        system.sync(fd)
     finally:
         os.close(fd)
 
@@ -149,7 +145,7 @@ def fsync_tree(path: Path) -> None:
         for name in names:
             fd = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
             try:
-                os.fsync(fd)
+                system.sync(fd)
             finally:
                 os.close(fd)
         fsync_folder(folder)

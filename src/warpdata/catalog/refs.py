@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.folders import RangeFile
+from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import PartRangeReader
 from warpdata.catalog import media
 from warpdata.catalog.artifacts import Artifact
@@ -21,7 +22,6 @@ from warpdata.catalog.opened import episode_of
 from warpdata.errors import DatasetError
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.stores.cache import PageCache
-from warpdata.stores.locks import ThreadLock
 from warpdata.timeline.episode import Episode
 
 _AHEAD_BYTES = 64 << 20

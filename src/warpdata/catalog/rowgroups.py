@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
+from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import Range, RangeReader, Span, check_range, coalesce
 from warpdata.errors import CorruptLayoutError, ManifestCorruptedError, TruncatedError
 from warpdata.stores.blobs import AnyBlobReader, Held, LocalBlobReader
-from warpdata.stores.locks import ThreadLock
 
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8

@@ -11,7 +11,8 @@ import weakref
 from pathlib import Path
 
 from warpdata.bytekit.commit import map_os_errors
-from warpdata.stores import locks
+from warpdata.bytekit.locks import FileLock
+from warpdata.errors import StoreError
 
 _PREFIX = "warpdata-staging-"
 _LOCK = "owner.lock"
@@ -26,8 +27,8 @@ class Staging:
         root = Path(parent or tempfile.gettempdir())
         sweep(root)
         with map_os_errors(root):
-            self.path, fd = _owned_folder(root)
-        self._finalizer = weakref.finalize(self, _remove_own, self.path, fd, os.getpid())
+            self.path, lock = _owned_folder(root)
+        self._finalizer = weakref.finalize(self, _remove_own, self.path, lock)
 
     def close(self) -> None:
         """Remove the folder."""
@@ -44,35 +45,32 @@ def sweep(root: Path) -> int:
     return removed
 
 
-def _owned_folder(root: Path) -> tuple[Path, int]:
+def _owned_folder(root: Path) -> tuple[Path, FileLock]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
-        with contextlib.suppress(FileNotFoundError):
-            fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if locks.try_lock(fd, 0, 1):
-                return folder, fd
-            os.close(fd)
+        # A sweeper may take the folder between its making and its locking.
+        with contextlib.suppress(StoreError):
+            lock = FileLock.take(folder / _LOCK, mode=0o600)
+            if lock is not None:
+                return folder, lock
 
 
 def _swept(folder: Path) -> bool:
-    try:
-        fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    if not (folder / _LOCK).exists():
         is_dead = time.time() - folder.stat().st_mtime > _UNOWNED_S
         if is_dead:
             shutil.rmtree(folder, ignore_errors=True)
         return is_dead
-    try:
-        is_dead = locks.try_lock(fd, 0, 1)
-        if is_dead:
-            shutil.rmtree(folder, ignore_errors=True)
-        return is_dead
-    finally:
-        os.close(fd)
-
-
-def _remove_own(folder: Path, fd: int, owner: int) -> None:
-    """A forked child only lets go of what is its parent's."""
-    if os.getpid() == owner:
+    lock = FileLock.take(folder / _LOCK)
+    if lock is None:
+        return False
+    with lock:
         shutil.rmtree(folder, ignore_errors=True)
-    os.close(fd)
+    return True
+
+
+def _remove_own(folder: Path, lock: FileLock) -> None:
+    """A forked child has let go of what is its parent's."""
+    if lock.fd >= 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    lock.release()

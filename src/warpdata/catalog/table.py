@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from warpdata.bytekit.locks import ThreadLock
 from warpdata.catalog.engine import ArrowSource, fields_in, quoted
 from warpdata.catalog.frames import pandas_from, polars_from
 from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, recipe_of
@@ -18,7 +19,6 @@ from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
 from warpdata.errors import TooLargeError
 from warpdata.formats.manifest.guide import Guide
 from warpdata.formats.manifest.model import TablePart
-from warpdata.stores.locks import ThreadLock
 from warpdata.stores.readahead import ReadAhead
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_at
 from warpdata.bytekit.dtype import DType, dtype_named
@@ -89,10 +90,10 @@ class OpenShard:
             try:
                 write_at(self._rows_fd, byte_view(rows), end)
                 if self._sync_appends:
-                    os.fdatasync(self._rows_fd)
+                    system.sync_data(self._rows_fd)
                 write_at(self._journal_fd, memoryview(frame), self._journal_bytes)
                 if self._sync_appends:
-                    os.fdatasync(self._journal_fd)
+                    system.sync_data(self._journal_fd)
             except BaseException:
                 self._cut(end, self._journal_bytes)
                 raise
@@ -102,8 +103,8 @@ class OpenShard:
     def finish(self) -> Path:
         """Write the header, make everything durable and give the shard its name."""
         write_at(self._rows_fd, pack_header(self.n_rows, self._width, self._dtype.name), 0)
-        os.fsync(self._rows_fd)
-        os.fsync(self._journal_fd)
+        system.sync(self._rows_fd)
+        system.sync(self._journal_fd)
         self.close()
         target = self.folder / shard_name(self.index)
         os.rename(partial_path(self.folder, self.index), target)

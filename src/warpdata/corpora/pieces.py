@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
@@ -134,7 +135,7 @@ def read_rows(fd: int, out: Rows, offset: int, info: ShardInfo) -> None:
     """Let the kernel fill a contiguous matrix with the bytes of a file from `offset` on, or say that it was cut."""
     raw = out.view(raw_dtype(info.dtype))  # bf16 is no buffer by itself
     try:
-        count = os.preadv(fd, [raw.data], offset)
+        count = system.read_into(fd, raw.data, offset)
     except OSError as error:
         raise StoreError(f"cannot read ({error.strerror})", path=info.name) from None
     if count != out.nbytes:
@@ -145,7 +146,7 @@ def _read_rest(fd: int, view: memoryview, offset: int, info: ShardInfo) -> None:
     end = offset + view.nbytes
     while view.nbytes:
         try:
-            count = os.preadv(fd, [view], end - view.nbytes)
+            count = system.read_into(fd, view, end - view.nbytes)
         except OSError as error:
             raise StoreError(f"cannot read ({error.strerror})", path=info.name) from None
         if not count:

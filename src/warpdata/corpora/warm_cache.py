@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from warpdata.bytekit import system
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.errors import LimitExceededError, TruncatedError, WriterClosedError
@@ -151,7 +152,7 @@ class RowWarmCache:
     def checkpoint(self) -> None:
         """Commit everything put so far: after a crash exactly this is there."""
         self._require_open()
-        os.fsync(self._fd)
+        system.sync(self._fd)
         ids = np.flatnonzero(self._entries["is_present"]).astype("<u8")
         target = self.folder / layout.CHECKPOINT_NAME
         save_checkpoint(target, Checkpoint(self._model, self._number, self._end, ids, self._entries[ids]))

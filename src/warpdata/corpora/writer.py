@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,8 @@ import numpy.typing as npt
 
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.locks import FileLock
 from warpdata.corpora.open_shard import (
     OpenShard,
     journal_columns,
@@ -82,7 +83,7 @@ class CorpusWriter:
             save_corpus(path, record)
             self._start(path, lock, record, chosen.shard_bytes, chosen.sync_appends)
         except BaseException:
-            _unlock(path, lock)
+            lock.release()
             raise
 
     @classmethod
@@ -104,12 +105,12 @@ class CorpusWriter:
             assert record is not None
             writer._start(path, lock, replace(record, is_complete=False), shard_bytes, sync_appends)
         except BaseException:
-            _unlock(path, lock)
+            lock.release()
             raise
         return writer
 
     def _start(
-        self, folder: Path, lock: int, record: CorpusRecord, shard_bytes: int, sync_appends: bool
+        self, folder: Path, lock: FileLock, record: CorpusRecord, shard_bytes: int, sync_appends: bool
     ) -> None:
         self.folder = folder
         self._lock = lock
@@ -122,6 +123,8 @@ class CorpusWriter:
         self._statistics = RowStatistics.from_dict(stored, width) if stored else RowStatistics(width)
         self._shard: OpenShard | None = None
         self._is_open = True
+        self._is_of_parent = False
+        tell_in_child(self)
         self._adopt_finished()
         self._recover_partial()
 
@@ -141,8 +144,9 @@ class CorpusWriter:
 
     def append(self, rows: npt.ArrayLike, **columns: npt.ArrayLike) -> int:
         """Add rows and their side columns; returns the id of the first. Acknowledged when it returns."""
+        self._check_process()
         if not self._is_open:
-            raise WriterClosedError("this corpus writer was closed")
+            raise WriterClosedError("this corpus writer was closed", path=self.folder)
         matrix = encode_rows(rows, self._dtype)
         if matrix.shape[1] != self.width:
             raise SchemaMismatchError(f"rows of width {matrix.shape[1]} in a corpus of width {self.width}")
@@ -166,8 +170,23 @@ class CorpusWriter:
 
         return take
 
+    def in_child(self) -> None:
+        """In a forked child: the harvest goes on in the process that began it."""
+        self._is_of_parent, self._is_open = True, False
+        if self._shard is not None:
+            self._shard.close()
+
+    def _check_process(self) -> None:
+        if self._is_of_parent:
+            raise WriterClosedError(
+                "this corpus is written by another process",
+                path=self.folder,
+                hint="Append in the process that opened the writer.",
+            )
+
     def close(self) -> None:
         """Finish the last shard, write rows.parquet and the complete corpus.json."""
+        self._check_process()
         if not self._is_open:
             return
         self._seal()
@@ -256,7 +275,7 @@ class CorpusWriter:
 
     def _unlock(self) -> None:
         self._is_open = False
-        _unlock(self.folder, self._lock)
+        self._lock.release()
 
     def __repr__(self) -> str:
         return f"<CorpusWriter {self.folder}: {self.total_rows} rows x {self.width} {self._record.dtype}>"
@@ -271,20 +290,13 @@ class CorpusWriter:
             self.abandon()
 
 
-def _locked(folder: Path) -> int:
+def _locked(folder: Path) -> FileLock:
     """Only one harvest writes to a folder; the lock of a killed one is gone with it."""
-    with map_os_errors(folder):
-        fd = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise JournalInUseError(
-            "another harvest is writing this corpus",
-            path=folder,
-            hint="Wait for it, or choose another folder.",
-        ) from None
-    return fd
+    lock = FileLock.take(folder / LOCK_NAME, removes=True)
+    if lock is None:
+        hint = "Wait for it, or choose another folder."
+        raise JournalInUseError("another harvest is writing this corpus", path=folder, hint=hint)
+    return lock
 
 
 def _require_no_corpus(folder: Path) -> None:
@@ -292,11 +304,6 @@ def _require_no_corpus(folder: Path) -> None:
         raise ConflictError(
             "a corpus is here already", path=folder, hint="Use CorpusWriter.reopen to append."
         )
-
-
-def _unlock(folder: Path, lock: int) -> None:
-    (folder / LOCK_NAME).unlink(missing_ok=True)
-    os.close(lock)
 
 
 def _check_columns(columns: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.folders import FolderReader, buffered
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.episodes.single import check_not_unfinished
 from warpdata.errors import CorruptLayoutError, TruncatedError
@@ -133,9 +134,9 @@ class VideoSignal(ClockedSignal):
         self._expected = expected
         self._index: FrameIndex | None = None
         self._frames: FrameReader | None = None
-        self._owner_pid = 0
         self._lock = threading.Lock()
         self._meta: SignalMeta | None = None
+        tell_in_child(self)
 
     @property
     def meta(self) -> SignalMeta:
@@ -192,14 +193,15 @@ class VideoSignal(ClockedSignal):
 
     def _reader(self) -> FrameReader:
         """The decoder of this process; a forked child gets its own."""
-        if self._frames is None or self._owner_pid != os.getpid():
-            if self._owner_pid not in (0, os.getpid()):
-                self._lock = threading.Lock()
+        if self._frames is None:
             with self._lock:
-                if self._frames is None or self._owner_pid != os.getpid():
+                if self._frames is None:
                     self._frames = self._open()
-                    self._owner_pid = os.getpid()
         return self._frames
+
+    def in_child(self) -> None:
+        """Open it again."""
+        self._frames, self._lock = None, threading.Lock()
 
     def _open(self) -> FrameReader:
         index = self._loaded()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import map_os_errors
-from warpdata.bytekit.forks import stays_with_its_process
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.episodes.recorder import Durability, JournalKeeper, owner
 from warpdata.episodes.step_journal import (
     GIVEN_DONE,
@@ -74,9 +74,9 @@ class WShardStreamWriter:
         self._keeper: JournalKeeper | None = None
         self._state = "new"
         self._last_ts_ns: int | None = None
-        stays_with_its_process(self)
+        tell_in_child(self)
 
-    def disown(self) -> None:
+    def in_child(self) -> None:
         """In a forked child: the recording goes on in the process that began it."""
         if self._state == "recording":
             self._state = "recorded by another process"

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_file, map_os_errors
+from warpdata.bytekit.forks import OwnProcess
 from warpdata.errors import PermissionError_, StoreError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.deletion import encode_deletions
@@ -65,7 +66,7 @@ class StoreAppender:
     def __init__(self, path: str, content: Content, state: WriterState, *, durable: bool) -> None:
         self._path = path
         self._durable = durable
-        self._pid = os.getpid()
+        self._own = OwnProcess()
         self.state = state
         self._profile = content.profile
         self._fd = _open_for_writing(path)
@@ -82,7 +83,7 @@ class StoreAppender:
     @property
     def is_ours(self) -> bool:
         """Whether this process opened it, and no process it was forked from."""
-        return os.getpid() == self._pid
+        return bool(self._own)
 
     def close(self) -> None:
         """Close the file."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.errors import (
     ConflictError,
@@ -73,11 +74,16 @@ class VectorStore:
         self._mode = mode
         self._durable = durable
         self._mutex = threading.RLock()
+        tell_in_child(self)
         self._lock: WriterLock | None = None
         self._appender: StoreAppender | None = None
         self._closed = True
         self._attach(reader, snapshot)
         self._closed = False
+
+    def in_child(self) -> None:
+        """In a forked child: a thread that held the store stayed behind."""
+        self._mutex = threading.RLock()
 
     @classmethod
     def create(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit import commit
+from warpdata.bytekit import commit, locks
 from warpdata.bytekit.ranges import FileRangeReader, Range
 from warpdata.errors import (
     BlobNotFoundError,
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _LOCKS = ".locks"
+_LOCK_TIMEOUT_S = 60.0
+"""Moving a pointer takes milliseconds; whoever holds the lock for longer was stopped."""
 
 
 class LocalStore:
@@ -131,12 +132,8 @@ class LocalStore:
         path = self.folder / _LOCKS / "pointers"
         with commit.map_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        with locks.held(path, timeout_s=_LOCK_TIMEOUT_S):
             yield
-        finally:
-            os.close(fd)
 
 
 def _info(key: str, stat: os.stat_result) -> BlobInfo:

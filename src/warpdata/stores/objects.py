@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import re
 import time
 import urllib.parse
@@ -26,6 +25,7 @@ from obstore.exceptions import (
 )
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from warpdata.bytekit.forks import OwnProcess
 from warpdata.bytekit.ranges import Range
 from warpdata.errors import (
     AuthenticationError,
@@ -97,7 +97,7 @@ class ObjectStore:
     """Blobs of a bucket below a prefix."""
 
     is_local = False
-    _runtime_pid: ClassVar[int | None] = None
+    _runtime: ClassVar[OwnProcess | None] = None
     """The process whose threads serve all object stores; they do not survive a fork."""
 
     def __init__(
@@ -110,8 +110,8 @@ class ObjectStore:
         self._timeout_s = timeout_s
         self._plain_until_s = 0.0
         self._patient: Any = None
-        if ObjectStore._runtime_pid is None:
-            ObjectStore._runtime_pid = os.getpid()
+        if ObjectStore._runtime is None:
+            ObjectStore._runtime = OwnProcess()
         self._opened: Any = None if self._is_forked else _open(address, timeout_s)
 
     def head(self, key: str) -> BlobInfo:
@@ -222,7 +222,7 @@ class ObjectStore:
     @property
     def _is_forked(self) -> bool:
         """Whether this process was forked from one that used the library: its threads stayed behind."""
-        return os.getpid() != ObjectStore._runtime_pid
+        return not ObjectStore._runtime
 
     @property
     def _store(self) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from warpdata.bytekit import system
 from warpdata.bytekit.align import align_up, padding
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.view import byte_view
@@ -118,12 +119,12 @@ class SegmentAppender:
         self.position = align_up(self._committed_size, layout.ALIGNMENT)
 
     def _commit(self, payload: bytes, flags: int) -> Snapshot:
-        self._sync(os.fdatasync)
+        self._sync(system.sync_data)
         header, stored = segment.build(
             SegmentType.MANIFEST, self.next_id, payload, SegmentOptions(flags=flags)
         )
         offset = self._write(segment.pack_header(header), stored)
-        self._sync(os.fsync)
+        self._sync(system.sync)
         self.next_id += 1
         self._committed_size = self.position
         return Snapshot("wire", 0, (), offset, header.segment_id, header.content_hash, self.position)
@@ -140,15 +141,8 @@ class SegmentAppender:
         size = sum(view.nbytes for view in views)
         views.append(byte_view(padding(size, layout.ALIGNMENT)))
         start = self.position
-        pending = [view for view in views if view.nbytes]
         with map_os_errors(self._path):
-            while pending:
-                written = os.pwritev(self._fd, pending, self.position)
-                self.position += written
-                while pending and written >= pending[0].nbytes:
-                    written -= pending.pop(0).nbytes
-                if written:
-                    pending[0] = pending[0][written:]
+            self.position += system.write_pieces(self._fd, views, start)
         return start
 
     def _sync(self, sync: Callable[[int], None]) -> None:
