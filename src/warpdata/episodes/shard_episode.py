@@ -22,9 +22,6 @@ from warpdata.timeline.times import frozen
 
 __all__ = ["ChannelSignal", "ShardEpisode", "WShardEpisode", "load_wshard"]
 
-_DENSE = 4
-"""Rows that lie closer together than this on average are read as one stretch."""
-
 
 class ChannelSignal(ClockedSignal):
     """A channel of a shard, or of its chunks, as a signal; reads only the rows it is asked for."""
@@ -69,16 +66,12 @@ class ChannelSignal(ClockedSignal):
     def _values_in(self, rows: range) -> NDArray[Any]:
         if not len(rows):
             return np.empty((0, *self._channel.shape), self._channel.dtype.dtype)
-        return frozen(self._channel[rows.start : rows[-1] + 1][:: rows.step])
+        return frozen(self._channel[rows.start : rows[-1] + 1 : rows.step])
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):
             return self._values_in(range(0))
-        low, high = int(indices.min()), int(indices.max())
-        if high - low < _DENSE * len(indices) + 64:
-            return frozen(self._channel[low : high + 1][indices - low])
-        rows = [self._channel[number] for number in indices.tolist()]
-        return frozen(np.stack(rows).astype(self._channel.dtype.dtype, copy=False))
+        return frozen(self._channel[indices])
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._chunks is not None:
