@@ -10,6 +10,7 @@ from warpdata._version import __version__ as __version__
 if TYPE_CHECKING:
     from warpdata._api import check_dataset as check_dataset
     from warpdata._api import dataset as dataset
+    from warpdata._api import keep_decoded as keep_decoded
     from warpdata._api import load as load
     from warpdata._api import load_wshard as load_wshard
     from warpdata._api import open_corpus as open_corpus
@@ -148,6 +149,7 @@ _HOMES: dict[str, str] = {
     "dataset": "warpdata._api",
     "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     "error_residual": "warpdata.formats.wshard.residual",
+    "keep_decoded": "warpdata._api",
     "load": "warpdata._api",
     "load_wshard": "warpdata._api",
     "name_hash": "warpdata.formats.wshard.hashes",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from warpdata.episodes.local import LocalDataset
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.episode import WShardEpisode
+    from warpdata.formats.wshard.reader import Verify
     from warpdata.search.store import VectorStore
     from warpdata.stores.blobstore import BlobStore
     from warpdata.stores.meter import Listener
@@ -182,11 +183,13 @@ def load_wshard(
     source: str | os.PathLike[str] | RangeReader,
     channels: Collection[str] | None = None,
     *,
-    verify: bool = True,
+    verify: Verify = "block",
 ) -> WShardEpisode:
     """Open an episode by step, from a path, a URL or a RangeReader; lazy, zero-copy for raw blocks on this machine.
 
-    `channels` keeps only these ids or block names; `verify=False` trusts the bytes of raw blocks.
+    `channels` keeps only these ids or block names. `verify`: `"block"` holds every byte against a checksum before
+    it is handed out; `"window"` does not read a whole raw block to check a window for which the file has no
+    checksum (large ones of other programs); False trusts the bytes of blocks.
     """
     from warpdata.formats.wshard.load import load_wshard as load
 
@@ -194,6 +197,17 @@ def load_wshard(
     if found is None:
         raise _directory_error(source)
     return load(found, channels, verify=verify)
+
+
+def keep_decoded(max_bytes: str | int) -> None:
+    """Keep at most this much of decoded blocks in this process (512 MiB unless told; 0 for none, "2GB" for more).
+
+    A compressed block that is one frame is decoded whole for any of its rows: kept, it is decoded once.
+    """
+    from warpdata.bytekit.kept import KEPT
+    from warpdata.catalog.names import parse_size
+
+    KEPT.max_bytes = parse_size(max_bytes)
 
 
 def _directory_error(source: Any) -> Exception:

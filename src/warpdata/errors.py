@@ -36,7 +36,9 @@ WarpError                      .code is stable, .hint says what to do next
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 
@@ -324,6 +326,12 @@ class MissingExtraError(WarpError, ImportError):
     def for_extra(cls, library: str, extra: str) -> MissingExtraError:
         """The error for a `library` that comes with `warpdata[extra]`."""
         return cls(f"{library} is not installed", hint=f"Run: pip install 'warpdata[{extra}]'")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A text that suggests the name which was probably meant, to be put behind a message; "" if none is near."""
+    found = difflib.get_close_matches(name, list(names), n=1)
+    return f" Did you mean {found[0]!r}?" if found else ""
 
 
 def __getattr__(name: str) -> Any:

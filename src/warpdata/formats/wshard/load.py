@@ -13,7 +13,7 @@ from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import LaneMap, WShardEpisode
-from warpdata.formats.wshard.reader import ShardReader, Source
+from warpdata.formats.wshard.reader import ShardReader, Source, Verify
 from warpdata.formats.wshard.schema import (
     ChannelSpec,
     EpisodeSchema,
@@ -35,12 +35,12 @@ class BlockRows:
 
     def rows(self, start: int, end: int) -> NDArray[Any]:
         """Rows [start, end); all of them come verified against the checksum of the block."""
-        if self._array is not None:
-            self._shard.verify_rows(self._block, self.spec.row_bytes, start, end)
-            return self._array[start:end]
         if start == 0 and end == self.length:
             data = np.frombuffer(self._shard.view(self._block), self.spec.dtype.dtype)
             return data.reshape(self.length, *self.spec.shape)
+        if self._array is not None:
+            self._shard.verify_rows(self._block, self.spec.row_bytes, start, end)
+            return self._array[start:end]
         if (mapped := self._shard.mapped(self._block)) is not None:
             self._array = np.frombuffer(mapped, self.spec.dtype.dtype).reshape(self.length, *self.spec.shape)
             return self.rows(start, end)
@@ -51,9 +51,12 @@ class BlockRows:
 
 
 def load_wshard(
-    source: Source | ShardReader, channels: Collection[str] | None = None, *, verify: bool = True
+    source: Source | ShardReader, channels: Collection[str] | None = None, *, verify: Verify = "block"
 ) -> WShardEpisode:
-    """Open an episode: lazy, zero-copy for raw blocks; `channels` keeps only these ids or block names."""
+    """Open an episode: lazy, zero-copy for raw blocks; `channels` keeps only these ids or block names.
+
+    `verify` says what is held against a checksum, see `Verify`.
+    """
     shard = source if isinstance(source, ShardReader) else ShardReader.open(source, verify=verify)
     if shard.role != layout.ROLE_EPISODE:
         hint = "Open it with wd.open_episode()." if shard.role == layout.ROLE_CHUNK_LIST else None

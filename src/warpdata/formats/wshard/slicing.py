@@ -68,13 +68,17 @@ class JoinedBits:
         self.length = dims * -(-sum(lengths) // 8)
         self._lengths = lengths
         self._opened = opened
+        self._whole: NDArray[np.uint8] | None = None
 
     def rows(self, start: int, end: int) -> NDArray[Any]:
         """Bytes [start, end) of the packed whole."""
-        signs = [
-            unpack_residual(self._opened(index).data, length) for index, length in enumerate(self._lengths)
-        ]
-        return np.frombuffer(pack_residual(np.concatenate(signs)), np.uint8)[start:end]
+        if self._whole is None:
+            signs = [
+                unpack_residual(self._opened(index).data, length)
+                for index, length in enumerate(self._lengths)
+            ]
+            self._whole = np.frombuffer(pack_residual(np.concatenate(signs)), np.uint8)
+        return self._whole[start:end]
 
 
 def slice_episode(episode: WShardEpisode, start: int, end: int) -> WShardEpisode:
