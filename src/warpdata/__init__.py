@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from warpdata._version import __version__ as __version__
+from warpdata.bytekit.late import provide as _provide
 
 if TYPE_CHECKING:
     from warpdata._api import check_dataset as check_dataset
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from warpdata.episodes.receipt import LossReceipt as LossReceipt
     from warpdata.episodes.replay import replay as replay
     from warpdata.episodes.salvage import salvage as salvage
-    from warpdata.episodes.shard_episode import WShardEpisode as WShardEpisode
     from warpdata.episodes.signal_writers import SimpleSignalWriter as SimpleSignalWriter
     from warpdata.episodes.signal_writers import VideoSignalWriter as VideoSignalWriter
     from warpdata.episodes.signals import SimpleSignal as SimpleSignal
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.chunked import chunk_episode as chunk_episode
     from warpdata.formats.wshard.chunks import ChunkList as ChunkList
     from warpdata.formats.wshard.chunks import validate_chunk_continuity as validate_chunk_continuity
+    from warpdata.formats.wshard.episode import WShardEpisode as WShardEpisode
     from warpdata.formats.wshard.hashes import compute_crc32 as compute_crc32
     from warpdata.formats.wshard.hashes import name_hash as name_hash
     from warpdata.formats.wshard.residual import error_residual as error_residual
@@ -139,7 +140,7 @@ _HOMES: dict[str, str] = {
     "VideoRef": "warpdata.catalog.refs",
     "VideoSignal": "warpdata.episodes.signals",
     "VideoSignalWriter": "warpdata.episodes.signal_writers",
-    "WShardEpisode": "warpdata.episodes.shard_episode",
+    "WShardEpisode": "warpdata.formats.wshard.episode",
     "WShardStreamWriter": "warpdata.episodes.stream_writer",
     "WarmRows": "warpdata.corpora.warm_cache",
     "WarpError": "warpdata.errors",
@@ -170,6 +171,9 @@ _HOMES: dict[str, str] = {
     "validate_chunk_continuity": "warpdata.formats.wshard.chunks",
 }
 """Public name -> the module it lives in; nothing is imported until the name is asked for."""
+
+_provide("an episode by step, seen in time", "warpdata.episodes.shard_episode:ShardEpisode")
+_provide("the artifacts of a recipe", "warpdata.catalog.dataset:reopened_artifacts")
 
 __all__ = sorted([*_HOMES, "__version__"])
 

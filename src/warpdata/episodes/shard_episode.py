@@ -165,6 +165,3 @@ def _named_channels(tensors: WShardEpisode) -> Iterator[tuple[str, Channel]]:
 
 def _signal_of_chunks(chunks: ChunkList, name: str) -> Signal:
     return ShardEpisode.of_chunks(chunks).signals[name]
-
-
-WShardEpisode.timeline_view = ShardEpisode

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.late import provided
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel, RowSource
@@ -120,16 +121,10 @@ class WShardEpisode:
         """Take the timestamps of the steps from a source that is read when they are first asked for."""
         self.__dict__["timestamps_ns"] = rows
 
-    timeline_view: ClassVar[Callable[[WShardEpisode], Any] | None] = None
-    """Makes the view in time; set by the room that knows both."""
-
     @property
     def in_time(self) -> Any:
         """The same episode as signals in time."""
-        make = type(self).timeline_view
-        if make is None:
-            raise AttributeError("import warpdata.episodes.shard_episode to see an episode in time")
-        return make(self)
+        return provided("an episode by step, seen in time")(self)
 
     def lanes(self) -> Iterator[tuple[str, Channel]]:
         """Every channel with its block name, in the order they are stored."""
