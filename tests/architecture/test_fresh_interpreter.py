@@ -17,7 +17,7 @@ PROGRAM = r"""
 import contextlib, importlib, os, pickle, sys, traceback
 import warpdata as wd
 
-for foreign in "numpy pyarrow.parquet pyarrow.dataset duckdb av obstore zstandard lz4.block ml_dtypes urllib.request".split():
+for foreign in "numpy pyarrow.parquet pyarrow.dataset duckdb av obstore zstandard lz4.block ml_dtypes".split():
     with contextlib.suppress(ImportError):
         importlib.import_module(foreign)  # not ours: only to be quick
 
