@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from warpdata.errors import CorruptLayoutError, LimitExceededError
@@ -41,6 +42,16 @@ def parse_json(data: Buffer, *, max_bytes: int = MAX_JSON_BYTES, allow_nan: bool
 def dump_json(value: object) -> bytes:
     """Compact JSON with the keys in the order given; NaN and infinities are refused."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def plain_json(value: Any) -> Any:
+    """The value as JSON gives it back: tuples are lists; a key that is no string is a ValueError."""
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"the key {key!r:.40} is not a string")
+        return {key: plain_json(each) for key, each in value.items()}
+    return [plain_json(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

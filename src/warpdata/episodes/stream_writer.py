@@ -216,7 +216,9 @@ class WShardStreamWriter:
     ) -> None:
         given = 0 if timestamp_ns is None else GIVEN_TIME
         try:
-            self._reward[...] = _NAN if reward is None else as_array(reward)
+            self._reward[...] = (
+                _NAN if reward is None else reward if type(reward) is float else as_array(reward)
+            )
             self._done[...] = bool(done)
             self._truncated[...] = bool(truncated)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:

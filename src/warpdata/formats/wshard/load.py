@@ -226,10 +226,10 @@ class _Loader:
         if size == plain.itemsize * length or not length or size % length or size // length not in _WIDE:
             return plain
         as_float, as_int = (dtype_named(each) for each in _WIDE[size // length])
-        values = np.frombuffer(self._shard.view(name), as_float.dtype)
-        # Whole numbers read as floats are zeros and denormals, which no one uses for rewards or flags.
-        tiny = np.abs(values) < np.finfo(values.dtype).tiny
-        return as_int if values.any() and tiny.all() else as_float
+        bits = np.frombuffer(self._shard.view(name), as_int.dtype)
+        # The bits of a small whole number are those of a denormal or an odd NaN, which nobody uses as a reward or flag.
+        limit = 1 << int(np.finfo(as_float.dtype).nmant)
+        return as_int if bits.any() and bool(((-limit < bits) & (bits < limit)).all()) else as_float
 
     def _timestamps(self) -> RowSource | None:
         self._left.pop(layout.TICKS, None)

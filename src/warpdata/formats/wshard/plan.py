@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from warpdata.bytekit.align import align_up
-from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.jsontext import parse_json_object, plain_json
 from warpdata.errors import BlobNotFoundError, FormatError, SchemaMismatchError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
@@ -80,7 +80,12 @@ def check_plan(
             f"would be refused by every reader: {error.message}",
             hint="Change the episode so that it can be read back.",
         ) from None
-    wanted, found = _described(episode), _described(read)
+    try:
+        wanted, found = _described(episode), _described(read)
+    except ValueError as error:
+        raise SchemaMismatchError(
+            f"metadata is not JSON: {error}", hint="Use strings as keys.", path=path
+        ) from None
     for field, value in wanted.items():
         if value != found[field]:
             raise SchemaMismatchError(
@@ -133,15 +138,3 @@ def _channel(channel: Channel) -> tuple[Any, ...]:
         str(channel.dtype), channel.shape, channel.length, plain_json(channel.about),
         None if clock is None else clock.length,
     )  # fmt: skip
-
-
-def plain_json(value: Any) -> Any:
-    """The value as JSON gives it back: tuples are lists, and keys must be strings."""
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise SchemaMismatchError(
-                    f"metadata is not JSON: the key {key!r:.40} is not a string", hint="Use strings as keys."
-                )
-        return {key: plain_json(each) for key, each in value.items()}
-    return [plain_json(each) for each in value] if isinstance(value, list | tuple) else value

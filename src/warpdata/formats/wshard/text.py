@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import DType, dtype_named
-from warpdata.bytekit.jsontext import dump_json, parse_json
+from warpdata.bytekit.jsontext import dump_json, parse_json, plain_json
 from warpdata.errors import CorruptLayoutError, FormatError, SchemaMismatchError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.schema import RowSource, TensorSpec
@@ -66,7 +66,7 @@ def value_array(encoding: str, values: Iterable[Any]) -> NDArray[Any]:
     out = np.empty(len(listed), object)
     for index, each in enumerate(listed):
         encode_value(encoding, each)
-        out[index] = each
+        out[index] = plain_json(each)
     return out
 
 
