@@ -61,12 +61,28 @@ if TYPE_CHECKING:
     from warpdata.formats.gamsae.writer import ShardWriter as ShardWriter
     from warpdata.formats.gamsae.writer import encode_shard_bytes as encode_shard_bytes
     from warpdata.formats.rvf.signing import SigningKey as SigningKey
+    from warpdata.formats.wshard.bits import compute_error_residual as compute_error_residual
+    from warpdata.formats.wshard.bits import dequantize_delta as dequantize_delta
+    from warpdata.formats.wshard.bits import pack_bool_mask as pack_bool_mask
+    from warpdata.formats.wshard.bits import pack_multidim_residual_bitmask as pack_multidim_residual_bitmask
+    from warpdata.formats.wshard.bits import pack_residual_bits as pack_residual_bits
+    from warpdata.formats.wshard.bits import quantize_delta as quantize_delta
+    from warpdata.formats.wshard.bits import (
+        reconstruct_from_omen_and_delta as reconstruct_from_omen_and_delta,
+    )
+    from warpdata.formats.wshard.bits import unpack_bool_mask as unpack_bool_mask
+    from warpdata.formats.wshard.bits import (
+        unpack_multidim_residual_bitmask as unpack_multidim_residual_bitmask,
+    )
+    from warpdata.formats.wshard.bits import unpack_multidim_residual_bits as unpack_multidim_residual_bits
+    from warpdata.formats.wshard.bits import unpack_residual_bits as unpack_residual_bits
     from warpdata.formats.wshard.channel import Channel as Channel
     from warpdata.formats.wshard.chunked import ChunkedEpisodeReader as ChunkedEpisodeReader
     from warpdata.formats.wshard.chunked import ChunkedEpisodeWriter as ChunkedEpisodeWriter
     from warpdata.formats.wshard.chunked import chunk_episode as chunk_episode
     from warpdata.formats.wshard.chunks import ChunkList as ChunkList
     from warpdata.formats.wshard.chunks import validate_chunk_continuity as validate_chunk_continuity
+    from warpdata.formats.wshard.compression import Compression as Compression
     from warpdata.formats.wshard.episode import WShardEpisode as WShardEpisode
     from warpdata.formats.wshard.hashes import compute_crc32 as compute_crc32
     from warpdata.formats.wshard.hashes import name_hash as name_hash
@@ -76,7 +92,6 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.residual import unpack_residual as unpack_residual
     from warpdata.formats.wshard.save import save_wshard as save_wshard
     from warpdata.formats.wshard.schema import Timebase as Timebase
-    from warpdata.formats.wshard.writer import Compression as Compression
     from warpdata.ordering.fraction import Cascade as Cascade
     from warpdata.ordering.fraction import row_in_fraction as row_in_fraction
     from warpdata.search.store import VectorStore as VectorStore
@@ -98,7 +113,7 @@ _HOMES: dict[str, str] = {
     "ChunkList": "warpdata.formats.wshard.chunks",
     "ChunkedEpisodeReader": "warpdata.formats.wshard.chunked",
     "ChunkedEpisodeWriter": "warpdata.formats.wshard.chunked",
-    "Compression": "warpdata.formats.wshard.writer",
+    "Compression": "warpdata.formats.wshard.compression",
     "ConflictError": "warpdata.errors",
     "CorpusWriter": "warpdata.corpora.writer",
     "Dataset": "warpdata.catalog.dataset",
@@ -147,7 +162,9 @@ _HOMES: dict[str, str] = {
     "check_dataset": "warpdata._api",
     "chunk_episode": "warpdata.formats.wshard.chunked",
     "compute_crc32": "warpdata.formats.wshard.hashes",
+    "compute_error_residual": "warpdata.formats.wshard.bits",
     "dataset": "warpdata._api",
+    "dequantize_delta": "warpdata.formats.wshard.bits",
     "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     "error_residual": "warpdata.formats.wshard.residual",
     "keep_decoded": "warpdata._api",
@@ -158,16 +175,25 @@ _HOMES: dict[str, str] = {
     "open_episode": "warpdata._api",
     "open_recordings": "warpdata._api",
     "open_vectors": "warpdata._api",
+    "pack_bool_mask": "warpdata.formats.wshard.bits",
     "pack_episode": "warpdata.episodes.packed",
+    "pack_multidim_residual_bitmask": "warpdata.formats.wshard.bits",
     "pack_residual": "warpdata.formats.wshard.residual",
+    "pack_residual_bits": "warpdata.formats.wshard.bits",
+    "quantize_delta": "warpdata.formats.wshard.bits",
     "read_refs": "warpdata.catalog.refs",
+    "reconstruct_from_omen_and_delta": "warpdata.formats.wshard.bits",
     "replay": "warpdata.episodes.replay",
     "row_in_fraction": "warpdata.ordering.fraction",
     "salvage": "warpdata.episodes.salvage",
     "save_wshard": "warpdata.formats.wshard.save",
     "sign2nddiff": "warpdata.formats.wshard.residual",
+    "unpack_bool_mask": "warpdata.formats.wshard.bits",
     "unpack_episode": "warpdata.episodes.packed",
+    "unpack_multidim_residual_bitmask": "warpdata.formats.wshard.bits",
+    "unpack_multidim_residual_bits": "warpdata.formats.wshard.bits",
     "unpack_residual": "warpdata.formats.wshard.residual",
+    "unpack_residual_bits": "warpdata.formats.wshard.bits",
     "validate_chunk_continuity": "warpdata.formats.wshard.chunks",
 }
 """Public name -> the module it lives in; nothing is imported until the name is asked for."""

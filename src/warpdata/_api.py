@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -25,8 +25,11 @@ DIRECTORY_BLOCK = "meta/directory"
 """Only a packed episode directory has this block; looking for its name needs no parquet library."""
 
 
-def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> Episode:
-    """Open an episode in time: a directory, a shard or a chunk list, by path or URL; reads lazily."""
+def open_episode(source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO | ChunkList) -> Episode:
+    """Open an episode in time: a directory, a shard or a chunk list, by path or URL; reads lazily.
+
+    A shard may also be bytes, a file opened in binary mode or a RangeReader.
+    """
     from warpdata.episodes.shard_episode import ShardEpisode
     from warpdata.formats.wshard.chunks import ChunkList, read_chunk_list
     from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
@@ -36,7 +39,8 @@ def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> Ep
     if isinstance(source, ChunkList):
         return ShardEpisode.of_chunks(source)
     place, found = _located(source)
-    if found is None or (isinstance(found, str | os.PathLike) and os.path.isdir(found)):
+    is_folder = found is None and place is not None
+    if is_folder or (isinstance(found, str | os.PathLike) and os.path.isdir(found)):
         from warpdata.episodes.disk_episode import DiskEpisode
 
         return DiskEpisode(place if found is None else found)
@@ -114,7 +118,7 @@ def _is_root(source: str | os.PathLike[str]) -> bool:
     return False
 
 
-def _located(source: str | os.PathLike[str] | RangeReader) -> tuple[Any, Any]:
+def _located(source: object) -> tuple[Any, Any]:
     """The folder a URL lies in and the bytes of its file; without bytes, the folder of an episode directory."""
     if isinstance(source, str | os.PathLike) and "://" not in os.fspath(source):
         return None, os.path.abspath(source)  # the process may go elsewhere before everything is read
@@ -180,21 +184,22 @@ def _shard_bytes(place: str) -> RangeReader:
 
 
 def load_wshard(
-    source: str | os.PathLike[str] | RangeReader,
+    source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO,
     channels: Collection[str] | None = None,
     *,
     verify: Verify = "block",
 ) -> WShardEpisode:
-    """Open an episode by step, from a path, a URL or a RangeReader; lazy, zero-copy for raw blocks on this machine.
+    """Open an episode by step; lazy, zero-copy for raw blocks on this machine.
 
-    `channels` keeps only these ids or block names. `verify`: `"block"` holds every byte against a checksum before
-    it is handed out; `"window"` does not read a whole raw block to check a window for which the file has no
-    checksum (large ones of other programs); False trusts the bytes of blocks.
+    The source is a path, a URL, bytes, a file opened in binary mode or a RangeReader. `channels` keeps only these ids
+    or block names, and rewards, flags and times. `verify`: `"block"` holds every byte against a checksum before it is
+    handed out; `"window"` does not read a whole raw block to check a window for which the file has no checksum (large
+    ones of other programs); False trusts the bytes of blocks.
     """
     from warpdata.formats.wshard.load import load_wshard as load
 
-    found = _located(source)[1]
-    if found is None:
+    place, found = _located(source)
+    if found is None and place is not None:
         raise _directory_error(source)
     return load(found, channels, verify=verify)
 

@@ -42,6 +42,13 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 
+def nearest(name: str, names: Iterable[str]) -> str:
+    """` Did you mean 'x'?` for the known name most like a misspelt one, or nothing where none is like it."""
+    known = {each.lower(): each for each in names}
+    found = difflib.get_close_matches(name.lower(), known, n=1)
+    return f" Did you mean {known[found[0]]!r}?" if found else ""
+
+
 class WarpError(Exception):
     """Base of all warpdata errors: a fact, a stable code and a hint what to do next."""
 
@@ -326,12 +333,6 @@ class MissingExtraError(WarpError, ImportError):
     def for_extra(cls, library: str, extra: str) -> MissingExtraError:
         """The error for a `library` that comes with `warpdata[extra]`."""
         return cls(f"{library} is not installed", hint=f"Run: pip install 'warpdata[{extra}]'")
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """A text that suggests the name which was probably meant, to be put behind a message; "" if none is near."""
-    found = difflib.get_close_matches(name, list(names), n=1)
-    return f" Did you mean {found[0]!r}?" if found else ""
 
 
 def __getattr__(name: str) -> Any:

@@ -31,10 +31,11 @@ from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_inde
 from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.compression import CompressionChoice, check_compat
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.formats.wshard.save import CompressionChoice, save_wshard
+from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import check_channel_id
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal
@@ -53,8 +54,11 @@ def pack_episode(
     directory: str | os.PathLike[str],
     output: str | os.PathLike[str],
     compression: CompressionChoice = None,
+    *,
+    compat: str = "default",
 ) -> Path:
     """Write an episode directory as one shard; video keeps its encoded bytes."""
+    check_compat(compat)
     source = DiskEpisode(directory)
     packed = WShardEpisode(str(source.meta.get("uid") or source.id))
     stored: dict[str, str] = {}
@@ -63,7 +67,7 @@ def pack_episode(
     static = {name: plain_static(name, value) for name, value in source.static.items()}
     about = {"meta": dict(source.meta), "static": static, "signals": stored}
     packed.blocks = {DIRECTORY_BLOCK: dump_json(about), **packed.blocks}
-    save_wshard(packed, output, compression)
+    save_wshard(packed, output, compression, compat=compat)
     return Path(output)
 
 

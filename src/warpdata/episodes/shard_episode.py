@@ -14,6 +14,7 @@ from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
 from warpdata.formats.wshard.chunks import ChunkList
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.text import is_text
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, as_kind, numeric_kind
@@ -40,6 +41,7 @@ class ChannelSignal(ClockedSignal):
         """Element type, shape and kind from the metadata of the shard."""
         about, shape = self._channel.about, self._channel.shape
         kind = about.get("kind") or ("image" if about.get("modality") == "rgb" else numeric_kind(shape))
+        kind = "text" if is_text(self._channel.dtype) else kind
         names = about.get("names")
         return SignalMeta(
             self._channel.dtype.dtype,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections import UserDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,12 @@ from numpy.typing import NDArray
 from warpdata.bytekit.late import provided
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import Channel, RowSource
+from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.residual import error_residual, pack_residual, sign2nddiff
-from warpdata.formats.wshard.schema import Timebase
+from warpdata.formats.wshard.schema import RowSource, Timebase
+
+if TYPE_CHECKING:
+    from typing import Self
 
 MODALITIES = tuple(layout.CONTENT_TYPE_OF_MODALITY)
 LATENT = "latent_action"
@@ -122,6 +126,28 @@ class WShardEpisode:
         self.__dict__["timestamps_ns"] = rows
 
     @property
+    def is_chunked(self) -> bool:
+        """Whether this is one chunk of a longer episode."""
+        return self.chunk_index is not None
+
+    def clone(self) -> Self:
+        """An episode of its own: changing it leaves this one as it is; what lies in a file is not read for it."""
+        made = copy.copy(self)
+        made.observations = ChannelMap({key: each.clone() for key, each in self.observations.items()})
+        made.actions = ChannelMap({key: each.clone() for key, each in self.actions.items()})
+        for name in ("omens", "uncerts", "residuals"):
+            setattr(made, name, {key: each.clone() for key, each in getattr(self, name).data.items()})
+        for name in _FLAGS:
+            flag = getattr(self, name)
+            setattr(made, name, None if flag is None else flag.clone())
+        for name in ("metadata", "models", "about"):
+            setattr(made, name, copy.deepcopy(getattr(self, name)))
+        made.blocks = dict(self.blocks)
+        if isinstance(stamps := self.__dict__["timestamps_ns"], np.ndarray):
+            made.timestamps_ns = stamps.copy()
+        return made
+
+    @property
     def in_time(self) -> Any:
         """The same episode as signals in time."""
         return provided("an episode by step, seen in time")(self)
@@ -183,12 +209,23 @@ class WShardEpisode:
             packed = np.frombuffer(pack_residual(sign2nddiff(truth)), np.uint8)
             key, value = f"{channel}/sign2nddiff", packed
         else:
-            key, value = f"{channel}/error", error_residual(truth, self.omens[f"{channel}/{model}"].data)
+            error = error_residual(truth, self.omens[f"{channel}/{model}"].data)
+            key, value = f"{channel}/error/{model}", error
         self.residuals[key] = value
         return self.residuals.data[key]
 
     def validate(self) -> None:
         """Raise SchemaMismatchError unless every channel has as many rows as the episode has steps."""
+        if isinstance(self.length, bool) or not isinstance(self.length, int | np.integer) or self.length < 0:
+            raise SchemaMismatchError(
+                f"length is {self.length!r:.40}, the number of steps was expected",
+                hint="Set length to the number of rows of the channels.",
+            )
+        if self.chunk_index is None and (self.total_chunks, self.timestep_range) != (None, None):
+            raise SchemaMismatchError(
+                "total_chunks and timestep_range belong to a chunk, and this has no chunk_index",
+                hint="Set chunk_index too, or leave the others None.",
+            )
         for block, channel in self.lanes():
             if channel.clock_source is None and not block.startswith("residual/"):
                 self._expect(block, channel.length)

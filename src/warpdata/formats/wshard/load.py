@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_named
-from warpdata.errors import CorruptLayoutError
+from warpdata.bytekit.dtype import DType, dtype_named
+from warpdata.errors import CorruptLayoutError, nearest
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.episode import LaneMap, WShardEpisode
 from warpdata.formats.wshard.reader import ShardReader, Source, Verify
 from warpdata.formats.wshard.schema import (
     ChannelSpec,
     EpisodeSchema,
+    MetaSource,
+    RowSource,
     TensorSpec,
     guess_spec,
     read_schema,
 )
+from warpdata.formats.wshard.text import TextRows
 
 
 class BlockRows:
@@ -50,14 +53,55 @@ class BlockRows:
         return {**self.__dict__, "_array": None}
 
 
+class EpisodeShard(MetaSource, Protocol):
+    """What an episode is made of: a shard in a file, or the plan of one that is about to be written."""
+
+    @property
+    def role(self) -> int: ...
+
+    def view(self, name: str, /) -> memoryview: ...
+
+    def rows_of(self, name: str, spec: TensorSpec, length: int, /) -> RowSource: ...
+
+
+class FileShard:
+    """An open shard as something to make an episode from."""
+
+    def __init__(self, shard: ShardReader) -> None:
+        self.shard = shard
+        self.path = shard.path
+        self.role = shard.role
+        self.names = shard.names
+        self.block, self.view, self.read_json = shard.block, shard.view, shard.read_json
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.shard
+
+    def rows_of(self, name: str, spec: TensorSpec, length: int) -> BlockRows:
+        """The rows of a block, where they lie."""
+        return BlockRows(self.shard, name, spec, length)
+
+
 def load_wshard(
     source: Source | ShardReader, channels: Collection[str] | None = None, *, verify: Verify = "block"
 ) -> WShardEpisode:
-    """Open an episode: lazy, zero-copy for raw blocks; `channels` keeps only these ids or block names.
+    """Open an episode: lazy, zero-copy for raw blocks.
 
-    `verify` says what is held against a checksum, see `Verify`.
+    `channels` keeps only these ids or block names; rewards, flags and times are always there. `verify` says what is
+    held against a checksum, see `Verify`.
     """
     shard = source if isinstance(source, ShardReader) else ShardReader.open(source, verify=verify)
+    return make_episode(FileShard(shard), _wanted(channels))
+
+
+def _wanted(channels: Collection[str] | None) -> set[str] | None:
+    if isinstance(channels, str):
+        raise TypeError(f"channels is a list of ids, not one string: use channels=[{channels!r}]")
+    return None if channels is None else set(channels)
+
+
+def make_episode(shard: EpisodeShard, wanted: set[str] | None = None) -> WShardEpisode:
+    """The episode a shard holds, or FormatError: the one set of rules for what is read and what may be written."""
     if shard.role != layout.ROLE_EPISODE:
         hint = "Open it with wd.open_episode()." if shard.role == layout.ROLE_CHUNK_LIST else None
         raise CorruptLayoutError(f"a shard of role {shard.role} is no episode", path=shard.path, hint=hint)
@@ -66,27 +110,30 @@ def load_wshard(
     episode.metadata, episode.models, episode.about = schema.metadata, schema.models, schema.about
     if schema.chunk is not None:
         episode.chunk_index, episode.total_chunks, episode.timestep_range = schema.chunk
-    _Loader(shard, schema, None if channels is None else set(channels)).fill(episode)
+    _Loader(shard, schema, wanted).fill(episode)
     return episode
 
 
 class _Loader:
     """Routes the blocks of one shard into the fields of one episode."""
 
-    def __init__(self, shard: ShardReader, schema: EpisodeSchema, wanted: set[str] | None) -> None:
+    def __init__(self, shard: EpisodeShard, schema: EpisodeSchema, wanted: set[str] | None) -> None:
         self._shard = shard
         self._schema = schema
         self._wanted = wanted
         self._left = dict.fromkeys(shard.names)
+        self._known: set[str] = set()
 
     def fill(self, episode: WShardEpisode) -> None:
         for name in (layout.META_WSHARD, layout.META_EPISODE, layout.META_CHANNELS, layout.META_MODELS):
             self._left.pop(name, None)
+        for text in self._schema.texts.values():
+            self._left.pop(text.ends, None)
         for spec in self._schema.channels:
             self._add_channel(episode, spec)
-        episode.rewards = self._reward()
-        episode.terminations = self._flag(layout.DONE)
-        episode.truncations = self._flag(layout.TRUNCATED)
+        episode.rewards = self._flag(layout.REWARD, "f32")
+        episode.terminations = self._flag(layout.DONE, "u8")
+        episode.truncations = self._flag(layout.TRUNCATED, "u8")
         if (clock := self._timestamps()) is not None:
             episode.set_clock(clock)
         for name in list(self._left):
@@ -94,21 +141,44 @@ class _Loader:
         for name in self._left:
             if not name.startswith(layout.PIECES_PREFIX) and self._wants(name, name):
                 episode.blocks[name] = self._shard.view(name)
+        self._check_wanted()
 
     def _wants(self, channel_id: str, block: str) -> bool:
-        return self._wanted is None or channel_id in self._wanted or block in self._wanted
+        if self._wanted is None:
+            return True
+        self._known |= {channel_id, block}
+        return channel_id in self._wanted or block in self._wanted
+
+    def _check_wanted(self) -> None:
+        """A channel that is asked for and not there is a mistake, not an empty episode."""
+        if self._wanted is None:
+            return
+        self._known |= {*self._shard.names, *layout.EXACT}
+        for name in sorted(self._wanted - self._known, key=str):
+            raise ValueError(f"no channel {name!r} in {self._shard.path}.{nearest(str(name), self._known)}")
 
     def _add_channel(self, episode: WShardEpisode, spec: ChannelSpec) -> None:
-        self._left.pop(spec.block)
+        self._left.pop(spec.block, None)
         clock = None
         if spec.clock is not None:
             self._left.pop(spec.clock, None)
             clock = self._rows(spec.clock, TensorSpec(dtype_named("i64"), ()), None)
         if not self._wants(spec.id, spec.block):
             return
-        rows = self._rows(spec.block, spec.tensor, clock.length if clock else self._schema.length)
+        rows = self._channel_rows(spec, clock.length if clock else self._schema.length)
         target = episode.observations if spec.lane == "signal" else episode.actions
         target[spec.block.partition("/")[2]] = Channel.over(spec.id, rows, clock=clock, about=spec.about)
+
+    def _channel_rows(self, spec: ChannelSpec, length: int) -> RowSource:
+        if spec.block in self._shard:
+            return self._rows(spec.block, spec.tensor, length)
+        if length:
+            raise CorruptLayoutError(
+                f"is missing, though channel {spec.id!r} is listed", block=spec.block, path=self._shard.path,
+                hint="Restore the file from another copy, or load the other channels with channels=[…].",
+            )  # fmt: skip
+        # A writer that never saw a step has nothing to store.
+        return ArrayRows(np.zeros((0, *spec.tensor.shape), spec.tensor.dtype.dtype), spec.tensor)
 
     def _add_unlisted(self, episode: WShardEpisode, name: str) -> None:
         """Lanes, and the actions one existing writer does not list."""
@@ -127,44 +197,58 @@ class _Loader:
         if not self._wants(rest, name):
             return
         fixed = None if lane == "residual" else self._schema.length
-        channel = Channel.over(rest, self._rows(name, spec, fixed))
+        channel = Channel.over(rest, self._rows(name, spec, fixed), about=self._schema.block_about.get(name))
         if lane == "action":
             episode.actions[rest] = channel
         else:
             lanes[lane][rest] = channel
 
-    def _reward(self) -> Channel | None:
-        exact = self._schema.flags.get("reward")
-        name = layout.REWARD if exact is None else layout.EXACT_REWARD
-        spec = TensorSpec(exact or dtype_named("f32"), ())
-        for each in (layout.REWARD, layout.EXACT_REWARD):
-            present = self._left.pop(each, self) is None
-            if each == name and not present:
-                return None
-        if layout.REWARD in self._schema.absent or not self._wants(layout.REWARD, layout.REWARD):
+    def _flag(self, name: str, dtype: str) -> Channel | None:
+        """Rewards or flags: in their own block, or exactly as they were in a block beside it."""
+        is_there = self._left.pop(name, self) is None
+        exact = self._schema.flags.get(name)
+        if exact is not None and not fits_own_block(name, exact):
+            self._left.pop(layout.EXACT[name], None)
+            return self._flag_channel(name, layout.EXACT[name], exact)
+        if not is_there or name in self._schema.absent:
             return None
-        rows = self._rows(name, spec, self._optional_length(name))
-        return Channel.over(layout.REWARD, rows) if rows.length == self._schema.length else None
+        if self._schema.length and not self._shard.block(name).raw_size:
+            return None  # One existing writer stores an empty block where there is no reward or done.
+        return self._flag_channel(name, name, exact or self._foreign_dtype(name, dtype))
 
-    def _flag(self, name: str) -> Channel | None:
-        if self._left.pop(name, self) is self or name in self._schema.absent or not self._wants(name, name):
-            return None
-        spec = TensorSpec(self._schema.flags.get(name, dtype_named("u8")), ())
-        rows = self._rows(name, spec, self._optional_length(name))
-        return Channel.over(name, rows) if rows.length == self._schema.length else None
+    def _flag_channel(self, name: str, block: str, dtype: DType) -> Channel:
+        rows = self._rows(block, TensorSpec(dtype, ()), self._schema.length)
+        return Channel.over(name, rows, about=self._schema.block_about.get(name))
 
-    def _optional_length(self, name: str) -> int | None:
-        """One existing writer stores an empty block where there is no reward or done."""
-        return None if self._shard.block(name).raw_size == 0 else self._schema.length
+    def _foreign_dtype(self, name: str, expected: str) -> DType:
+        """One existing writer stores rewards and flags in whatever dtype it was given and does not say which."""
+        size, length = self._shard.block(name).raw_size, self._schema.length
+        plain = dtype_named(expected)
+        if size == plain.itemsize * length or not length or size % length or size // length not in _WIDE:
+            return plain
+        as_float, as_int = (dtype_named(each) for each in _WIDE[size // length])
+        bits = np.frombuffer(self._shard.view(name), as_int.dtype)
+        # The bits of a small whole number are those of a denormal or an odd NaN, which nobody uses as a reward or flag.
+        limit = 1 << int(np.finfo(as_float.dtype).nmant)
+        return as_int if bits.any() and bool(((-limit < bits) & (bits < limit)).all()) else as_float
 
-    def _timestamps(self) -> BlockRows | None:
+    def _timestamps(self) -> RowSource | None:
         self._left.pop(layout.TICKS, None)
         if self._left.pop(layout.TIMESTAMPS_NS, self) is self:
             return None
         return self._rows(layout.TIMESTAMPS_NS, TensorSpec(dtype_named("i64"), ()), self._schema.length)
 
-    def _rows(self, name: str, spec: TensorSpec, length: int | None) -> BlockRows:
+    def _rows(self, name: str, spec: TensorSpec, length: int | None) -> RowSource:
         """The rows of a block, after checking that its size is exactly what dtype, shape and length say."""
+        text = self._schema.texts.get(name)
+        if text is not None:
+            ends = self._numbers(text.ends, TensorSpec(dtype_named("i64"), ()), length)
+            return TextRows(self._numbers(name, spec, None), ends, text.encoding, name)
+        return self._numbers(name, spec, length)
+
+    def _numbers(self, name: str, spec: TensorSpec, length: int | None) -> RowSource:
+        if name not in self._shard:
+            raise CorruptLayoutError("is missing", block=name, path=self._shard.path)
         size = self._shard.block(name).raw_size
         if length is None:
             length = size // spec.row_bytes if spec.row_bytes else self._schema.length
@@ -175,4 +259,12 @@ class _Loader:
                 block=name,
                 path=self._shard.path,
             )
-        return BlockRows(self._shard, name, spec, length)
+        return self._shard.rows_of(name, spec, length)
+
+
+_WIDE = {2: ("f16", "i16"), 4: ("f32", "i32"), 8: ("f64", "i64")}
+
+
+def fits_own_block(name: str, dtype: DType) -> bool:
+    """Whether `reward`, `done` or `truncated`, whose dtypes are fixed, can hold values of this dtype."""
+    return dtype == "f32" if name == layout.REWARD else dtype in ("bool", "u8")

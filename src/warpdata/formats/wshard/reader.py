@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.kept import KEPT
-from warpdata.bytekit.ranges import LocalRangeReader, RangeReader
+from warpdata.bytekit.ranges import LocalRangeReader, RangeReader, open_source
 from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes, unpack_seek_table
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout
@@ -32,7 +32,7 @@ LOCAL_HEAD_BYTES = 8 << 10
 CHECK_STEP_BYTES = 32 << 20
 """A block that is only checked, not handed out, is read so much at a time."""
 
-Source = str | os.PathLike[str] | RangeReader
+Source = str | os.PathLike[str] | RangeReader | bytes | BinaryIO
 Verify = Literal["block", "window"] | bool
 """What is held against a checksum before it is handed out.
 
@@ -62,14 +62,14 @@ class ShardReader:
 
     @classmethod
     def open(cls, source: Source, *, verify: Verify = "block") -> ShardReader:
-        """Open a shard by path or over any RangeReader; `verify` says what is checked, see `Verify`."""
+        """Open a shard by path, from bytes, an open binary file or any RangeReader; what is checked: see `Verify`."""
         # Asking for a path is much cheaper than asking for the protocol.
-        reader = LocalRangeReader(source) if isinstance(source, str | os.PathLike) else source
+        reader = LocalRangeReader(source) if isinstance(source, str | os.PathLike) else open_source(source)
         return cls(reader, verify=verify)
 
     @property
     def names(self) -> list[str]:
-        """The names of all blocks, in the order of the file."""
+        """The names of all blocks, in the order of the table."""
         return self.table.names
 
     @property

@@ -118,13 +118,15 @@ def repair_partial(
         raise ValueError(f"flush_interval must be positive, not {flush_interval}")
     streams = [_channel_stream(each) for each in channels]
     streams += [_Stream(name, TensorSpec(dtype_named(dtype), ())) for name, dtype in _FLAG_SPECS.items()]
-    start = _reserved_bytes([str(each["id"]) for each in channels])
+    start = _reserved_bytes([each.name.partition("/")[2] for each in streams[: len(channels)]])
     step = sum(each.spec.row_bytes for each in streams)
     if reader.size < start:
         raise CorruptLayoutError("is shorter than the space its writer reserved", path=reader.name)
     groups = (reader.size - start) // (step * flush_interval)
     length = groups * flush_interval
-    schema = EpisodeSchema(episode_id, "", length, Timebase(), (), {}, {}, frozenset(), {}, [], None, {})
+    schema = EpisodeSchema(
+        episode_id, "", length, Timebase(), (), {}, {}, {}, {}, frozenset(), {}, [], None, {}
+    )
     episode = _episode(reader, start, streams, flush_interval, schema)
     return episode, reader.size - start - length * step
 
@@ -138,6 +140,9 @@ def _reserved_bytes(ids: Sequence[str]) -> int:
 
 
 def _channel_stream(each: Mapping[str, Any]) -> _Stream:
+    for key in ("id", "dtype"):
+        if key not in each:
+            raise ValueError(f"channel {each.get('id', each)!r:.80} has no {key!r}")
     channel_id, lane = str(each["id"]), str(each.get("lane", "signal"))
     check_channel_id(channel_id)
     spec = TensorSpec(dtype_named(str(each["dtype"])), tuple(int(size) for size in each.get("shape", ())))

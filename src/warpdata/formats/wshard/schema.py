@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import DType, dtype_named
 from warpdata.errors import CorruptLayoutError, FormatError
@@ -16,9 +19,18 @@ from warpdata.formats.wshard.table import Block
 MAX_RANK = 16
 MAX_ROW_BYTES = 1 << 40
 DEFAULT_TICK_HZ = 30.0
+_MIN_HZ = 1e-9
+"""Slower than a tick in thirty years, the time between two ticks is no number of nanoseconds."""
 
-_CHANNEL_PART = re.compile(r"[A-Za-z0-9_.-]+")
-_KNOWN_CHANNEL_KEYS = frozenset({"id", "dtype", "shape", "signal_block", "clock", "content_type_code"})
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+CHANNEL_KEYS = frozenset({"id", "dtype", "shape", "signal_block", "clock", "content_type_code", "ends"})
+"""What the metadata of a channel says itself; everything else in it is what the user says about the channel."""
+EPISODE_KEYS = frozenset(
+    {"episode_id", "id", "env_id", "length_T", "length_t", "timebase", "chunk_index", "total_chunks",
+     "timestep_range", "metadata"}
+)  # fmt: skip
+"""The same for the metadata of an episode."""
+ENCODINGS = ("text", "json")
 
 
 class MetaSource(Protocol):
@@ -49,6 +61,26 @@ class TensorSpec:
         return self.dtype.itemsize * math.prod(self.shape)
 
 
+class TextSpec(NamedTuple):
+    """A block of text or JSON values: what its bytes mean and which block says where each value ends."""
+
+    encoding: str
+    ends: str
+
+
+class RowSource(Protocol):
+    """Where the rows of a channel come from."""
+
+    @property
+    def spec(self) -> TensorSpec: ...
+
+    @property
+    def length(self) -> int: ...
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end), reading no more than they need."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timebase:
     """How steps relate to time: a fixed rate (`ticks`), or a timestamp per step (`timestamps_ns`)."""
@@ -59,8 +91,9 @@ class Timebase:
     def __post_init__(self) -> None:
         if self.type not in ("ticks", "timestamps_ns"):
             raise ValueError(f"a timebase is 'ticks' or 'timestamps_ns', not {self.type!r}")
-        if not (isinstance(self.tick_hz, int | float) and 0 < self.tick_hz < math.inf):
-            raise ValueError(f"tick_hz must be a positive number, not {self.tick_hz!r}")
+        if not (isinstance(self.tick_hz, int | float) and _MIN_HZ <= self.tick_hz <= sys.float_info.max):
+            raise ValueError(f"tick_hz must be a positive number, not {self.tick_hz!r:.40}")
+        object.__setattr__(self, "tick_hz", float(self.tick_hz))
 
     @property
     def dt_ns(self) -> int:
@@ -94,7 +127,9 @@ class EpisodeSchema:
     timebase: Timebase
     channels: tuple[ChannelSpec, ...]
     lanes: dict[str, TensorSpec]
+    texts: dict[str, TextSpec]
     flags: dict[str, DType]
+    block_about: dict[str, dict[str, Any]]
     absent: frozenset[str]
     metadata: dict[str, Any]
     models: list[Any]
@@ -103,14 +138,12 @@ class EpisodeSchema:
 
 
 def check_channel_id(channel_id: str) -> None:
-    """Raise ValueError unless this is one to four parts of `[A-Za-z0-9_.-]` joined by `/`."""
-    parts = channel_id.split("/")
-    good = len(parts) <= 4 and all(
-        _CHANNEL_PART.fullmatch(part) and part not in (".", "..") for part in parts
-    )
-    if not good:
+    """Raise ValueError unless this is text without control characters, in parts joined by `/`, none `.` or `..`."""
+    if not isinstance(channel_id, str):
+        raise ValueError(f"a channel id is a string, not {type(channel_id).__name__}")
+    if any(part in ("", ".", "..") for part in channel_id.split("/")) or _CONTROL.search(channel_id):
         raise ValueError(
-            f"{channel_id!r} is no channel id: use one to four parts of [A-Za-z0-9_.-] joined by '/'"
+            f"{channel_id!r:.80} is no channel id: use names joined by '/', without control characters, '.' or '..'"
         )
 
 
@@ -124,17 +157,22 @@ def read_schema(shard: MetaSource) -> EpisodeSchema:
         chunk = _chunk(episode, length)
         identity = _text(episode, "episode_id", "id"), _text(episode, "env_id")
         metadata = _object(episode.get("metadata"))
-        about: dict[str, Any] = {key: episode[key] for key in ("source", "action_space") if key in episode}
+        about: dict[str, Any] = {key: episode[key] for key in episode if key not in EPISODE_KEYS}
     with meta.blame(layout.META_CHANNELS):
-        channels = tuple(_channels(_required(shard, layout.META_CHANNELS), shard))
+        listed = list(_channels(_required(shard, layout.META_CHANNELS), shard))
+        channels = tuple(channel for channel, _ in listed)
+        texts = _texts((channel.block, each) for channel, each in listed)
     with meta.blame(layout.META_WSHARD):
         lanes, flags, absent = _lanes(wshard), _flags(wshard), _absent(wshard)
+        texts |= _texts((_text(each, "block"), each) for each in _lane_entries(wshard))
+        block_about = _block_about(wshard)
     models = shard.read_json(layout.META_MODELS).get("models", []) if layout.META_MODELS in shard else []
     with meta.blame(layout.META_MODELS):
         models = _list(models)
     return EpisodeSchema(
-        *identity, length, timebase, channels, lanes, flags, absent, metadata, models, chunk, about
-    )
+        *identity, length, timebase, channels, lanes, texts, flags, block_about, absent, metadata, models,
+        chunk, about,
+    )  # fmt: skip
 
 
 def tensor_specs(shard: MetaSource) -> dict[str, TensorSpec]:
@@ -144,9 +182,9 @@ def tensor_specs(shard: MetaSource) -> dict[str, TensorSpec]:
     specs |= {channel.clock: _spec("i64") for channel in schema.channels if channel.clock}
     specs |= {layout.REWARD: _spec("f32"), layout.DONE: _spec("u8"), layout.TRUNCATED: _spec("u8")}
     specs |= {layout.TICKS: _spec("i32"), layout.TIMESTAMPS_NS: _spec("i64")}
-    if "reward" in schema.flags:
-        specs[layout.EXACT_REWARD] = TensorSpec(schema.flags["reward"], ())
+    specs |= {layout.EXACT[flag]: TensorSpec(dtype, ()) for flag, dtype in schema.flags.items()}
     specs |= schema.lanes
+    specs |= {text.ends: _spec("i64") for text in schema.texts.values()}
     for name in shard.names:
         if name not in specs:
             found = guess_spec(name, shard.block(name).raw_size, schema)
@@ -159,7 +197,7 @@ def guess_spec(name: str, raw_size: int, schema: EpisodeSchema) -> TensorSpec | 
     """Dtype and shape of a block no metadata describes, from its name and size; None if nothing fits."""
     lane = name.partition("/")[0]
     if lane == "action":
-        return _rows_of("f32", raw_size, schema.length)
+        return _spec_of_namesake(name, raw_size, schema) or _rows_of("f32", raw_size, schema.length)
     if lane == "residual":
         return _spec("u8")
     if lane not in ("omen", "uncert"):
@@ -169,6 +207,15 @@ def guess_spec(name: str, raw_size: int, schema: EpisodeSchema) -> TensorSpec | 
     if name.startswith("omen/latent_action/"):
         return _rows_of("f32", raw_size, schema.length)
     return _spec_of_subject(name, raw_size, schema)
+
+
+def _spec_of_namesake(name: str, raw_size: int, schema: EpisodeSchema) -> TensorSpec | None:
+    """One existing writer lists a channel once and stores what was seen and what was done under its id."""
+    for channel in schema.channels:
+        fits = channel.tensor.row_bytes * schema.length == raw_size
+        if channel.lane == "signal" and channel.id == name.partition("/")[2] and fits:
+            return channel.tensor
+    return None
 
 
 def _spec_of_subject(name: str, raw_size: int, schema: EpisodeSchema) -> TensorSpec | None:
@@ -311,37 +358,41 @@ def _range(value: object, length: int) -> tuple[int, int] | None:
     raise ValueError(f"timestep_range {value} does not hold {length} steps")
 
 
-def _channels(meta: dict[str, Any], shard: MetaSource) -> Iterable[ChannelSpec]:
+def _channels(meta: dict[str, Any], shard: MetaSource) -> Iterable[tuple[ChannelSpec, dict[str, Any]]]:
     listed = meta.get("channels", [])
     if isinstance(listed, dict):
         listed = [{"signal_block": name, **_object(value)} for name, value in listed.items()]
+    entries = [_object(each) for each in _list(listed)]
+    named = {_text(each, "signal_block") for each in entries}
     seen: set[str] = set()
-    for each in _list(listed):
-        channel = _channel(_object(each), shard)
+    for each in entries:
+        channel = _channel(each, shard, named)
         if channel.block in seen:
             raise ValueError(f"channel {channel.block!r} is listed twice")
         seen.add(channel.block)
-        if channel.block in shard:
-            yield channel
+        yield channel, each
 
 
-def _channel(each: dict[str, Any], shard: MetaSource) -> ChannelSpec:
+def _channel(each: dict[str, Any], shard: MetaSource, named: set[str]) -> ChannelSpec:
     channel_id = _text(each, "id") or _text(each, "signal_block").partition("/")[2]
-    block = _text(each, "signal_block") or _default_block(channel_id, shard)
+    block = _text(each, "signal_block")
+    if not block or (block not in shard and f"action/{channel_id}" not in named):
+        block = _stored_block(block or f"signal/{channel_id}", channel_id, shard)
     lane, _, rest = block.partition("/")
     if lane not in ("signal", "action") or not rest or not channel_id:
         raise ValueError(f"channel {channel_id!r} has no signal or action block")
     clock = each.get("clock")
     if clock is not None and clock not in shard:
         raise ValueError(f"channel {channel_id!r} names a clock that is not there")
-    about = {key: value for key, value in each.items() if key not in _KNOWN_CHANNEL_KEYS}
+    known = CHANNEL_KEYS | {"encoding"} if "ends" in each else CHANNEL_KEYS
+    about = {key: value for key, value in each.items() if key not in known}
     return ChannelSpec(channel_id, lane, block, _tensor(each, channel_id), clock, about)
 
 
-def _default_block(channel_id: str, shard: MetaSource) -> str:
-    """One existing writer lists actions without saying so; the block that is there decides."""
+def _stored_block(block: str, channel_id: str, shard: MetaSource) -> str:
+    """Two existing writers list actions as if they were signals; the block that is there decides."""
     action = f"action/{channel_id}"
-    return action if f"signal/{channel_id}" not in shard and action in shard else f"signal/{channel_id}"
+    return action if block == f"signal/{channel_id}" and block not in shard and action in shard else block
 
 
 def _tensor(each: dict[str, Any], what: str) -> TensorSpec:
@@ -355,14 +406,37 @@ def _tensor(each: dict[str, Any], what: str) -> TensorSpec:
 
 
 def _lanes(wshard: dict[str, Any]) -> dict[str, TensorSpec]:
-    return {
-        _text(each, "block"): _tensor(each, _text(each, "block"))
-        for each in map(_object, _list(wshard.get("lanes", [])))
-    }
+    return {_text(each, "block"): _tensor(each, _text(each, "block")) for each in _lane_entries(wshard)}
+
+
+def _lane_entries(wshard: dict[str, Any]) -> list[dict[str, Any]]:
+    return [_object(each) for each in _list(wshard.get("lanes", []))]
+
+
+def _texts(entries: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, TextSpec]:
+    found = {}
+    for block, each in entries:
+        if "ends" in each:
+            encoding = _text(each, "encoding")
+            if encoding not in ENCODINGS or (_text(each, "dtype"), each.get("shape")) != ("u8", []):
+                raise ValueError(f"{block!r} is neither text nor JSON of one value per step")
+            found[block] = TextSpec(encoding, _text(each, "ends"))
+    return found
+
+
+def _flag_entries(wshard: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    entries = {name: _object(each) for name, each in _object(wshard.get("exact")).items()}
+    return {name: each for name, each in entries.items() if name in layout.EXACT}
 
 
 def _flags(wshard: dict[str, Any]) -> dict[str, DType]:
-    return {key: dtype_named(_text(value, "dtype")) for key, value in _object(wshard.get("exact")).items()}
+    return {name: dtype_named(_text(each, "dtype")) for name, each in _flag_entries(wshard).items()}
+
+
+def _block_about(wshard: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What is said about lanes, rewards and flags, by block."""
+    entries = {_text(each, "block"): each for each in _lane_entries(wshard)} | _flag_entries(wshard)
+    return {name: _object(each["about"]) for name, each in entries.items() if "about" in each}
 
 
 def _absent(wshard: dict[str, Any]) -> frozenset[str]:

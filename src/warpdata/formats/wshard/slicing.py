@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
-from warpdata.formats.wshard.channel import ArrayRows, Channel, RowSource
+from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.residual import pack_residual, unpack_residual
-from warpdata.formats.wshard.schema import TensorSpec
+from warpdata.formats.wshard.residual import SIGN_BITS, pack_residual, unpack_residual
+from warpdata.formats.wshard.schema import RowSource, TensorSpec
 
-_BITS = "/sign2nddiff"
+_BITS = f"/{SIGN_BITS}"
 
 
 class SlicedRows:
@@ -63,9 +63,10 @@ class JoinedRows:
 class JoinedBits:
     """Packed sign bits of several chunks as those of the whole, joined when asked for."""
 
-    def __init__(self, lengths: Sequence[int], first_bytes: int, opened: Callable[[int], Channel]) -> None:
+    def __init__(self, lengths: Sequence[int], opened: Callable[[int], Channel]) -> None:
         self.spec = TensorSpec(dtype_named("u8"), ())
-        dims = first_bytes // -(-lengths[0] // 8)
+        first = next((index for index, length in enumerate(lengths) if length), None)
+        dims = 0 if first is None else opened(first).length // -(-lengths[first] // 8)
         self.length = dims * -(-sum(lengths) // 8)
         self._lengths = lengths
         self._opened = opened
@@ -77,8 +78,10 @@ class JoinedBits:
             signs = [
                 unpack_residual(self._opened(index).data, length)
                 for index, length in enumerate(self._lengths)
+                if length
             ]
-            self._whole = np.frombuffer(pack_residual(np.concatenate(signs)), np.uint8)
+            packed = pack_residual(np.concatenate(signs)) if signs else b""
+            self._whole = np.frombuffer(packed, np.uint8)
         return self._whole[start:end]
 
 
@@ -123,7 +126,7 @@ def _cut_residual(key: str, channel: Channel, start: int, end: int, length: int)
             raise SchemaMismatchError("this residual cannot be cut by step", block=f"residual/{key}")
         return _cut(channel, start, end, None, None)
     signs = unpack_residual(channel.data, length)[start:end]
-    return Channel(key, np.frombuffer(pack_residual(signs), np.uint8))
+    return Channel(key, np.frombuffer(pack_residual(signs), np.uint8), about=channel.about)
 
 
 def join_episodes(lengths: Sequence[int], opened: Callable[[int], WShardEpisode]) -> WShardEpisode:
@@ -162,12 +165,13 @@ class _Join:
     def residual(self, key: str, first: Channel) -> Channel:
         if not key.endswith(_BITS):
             return self.channel("residuals", key, first)
-        bits = JoinedBits(self._lengths, first.length, partial(self.find, "residuals", key))
-        return Channel.over(key, bits)
+        bits = JoinedBits(self._lengths, partial(self.find, "residuals", key))
+        return Channel.over(key, bits, about=first.about)
 
     def flag(self, field: str, first: Channel) -> Channel:
         spec = first.row_source.spec
-        return Channel.over(first.name, JoinedRows(spec, self._lengths, partial(self.flag_rows, field, spec)))
+        rows = JoinedRows(spec, self._lengths, partial(self.flag_rows, field, spec))
+        return Channel.over(first.name, rows, about=first.about)
 
     # Where the rows of one chunk are; methods, so that what is joined can go to another process.
 
