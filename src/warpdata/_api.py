@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from warpdata.errors import StoreError
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -21,37 +23,36 @@ if TYPE_CHECKING:
     from warpdata.stores.meter import Listener
     from warpdata.timeline.episode import Episode
 
-DIRECTORY_BLOCK = "meta/directory"
-"""Only a packed episode directory has this block; looking for its name needs no parquet library."""
-
 
 def open_episode(source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO | ChunkList) -> Episode:
     """Open an episode in time: a directory, a shard or a chunk list, by path or URL; reads lazily.
 
     A shard may also be bytes, a file opened in binary mode or a RangeReader.
     """
-    from warpdata.episodes.shard_episode import ShardEpisode
-    from warpdata.formats.wshard.chunks import ChunkList, read_chunk_list
-    from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
-    from warpdata.formats.wshard.load import load_wshard
-    from warpdata.formats.wshard.reader import ShardReader
+    from warpdata.episodes.shard_episode import ChunkList, ShardEpisode, ShardReader, open_shard
 
     if isinstance(source, ChunkList):
         return ShardEpisode.of_chunks(source)
     place, found = _located(source)
-    is_folder = found is None and place is not None
-    if is_folder or (isinstance(found, str | os.PathLike) and os.path.isdir(found)):
-        from warpdata.episodes.disk_episode import DiskEpisode
-
-        return DiskEpisode(place if found is None else found)
-    shard = ShardReader.open(found)
-    if shard.role == ROLE_CHUNK_LIST:
-        return ShardEpisode.of_chunks(read_chunk_list(shard, place))
-    if DIRECTORY_BLOCK in shard:
+    if found is None and place is not None:
+        return _directory(place)
+    try:
+        opened = open_shard(found, place)
+    except StoreError:
+        if isinstance(found, str) and os.path.isdir(found):
+            return _directory(found)
+        raise
+    if isinstance(opened, ShardReader):
         from warpdata.episodes.packed import PackedEpisode
 
-        return PackedEpisode(shard)
-    return ShardEpisode(load_wshard(shard))
+        return PackedEpisode(opened)
+    return opened
+
+
+def _directory(folder: Any) -> Episode:
+    from warpdata.episodes.disk_episode import DiskEpisode
+
+    return DiskEpisode(folder)
 
 
 def open_recordings(root: str | os.PathLike[str], **options: Any) -> LocalDataset:
@@ -102,7 +103,7 @@ def _is_root(source: str | os.PathLike[str]) -> bool:
     from pathlib import Path
 
     from warpdata.episodes.check import is_directory
-    from warpdata.errors import BlobNotFoundError, StoreError
+    from warpdata.errors import BlobNotFoundError
 
     place = _folder(source)
     if isinstance(place, str | os.PathLike):

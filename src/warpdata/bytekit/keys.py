@@ -28,7 +28,7 @@ class BadKeyError(IndexError, TypeError, ValueError):
 def chosen(key: Any, shape: tuple[int, ...], read: ReadRows, itemsize: int) -> Any:
     """What `array[key]` is for an array of this shape of which `read` gives rows."""
     count = shape[0]
-    if type(key) is slice and key.step is None:
+    if type(key) is slice and (key.step is None or key.step == 1):
         start, stop, _ = key.indices(count)
         return read(start, max(start, stop))
     if type(key) is int:

@@ -273,9 +273,12 @@ class LocalRangeReader(FileRangeReader):
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end): a copy below 64 KiB, else a view of the mapping."""
-        if end - start <= COPY_BELOW_BYTES:
-            return super().read(start, end)
-        return self.view(start, end)
+        count = end - start
+        if count > COPY_BELOW_BYTES:
+            return self.view(start, end)
+        if 0 <= start <= end <= self.size and len(piece := os.pread(self._fd, count, start)) == count:
+            return memoryview(piece)
+        return super().read(start, end)
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range."""

@@ -16,7 +16,7 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.ranges import PartRangeReader, RangeReader
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.lanes import Spool
-from warpdata.episodes.shard_episode import ChannelSignals, ShardEpisode
+from warpdata.episodes.shard_episode import DIRECTORY_BLOCK, ChannelSignals, ShardEpisode
 from warpdata.episodes.signals import SimpleSignal, VideoSignal, open_bytes, signal_meta
 from warpdata.errors import ChecksumError, CorruptLayoutError
 from warpdata.formats.episodedir import layout
@@ -39,9 +39,6 @@ from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import check_channel_id
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal
-
-DIRECTORY_BLOCK = "meta/directory"
-"""JSON: what meta.json and static.json of the directory said, and in which blocks the signals are."""
 
 VIDEO_PREFIX = "video/"
 FRAMES_PREFIX = "aux/frames/"

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Unpack a packed directory; any other shard is cut into chunks."""
-    from warpdata._api import DIRECTORY_BLOCK
+    from warpdata.episodes.shard_episode import DIRECTORY_BLOCK
     from warpdata.formats.wshard.reader import ShardReader
 
     with ShardReader.open(args.file) as shard:

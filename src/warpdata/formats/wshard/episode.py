@@ -29,6 +29,11 @@ LATENT_CODEBOOK = "latent_action_codebook"
 class ChannelMap(UserDict[str, Channel]):
     """Channels by id; an array put in becomes a Channel of that name."""
 
+    def __init__(self, channels: Mapping[str, Any] | None = None) -> None:
+        self.data = {}
+        if channels:
+            self.update(channels)
+
     def __setitem__(self, key: str, value: Any) -> None:
         channel = value if isinstance(value, Channel) else Channel(key, value)
         channel.name = key
@@ -107,6 +112,19 @@ class WShardEpisode:
             value = Channel(_FLAGS[name], value)
         super().__setattr__(name, value)
 
+    @classmethod
+    def of(cls, **known: Any) -> Self:
+        """An episode of fields that are right already, made without the checks that a caller's values need."""
+        made = cls.__new__(cls)
+        made.__dict__ = {
+            "id": "", "env_id": "", "length": 0, "timebase": None, "observations": ChannelMap(),
+            "actions": ChannelMap(), "rewards": None, "terminations": None, "truncations": None,
+            "timestamps_ns": None, "omens": LaneMap(), "uncerts": LaneMap(), "residuals": LaneMap(), "metadata": {},
+            "models": [], "chunk_index": None, "total_chunks": None, "timestep_range": None, "blocks": {},
+            "about": {}, **known,
+        }  # fmt: skip
+        return made
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, WShardEpisode):
             return NotImplemented
@@ -154,9 +172,9 @@ class WShardEpisode:
 
     def lanes(self) -> Iterator[tuple[str, Channel]]:
         """Every channel with its block name, in the order they are stored."""
-        for name, channel in self.observations.items():
+        for name, channel in self.observations.data.items():
             yield f"signal/{name}", channel
-        for name, channel in self.actions.items():
+        for name, channel in self.actions.data.items():
             yield f"action/{name}", channel
         for prefix, lane in (("omen", self.omens), ("uncert", self.uncerts), ("residual", self.residuals)):
             for name in lane.data:

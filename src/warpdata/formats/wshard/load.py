@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import DType, dtype_named
 from warpdata.errors import CorruptLayoutError, nearest
@@ -21,36 +21,9 @@ from warpdata.formats.wshard.schema import (
     RowSource,
     TensorSpec,
     guess_spec,
-    read_schema,
+    tensor_spec,
 )
 from warpdata.formats.wshard.text import TextRows
-
-
-class BlockRows:
-    """Rows of a block that stays in its shard."""
-
-    def __init__(self, shard: ShardReader, block: str, spec: TensorSpec, length: int) -> None:
-        self._shard = shard
-        self._block = block
-        self._array: NDArray[Any] | None = None
-        self.spec = spec
-        self.length = length
-
-    def rows(self, start: int, end: int) -> NDArray[Any]:
-        """Rows [start, end); all of them come verified against the checksum of the block."""
-        if start == 0 and end == self.length:
-            data = np.frombuffer(self._shard.view(self._block), self.spec.dtype.dtype)
-            return data.reshape(self.length, *self.spec.shape)
-        if self._array is not None:
-            self._shard.verify_rows(self._block, self.spec.row_bytes, start, end)
-            return self._array[start:end]
-        if (mapped := self._shard.mapped(self._block)) is not None:
-            self._array = np.frombuffer(mapped, self.spec.dtype.dtype).reshape(self.length, *self.spec.shape)
-            return self.rows(start, end)
-        return self._shard.rows_as(self._block, self.spec, start, end)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_array": None}
 
 
 class EpisodeShard(MetaSource, Protocol):
@@ -59,27 +32,12 @@ class EpisodeShard(MetaSource, Protocol):
     @property
     def role(self) -> int: ...
 
+    @property
+    def schema(self) -> EpisodeSchema: ...
+
     def view(self, name: str, /) -> memoryview: ...
 
     def rows_of(self, name: str, spec: TensorSpec, length: int, /) -> RowSource: ...
-
-
-class FileShard:
-    """An open shard as something to make an episode from."""
-
-    def __init__(self, shard: ShardReader) -> None:
-        self.shard = shard
-        self.path = shard.path
-        self.role = shard.role
-        self.names = shard.names
-        self.block, self.view, self.read_json = shard.block, shard.view, shard.read_json
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.shard
-
-    def rows_of(self, name: str, spec: TensorSpec, length: int) -> BlockRows:
-        """The rows of a block, where they lie."""
-        return BlockRows(self.shard, name, spec, length)
 
 
 def load_wshard(
@@ -91,7 +49,7 @@ def load_wshard(
     held against a checksum, see `Verify`.
     """
     shard = source if isinstance(source, ShardReader) else ShardReader.open(source, verify=verify)
-    return make_episode(FileShard(shard), _wanted(channels))
+    return make_episode(shard, _wanted(channels))
 
 
 def _wanted(channels: Collection[str] | None) -> set[str] | None:
@@ -105,11 +63,13 @@ def make_episode(shard: EpisodeShard, wanted: set[str] | None = None) -> WShardE
     if shard.role != layout.ROLE_EPISODE:
         hint = "Open it with wd.open_episode()." if shard.role == layout.ROLE_CHUNK_LIST else None
         raise CorruptLayoutError(f"a shard of role {shard.role} is no episode", path=shard.path, hint=hint)
-    schema = read_schema(shard)
-    episode = WShardEpisode(schema.id, schema.env_id, schema.length, schema.timebase)
-    episode.metadata, episode.models, episode.about = schema.metadata, schema.models, schema.about
-    if schema.chunk is not None:
-        episode.chunk_index, episode.total_chunks, episode.timestep_range = schema.chunk
+    schema = shard.schema
+    index, total, steps = schema.chunk or (None, None, None)
+    episode = WShardEpisode.of(
+        id=schema.id, env_id=schema.env_id, length=schema.length, timebase=schema.timebase,
+        metadata=_own(schema.metadata) or {}, models=_own(schema.models) or [], about=_own(schema.about) or {},
+        chunk_index=index, total_chunks=total, timestep_range=steps,
+    )  # fmt: skip
     _Loader(shard, schema, wanted).fill(episode)
     return episode
 
@@ -131,9 +91,10 @@ class _Loader:
             self._left.pop(text.ends, None)
         for spec in self._schema.channels:
             self._add_channel(episode, spec)
-        episode.rewards = self._flag(layout.REWARD, "f32")
-        episode.terminations = self._flag(layout.DONE, "u8")
-        episode.truncations = self._flag(layout.TRUNCATED, "u8")
+        fields = episode.__dict__
+        fields["rewards"] = self._flag(layout.REWARD, "f32")
+        fields["terminations"] = self._flag(layout.DONE, "u8")
+        fields["truncations"] = self._flag(layout.TRUNCATED, "u8")
         if (clock := self._timestamps()) is not None:
             episode.set_clock(clock)
         for name in list(self._left):
@@ -162,12 +123,13 @@ class _Loader:
         clock = None
         if spec.clock is not None:
             self._left.pop(spec.clock, None)
-            clock = self._rows(spec.clock, TensorSpec(dtype_named("i64"), ()), None)
+            clock = self._rows(spec.clock, tensor_spec("i64"), None)
         if not self._wants(spec.id, spec.block):
             return
         rows = self._channel_rows(spec, clock.length if clock else self._schema.length)
         target = episode.observations if spec.lane == "signal" else episode.actions
-        target[spec.block.partition("/")[2]] = Channel.over(spec.id, rows, clock=clock, about=spec.about)
+        key = spec.block.partition("/")[2]
+        target.data[key] = Channel.over(key, rows, clock=clock, about=_own(spec.about))
 
     def _channel_rows(self, spec: ChannelSpec, length: int) -> RowSource:
         if spec.block in self._shard:
@@ -188,16 +150,16 @@ class _Loader:
             "uncert": episode.uncerts,
             "residual": episode.residuals,
         }
-        spec = self._schema.lanes.get(name) or guess_spec(
-            name, self._shard.block(name).raw_size, self._schema
-        )
+        spec = self._schema.lanes.get(name) or guess_spec(name, self._shard.raw_size(name), self._schema)
         if not rest or spec is None or (lane not in lanes and lane != "action"):
             return
         self._left.pop(name)
         if not self._wants(rest, name):
             return
         fixed = None if lane == "residual" else self._schema.length
-        channel = Channel.over(rest, self._rows(name, spec, fixed), about=self._schema.block_about.get(name))
+        channel = Channel.over(
+            rest, self._rows(name, spec, fixed), about=_own(self._schema.block_about.get(name))
+        )
         if lane == "action":
             episode.actions[rest] = channel
         else:
@@ -212,17 +174,17 @@ class _Loader:
             return self._flag_channel(name, layout.EXACT[name], exact)
         if not is_there or name in self._schema.absent:
             return None
-        if self._schema.length and not self._shard.block(name).raw_size:
+        if self._schema.length and not self._shard.raw_size(name):
             return None  # One existing writer stores an empty block where there is no reward or done.
         return self._flag_channel(name, name, exact or self._foreign_dtype(name, dtype))
 
     def _flag_channel(self, name: str, block: str, dtype: DType) -> Channel:
-        rows = self._rows(block, TensorSpec(dtype, ()), self._schema.length)
-        return Channel.over(name, rows, about=self._schema.block_about.get(name))
+        rows = self._rows(block, tensor_spec(dtype.name), self._schema.length)
+        return Channel.over(name, rows, about=_own(self._schema.block_about.get(name)))
 
     def _foreign_dtype(self, name: str, expected: str) -> DType:
         """One existing writer stores rewards and flags in whatever dtype it was given and does not say which."""
-        size, length = self._shard.block(name).raw_size, self._schema.length
+        size, length = self._shard.raw_size(name), self._schema.length
         plain = dtype_named(expected)
         if size == plain.itemsize * length or not length or size % length or size // length not in _WIDE:
             return plain
@@ -236,20 +198,20 @@ class _Loader:
         self._left.pop(layout.TICKS, None)
         if self._left.pop(layout.TIMESTAMPS_NS, self) is self:
             return None
-        return self._rows(layout.TIMESTAMPS_NS, TensorSpec(dtype_named("i64"), ()), self._schema.length)
+        return self._rows(layout.TIMESTAMPS_NS, tensor_spec("i64"), self._schema.length)
 
     def _rows(self, name: str, spec: TensorSpec, length: int | None) -> RowSource:
         """The rows of a block, after checking that its size is exactly what dtype, shape and length say."""
         text = self._schema.texts.get(name)
         if text is not None:
-            ends = self._numbers(text.ends, TensorSpec(dtype_named("i64"), ()), length)
+            ends = self._numbers(text.ends, tensor_spec("i64"), length)
             return TextRows(self._numbers(name, spec, None), ends, text.encoding, name)
         return self._numbers(name, spec, length)
 
     def _numbers(self, name: str, spec: TensorSpec, length: int | None) -> RowSource:
         if name not in self._shard:
             raise CorruptLayoutError("is missing", block=name, path=self._shard.path)
-        size = self._shard.block(name).raw_size
+        size = self._shard.raw_size(name)
         if length is None:
             length = size // spec.row_bytes if spec.row_bytes else self._schema.length
         if length * spec.row_bytes != size:
@@ -260,6 +222,14 @@ class _Loader:
                 path=self._shard.path,
             )
         return self._shard.rows_of(name, spec, length)
+
+
+T = TypeVar("T")
+
+
+def _own(said: T) -> T:
+    """A copy of what the metadata says, for one episode to change: all readers of a file share what was read."""
+    return copy.deepcopy(said) if said else said
 
 
 _WIDE = {2: ("f16", "i16"), 4: ("f32", "i32"), 8: ("f64", "i64")}

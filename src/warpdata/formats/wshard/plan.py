@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from warpdata.bytekit.align import align_up
-from warpdata.bytekit.jsontext import parse_json_object, plain_json
+from warpdata.bytekit.jsontext import plain_json
 from warpdata.errors import BlobNotFoundError, FormatError, SchemaMismatchError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import make_episode
-from warpdata.formats.wshard.schema import RowSource, TensorSpec
+from warpdata.formats.wshard.schema import EpisodeSchema, RowSource, TensorSpec, read_schema
 from warpdata.formats.wshard.table import (
     Block,
     check_names,
@@ -46,6 +46,10 @@ class PlannedShard:
         self._sizes = sizes
 
     @property
+    def schema(self) -> EpisodeSchema:
+        return read_schema(self)
+
+    @property
     def names(self) -> list[str]:
         return list(self._sizes)
 
@@ -57,11 +61,11 @@ class PlannedShard:
             raise BlobNotFoundError("no such block", block=name, path=self.path)
         return Block(name, "none", False, 0, self._sizes[name], self._sizes[name], 0, 0)
 
-    def read_json(self, name: str) -> dict[str, Any]:
-        return parse_json_object(self._meta[name])
+    def raw_size(self, name: str) -> int:
+        return self.block(name).raw_size
 
-    def view(self, _name: str) -> memoryview:
-        return memoryview(b"")
+    def view(self, name: str) -> memoryview:
+        return memoryview(self._meta.get(name, b""))
 
     def rows_of(self, _name: str, spec: TensorSpec, length: int) -> RowSource:
         return PlannedRows(spec, length)

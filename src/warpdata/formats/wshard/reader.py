@@ -16,8 +16,10 @@ from warpdata.bytekit.ranges import LocalRangeReader, RangeReader, open_source
 from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes, unpack_seek_table
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout
+from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.pieces import PieceChecksums
-from warpdata.formats.wshard.schema import TensorSpec, tensor_specs
+from warpdata.formats.wshard.schema import EpisodeSchema, TensorSpec, read_schema, tensor_specs
+from warpdata.formats.wshard.seen import Head, remember_head, seen_head
 from warpdata.formats.wshard.table import Block, parse_table, unpack_header
 
 if TYPE_CHECKING:
@@ -52,13 +54,19 @@ class ShardReader:
         self._is_local: bool = getattr(reader, "is_local", False)
         self.path = reader.name
         first = LOCAL_HEAD_BYTES if self._is_local else HEAD_BYTES
-        self._head = reader.read(0, min(first, reader.size))
-        header = unpack_header(self._head, reader.size, self.path)
-        self.table = parse_table(header, self._whole_head(header), reader.size, self.path)
+        size = reader.size
+        self._head = start = reader.read(0, first if first < size else size)
+        self._seen = seen_head(self.path, start, size) if self._is_local else None
+        if self._seen is not None:
+            self.table = self._seen.table
+        else:
+            header = unpack_header(start, size, self.path)
+            self.table = parse_table(header, self._whole_head(header), size, self.path)
         self._verified: set[str] = set()
         self._pieces: dict[str, PieceChecksums | None] = {}
         self._seek_tables: dict[str, SeekTable] = {}
         self._specs: dict[str, TensorSpec] | None = None
+        self._schema: EpisodeSchema | None = None
 
     @classmethod
     def open(cls, source: Source, *, verify: Verify = "block") -> ShardReader:
@@ -105,6 +113,11 @@ class ShardReader:
             )
         return found
 
+    def raw_size(self, name: str) -> int:
+        """How many bytes a block has when it is decompressed."""
+        found = self.table.raw_size(name)
+        return self.block(name).raw_size if found is None else found
+
     def read(self, name: str) -> bytes:
         """The decompressed, verified bytes of a block."""
         return bytes(self.view(name))
@@ -146,8 +159,21 @@ class ShardReader:
     def specs(self) -> dict[str, TensorSpec]:
         """Dtype and row shape of every tensor block; empty where the shard is no episode."""
         if self._specs is None:
-            self._specs = tensor_specs(self) if self.role == layout.ROLE_EPISODE else {}
+            self._specs = tensor_specs(self, self.schema) if self.role == layout.ROLE_EPISODE else {}
         return self._specs
+
+    @property
+    def schema(self) -> EpisodeSchema:
+        """What the metadata of the episode says; not to be changed, other readers may share it."""
+        if self._schema is None:
+            seen = self._seen
+            if seen is None and self._is_local and self._verify:
+                self._seen = seen = Head.of(self._head, self._reader.size, self.table)
+            self._schema = seen.schema if seen is not None and seen.schema is not None else read_schema(self)
+            if seen is not None and seen.schema is None:
+                seen.schema = self._schema
+                remember_head(self.path, seen)
+        return self._schema
 
     def spec(self, name: str) -> TensorSpec:
         """The dtype and shape of a tensor block, from the metadata of the episode."""
@@ -167,6 +193,10 @@ class ShardReader:
             raise IndexError(f"rows [{start}, {end}) of {block.raw_size // row} in block {name!r}")
         data = self._range(block, row, start * row, end * row)
         return np.frombuffer(data, spec.dtype.dtype).reshape(end - start, *spec.shape)
+
+    def rows_of(self, name: str, spec: TensorSpec, length: int) -> BlockRows:
+        """The rows of a block where they lie, to be read when they are asked for."""
+        return BlockRows(self, name, spec, length)
 
     def mapped(self, name: str) -> memoryview | None:
         """The bytes of a large raw block where looking at them costs nothing, not yet verified; else None."""
@@ -321,7 +351,7 @@ def _reopen(reader: RangeReader, verify: Verify) -> ShardReader:
 
 
 def _checked_choice(verify: Verify) -> Verify:
-    if verify is True or verify is False or verify in ("block", "window"):
+    if verify == "block" or verify is True or verify is False or verify == "window":
         return verify
     raise ValueError(
         f"verify is 'block', 'window' or False, not {verify!r}.{nearest(str(verify), ('block', 'window'))}"

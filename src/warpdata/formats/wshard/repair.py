@@ -88,16 +88,20 @@ class _LenientShard:
             raise CorruptLayoutError("is missing", block=name, path=self.path)
         return found
 
-    def read_json(self, name: str) -> dict[str, Any]:
+    def raw_size(self, name: str) -> int:
+        return self.block(name).raw_size
+
+    def view(self, name: str) -> memoryview:
         block = self.block(name)
-        return parse_json_object(self.reader.read(block.data_offset, block.data_offset + block.disk_size))
+        return self.reader.read(block.data_offset, block.data_offset + block.disk_size)
 
 
 def repair_stream(reader: RangeReader) -> WShardEpisode:
     """The episode of a finished file whose streaming writer recorded wrong ranges."""
     shard = _LenientShard(reader)
     schema = read_schema(shard)
-    if layout.META_WSHARD not in shard or shard.read_json(layout.META_WSHARD).get("streaming") is not True:
+    said = parse_json_object(shard.view(layout.META_WSHARD)) if layout.META_WSHARD in shard else {}
+    if said.get("streaming") is not True:
         raise CorruptLayoutError(
             "was not written by a streaming writer; it cannot be put in order", path=reader.name
         )
