@@ -177,7 +177,7 @@ def test_calls_out_of_order(tmp_path: Path) -> None:
         [{"id": "../x", "dtype": "f32"}],
         [{"id": "x", "dtype": "float"}],
         [{"id": "x", "dtype": "f32", "shape": [-1]}],
-        [{"id": "x", "dtype": "f32", "lane": "omen"}],
+        [{"id": "x", "dtype": "f32", "lane": "omens"}],
         [{"id": "x", "dtype": "f32", "compression": "gzip"}],
         [{"id": "x", "dtype": "f32"}, {"id": "x", "dtype": "f32", "lane": "action"}],
     ],

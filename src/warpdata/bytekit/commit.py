@@ -7,11 +7,13 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit import system
+from warpdata.bytekit.ranges import kind_of_file
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import ConflictError, OutOfSpaceError, PermissionError_, StoreError
 
@@ -80,14 +82,17 @@ class NewFile:
 def commit_file(
     path: str | os.PathLike[str], *, durable: bool = True, replace: bool = True
 ) -> Iterator[NewFile]:
-    """Write a file under a temporary name and give it its own on success; on any failure nothing changes."""
-    target = os.fspath(path)
+    """Write a file under a temporary name and give it its own on success; on any failure nothing changes.
+
+    A link stays and the file it names is replaced; what is no regular file is refused.
+    """
+    target = writable_path(path)
     temp = _temp_name(target)
-    with map_os_errors(target):
+    with map_os_errors(path):
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             try:
-                new = NewFile(fd, target)
+                new = NewFile(fd, os.fspath(path))
                 yield new
                 new.trim()
                 if durable:
@@ -101,6 +106,21 @@ def commit_file(
             raise
         if durable:
             fsync_folder(os.path.dirname(target))
+
+
+def writable_path(path: str | os.PathLike[str]) -> str:
+    """Where a file written to `path` goes: a link is followed, and anything but a regular file is refused."""
+    target = os.fspath(path)
+    with map_os_errors(path):
+        try:
+            mode = os.stat(target).st_mode
+        except FileNotFoundError:
+            return os.path.realpath(target)
+        if not stat.S_ISREG(mode):
+            raise StoreError(
+                f"{kind_of_file(mode)} is there, not a file", path=path, hint="Write to another path."
+            )
+        return os.path.realpath(target)
 
 
 @contextlib.contextmanager
@@ -173,6 +193,8 @@ def os_error(error: OSError, path: str | os.PathLike[str]) -> StoreError:
         return OutOfSpaceError("no space left on the disk", path=path)
     if isinstance(error, PermissionError):
         return PermissionError_("this path may not be written", path=path)
+    if error.errno == errno.EROFS:
+        return PermissionError_("the file system is read-only", path=path, hint="Write to another place.")
     if isinstance(error, FileNotFoundError):
         return StoreError("the folder does not exist", path=path, hint="Create the folder first.")
     return StoreError(f"cannot write ({error.strerror or error})", path=path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import stat
@@ -258,11 +259,26 @@ class LocalRangeReader(FileRangeReader):
         super().__init__(path)
         self._view: memoryview | None = None
 
+    @classmethod
+    def of_file(cls, file: io.RawIOBase | io.BufferedIOBase) -> LocalRangeReader:
+        """The bytes of a file that is open already; its position does not matter and does not change."""
+        if file.writable():
+            file.flush()
+        reader = cls.__new__(cls)
+        name = getattr(file, "name", None)
+        reader.name = name if isinstance(name, str) else "<open file>"
+        reader._fd, reader._view = os.dup(file.fileno()), None
+        reader.size = _regular_size(reader._fd, reader.name)
+        return reader
+
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end): a copy below 64 KiB, else a view of the mapping."""
-        if end - start <= COPY_BELOW_BYTES:
-            return super().read(start, end)
-        return self.view(start, end)
+        count = end - start
+        if count > COPY_BELOW_BYTES:
+            return self.view(start, end)
+        if 0 <= start <= end <= self.size and len(piece := os.pread(self._fd, count, start)) == count:
+            return memoryview(piece)
+        return super().read(start, end)
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range."""
@@ -293,17 +309,59 @@ def total_bytes(ranges: Iterable[Range]) -> int:
     return sum(end - start for start, end in ranges)
 
 
+_KINDS = {
+    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+}  # fmt: skip
+
+
+def kind_of_file(mode: int) -> str:
+    """What stands at a path where a regular file was expected, in words."""
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
+def open_source(source: object) -> RangeReader:
+    """A reader over whatever bytes a caller has: a path, bytes, a binary file that is open, or a reader."""
+    if isinstance(source, str | os.PathLike):
+        return LocalRangeReader(source)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return BytesRangeReader(source)
+    if isinstance(source, io.BytesIO):
+        return BytesRangeReader(source.getvalue(), "<BytesIO>")
+    if isinstance(source, io.RawIOBase | io.BufferedIOBase) and _has_descriptor(source):
+        return LocalRangeReader.of_file(source)
+    if isinstance(source, RangeReader):
+        return source
+    raise TypeError(
+        f"bytes come from a path, a bytes object, a file opened in binary mode or a RangeReader, "
+        f"not from {type(source).__name__}"
+    )
+
+
+def _has_descriptor(file: io.RawIOBase | io.BufferedIOBase) -> bool:
+    try:
+        return file.fileno() >= 0
+    except (OSError, ValueError):
+        return False
+
+
 def _open_file(path: str) -> tuple[int, int]:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Without O_NONBLOCK, opening a pipe waits for somebody to write into it.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         raise BlobNotFoundError("no such file", path=path) from None
     except PermissionError:
         raise PermissionError_("this file may not be read", path=path) from None
     except OSError as error:
         raise StoreError(f"cannot open ({error.strerror})", path=path) from None
+    return fd, _regular_size(fd, path)
+
+
+def _regular_size(fd: int, path: str) -> int:
+    """The size of an open regular file; anything else is closed and refused."""
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         os.close(fd)
-        raise StoreError("not a regular file", path=path)
-    return fd, found.st_size
+        raise StoreError(f"not a regular file but {kind_of_file(found.st_mode)}", path=path)
+    return found.st_size

@@ -17,7 +17,7 @@ from warpdata.catalog.history import Version, list_tags, list_versions
 from warpdata.catalog.names import DatasetName, parse_name, parse_size
 from warpdata.catalog.opened import PublishedEpisodes, one_of_kind, open_corpus
 from warpdata.catalog.refarray import RefType
-from warpdata.catalog.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup, set_reopener
+from warpdata.catalog.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup
 from warpdata.catalog.resolve import Resolved, Resolver
 from warpdata.catalog.table import (
     BatchStream,
@@ -302,7 +302,7 @@ def budget_of(max_bytes: str | int | None, max_requests: int | None) -> Budget:
     return Budget(None if max_bytes is None else parse_size(max_bytes), max_requests)
 
 
-def _reopen(recipe: str) -> ArtifactOpener:
+def reopened_artifacts(recipe: str) -> ArtifactOpener:
     """The artifacts of a dataset whose batches outlived it or came to another process."""
     fields = json.loads(recipe)["dataset"]
     given = {key: fields[key] for key in ("mode", "cache_dir", "cache_bytes")}
@@ -318,8 +318,6 @@ def _no_streams(*_: Any, **__: Any) -> Any:
 
 
 _NO_STREAMS = Streams(_no_streams, _no_streams, _no_streams, _no_streams)
-
-set_reopener(_reopen)
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:

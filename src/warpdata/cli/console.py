@@ -89,6 +89,22 @@ class Progress:
             self._stream.flush()
 
 
+def add_storage(parser: argparse.ArgumentParser) -> None:
+    """How the blocks of a shard are stored, the same for every command that writes one."""
+    parser.add_argument(
+        "--compression",
+        metavar="NAME",
+        help="none, zstd, lz4 (every program reads these), zstd-seekable (rows can be read one by one, not by every "
+        "program) or auto; a level behind a colon: zstd:19; default: none",
+    )
+    parser.add_argument(
+        "--compat",
+        default="default",
+        metavar="WORD",
+        help="strict: write nothing that one of the existing programs cannot read",
+    )
+
+
 def add_output(parser: argparse.ArgumentParser, text: str) -> None:
     """Where a command writes: as its last argument or as --output."""
     parser.add_argument("output", nargs="?", default=argparse.SUPPRESS, metavar="OUTPUT", help=text)

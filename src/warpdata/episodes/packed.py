@@ -16,7 +16,7 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.ranges import PartRangeReader, RangeReader
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.lanes import Spool
-from warpdata.episodes.shard_episode import ChannelSignals, ShardEpisode
+from warpdata.episodes.shard_episode import DIRECTORY_BLOCK, ChannelSignals, ShardEpisode
 from warpdata.episodes.signals import SimpleSignal, VideoSignal, open_bytes, signal_meta
 from warpdata.errors import ChecksumError, CorruptLayoutError
 from warpdata.formats.episodedir import layout
@@ -31,16 +31,14 @@ from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_inde
 from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.compression import CompressionChoice, check_compat
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.formats.wshard.save import CompressionChoice, save_wshard
+from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import check_channel_id
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal
-
-DIRECTORY_BLOCK = "meta/directory"
-"""JSON: what meta.json and static.json of the directory said, and in which blocks the signals are."""
 
 VIDEO_PREFIX = "video/"
 FRAMES_PREFIX = "aux/frames/"
@@ -53,8 +51,11 @@ def pack_episode(
     directory: str | os.PathLike[str],
     output: str | os.PathLike[str],
     compression: CompressionChoice = None,
+    *,
+    compat: str = "default",
 ) -> Path:
     """Write an episode directory as one shard; video keeps its encoded bytes."""
+    check_compat(compat)
     source = DiskEpisode(directory)
     packed = WShardEpisode(str(source.meta.get("uid") or source.id))
     stored: dict[str, str] = {}
@@ -63,7 +64,7 @@ def pack_episode(
     static = {name: plain_static(name, value) for name, value in source.static.items()}
     about = {"meta": dict(source.meta), "static": static, "signals": stored}
     packed.blocks = {DIRECTORY_BLOCK: dump_json(about), **packed.blocks}
-    save_wshard(packed, output, compression)
+    save_wshard(packed, output, compression, compat=compat)
     return Path(output)
 
 

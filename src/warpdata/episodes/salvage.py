@@ -102,14 +102,20 @@ def _from_journal(
             "another file has the name of this recording", path=target,
             hint="Move it away, or give another output, or say overwrite.",
         )  # fmt: skip
-    save_wshard(episode, target, _compression(source, journal.descriptor), progress=progress)
+    compat = "strict" if journal.descriptor.get("compat") == "strict" else "default"
+    how = _compression(source, journal.descriptor)
+    save_wshard(episode, target, how, compat=compat, progress=progress)
     os.unlink(source)
     return receipt
 
 
 def _compression(source: str, descriptor: Mapping[str, Any]) -> dict[str, str]:
     channels = descriptor.get("channels", [])
-    wanted = {f"{each['lane']}/{each['id']}": each["compression"] for each in channels if each["compression"]}
+    wanted = {
+        f"{each['lane']}/{each.get('path') or each['id']}": each["compression"]
+        for each in channels
+        if each["compression"]
+    }
     if not all(isinstance(each, str) for each in wanted.values()):
         raise CorruptLayoutError("the journal names an unknown compression", path=source)
     return wanted

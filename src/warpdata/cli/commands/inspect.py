@@ -109,14 +109,14 @@ def _block_report(shard: Any, name: str) -> dict[str, Any]:
 
 def _windows_guard(shard: Any, name: str) -> str:
     """What a range of rows of this block is checked against when it is read."""
-    from warpdata.formats.wshard.layout import PIECES_FROM_BYTES, PIECES_PREFIX
+    from warpdata.formats.wshard.layout import PIECES_PREFIX
 
     block = shard.block(name)
     if block.is_seekable:
         return "frames"
     if PIECES_PREFIX + name in shard:
         return "pieces"
-    return "nothing" if block.codec == "none" and block.raw_size > PIECES_FROM_BYTES else "whole block"
+    return "whole block"
 
 
 def _print_shard(report: dict[str, Any], console: Console) -> None:
