@@ -173,7 +173,7 @@ class CameraLane:
         self._dtype = np.dtype(video.shape.dtype)
         self._lock = threading.Lock()
         self._scratch = np.empty(self._shape, self._dtype)
-        self._pending: deque[Segment] = deque()
+        self._pending: deque[tuple[Segment, int]] = deque()
         limit = max(2, QUEUE_BYTES // video.shape.nbytes)
         self._background = Background(f"warp-encode-{name}", limit)
 
@@ -228,13 +228,13 @@ class CameraLane:
             return
         scratch = self._scratch
         segment.read(offset, scratch.reshape(-1).view(np.uint8).data)
-        self._pending.append(segment)
+        self._pending.append((segment, offset))
         self._encoded = number
         before = self.video.safe
         if self.video.encode(scratch, ts_ns):
             for _ in range(self.video.safe - before):
                 self._pending.popleft()
-            self._ring.release_before(self._pending[0] if self._pending else segment)
+            self._ring.release_before(*(self._pending[0] if self._pending else (segment, offset)))
         self._ring.prepare()
 
     def _checked(self, data: Any) -> NDArray[Any]:

@@ -204,7 +204,9 @@ class JournalReader:
         head = bytes(self.reader.read(start, min(start + layout.CHECKED_FROM, self.reader.size)))
         if is_last and head[layout.CRC_AT :] == bytes(layout.CRC.size):
             # A writer sets the checksum last, and only then is the record acknowledged.
-            return Damage(start, end, "the record that was being written when the recorder died", is_torn=True)
+            return Damage(
+                start, end, "the record that was being written when the recorder died", is_torn=True
+            )
         if head.startswith(layout.RECORD_MAGIC):
             return Damage(start, end, "record is torn or its checksum does not match")
         return Damage(start, end, "no record begins where one was expected")
