@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from warpdata.episodes.values import BEGIN, CLOSED, as_timestamp, mismatch, refu
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import index_of_marks, pack_mark, write_frame_index
-from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
+from warpdata.formats.episodedir.images import FrameShape, Stream, VideoOptions, choose_codec, suffix_for
 from warpdata.formats.episodedir.sink import VideoSink
 from warpdata.formats.episodedir.video import VideoEncoder, probe
 
@@ -71,6 +72,15 @@ class VideoFile:
     def safe(self) -> int:
         """How many frames are completely in the file."""
         return len(self._marks)
+
+    @property
+    def waits(self) -> int:
+        """How many frames were given to the encoder and are not completely in the file yet."""
+        return len(self._waiting)
+
+    def stream(self) -> Stream:
+        """What a decoder must know, as the header in the file says it."""
+        return probe(str(self.path)).stream
 
     def encode(self, frame: NDArray[Any], ts_ns: int) -> bool:
         """Encode the next frame; True when frames became safe."""
@@ -160,8 +170,11 @@ class CameraLane:
     handed to the encoder then is handed over by the next call, maybe twice: the encoder knows which it has.
     """
 
-    def __init__(self, name: str, video: VideoFile, ring: FrameRing) -> None:
+    def __init__(
+        self, name: str, video: VideoFile, ring: FrameRing, note_stream: Callable[[Stream], None]
+    ) -> None:
         self.name = name
+        self._note_stream: Callable[[Stream], None] | None = note_stream
         self.video = video
         self.count = 0
         self._handed = 0
@@ -232,6 +245,11 @@ class CameraLane:
         self._encoded = number
         before = self.video.safe
         if self.video.encode(scratch, ts_ns):
+            if (
+                self._note_stream is not None
+            ):  # before the first raw frame leaves: how to decode those that left
+                self._note_stream(self.video.stream())
+                self._note_stream = None
             for _ in range(self.video.safe - before):
                 self._pending.popleft()
             self._ring.release_before(*(self._pending[0] if self._pending else (segment, offset)))

@@ -95,6 +95,8 @@ class Workbench:
             ring = FrameRing(self.folder, stream, facts, shape.nbytes, self._durability, self._shelf)
             made.callback(ring.close)
             self.note({"signal": about})
-            lane = CameraLane(name, video, ring)
+            lane = CameraLane(
+                name, video, ring, lambda found: self.note({"video": {"stream": stream, **found.to_json()}})
+            )
             made.pop_all()
         return lane
