@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import commit_file, commit_folder, write_file
 from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.ranges import PartRangeReader, RangeReader
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.lanes import Spool
@@ -97,6 +97,24 @@ def _is_channel_id(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def directory_of(about: bytes, blocks: Collection[str]) -> bytes:
+    """The directory block without the signals whose blocks are not among these names."""
+    found = parse_json_object(about)
+    kept = {name: how for name, how in found["signals"].items() if set(_blocks_of(name, how)) <= set(blocks)}
+    lost = set(found["signals"]) - set(kept)
+    meta = found["meta"]
+    if isinstance(meta.get("signals"), dict):
+        meta["signals"] = {name: each for name, each in meta["signals"].items() if name not in lost}
+    return dump_json({**found, "meta": meta, "signals": kept})
+
+
+def _blocks_of(name: str, how: str) -> list[str]:
+    """Where a signal lies: its channel, its table, or its video and frame index."""
+    if how.startswith("video"):
+        return [f"{VIDEO_PREFIX}{name}{how.removeprefix('video')}", FRAMES_PREFIX + name]
+    return [TABLE_PREFIX + name if how == "table" else name]
 
 
 def is_packed(shard: ShardReader) -> bool:
