@@ -17,7 +17,7 @@ from warpdata.episodes.single import check_not_unfinished
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
-from warpdata.formats.episodedir.frame_reader import FrameReader, plan_foreign, plan_of
+from warpdata.formats.episodedir.frame_reader import FrameReader, completed, plan_foreign, plan_of
 from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.memory import ClockedSignal
@@ -153,6 +153,17 @@ class VideoSignal(ClockedSignal):
     def check(self) -> None:
         """Compare index and video: how many frames there are, and the checksum of each; raises what is wrong."""
         self._reader().check()
+
+    def complete_index(self) -> FrameIndex | None:
+        """Of a camera of another writer, the index with everything ours has; None of one of ours."""
+        index = self._loaded()
+        if index.stream is not None or not len(index.ts_ns):
+            return None
+        reader = self._bytes()
+        try:
+            return completed(index, reader)
+        finally:
+            reader.close()
 
     def count_frames(self) -> tuple[int, int]:
         """Rows of the index and frames in the video, whatever else is said of them."""

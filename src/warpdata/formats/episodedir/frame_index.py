@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,7 @@ def index_of_marks(
     )  # fmt: skip
 
 
-def write_frame_index(path: str, index: FrameIndex, fps: float) -> None:
+def write_frame_index(path: str | BinaryIO, index: FrameIndex, fps: float) -> None:
     """Write the index of a finished video."""
     stream = index.stream
     assert stream is not None
