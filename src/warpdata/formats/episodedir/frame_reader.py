@@ -127,6 +127,22 @@ class FrameReader:
         """The shape of one frame."""
         return self._shape.shape
 
+    @property
+    def kept_bytes(self) -> int:
+        """How many bytes of decoded frames are kept."""
+        return len(self._kept) * self._shape.nbytes
+
+    def forget_frames(self) -> None:
+        """Let go of the frames that are kept; they are decoded again when they are asked for."""
+        self._kept = OrderedDict()
+
+    def close(self) -> None:
+        """Close decoder and file, once nobody decodes; nothing can be read after this."""
+        with self._lock:
+            self.forget_frames()
+            self._decoder.close()
+            self._reader.close()
+
     def check(self) -> None:
         """Raise unless every packet has its checksum, where checksums are known; nothing is decoded."""
         if self._plan.crc32c is not None:
@@ -160,9 +176,10 @@ class FrameReader:
         return out
 
     def _keep(self, number: int, frame: NDArray[np.generic]) -> None:
-        self._kept[number] = frame
-        while len(self._kept) > self._keep_count:
-            self._kept.popitem(last=False)
+        kept = self._kept  # another thread may begin a new one at any moment
+        kept[number] = frame
+        while len(kept) > self._keep_count:
+            kept.popitem(last=False)
 
     def _decode(self, wanted: dict[int, list[NDArray[np.generic]]]) -> None:
         """Decode exactly the groups of frames that hold `wanted`, each once, and fill the arrays."""

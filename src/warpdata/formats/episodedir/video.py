@@ -147,6 +147,10 @@ class VideoDecoder:
         yield from self._out(None)
         self.reset()
 
+    def close(self) -> None:
+        """Give back the memory of the decoder now, not when it is collected."""
+        self._context = self._scale = None
+
     def reset(self) -> None:
         """Forget everything fed so far."""
         self._context.flush_buffers()
