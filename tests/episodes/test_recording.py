@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -30,8 +31,8 @@ from warpdata.errors import (
     TimestampOrderError,
     WriterClosedError,
 )
+from warpdata.formats.journal import writer as mapping_user
 from warpdata.formats.journal.reader import JournalReader
-from warpdata.formats.journal.writer import JournalWriter
 
 
 @pytest.fixture
@@ -428,18 +429,31 @@ def test_threads_that_append_while_the_episode_is_closed(tmp_path: Path) -> None
 def test_a_disk_that_cannot_sync_is_an_error_while_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_: JournalWriter) -> None:
+    """The next call says it, of whatever kind and to whatever signal: not the one that fills a block."""
+    failed = threading.Event()
+
+    def broken(*_: object) -> None:
+        failed.set()
         raise StoreError("cannot be written")
 
-    frame = np.zeros((16, 16), np.uint8)
-    writers = [wd.DiskEpisodeWriter(tmp_path / name, durability="1ms") for name in ("cam", "number")]
-    writers[0].append("x", frame, 0)
-    writers[1].append("x", 0, 0)
-    monkeypatch.setattr(JournalWriter, "sync", broken)
-    for writer, value in zip(writers, (frame, 0), strict=True):
-        with pytest.raises(StoreError, match="cannot be written"):
-            for i in range(1, 10**6):
-                writer.append("x", value, i)
+    values: list[Any] = [np.zeros((16, 16), np.uint8), 0, "text", np.zeros(20_000)]
+    writers = [wd.DiskEpisodeWriter(tmp_path / str(name), durability="1ms") for name in range(len(values))]
+    for writer, value in zip(writers, values, strict=True):
+        writer.append("x", value, 0)
+    monkeypatch.setattr(mapping_user, "sync_range", broken)
+    for writer, value in zip(writers, values, strict=True):
+        with contextlib.suppress(StoreError):  # its thread may have met the disk already
+            writer.append("x", value, 1)
+            writer.append("y", 0, 1)
+        assert failed.wait(60)
+        deadline = time.monotonic() + 60
+        while writer._bench._shelf.failure is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        for call in (lambda w, v: w.append("x", v, 2), lambda w, _: w.append("z", 1, 0),
+                     lambda w, _: w.set_static("s", 1)):  # fmt: skip
+            with pytest.raises(StoreError, match="cannot be written"):
+                call(writer, value)
         writer.abort()
 
 

@@ -352,11 +352,12 @@ def test_a_disk_that_cannot_sync_is_an_error_of_the_next_step(tmp_path: Path) ->
     assert wd.salvage(tmp_path / "a.wshard").steps_kept >= 3
 
 
-def test_a_recorder_that_died_at_once_leaves_nothing(tmp_path: Path) -> None:
+def test_an_empty_journal_has_lost_what_it_held(tmp_path: Path) -> None:
+    """A journal has its name once its header is whole, so a recorder that died at once left none."""
     (tmp_path / "a.wshard.partial").write_bytes(b"")
     receipt = wd.salvage(tmp_path / "a.wshard")
-    assert (receipt.output, receipt.steps_kept, receipt.is_complete) == (None, 0, True)
-    assert list(tmp_path.iterdir()) == []
+    assert (receipt.output, receipt.steps_kept, receipt.is_complete) == (None, 0, False)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.wshard.partial"]
 
 
 def test_one_salvage_of_many_kept_journals(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ _JITTER_SHARE = 0.25
 _FROZEN_S = 1.0
 _MIN_RECORDS = 10
 _ACTION_WORDS = ("action", "command", "cmd", "ctrl", "control", "target")
-_BATCH_BYTES = 64 << 20
+_BATCH_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +275,7 @@ def _longest_frozen(signal: Signal) -> int:
 
 def _batches(signal: Signal) -> Iterator[NDArray[Any]]:
     """All values of a signal, in batches that fit in memory."""
-    row_bytes = signal.meta.dtype.itemsize * int(np.prod(signal.meta.shape, dtype=np.int64))
-    step = max(1, _BATCH_BYTES // max(1, row_bytes))
+    step = max(1, _BATCH_BYTES // max(1, signal.meta.row_bytes))
     for start in range(0, len(signal), step):
         yield signal[start : start + step].values()
 

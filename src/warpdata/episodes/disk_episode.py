@@ -75,7 +75,7 @@ class DiskEpisode(Episode):
 
     def loaded_bytes(self) -> int:
         """How many bytes of signals this episode keeps in memory."""
-        return sum(each.loaded_bytes for each in self._opened() if isinstance(each, SimpleSignal))
+        return sum(each.loaded_bytes for each in self._opened())
 
     def _opened(self) -> list[DiskSignal]:
         signals = self._signals

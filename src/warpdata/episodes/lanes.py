@@ -174,7 +174,6 @@ class TableLane(ABC):
     def flush(self) -> None:
         """Hand the records collected so far to the background."""
         if self.count > self._first:
-            self._shelf.check()
             first, spool = self._first, self.spool
             stamps, values = self._block(self.count - first)
             self._background.submit(lambda: spool.write_from(first, stamps, values))
@@ -212,6 +211,8 @@ class NumberLane(TableLane):
         if type(ts_ns) is not int or ts_ns.bit_length() > 63:
             ts_ns = as_timestamp(ts_ns)
         with self._shelf.lock:
+            if self._shelf.failure is not None:
+                raise self._shelf.failure
             if ts_ns <= self._last:
                 raise refused(self.name, ts_ns, self._last)
             row = self.count - self._first
@@ -266,6 +267,8 @@ class EventLane(TableLane):
         ts_ns = as_timestamp(ts_ns)
         size = len(packed)
         with self._shelf.lock:
+            if self._shelf.failure is not None:
+                raise self._shelf.failure
             if ts_ns <= self._last:
                 raise refused(self.name, ts_ns, self._last)
             row = self.count - self._first

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,15 @@ import numpy as np
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import commit_file, commit_folder, write_file
 from warpdata.bytekit.dtype import dtype_of
-from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.ranges import PartRangeReader, RangeReader
 from warpdata.episodes.disk_episode import DiskEpisode
+from warpdata.episodes.edits import EditedEpisode, shown
 from warpdata.episodes.lanes import Spool
+from warpdata.episodes.rerecord import identity, record_again
 from warpdata.episodes.shard_episode import DIRECTORY_BLOCK, ChannelSignals, ShardEpisode
 from warpdata.episodes.signals import SimpleSignal, VideoSignal, open_bytes, signal_meta
+from warpdata.episodes.statistics import ClockStatistics
 from warpdata.errors import ChecksumError, CorruptLayoutError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import (
@@ -27,7 +32,7 @@ from warpdata.formats.episodedir.documents import (
     write_meta,
     write_static,
 )
-from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_index
+from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_index, write_frame_index
 from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 from warpdata.formats.wshard.channel import Channel
@@ -36,7 +41,8 @@ from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.save import save_wshard
-from warpdata.formats.wshard.schema import check_channel_id
+from warpdata.formats.wshard.schema import DEFAULT_TICK_HZ, check_channel_id
+from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal
 
@@ -48,21 +54,45 @@ _COPY_BYTES = 4 << 20
 
 
 def pack_episode(
-    directory: str | os.PathLike[str],
+    episode: str | os.PathLike[str] | Episode,
     output: str | os.PathLike[str],
     compression: CompressionChoice = None,
     *,
     compat: str = "default",
+    raw: bool = False,
 ) -> Path:
-    """Write an episode directory as one shard; video keeps its encoded bytes."""
+    """Write an episode directory as one shard, as the edits of its dataset show it; video keeps its encoded bytes.
+
+    `raw` packs the recording as it was made. Where edits cut or join cameras, those are encoded again.
+    """
     check_compat(compat)
-    source = DiskEpisode(directory)
-    packed = WShardEpisode(str(source.meta.get("uid") or source.id))
+    source = _as_recorded(episode) if raw else shown(episode)
+    if isinstance(source, EditedEpisode) and not source.is_whole:
+        with tempfile.TemporaryDirectory(prefix=".warpdata-", dir=Path(output).absolute().parent) as scratch:
+            return _pack(
+                DiskEpisode(record_again(source, Path(scratch) / "edited")), output, compression, compat
+            )
+    return _pack(source, output, compression, compat)
+
+
+def _as_recorded(episode: str | os.PathLike[str] | Episode) -> Episode:
+    if isinstance(episode, EditedEpisode):
+        return episode.recording
+    return episode if isinstance(episode, Episode) else DiskEpisode(episode)
+
+
+def _pack(
+    source: Episode, output: str | os.PathLike[str], compression: CompressionChoice, compat: str
+) -> Path:
+    meta, signals = dict(source.meta), source.signals
+    if isinstance(source, EditedEpisode):
+        meta["uid"], signals = identity(source), source.recording.signals
+    packed = WShardEpisode(str(meta.get("uid") or getattr(source, "id", "")))
     stored: dict[str, str] = {}
-    for name, signal in source.signals.items():
+    for name, signal in signals.items():
         stored[name] = _add_signal(packed, name, signal)
     static = {name: plain_static(name, value) for name, value in source.static.items()}
-    about = {"meta": dict(source.meta), "static": static, "signals": stored}
+    about = {"meta": meta, "static": static, "signals": stored}
     packed.blocks = {DIRECTORY_BLOCK: dump_json(about), **packed.blocks}
     save_wshard(packed, output, compression, compat=compat)
     return Path(output)
@@ -74,7 +104,7 @@ def _add_signal(packed: WShardEpisode, name: str, signal: Signal) -> str:
         signal.check()
         suffix = Path(signal.path).suffix
         packed.blocks[f"{VIDEO_PREFIX}{name}{suffix}"] = open_bytes(signal.path, signal.folder)
-        packed.blocks[FRAMES_PREFIX + name] = open_bytes(signal.frames_path, signal.folder)
+        packed.blocks[FRAMES_PREFIX + name] = _frame_index(signal)
         return f"video{suffix}"
     assert isinstance(signal, SimpleSignal)
     if signal.meta.is_object or not _is_channel_id(name.removeprefix(_ACTION)):
@@ -92,12 +122,41 @@ def _add_signal(packed: WShardEpisode, name: str, signal: Signal) -> str:
     return "channel"
 
 
+def _frame_index(signal: VideoSignal) -> RangeReader | bytes:
+    """The index as it is; that of another writer with what it takes to play the video from inside a shard."""
+    index = signal.complete_index()
+    if index is None:
+        return open_bytes(signal.frames_path, signal.folder)
+    clock, out = ClockStatistics(), io.BytesIO()
+    clock.add(index.ts_ns)
+    write_frame_index(out, index, clock.to_json().get("rate_hz", DEFAULT_TICK_HZ))
+    return out.getvalue()
+
+
 def _is_channel_id(name: str) -> bool:
     try:
         check_channel_id(name)
     except ValueError:
         return False
     return True
+
+
+def directory_of(about: bytes, blocks: Collection[str]) -> bytes:
+    """The directory block without the signals whose blocks are not among these names."""
+    found = parse_json_object(about)
+    kept = {name: how for name, how in found["signals"].items() if set(_blocks_of(name, how)) <= set(blocks)}
+    lost = set(found["signals"]) - set(kept)
+    meta = found["meta"]
+    if isinstance(meta.get("signals"), dict):
+        meta["signals"] = {name: each for name, each in meta["signals"].items() if name not in lost}
+    return dump_json({**found, "meta": meta, "signals": kept})
+
+
+def _blocks_of(name: str, how: str) -> list[str]:
+    """Where a signal lies: its channel, its table, or its video and frame index."""
+    if how.startswith("video"):
+        return [f"{VIDEO_PREFIX}{name}{how.removeprefix('video')}", FRAMES_PREFIX + name]
+    return [TABLE_PREFIX + name if how == "table" else name]
 
 
 def is_packed(shard: ShardReader) -> bool:
@@ -166,10 +225,7 @@ class ShardVideo(VideoSignal):
         super().__init__(f"{shard.path}#{VIDEO_PREFIX}{name}{suffix}", f"{shard.path}#{FRAMES_PREFIX}{name}")
 
     def _read_index(self, _expected: FileSum | None) -> FrameIndex:
-        index = parse_frame_index(self._shard.read(FRAMES_PREFIX + self._name), self.frames_path)
-        if index.stream is None:
-            raise CorruptLayoutError("a frame index without places", path=self.frames_path)
-        return index
+        return parse_frame_index(self._shard.read(FRAMES_PREFIX + self._name), self.frames_path)
 
     def _bytes(self) -> RangeReader:
         block = self._shard.block(f"{VIDEO_PREFIX}{self._name}{self._suffix}")

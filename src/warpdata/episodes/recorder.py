@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,9 +47,18 @@ def owner() -> dict[str, Any]:
 class JournalKeeper:
     """Two threads beside a recorder: one prepares the next window, one syncs; `close()` ends both."""
 
-    def __init__(self, journal: JournalWriter, durability: Durability) -> None:
+    def __init__(
+        self,
+        journal: JournalWriter,
+        durability: Durability,
+        *,
+        sync: Callable[[], None] | None = None,
+        on_failure: Callable[[StoreError], None] | None = None,
+    ) -> None:
         self._journal = journal
         self._period_s = durability.period_s
+        self._sync_now = sync or (lambda: journal.sync())
+        self._on_failure = on_failure
         self._is_closing = False
         self._wanted, self._ended = Bell(), Bell()
         self._wanted.ring()
@@ -82,7 +92,9 @@ class JournalKeeper:
     def _sync(self) -> None:
         while not self._ended.wait(self._period_s):
             try:
-                self._journal.sync()
+                self._sync_now()
             except StoreError as error:
                 self.failure = error
+                if self._on_failure is not None:
+                    self._on_failure(error)
                 return

@@ -13,15 +13,19 @@ from warpdata.episodes.replay import replay
 from warpdata.formats.episodedir.documents import read_meta, write_meta
 
 
+def identity(episode: EditedEpisode) -> str:
+    """An identity that follows from the recordings and the edits."""
+    origin = {"recordings": episode.part_uids, "edited": episode.entry.to_json()}
+    return sha256_hex(dump_json(origin))[:32]
+
+
 def record_again(episode: EditedEpisode, directory: str | os.PathLike[str]) -> Path:
     """Record every sample the edits leave into a new directory; cameras are encoded again.
 
     The identity follows from the recordings and the edits, so that doing it twice gives the same episode.
     """
-    origin = {"recordings": episode.part_uids, "edited": episode.entry.to_json()}
-    uid = sha256_hex(dump_json(origin))[:32]
     created = episode.meta.get("created_ts_ns")
-    writer = DiskEpisodeWriter(directory, created_ts_ns=created, uid=uid, durability="none")
+    writer = DiskEpisodeWriter(directory, created_ts_ns=created, uid=identity(episode), durability="none")
     with writer:
         for name, value in episode.static.items():
             writer.set_static(name, value)

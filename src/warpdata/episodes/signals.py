@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.folders import FolderReader, buffered
-from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.episodes.open_cameras import CAMERAS
 from warpdata.episodes.single import check_not_unfinished
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
-from warpdata.formats.episodedir.frame_reader import FrameReader, plan_foreign, plan_of
+from warpdata.formats.episodedir.frame_reader import FrameReader, completed, plan_foreign, plan_of
 from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.memory import ClockedSignal
@@ -133,10 +133,8 @@ class VideoSignal(ClockedSignal):
         self._summary = summary
         self._expected = expected
         self._index: FrameIndex | None = None
-        self._frames: FrameReader | None = None
-        self._lock = threading.Lock()
+        self._key: int | None = None
         self._meta: SignalMeta | None = None
-        tell_in_child(self)
 
     @property
     def meta(self) -> SignalMeta:
@@ -153,7 +151,27 @@ class VideoSignal(ClockedSignal):
 
     def check(self) -> None:
         """Compare index and video: how many frames there are, and the checksum of each; raises what is wrong."""
-        self._reader().check()
+        with self._decoder() as reader:
+            reader.check()
+
+    @property
+    def loaded_bytes(self) -> int:
+        """How much of the frame index is in memory."""
+        if self._index is None:
+            return 0
+        columns = (self._index.ts_ns, self._index.offset, self._index.size, self._index.crc32c)
+        return sum(each.nbytes for each in columns if each is not None)
+
+    def complete_index(self) -> FrameIndex | None:
+        """Of a camera of another writer, the index with everything ours has; None of one of ours."""
+        index = self._loaded()
+        if index.stream is not None or not len(index.ts_ns):
+            return None
+        reader = self._bytes()
+        try:
+            return completed(index, reader)
+        finally:
+            reader.close()
 
     def count_frames(self) -> tuple[int, int]:
         """Rows of the index and frames in the video, whatever else is said of them."""
@@ -186,22 +204,19 @@ class VideoSignal(ClockedSignal):
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):
             return np.empty((0, *self.meta.shape), self.meta.dtype)
-        return frozen(self._reader().frames(indices))
+        with self._decoder() as reader:
+            return frozen(reader.frames(indices))
 
     def _record(self, index: int) -> Record:
-        return self._reader().frame(index), int(self._clock()[index])
+        with self._decoder() as reader:
+            return reader.frame(index), int(self._clock()[index])
 
-    def _reader(self) -> FrameReader:
-        """The decoder of this process; a forked child gets its own."""
-        if self._frames is None:
-            with self._lock:
-                if self._frames is None:
-                    self._frames = self._open()
-        return self._frames
-
-    def in_child(self) -> None:
-        """Open it again."""
-        self._frames, self._lock = None, threading.Lock()
+    def _decoder(self) -> contextlib.AbstractContextManager[FrameReader]:
+        """The decoder of this camera, one of those the process keeps open."""
+        if self._key is None:
+            self._key = CAMERAS.new_key()
+            weakref.finalize(self, CAMERAS.gone, self._key).atexit = False
+        return CAMERAS.use(self._key, self._open)
 
     def _open(self) -> FrameReader:
         index = self._loaded()
@@ -225,7 +240,8 @@ class VideoSignal(ClockedSignal):
             raise CorruptLayoutError("the video file is missing", path=self.path) from None
 
     def _foreign_shape(self) -> tuple[int, ...]:
-        return self._reader().shape
+        with self._decoder() as reader:
+            return reader.shape
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_video, (self.path, self.frames_path, self._summary, self._expected, self.folder))

@@ -15,8 +15,8 @@ from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int, as_int_array, frozen, grid, is_many
 
 Record = tuple[Any, int]
-_BLOCK = 64
-"""Records read at a time while iterating."""
+_BLOCK, _BLOCK_BYTES = 64, 8 << 20
+"""Records read at a time while iterating, and bytes: of large images one."""
 
 
 class Signal(Sequence[Record]):
@@ -76,8 +76,9 @@ class Signal(Sequence[Record]):
         return SignalView(self, rows)
 
     def __iter__(self) -> Iterator[Record]:
-        for start in range(0, len(self), _BLOCK):
-            rows = range(start, min(start + _BLOCK, len(self)))
+        step = min(_BLOCK, max(1, _BLOCK_BYTES // max(1, self.meta.row_bytes))) if len(self) else 1
+        for start in range(0, len(self), step):
+            rows = range(start, min(start + step, len(self)))
             yield from zip(self._values_in(rows), self._ts_in(rows).tolist(), strict=True)
 
     @property

@@ -57,7 +57,16 @@ def _file(path: str, *, full: bool) -> list[Any]:
     kind = file_kind(path)
     if kind == "vectors":
         return _vectors(path)
-    return _journal(path) if kind == "journal" else list(verify_shard(path, full=full))
+    if kind == "journal":
+        return _journal(path)
+    found = list(verify_shard(path, full=full))
+    return found if any(each.is_damage for each in found) else [*found, *_cameras(path, full=full)]
+
+
+def _cameras(path: str, *, full: bool) -> list[Any]:
+    from warpdata.episodes.check_shards import unplayable_cameras
+
+    return unplayable_cameras(path, full=full)
 
 
 def _vectors(path: str) -> list[Any]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.system import kept_scheduling
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError
 from warpdata.formats.episodedir.images import ENCODERS, FrameShape, Stream, VideoOptions, choose_codec
+from warpdata.formats.episodedir.layout import BLOCK_HEAD_BYTES
 
 if TYPE_CHECKING:
     import av
@@ -158,6 +159,11 @@ class VideoDecoder:
         yield from self._out(None)
         self.reset()
 
+    def close(self) -> None:
+        """Give back the memory of the decoder now, not when it is collected."""
+        self._context = None
+        del self._scale
+
     def reset(self) -> None:
         """Forget everything fed so far."""
         self._context.flush_buffers()
@@ -245,9 +251,12 @@ def list_packets(
                     times.append(packet.pts if packet.pts is not None else packet.dts or 0)
         except library.FFmpegError as error:
             raise CorruptLayoutError(f"damaged video ({error})", path=path) from None
+        # Of a Matroska block FFmpeg says where its own small head begins, not the frame behind it.
+        head = BLOCK_HEAD_BYTES if "matroska" in container.format.name else 0
     places = np.array(rows, np.int64).reshape(-1, 2)
     if len(places) and places[:, 0].min() < 0:
         raise CorruptLayoutError("the video does not say where its frames are", path=path)
+    places[:, 0] += head
     return found, places, np.array(keys, np.bool_), np.array(times, np.int64)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata.bytekit import system
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import fsync_folder, map_os_errors, os_error, write_at
+from warpdata.bytekit.commit import TEMP_MARK, fsync_folder, map_os_errors, os_error, rename_new, write_at
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.locks import lock_open_file
@@ -54,10 +54,16 @@ class JournalWriter:
         self._retired: list[mmap.mmap] = []
         self._synced = 0
         self._preparing = threading.Lock()
+        # Under its own name a journal always has a whole header: one that has not was damaged, not just begun.
+        folder, name = os.path.split(self.path)
+        self._temp: str | None = os.path.join(folder, f".{name}{TEMP_MARK}{secrets.token_hex(6)}")
         with map_os_errors(self.path):
-            self._fd = _create(self.path)
+            self._fd = _create(self._temp)
             try:
                 self._begin(_pack_head(descriptor, max_record_bytes))
+                self._publish(self._temp)
+                self._temp = None
+                fsync_folder(folder)
             except BaseException:
                 self.discard()
                 raise
@@ -81,7 +87,15 @@ class JournalWriter:
         if self.position >= self._limit:
             self._advance()
         system.sync(self._fd)
-        fsync_folder(os.path.dirname(self.path))
+
+    def _publish(self, temp: str) -> None:
+        try:
+            rename_new(temp, self.path)
+        except FileExistsError:
+            raise JournalInUseError(
+                "a journal is already there", path=self.path,
+                hint=f"Run `warp salvage {self.path}`, then record again.",
+            ) from None  # fmt: skip
 
     def append(self, stream: int, first_step: int, steps: int, ts_ns: int, *parts: Buffer) -> int:
         """Add one record made of `parts`; when this returns it survives the death of the process."""
@@ -120,22 +134,23 @@ class JournalWriter:
         while self._retired:
             self._retired.pop(0).close()
 
-    def sync(self) -> None:
-        """Make everything appended so far survive power loss; one caller at a time."""
-        end = self.position
-        if end > self._synced:
+    def sync(self, start: int = 0, end: int | None = None) -> None:
+        """Make what was appended, or only bytes [start, end) of it, survive power loss; one caller at a time."""
+        end = self.position if end is None else end
+        start = max(start, self._synced)
+        if end > start:
             with map_os_errors(self.path):
-                sync_range(self._fd, self._synced, end)
+                sync_range(self._fd, start, end)
             self._synced = end
 
     def close(self, *, durable: bool = True) -> None:
-        """Cut the file to what was written, and let go of it; not `durable` where it is deleted next."""
+        """Give back the room ahead of the last record, and let go; not `durable` where the file is deleted next."""
         self._unmap()
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with map_os_errors(self.path):
                 try:
-                    os.ftruncate(fd, self.position)
+                    os.ftruncate(fd, self.position + layout.RECORD_BYTES)
                     if durable:
                         system.sync_data(fd)
                 finally:
@@ -147,7 +162,7 @@ class JournalWriter:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path)
+                os.unlink(self._temp or self.path)
             os.close(fd)
 
     def _place(self) -> int:
@@ -216,12 +231,7 @@ class StepRecord:
 
 
 def _create(path: str) -> int:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except FileExistsError:
-        raise JournalInUseError(
-            "a journal is already there", path=path, hint=f"Run `warp salvage {path}`, then record again."
-        ) from None
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         # Whoever only asks whether it is held holds it for a moment himself.
         if not lock_open_file(fd, path, timeout_s=_LOCK_TIMEOUT_S):
@@ -239,8 +249,8 @@ def _pack_head(descriptor: Mapping[str, Any], max_record_bytes: int) -> bytes:
         raise LimitExceededError(f"a descriptor of {len(text)} bytes is too large")
     records_offset = align_up(layout.HEADER_BYTES + len(text), layout.RECORDS_ALIGNMENT)
     fields = layout.Header(
-        layout.MAGIC, layout.VERSION, 0, len(text), crc32c(text), records_offset, max_record_bytes,
-        secrets.token_bytes(16), 0,
+        layout.MAGIC, layout.VERSION, layout.ROOM_BEHIND_FLAG, len(text), crc32c(text), records_offset,
+        max_record_bytes, secrets.token_bytes(16), 0,
     )  # fmt: skip
     head = bytearray(layout.HEADER.pack(*fields))
     layout.CRC.pack_into(head, layout.HEADER_CHECKED.stop, crc32c(head[layout.HEADER_CHECKED]))
