@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.ranges import read_at
 from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
@@ -134,23 +135,11 @@ def read_rows(fd: int, out: Rows, offset: int, info: ShardInfo) -> None:
     """Let the kernel fill a contiguous matrix with the bytes of a file from `offset` on, or say that it was cut."""
     raw = out.view(raw_dtype(info.dtype))  # bf16 is no buffer by itself
     try:
-        count = os.preadv(fd, [raw.data], offset)
+        count = read_at(fd, raw, offset)
     except OSError as error:
         raise StoreError(f"cannot read ({error.strerror})", path=info.name) from None
     if count != out.nbytes:
-        _read_rest(fd, byte_view(raw)[count:], offset + count, info)
-
-
-def _read_rest(fd: int, view: memoryview, offset: int, info: ShardInfo) -> None:
-    end = offset + view.nbytes
-    while view.nbytes:
-        try:
-            count = os.preadv(fd, [view], end - view.nbytes)
-        except OSError as error:
-            raise StoreError(f"cannot read ({error.strerror})", path=info.name) from None
-        if not count:
-            raise now_truncated(info, end, end - view.nbytes)
-        view = view[count:]
+        raise now_truncated(info, offset + out.nbytes, offset + count)
 
 
 def now_truncated(info: ShardInfo, expected: int, actual: int) -> TruncatedError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.commit import map_os_errors, write_at
 from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.errors import LimitExceededError, TruncatedError, WriterClosedError
 from warpdata.formats.rowstate import layout
@@ -203,15 +203,15 @@ class RowWarmCache:
         self._number = number
         self._path = self.folder / layout.LOG_NAME.format(number)
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._end = os.pwrite(self._fd, pack_log_header(self._model), 0)
+        head = pack_log_header(self._model)
+        write_at(self._fd, head, 0)
+        self._end = len(head)
         self._frames, self._unchecked = [], []
 
     def _append(self, frame: bytes, body: FrameBody) -> None:
         start = self._end + layout.FRAME_HEADER.size
         with map_os_errors(self._path):
-            view = memoryview(frame)
-            while view.nbytes:
-                view = view[os.pwrite(self._fd, view, self._end + len(frame) - view.nbytes) :]
+            write_at(self._fd, frame, self._end)
         self._entries[body.row_ids.astype(np.int64)] = body.entries(start)
         self._end += len(frame)
         self._frames.append(FrameBounds(start, self._end, 0))

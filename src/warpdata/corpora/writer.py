@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.dtype import dtype_named
+from warpdata.corpora.batch import Rows
 from warpdata.corpora.open_shard import (
     OpenShard,
     journal_columns,
@@ -28,6 +29,7 @@ from warpdata.corpora.statistics import RowStatistics
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
+    CorruptLayoutError,
     JournalInUseError,
     SchemaMismatchError,
     WriterClosedError,
@@ -35,6 +37,7 @@ from warpdata.errors import (
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, load_corpus, save_corpus
 from warpdata.formats.gamsae.digest import digest_shard
+from warpdata.formats.gamsae.reader import open_shard_info
 from warpdata.formats.gamsae.writer import encode_rows
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 LOCK_NAME = ".harvest.lock"
 DEFAULT_SHARD_BYTES = 512 << 20
+_ADOPT_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class CorpusOptions:
 
     dtype: str = "f32"
     shard_bytes: int = DEFAULT_SHARD_BYTES
+    """The most bytes of rows in one shard, and at least one row."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Side columns by name: `{"token_id": "i64", "position": "i32"}`."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -111,11 +116,15 @@ class CorpusWriter:
     def _start(
         self, folder: Path, lock: int, record: CorpusRecord, shard_bytes: int, sync_appends: bool
     ) -> None:
+        if not record.width:
+            raise CorruptLayoutError("rows without columns cannot be appended to", path=folder)
         self.folder = folder
         self._lock = lock
         self._record = record
         self._dtype = stored_dtype(record.dtype)
-        self._shard_bytes = max(1, shard_bytes)
+        self._shard_rows = max(1, shard_bytes // (record.width * self._dtype.itemsize))
+        side_bytes = sum(dtype_named(kind).itemsize for kind in record.columns.values())
+        self._frame_rows = layout.MAX_JOURNAL_FRAME_BYTES // max(1, side_bytes)
         self._sync_appends = sync_appends
         stored = record.statistics
         width = record.width
@@ -140,7 +149,11 @@ class CorpusWriter:
         return self._statistics.to_dict()
 
     def append(self, rows: npt.ArrayLike, **columns: npt.ArrayLike) -> int:
-        """Add rows and their side columns; returns the id of the first. Acknowledged when it returns."""
+        """Add rows and their side columns; returns the id of the first. Acknowledged when it returns.
+
+        It is kept whole or not at all, unless it is larger than a shard: then it is cut into shards, and a kill or
+        a full disk in the midst of it leaves the shards that were finished. `total_rows` counts what is there.
+        """
         if not self._is_open:
             raise WriterClosedError("this corpus writer was closed")
         matrix = encode_rows(rows, self._dtype)
@@ -148,13 +161,21 @@ class CorpusWriter:
             raise SchemaMismatchError(f"rows of width {matrix.shape[1]} in a corpus of width {self.width}")
         side = self._side_columns(columns, len(matrix))
         first = self.total_rows
-        if len(matrix):
-            shard = self._open_shard()
-            shard.append(matrix, side)
-            self._statistics.update(matrix)
-            if shard.payload_bytes >= self._shard_bytes:
-                self._seal()
+        most = min(self._shard_rows, self._frame_rows)
+        for start in range(0, len(matrix), most):
+            part = slice(start, start + most)
+            self._append_whole(matrix[part], {name: column[part] for name, column in side.items()})
         return first
+
+    def _append_whole(self, rows: Rows, side: dict[str, npt.NDArray[Any]]) -> None:
+        """Rows that fit a shard, in the one that is open or else in a new one."""
+        if self._shard is not None and self._shard.n_rows + len(rows) > self._shard_rows:
+            self._seal()
+        shard = self._open_shard()
+        shard.append(rows, side)
+        self._statistics.update(rows)
+        if shard.n_rows >= self._shard_rows:
+            self._seal()
 
     def hook(self, columns: Callable[[], Mapping[str, npt.ArrayLike]] | None = None) -> Callable[..., None]:
         """A forward hook for a torch module: every output is appended, `columns` says its side data."""
@@ -219,12 +240,22 @@ class CorpusWriter:
     def _adopt_finished(self) -> None:
         """A shard that got its name just before a kill is listed now."""
         path = self.folder / shard_name(len(self._record.shards))
-        if path.is_file():
-            shard = self._record
-            data = np.memmap(path, self._dtype.dtype, "r", offset=layout.HEADER_BYTES)
-            for start in range(0, len(data), shard.width * 4096):
-                self._statistics.update(data[start : start + shard.width * 4096].reshape(-1, shard.width))
-            self._list(path)
+        if not path.is_file():
+            return
+        info = open_shard_info(path)
+        if (info.width, info.dtype) != (self.width, self._dtype) or info.trailing_bytes:
+            raise CorruptLayoutError(
+                "this shard is not of the harvest", path=path, hint="Move it away, then reopen the corpus."
+            )
+        shape = (info.n_rows, self.width)
+        rows = (
+            np.memmap(path, self._dtype.dtype, "r", info.data_offset, shape)
+            if info.n_rows
+            else np.empty(shape)
+        )
+        for start in range(0, info.n_rows, _ADOPT_ROWS):
+            self._statistics.update(rows[start : start + _ADOPT_ROWS])
+        self._list(path)
 
     def _recover_partial(self) -> None:
         """Take over the acknowledged rows of a killed harvest."""
