@@ -36,7 +36,9 @@ WarpError                      .code is stable, .hint says what to do next
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 
@@ -324,6 +326,12 @@ class MissingExtraError(WarpError, ImportError):
     def for_extra(cls, library: str, extra: str) -> MissingExtraError:
         """The error for a `library` that comes with `warpdata[extra]`."""
         return cls(f"{library} is not installed", hint=f"Run: pip install 'warpdata[{extra}]'")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """ " Did you mean 'x'?" for a misspelt name, or nothing where no name is near."""
+    found = difflib.get_close_matches(str(name), [str(each) for each in names], 1)
+    return f" Did you mean {found[0]!r}?" if found else ""
 
 
 def __getattr__(name: str) -> Any:

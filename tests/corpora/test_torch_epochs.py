@@ -1,4 +1,4 @@
-"""Epochs and states of the torch dataset: with any workers, loaders and interruptions the batches of plain ShuffledRows."""
+"""Epochs and states of the torch dataset: with any workers and interruptions the batches of plain ShuffledRows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import pickle
 from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 from typing import Any
 
 import numpy as np

@@ -134,7 +134,11 @@ class _Corpus:
         """Go on after the batch the state was taken at."""
         info = worker_info()
         mine = None if info is None else (info.id, info.num_workers)
-        if isinstance(state, Mapping) and "worker" in state and (state["worker"], state.get("workers")) != mine:
+        if (
+            isinstance(state, Mapping)
+            and "worker" in state
+            and (state["worker"], state.get("workers")) != mine
+        ):
             raise ValueError(f"this is the state of worker {state['worker']} of {state.get('workers')} alone")
         parsed = parse_state(state, self._plan)
         if parsed.position > self._total_rows:
@@ -160,7 +164,7 @@ class _Corpus:
     def note_end(self) -> None:
         """The epoch is over: the next one begins."""
         self._now = None
-        self._restart(self._next_start())
+        self._passes.settle()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_restored, (self._source, self._options, self._passes))

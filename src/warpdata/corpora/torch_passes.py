@@ -1,4 +1,4 @@
-"""Which pass over the data an iteration is, agreed on by a training process and its DataLoader workers. A door of torch."""
+"""Which pass over the data an iteration is: agreed on by a process and its DataLoader workers. The door of torch."""
 
 from __future__ import annotations
 
@@ -71,6 +71,10 @@ class Passes:
     def is_with_workers(self) -> bool:
         """Whether DataLoader workers gave the last pass: then only they know how far they are."""
         return bool(self._board[_BY_WORKERS])
+
+    def settle(self) -> None:
+        """The last pass is over, and this process knows it."""
+        self._board[_BY_WORKERS] = 0
 
     def number(self) -> int:
         """The number of the pass that this process would begin next."""
