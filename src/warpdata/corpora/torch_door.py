@@ -157,6 +157,10 @@ class _Corpus:
         for batch in self:
             yield batch.position, batch
 
+    def note_begin(self) -> None:
+        """A loader begins an epoch."""
+        self._now = None
+
     def note(self, tag: int) -> None:
         """The batch before this position was handed over."""
         self._now = self._noted(tag)

@@ -111,6 +111,9 @@ class Noting(Protocol):
     def tagged(self) -> Iterator[tuple[Any, Any]]:
         """Batches, each with what says where the stream is after it."""
 
+    def note_begin(self) -> None:
+        """A pass begins."""
+
     def note(self, tag: Any) -> None:
         """The batch with this tag was handed over."""
 
@@ -136,6 +139,7 @@ class StatefulLoader:
         self._loader: Any = None
 
     def __iter__(self) -> Iterator[Any]:
+        self.dataset.note_begin()
         for tag, batch in self._opened():
             self.dataset.note(tag)
             yield batch

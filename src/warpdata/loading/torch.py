@@ -94,6 +94,10 @@ class _TorchTable:
         """A DataLoader (its options are `options`) whose `state_dict` is after the batch handed over last."""
         return StatefulLoader(self, options)
 
+    def note_begin(self) -> None:
+        """A loader begins a pass."""
+        self._forget()
+
     def note(self, tag: Tag) -> None:
         """A loader handed the batch with this tag over."""
         reader, self._noted_readers, rows, given = tag
