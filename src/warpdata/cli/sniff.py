@@ -10,7 +10,7 @@ _SHARD_ROLES = {4: "chunk-list", 5: "episode"}
 
 
 def file_kind(path: str | os.PathLike[str]) -> str:
-    """`episode`, `chunk-list`, `shard`, `journal` or `vectors`; anything else is an error that says so."""
+    """`episode`, `chunk-list`, `shard`, `journal`, `vectors` or `rows`; anything else is an error that says so."""
     try:
         with open(path, "rb") as stream:
             start = stream.read(8)
@@ -22,4 +22,6 @@ def file_kind(path: str | os.PathLike[str]) -> str:
         return "journal"
     if start[:4] == b"SFVR":
         return "vectors"
+    if start == b"GAMSAE01":
+        return "rows"
     raise BadMagicError("no file format that warp knows", path=path)
