@@ -14,7 +14,7 @@ from warpdata.bytekit.dtype import DType, dtype_named
 from warpdata.bytekit.ranges import FileRangeReader, read_at
 from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
-from warpdata.errors import TruncatedError
+from warpdata.errors import TruncatedError, nearest
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.journal import Append, Columns, pack_frame, read_frames
 from warpdata.formats.gamsae.writer import pack_header
@@ -58,8 +58,7 @@ class OpenShard:
 
     def begin(self) -> None:
         """Start with no rows, whatever the files held."""
-        self._cut(layout.HEADER_BYTES, 0)
-        write_at(self._rows_fd, pack_header(0, self._width, self._dtype.name), 0)
+        self._cut_after(layout.HEADER_BYTES, 0)
 
     def recover(self, schema: Mapping[str, str]) -> Iterator[Rows]:
         """The acknowledged rows of a killed harvest in order; everything after them is cut off."""
@@ -70,8 +69,13 @@ class OpenShard:
                 yield from self._rows(append.n_rows)
                 self.n_rows += append.n_rows
                 self._journal_bytes += append.frame_bytes
-        self._cut(layout.HEADER_BYTES + self.payload_bytes, self._journal_bytes)
-        write_at(self._rows_fd, pack_header(0, self._width, self._dtype.name), 0)
+        self._cut_after(layout.HEADER_BYTES + self.payload_bytes, self._journal_bytes)
+
+    def _cut_after(self, rows_bytes: int, journal_bytes: int) -> None:
+        """Keep so much of both files, and say in the header that the shard is unfinished."""
+        with map_os_errors(partial_path(self.folder, self.index)):
+            self._cut(rows_bytes, journal_bytes)
+            write_at(self._rows_fd, pack_header(0, self._width, self._dtype.name), 0)
 
     def _is_whole(self, append: Append) -> bool:
         """Whether the disk holds the rows of an append as they were acknowledged."""
@@ -154,7 +158,8 @@ def journal_columns(folder: Path, index: int, schema: Mapping[str, str]) -> Iter
 def stored_dtype(name: str) -> DType:
     """A dtype rows can be stored as."""
     if name not in layout.DTYPE_TAGS:
-        raise ValueError(f"rows can be stored as {', '.join(layout.DTYPE_TAGS)}, not as {name!r}")
+        near = nearest(str(name), layout.DTYPE_TAGS)
+        raise ValueError(f"rows can be stored as {', '.join(layout.DTYPE_TAGS)}, not as {name!r}.{near}")
     return dtype_named(name)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,7 +17,7 @@ from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.shards import ShardSet
-from warpdata.errors import BlobNotFoundError, ChecksumError, StoreError, TruncatedError
+from warpdata.errors import BlobNotFoundError, ChecksumError, PermissionError_, StoreError, TruncatedError
 from warpdata.formats.gamsae.reader import ShardInfo
 
 Copier = Callable[[int, Rows], None]
@@ -126,9 +128,19 @@ def check_runs(shards: ShardSet, piece: Piece, rows: Rows, seen: Rows) -> None:
 def open_shard(path: str, flags: int = 0) -> int:
     """A descriptor of a shard file, or our error."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     except FileNotFoundError:
         raise BlobNotFoundError("no such shard", path=path) from None
+    except PermissionError:
+        raise PermissionError_("this shard may not be read", path=path) from None
+    except OSError as error:
+        if flags and error.errno == errno.EINVAL:
+            raise  # the file system has no such way of reading
+        raise StoreError(f"cannot open ({error.strerror})", path=path) from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StoreError("this shard is no file any more", path=path)
+    return fd
 
 
 def read_rows(fd: int, out: Rows, offset: int, info: ShardInfo) -> None:

@@ -24,6 +24,7 @@ from warpdata.corpora.open_shard import (
     shard_name,
     stored_dtype,
 )
+from warpdata.corpora.options import options_of, require_word
 from warpdata.corpora.side_table import COLUMN_DTYPES, extend_side_table, side_rows
 from warpdata.corpora.statistics import RowStatistics
 from warpdata.errors import (
@@ -33,6 +34,7 @@ from warpdata.errors import (
     JournalInUseError,
     SchemaMismatchError,
     WriterClosedError,
+    nearest,
 )
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, load_corpus, save_corpus
@@ -67,7 +69,8 @@ class CorpusWriter:
     """Append rows to a corpus folder: an append that returned survives a kill; `close` completes it."""
 
     def __init__(self, folder: str | os.PathLike[str], width: int, **options: Any) -> None:
-        chosen = CorpusOptions(**options)
+        """Begin a corpus in a new or empty folder; keyword arguments are the fields of CorpusOptions."""
+        chosen = options_of(CorpusOptions, options)
         stored_dtype(chosen.dtype)
         _check_columns(chosen.columns)
         width = operator.index(width)
@@ -118,6 +121,8 @@ class CorpusWriter:
     ) -> None:
         if not record.width:
             raise CorruptLayoutError("rows without columns cannot be appended to", path=folder)
+        if operator.index(shard_bytes) < 1:
+            raise ValueError(f"shard_bytes is at least 1, not {shard_bytes}")
         self.folder = folder
         self._lock = lock
         self._record = record
@@ -182,8 +187,11 @@ class CorpusWriter:
 
         def take(_module: Any, _inputs: Any, output: Any) -> None:
             tensor = output[0] if isinstance(output, tuple) else output
-            rows = tensor.detach().reshape(-1, self.width).float().cpu().numpy()
-            self.append(rows, **({} if columns is None else columns()))
+            shape = tuple(getattr(tensor, "shape", ()))
+            if not shape or shape[-1] != self.width:
+                fact = f"the module gave {type(tensor).__name__} of shape {shape}, the corpus has width {self.width}"
+                raise SchemaMismatchError(fact)
+            self.append(tensor.reshape(-1, self.width), **({} if columns is None else columns()))
 
         return take
 
@@ -268,8 +276,9 @@ class CorpusWriter:
     def _side_columns(self, columns: Mapping[str, npt.ArrayLike], count: int) -> dict[str, npt.NDArray[Any]]:
         schema = self._record.columns
         if set(columns) != set(schema):
+            near = "".join(nearest(name, schema) for name in sorted(set(columns) - set(schema))[:1])
             raise SchemaMismatchError(
-                f"side columns {sorted(columns)} were given, the corpus has {sorted(schema)}"
+                f"side columns {sorted(columns)} were given, the corpus has {sorted(schema)}.{near}"
             )
         return {name: _column(name, columns[name], kind, count) for name, kind in schema.items()}
 
@@ -332,8 +341,7 @@ def _unlock(folder: Path, lock: int) -> None:
 
 def _check_columns(columns: Mapping[str, str]) -> None:
     for name, kind in columns.items():
-        if kind not in COLUMN_DTYPES:
-            raise ValueError(f"side column {name!r} is one of {', '.join(COLUMN_DTYPES)}, not {kind!r}")
+        require_word(f"side column {name!r}", kind, COLUMN_DTYPES)
         if name == layout.ROW_ID_COLUMN or not name.isidentifier():
             raise ValueError(f"{name!r} cannot be the name of a side column")
 
