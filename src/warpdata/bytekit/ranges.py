@@ -8,14 +8,16 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from warpdata.bytekit import system
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import BlobNotFoundError, PermissionError_, StoreError, TruncatedError
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from numpy.typing import NDArray
     from typing_extensions import Buffer
 
 Range = tuple[int, int]
@@ -99,6 +101,21 @@ def check_range(reader: RangeReader, start: int, end: int) -> None:
         raise ValueError(f"no such byte range: [{start}, {end})")
     if end > reader.size:
         raise TruncatedError(f"bytes [{start}, {end}) lie past the end at {reader.size}", path=reader.name)
+
+
+def read_at(fd: int, out: Buffer | NDArray[Any], offset: int) -> int:
+    """Fill `out` from `offset` of a file on; how many bytes came, fewer only where the file ends.
+
+    One call of the system gives at most 2 GiB, and less whenever it likes.
+    """
+    view = byte_view(out)
+    done = 0
+    while done < view.nbytes:
+        count = system.read_into(fd, view[done:], offset + done)
+        if not count:
+            break
+        done += count
+    return done
 
 
 class BytesRangeReader:

@@ -37,7 +37,7 @@ from warpdata.settings import Settings
 from warpdata.stores.cache import PageCache
 from warpdata.stores.meter import Budget, Listener, Spent
 
-TorchOpener = Callable[[Table, StreamRequest], Any]
+TorchOpener = Callable[[Table, StreamRequest, str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +168,17 @@ class Dataset:
         prefetch: str | int | None = None,
         *,
         table: str = "main",
-        **options: Any,
+        columns: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        drop_last: bool = False,
+        pad: bool = False,
+        nulls: str = "error",
     ) -> Any:
-        """A torch IterableDataset of a table's batches as tensors."""
-        return self.table(table).to_torch(batch_size, shard, prefetch, **options)
+        """A torch IterableDataset of a table's batches as tensors; see `Table.to_torch`."""
+        return self.table(table).to_torch(
+            batch_size, shard, prefetch,
+            columns=columns, limit=limit, drop_last=drop_last, pad=pad, nulls=nulls,
+        )  # fmt: skip
 
     def warm(
         self,
@@ -219,9 +226,9 @@ class Dataset:
         types = table.ref_types() if bound else {}
         return ChangedStream(stream, lambda batch: refarray.bound_batch(batch, types)) if types else stream
 
-    def open_torch(self, table: Table, request: StreamRequest) -> Any:
+    def open_torch(self, table: Table, request: StreamRequest, nulls: str) -> Any:
         """A torch dataset over a view of a table."""
-        return self._streams.torch(table, request)
+        return self._streams.torch(table, request, nulls)
 
     def ref_type(self, storage: Any, recipe: str) -> RefType:
         """The type of a bound column, kept alive as long as the dataset."""

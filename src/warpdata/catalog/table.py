@@ -229,11 +229,18 @@ class Table:
         prefetch: str | int | None = None,
         *,
         columns: str | Sequence[str] | None = None,
-        **options: Any,
+        limit: int | None = None,
+        drop_last: bool = False,
+        pad: bool = False,
+        nulls: str = "error",
     ) -> Any:
-        """A torch IterableDataset of batches of tensors, split over ranks and DataLoader workers."""
-        request = stream_request(batch_size, shard=shard, prefetch=prefetch, **options)
-        return self.dataset.open_torch(self._of(columns), request)
+        """A torch IterableDataset of batches of tensors, split over ranks and DataLoader workers.
+
+        The type of a tensor follows from the schema. A null is NaN among floats and an error among other numbers;
+        with `nulls="mask"` it is 0, and for every tensor `x` there is one `x.valid` that is False there.
+        """
+        request = StreamRequest(batch_size, shard, limit, prefetch, _even(drop_last, pad))
+        return self.dataset.open_torch(self._of(columns), request, nulls)
 
     def _of(self, columns: str | Sequence[str] | None) -> Table:
         return self if columns is None else self.select(columns)

@@ -38,11 +38,11 @@ def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def padded(batch: pa.RecordBatch, size: int) -> pa.RecordBatch:
-    """A batch made `size` rows long by repeating its rows."""
-    if batch.num_rows in (0, size):
-        return batch
-    return joined([batch] * (size // batch.num_rows) + [batch.slice(0, size % batch.num_rows)])
+def cut_batches(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The first `rows` rows; after them nothing more is asked for."""
+    while rows > 0 and (batch := next(batches, None)) is not None:
+        yield batch.slice(0, rows)
+        rows -= batch.num_rows
 
 
 def with_positions(table: pa.Table, first: int, name: str) -> pa.Table:

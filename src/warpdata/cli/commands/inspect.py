@@ -19,7 +19,8 @@ _SHADES = "█▓▒░"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp inspect`."""
     parser.add_argument(
-        "file", help="a .wshard, a chunk list, a .partial, a vector file, or a dataset as workspace/name"
+        "file",
+        help="a .wshard, a chunk list, a .partial, a vector file, a corpus shard, or a dataset as workspace/name",
     )
     parser.add_argument("--catalog", help="datasets: folder or address of the catalog")
     add_json_flag(parser)
@@ -39,6 +40,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
         from warpdata.cli.commands.vectors import show_info
 
         return show_info(args.file, console)
+    if kind == "rows":
+        from warpdata.cli.commands.corpus import show_info as show_corpus
+
+        return show_corpus([args.file], console)
     report = _shard_report(args.file)
     console.emit(report)
     if not console.as_json:
