@@ -36,8 +36,17 @@ WarpError                      .code is stable, .hint says what to do next
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Iterable
 from typing import Any, ClassVar
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of a message about a misspelt name: which of the right ones was meant, or nothing."""
+    known = {str(each).casefold(): str(each) for each in names}
+    found = difflib.get_close_matches(str(name).casefold(), known, n=1)
+    return f" Did you mean {known[found[0]]!r}?" if found else ""
 
 
 class WarpError(Exception):
