@@ -34,6 +34,7 @@ DOORS: dict[str, set[str]] = {
         "catalog/rowfilter.py",
         "catalog/rowgroups.py",
         "catalog/rowpicking.py",
+        "catalog/rowsources.py",
         "catalog/sources.py",
         "catalog/table.py",
         "catalog/arrowout.py",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from warpdata.catalog.rowpicking import cast_column, list_of, without_views
 from warpdata.catalog.sqltext import folded
 from warpdata.errors import DatasetError
 
@@ -69,9 +70,7 @@ def refuse_unheld(columns: Sequence[EngineColumn]) -> None:
 
 def held_type(kind: pa.DataType) -> pa.DataType | None:
     """The type under which the engine holds values without loss: most often the same one."""
-    if pa.types.is_dictionary(kind):
-        return held_type(kind.value_type)
-    return _held(kind)
+    return _held(_plain_type(kind) if pa.types.is_dictionary(kind) else kind)
 
 
 def _held(kind: pa.DataType) -> pa.DataType | None:
@@ -87,14 +86,9 @@ def _held(kind: pa.DataType) -> pa.DataType | None:
         return kind if _held(kind.value_type) is not None else None
     if types.is_duration(kind):
         return pa.duration("us")
-    return None if types.is_interval(kind) else _PLAIN.get(kind, kind)
-
-
-_PLAIN = {
-    pa.float16(): pa.float32(),
-    pa.string_view(): pa.large_string(),
-    pa.binary_view(): pa.large_binary(),
-}
+    if types.is_float16(kind):
+        return pa.float32()
+    return None if types.is_interval(kind) else kind
 
 
 def _held_nested(kind: pa.DataType) -> pa.DataType | None:
@@ -121,14 +115,10 @@ def _held_struct(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _held_list(kind: pa.DataType) -> pa.DataType | None:
-    held = _held(kind.value_type)
-    if held is None:
+    child = _held(kind.value_type)
+    if child is None:
         return None
-    child, types = kind.value_field.with_type(held), pa.types
-    if types.is_fixed_size_list(kind):
-        return pa.list_(child, kind.list_size)
-    is_large = types.is_large_list(kind) or types.is_large_list_view(kind)
-    return pa.large_list(child) if is_large else pa.list_(child)
+    return kind if child == kind.value_type else list_of(kind, child)
 
 
 def held_column(column: pa.ChunkedArray, as_column: EngineColumn) -> pa.ChunkedArray:
@@ -136,19 +126,24 @@ def held_column(column: pa.ChunkedArray, as_column: EngineColumn) -> pa.ChunkedA
     if column.type == as_column.held:
         return column
     try:
-        chunks = [_plain(chunk).cast(as_column.held) for chunk in column.chunks]
-        return pa.chunked_array(chunks, as_column.held)
+        plain = pa.chunked_array([_plain(chunk) for chunk in column.chunks], _plain_type(column.type))
+        return cast_column(plain, as_column.held)
     except pa.ArrowException as error:
         fact = f"SQL cannot look at column {as_column.field.name!r}: {error}"
         raise DatasetError(fact, hint="Use an Arrow expression as the filter.") from None
 
 
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    return without_views(kind.value_type) if pa.types.is_dictionary(kind) else kind
+
+
 def _plain(array: pa.Array) -> pa.Array:
-    """The values of a dictionary or an extension that its cast would not give."""
+    """The values behind a dictionary or an extension."""
     if isinstance(array, pa.ExtensionArray):
         return array.storage
     if isinstance(array, pa.DictionaryArray):
-        values = array.dictionary
-        held = _held(values.type)
-        return pa.DictionaryArray.from_arrays(array.indices, values.cast(held)).dictionary_decode()
+        values = array.dictionary.cast(_plain_type(array.type))
+        return pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode()
     return array

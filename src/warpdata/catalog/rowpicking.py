@@ -31,7 +31,7 @@ def _taken(column: pa.ChunkedArray, at: pa.Array, positions: Positions) -> pa.Ch
     # Arrow cannot take from strings that are views: it can from the same strings in one piece.
     try:
         whole = without_views(column.type)
-        return column.cast(whole).take(at).cast(column.type)
+        return cast_column(cast_column(column, whole).take(at), column.type)
     except pa.ArrowNotImplementedError:
         return _joined_runs(column, positions)
 
@@ -58,12 +58,37 @@ def without_views(kind: pa.DataType) -> pa.DataType:
         return pa.struct([field.with_type(without_views(field.type)) for field in kind])
     if types.is_map(kind):
         return pa.map_(without_views(kind.key_type), without_views(kind.item_type), kind.keys_sorted)
+    return _list_without_views(kind) if hasattr(kind, "value_field") else kind
+
+
+def _list_without_views(kind: pa.DataType) -> pa.DataType:
+    child = without_views(kind.value_type)
+    return kind if child == kind.value_type else list_of(kind, child)
+
+
+def list_of(kind: pa.DataType, child: pa.DataType) -> pa.DataType:
+    """The same kind of list with other values."""
+    field, types = kind.value_field.with_type(child), pa.types
     if types.is_fixed_size_list(kind):
-        return pa.list_(_child(kind), kind.list_size)
-    if types.is_large_list(kind):
-        return pa.large_list(_child(kind))
-    return pa.list_(_child(kind)) if types.is_list(kind) else kind
+        return pa.list_(field, kind.list_size)
+    if types.is_list_view(kind):
+        return pa.list_view(field)
+    if types.is_large_list_view(kind):
+        return pa.large_list_view(field)
+    return pa.large_list(field) if types.is_large_list(kind) else pa.list_(field)
 
 
-def _child(kind: pa.DataType) -> pa.Field:
-    return kind.value_field.with_type(without_views(kind.value_type))
+def cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """A column in another type, where Arrow's cast can be trusted; ArrowException where there is no cast."""
+    if column.type == kind:
+        return column
+    return pa.chunked_array([_cast(chunk, kind) for chunk in column.chunks], kind)
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if array.type == kind or not isinstance(array, pa.ListViewArray | pa.LargeListViewArray):
+        return array.cast(kind)
+    # Arrow's own cast of list views makes lists with wrong borders.
+    offsets, sizes = (pa.array(part.to_numpy()) for part in (array.offsets, array.sizes))
+    values = _cast(array.values, kind.value_type)
+    return type(array).from_arrays(offsets, sizes, values, type=kind, mask=array.is_null())
