@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -237,9 +238,10 @@ class TestFilters:
         no_harm(place, lambda: dataset.table().filter("id in (select id from mine)").head())
         assert mine.num_rows == 1
 
-    def test_absurd_nesting_is_refused(self, dataset: wd.Dataset, place: Path) -> None:
-        no_harm(place, lambda: dataset.table().filter("(" * 5000 + "true" + ")" * 5000))
-        no_harm(place, lambda: dataset.table().filter("not " * 5000 + "true"))
+    def test_absurd_nesting_is_answered_or_refused(self, dataset: wd.Dataset) -> None:
+        for text in ("(" * 5000 + "id = 1" + ")" * 5000, "not " * 5000 + "id = 1", "id = 1" + " + 0" * 5000):
+            with contextlib.suppress(WarpError):
+                assert dataset.table().filter(text).count() == 1
 
 
 class TestCommands:

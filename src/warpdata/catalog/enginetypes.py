@@ -83,7 +83,8 @@ def _held(kind: pa.DataType) -> pa.DataType | None:
     if types.is_decimal(kind):
         return _held_decimal(kind)
     if types.is_dictionary(kind):
-        return kind if _held(kind.value_type) is not None else None
+        # Categories inside lists are decoded: old engines mix them up where a list does not begin at 0.
+        return _held(kind.value_type)
     if types.is_duration(kind):
         return pa.duration("us")
     if types.is_float16(kind):

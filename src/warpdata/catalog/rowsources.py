@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -106,7 +107,7 @@ def _dialect(path: Path) -> pa_csv.ParseOptions:
 def json_rows(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
     """The objects of JSON lines files; empty lines are skipped."""
     for path in paths:
-        with pa.input_stream(str(path), compression="detect") as stream:
+        with io.BufferedReader(pa.input_stream(str(path), compression="detect")) as stream:
             for number in itertools.count(1):
                 line = stream.readline(MAX_JSON_BYTES + 1)
                 if not line:
