@@ -44,9 +44,9 @@ from typing import Any, ClassVar
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the known name most like a misspelt one, or nothing where none is like it."""
-    known = {each.lower(): each for each in names}
-    found = difflib.get_close_matches(name.lower(), known, n=1)
+    """The end of a message about a misspelt name: which of the right ones was meant, or nothing."""
+    known = {str(each).casefold(): str(each) for each in names}
+    found = difflib.get_close_matches(str(name).casefold(), known, n=1)
     return f" Did you mean {known[found[0]]!r}?" if found else ""
 
 

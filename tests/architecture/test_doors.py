@@ -29,8 +29,12 @@ DOORS: dict[str, set[str]] = {
     "pyarrow": {
         "catalog/bindings.py",
         "catalog/engine.py",
+        "catalog/enginetypes.py",
         "catalog/refarray.py",
+        "catalog/rowfilter.py",
         "catalog/rowgroups.py",
+        "catalog/rowpicking.py",
+        "catalog/rowsources.py",
         "catalog/sources.py",
         "catalog/table.py",
         "catalog/arrowout.py",

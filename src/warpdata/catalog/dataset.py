@@ -12,7 +12,7 @@ from warpdata.catalog import refarray
 from warpdata.catalog.access import Access, AccessOptions, Catalog, access_options
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.diff import DatasetDiff, diff_manifests
-from warpdata.catalog.engine import SqlResult, run_sql
+from warpdata.catalog.engine import ArrowSource, SqlResult, run_sql
 from warpdata.catalog.history import Version, list_tags, list_versions
 from warpdata.catalog.names import DatasetName, parse_name, parse_size
 from warpdata.catalog.opened import PublishedEpisodes, one_of_kind, open_corpus
@@ -147,13 +147,18 @@ class Dataset:
 
     def sql(self, query: str, *, extra: dict[str, Table] | None = None) -> SqlResult:
         """A query over the tables by name: `ds.sql("select … from main join labels using (id)")`."""
-        tables = {name: self.table(name).source() for name in self.tables}
-        views: dict[str, str] = {}
-        for name, table in (extra or {}).items():
-            whole = f"__whole_{name}__"
-            tables[whole] = table.source()
-            views[name] = table.select_from(whole)
-        return run_sql(query, {n: s for n, s in tables.items() if n not in views}, views)
+        self._check_open()
+        given = {name: table.source() for name, table in (extra or {}).items()}
+        return run_sql(query, {**self.sources(), **given}, may_spill=self.may_spill)
+
+    def sources(self) -> dict[str, ArrowSource]:
+        """The tables as the SQL engine sees them."""
+        return {name: self.table(name).source() for name in self.tables}
+
+    @property
+    def may_spill(self) -> bool:
+        """Whether a query that needs more than memory may use this disk."""
+        return self.access.options.mode != "remote"
 
     def plan(self, table: str = "main", **options: Any) -> ReadPlan:
         """What a pass with these options of `batches` will read."""

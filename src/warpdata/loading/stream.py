@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,18 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.ranges import coalesce
 from warpdata.catalog.dataset import ReadPlan
-from warpdata.catalog.engine import PredicateFilter, fields_in, needed_by
+from warpdata.catalog.rowfilter import RowFilter
 from warpdata.catalog.table import StreamRequest, Table
 from warpdata.errors import DatasetError, nearest
 from warpdata.loading import fetch
-from warpdata.loading.batch import (
-    batches_of,
-    cut_batches,
-    exact_batches,
-    joined,
-    matching_rows,
-    with_positions,
-)
+from warpdata.loading.batch import batches_of, cut_batches, exact_batches, joined, with_positions
 from warpdata.loading.pieces import Pieces, remaining, total_rows, whole_table
 from warpdata.loading.ranks import rank_and_world
 from warpdata.loading.share import STATE_FORMAT, Progress, Split, parse_share
@@ -169,23 +163,14 @@ class TableStream:
     def _filtered(self, pieces: Pieces, began: int) -> Iterator[pa.RecordBatch]:
         """Rows that satisfy the predicate, each with its position: `began` rows of the part come before `pieces`."""
         table = self._table
-        full = Table(table.dataset, table.name, table.files)
-        asked, expression = _needed(table, full.schema())
-        names = list(table.schema().names)
-        wanted = sorted({*names, *asked})
-        slices = self._matching(full, pieces, expression)
-        engine = None if table.predicate is None else PredicateFilter(table.predicate)
-        try:
-            for part, loaded in fetch.load_groups(full, slices, wanted, self._workers):
-                kept = with_positions(loaded, began + part.position, _POSITION)
-                if table.expression is not None:
-                    kept = matching_rows(kept, table.expression, table.name)
-                if engine is not None:
-                    kept = engine.apply(kept, [*names, _POSITION])
-                yield from batches_of(kept.select([*names, _POSITION]))
-        finally:
-            if engine is not None:
-                engine.close()
+        names = None if table.columns is None else list(table.columns)
+        with contextlib.closing(RowFilter(table)) as condition:
+            wanted = None if names is None else sorted({*names, *condition.columns})
+            slices = self._matching(table, pieces, condition.pruning)
+            for part, loaded in fetch.load_groups(table, slices, wanted, self._workers):
+                first = table.files.first_row(part.shard, part.group) + part.start
+                kept = condition.keep(with_positions(loaded, began + part.position, _POSITION), first)
+                yield from batches_of(kept if names is None else kept.select([*names, _POSITION]))
 
     def _matching(self, table: Table, pieces: Pieces, expression: Any) -> Iterator[fetch.GroupSlice]:
         """The row groups of some pieces whose statistics do not rule the predicate out."""
@@ -234,15 +219,6 @@ class TableStream:
         if rows and not self._share.pieces:
             fact = f"rank {self._split.rank} of {self._split.world} has no rows: the table has {rows}"
             raise DatasetError(fact, hint="Use fewer ranks for this table.")
-
-
-def _needed(table: Table, schema: pa.Schema) -> tuple[list[str], Any]:
-    """The columns a view's conditions look at, and what of them can be pushed down."""
-    asked, pushed = ([], None) if table.predicate is None else needed_by(table.predicate, schema)
-    own = table.expression
-    if own is None:
-        return asked, pushed
-    return [*asked, *fields_in(own, schema.names)], own if pushed is None else pushed & own
 
 
 def plan_read(table: Table, request: StreamRequest) -> ReadPlan:
