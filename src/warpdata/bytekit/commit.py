@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 TEMP_MARK = ".tmp-"
 """Part of the name of every file that is not committed yet; what a crash leaves behind carries it."""
 
+_MAX_PIECES = 1024
+"""How many pieces every system takes in one call; more are an error, not a partial write."""
+
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -30,6 +35,20 @@ def write_at(fd: int, data: Buffer, offset: int) -> None:
         written = os.pwrite(fd, view, offset)
         offset += written
         view = view[written:]
+
+
+def write_pieces_at(fd: int, pieces: Iterable[Buffer], offset: int) -> int:
+    """Write all pieces one after the other from `offset` on, in as few system calls as there can be; their bytes."""
+    pending = deque(view for view in map(byte_view, pieces) if view.nbytes)
+    start = offset
+    while pending:
+        written = os.pwritev(fd, list(itertools.islice(pending, _MAX_PIECES)), offset)
+        offset += written
+        while pending and written >= pending[0].nbytes:
+            written -= pending.popleft().nbytes
+        if written:
+            pending[0] = pending[0][written:]
+    return offset - start
 
 
 class NewFile:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import threading
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256, crc32c
+from warpdata.bytekit.commit import write_pieces_at
 from warpdata.bytekit.ranges import FileStamp
 from warpdata.errors import UnavailableError
 from warpdata.stores import layout, locks
@@ -98,9 +98,7 @@ class PageFile:
 
     def write(self, first: int, pieces: Sequence[memoryview], sums: Sequence[int]) -> None:
         """Keep consecutive pages that begin at page `first`, whose checksums are `sums`."""
-        written = os.pwritev(self._data_fd, list(pieces), first * PAGE_BYTES)
-        if written != sum(piece.nbytes for piece in pieces):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_pieces_at(self._data_fd, pieces, first * PAGE_BYTES)
         entries = np.asarray(sums, np.uint64) | np.uint64(PRESENT)
         self._entries[first : first + len(pieces)] = entries
         self._checked[first : first + len(pieces)] = True

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit.align import align_up, padding
-from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.commit import map_os_errors, write_pieces_at
 from warpdata.bytekit.view import byte_view
 from warpdata.formats.rvf import layout, manifest, segment
 from warpdata.formats.rvf.layout import DirectoryEntry, Flag, OverlayChain, SegmentHeader, SegmentType, Tag
@@ -140,15 +140,8 @@ class SegmentAppender:
         size = sum(view.nbytes for view in views)
         views.append(byte_view(padding(size, layout.ALIGNMENT)))
         start = self.position
-        pending = [view for view in views if view.nbytes]
         with map_os_errors(self._path):
-            while pending:
-                written = os.pwritev(self._fd, pending, self.position)
-                self.position += written
-                while pending and written >= pending[0].nbytes:
-                    written -= pending.pop(0).nbytes
-                if written:
-                    pending[0] = pending[0][written:]
+            self.position += write_pieces_at(self._fd, views, start)
         return start
 
     def _sync(self, sync: Callable[[int], None]) -> None:
