@@ -21,6 +21,8 @@ WarpError                      .code is stable, .hint says what to do next
 ├── DatasetError
 │   ├── DatasetNotFoundError   (also LookupError)
 │   ├── ManifestCorruptedError
+│   │   └── UntrustedError     not signed, wrongly signed, or by a key that is not trusted
+│   ├── RollbackError          the catalog shows an older state than it did before
 │   ├── OfflineError
 │   ├── BudgetExceededError    the next request would cost more than was allowed
 │   └── TooLargeError          the whole would not fit in memory: stream it
@@ -36,7 +38,9 @@ WarpError                      .code is stable, .hint says what to do next
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 
@@ -245,6 +249,22 @@ class ManifestCorruptedError(DatasetError):
     default_hint = "Do not use this version; publish it again from its source."
 
 
+class UntrustedError(ManifestCorruptedError):
+    """A version is not signed, is signed wrongly, or by a key that is not trusted."""
+
+    code = "untrusted"
+    default_hint = "Ask its publisher to sign it (`warp publish --sign`), or open it with verify='off'."
+
+
+class RollbackError(DatasetError):
+    """A catalog shows an older state of a dataset than it did before."""
+
+    code = "rollback"
+    default_hint = (
+        "Ask who runs the catalog; if it is meant, open the dataset once with accept_rollback=True."
+    )
+
+
 class OfflineError(DatasetError):
     """The data is not on this machine and the network may not be used."""
 
@@ -324,6 +344,12 @@ class MissingExtraError(WarpError, ImportError):
     def for_extra(cls, library: str, extra: str) -> MissingExtraError:
         """The error for a `library` that comes with `warpdata[extra]`."""
         return cls(f"{library} is not installed", hint=f"Run: pip install 'warpdata[{extra}]'")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A text that suggests the name that was probably meant, or nothing."""
+    close = difflib.get_close_matches(name, list(names), 1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -46,6 +47,9 @@ def _packed(episode: Episode, name: str, staging: Path) -> Path:
     if target.exists():
         raise DatasetError(f"two recordings are called {name!r}")
     if isinstance(episode, EditedEpisode):
-        return pack_episode(record_again(episode, staging / f"edited-{name}"), target)
+        edited = record_again(episode, staging / f"edited-{name}")
+        pack_episode(edited, target)
+        shutil.rmtree(edited)
+        return target
     assert isinstance(episode, DiskEpisode)
     return pack_episode(episode.path, target)
