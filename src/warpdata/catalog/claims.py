@@ -21,7 +21,8 @@ from warpdata.stores.blobstore import BlobInfo, BlobStore
 _log = logging.getLogger("warpdata.catalog")
 
 KEEP, DROP, MOVE = "claims/keep/", "claims/drop/", "claims/move/"
-LIFETIME_S = {KEEP: 24 * 3600.0, DROP: 900.0, MOVE: 60.0}
+_PROBE = "probe/"
+LIFETIME_S = {KEEP: 24 * 3600.0, DROP: 900.0, MOVE: 60.0, _PROBE: 24 * 3600.0}
 """How long a claim counts, by the store's clock; its owner stops relying on it after half of that."""
 
 MAX_CLAIM_BYTES = 64 << 20
@@ -143,8 +144,8 @@ def alone(store: BlobStore, key: str) -> Iterator[Claim]:
 
 
 def sweep_claims(store: BlobStore) -> int:
-    """Remove what dead processes claimed; how many claims there were."""
-    found = [info for kind in (KEEP, DROP, MOVE) for info in store.list(kind)]
+    """Remove what dead processes claimed or asked the time with; how many there were."""
+    found = [info for kind in LIFETIME_S for info in store.list(kind)]
     if not found:
         return 0
     now_s = store_time_s(store)
@@ -156,7 +157,7 @@ def sweep_claims(store: BlobStore) -> int:
 
 def store_time_s(store: BlobStore) -> float:
     """What time it is where blobs get their times: a blob is put there and asked for its age."""
-    key = f"probe/{secrets.token_hex(12)}"
+    key = f"{_PROBE}{secrets.token_hex(12)}"
     _put_own(store, key, b"what time is it?\n")
     try:
         return store.head(key).modified_s

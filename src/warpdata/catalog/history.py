@@ -72,8 +72,12 @@ def roster_of(store: BlobStore, name: DatasetName) -> Roster:
 def set_tag(access: Access, catalog: Catalog, name: DatasetName, tag: str) -> Pointer:
     """Point a tag at the version `name` stands for; a tag that points elsewhere moves."""
     version = Resolver(access).resolve(name).manifest.version_hash
-    key = name.tag_key(check_tag(tag))
-    store = _store(catalog)
+    return tag_version(_store(catalog), name, version, check_tag(tag))
+
+
+def tag_version(store: BlobStore, name: DatasetName, version: str, tag: str) -> Pointer:
+    """Point a tag at a version that is there, and stays there meanwhile."""
+    key = name.tag_key(tag)
     with keeping(store, name.version_keys(version)):
         store.head(name.version_key(version))
         pointer = move_pointer(store, key, version, read_pointer(store, key))
