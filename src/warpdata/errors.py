@@ -14,7 +14,7 @@ WarpError                      .code is stable, .hint says what to do next
 ├── StoreError                 the bytes could not be moved
 │   ├── BlobNotFoundError      (also FileNotFoundError)
 │   ├── AuthenticationError
-│   ├── PermissionError_       (also PermissionError)
+│   ├── PermissionError_       (also PermissionError) wd.PermissionError
 │   ├── ConflictError          the pointer moved or the blob exists: re-read and decide
 │   ├── OutOfSpaceError        (also OSError) no room left: free some, then run again
 │   └── UnavailableError       timeout, 5xx: retry

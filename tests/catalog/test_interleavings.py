@@ -169,7 +169,7 @@ def play_at_random(world: World, dice: random.Random, crashes: float) -> None:
 def test_many_random_interleavings(
     kind: type[MemoryStore], crashes: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seed in range(40):
+    for seed in range(25):
         world = new_world(monkeypatch, kind)
         try:
             play_at_random(world, random.Random(seed), crashes)

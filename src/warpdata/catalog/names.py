@@ -90,3 +90,11 @@ def parse_size(text: str | float) -> int:
         raise ValueError(f"not a size: {text!r}; write it like 500MB or 10GiB")
     power = " kmgt".index(found[2].lower() or " ")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from a text like "30d", "12h", "90m" or "45s"; a bare number is days."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw]?)\s*", text)
+    if found is None:
+        raise ValueError(f"not a duration: {text!r}; write it like 30d or 12h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "w": 7 * 86400}.get(found[2], 86400)

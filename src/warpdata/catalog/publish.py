@@ -14,6 +14,7 @@ from warpdata.catalog.claims import Claim, keeping, wait_for_removers
 from warpdata.catalog.names import DatasetName, check_tag
 from warpdata.catalog.pointer import PointerState, move_pointer, read_pointer
 from warpdata.catalog.roster import write_roster
+from warpdata.catalog.signing import SUFFIX as SIGNATURE
 from warpdata.catalog.signing import sign_version
 from warpdata.catalog.transfer import Progress, Sent, Upload, send
 from warpdata.errors import ConflictError, ManifestCorruptedError
@@ -145,10 +146,13 @@ def storing(
     keys = {upload.key for upload in uploads} | set(name.version_keys(files.version))
     with keeping(store, keys) as claim:
         sent, is_new = _bring(store, name, files, uploads, options, claim)
+        manifest = _stored_manifest(store, name, files, is_new=is_new)
         for suffix, data in files.beside.items():
-            with contextlib.suppress(ConflictError):
-                store.put_if_absent(name.version_key(files.version, suffix), data)
-        yield StoredVersion(is_new, sent, _stored_manifest(store, name, files, is_new=is_new))
+            # A signature is over the very bytes of a manifest: it is of no use beside another spelling.
+            if suffix != SIGNATURE or manifest == files.manifest:
+                with contextlib.suppress(ConflictError):
+                    store.put_if_absent(name.version_key(files.version, suffix), data)
+        yield StoredVersion(is_new, sent, manifest)
 
 
 def move_latest(store: BlobStore, name: DatasetName, version: str, seen: PointerState, retries: int) -> None:

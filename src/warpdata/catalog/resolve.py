@@ -68,6 +68,22 @@ class Resolver:
         """One version's manifest, from the cache or the catalog, checked against its hash."""
         return self._checked(catalog, name, version)[0]
 
+    def fetched(self, catalog: Catalog, name: DatasetName, version: str) -> bytes:
+        """The very bytes of a manifest as they lie in the catalog, checked like any other."""
+        if catalog.store is None:
+            raise OfflineError("the catalog cannot be asked", path=catalog.address)
+        blob = catalog.store.get(name.version_key(version), max_bytes=MAX_MANIFEST_BYTES)
+        assert blob is not None
+        self._judged(catalog, name, version, blob.data, is_kept=False)
+        return bytes(blob.data)
+
+    def version(self, catalog: Catalog, name: DatasetName) -> str:
+        """The version a name stands for in one catalog, whatever state its manifest is in."""
+        try:
+            return self._version(catalog, name)[0]
+        except (BlobNotFoundError, LookupError):
+            raise DatasetNotFoundError(f"dataset {name} is not published", path=catalog.address) from None
+
     def _checked(
         self, catalog: Catalog, name: DatasetName, version: str
     ) -> tuple[Manifest, Signature | None]:

@@ -95,6 +95,12 @@ def check_has_trust(data: Buffer | None, name: DatasetName, trusted: tuple[str, 
     raise UntrustedError(fact, path=name.dataset_id, hint=_trust_hint(signer))
 
 
+def seeded_key(seed: bytes) -> Any:
+    """The key made of 32 bytes: for golden files, and for whoever keeps keys elsewhere than in files."""
+    _, ed25519 = _library()
+    return ed25519.Ed25519PrivateKey.from_private_bytes(seed)
+
+
 def public_text(key: Any) -> str:
     """The public half of a key as base64."""
     serialization, _ = _library()

@@ -57,7 +57,13 @@ def upload_blob(store: BlobStore | None, key: str, blob: BlobRef) -> Upload:
     """A blob of another store; bytes that do not have its hash are never stored."""
     if store is None:
         raise OfflineError("a blob has to be copied from a catalog that may not be asked", path=key)
-    return Upload(blob.hash, blob.byte_size, lambda: blob_chunks(store, key, blob.hash, blob.byte_size))
+    label = f"{store.address}/{key}"
+    return upload_read(lambda start, end: store.get_ranges(key, [(start, end)])[0], label, blob)
+
+
+def upload_read(read: Callable[[int, int], memoryview], label: str, blob: BlobRef) -> Upload:
+    """A blob that is read range by range from anywhere; bytes that do not have its hash are never stored."""
+    return Upload(blob.hash, blob.byte_size, lambda: _checked_blob(read, label, blob.hash, blob.byte_size))
 
 
 def send(
@@ -80,7 +86,7 @@ def send(
             store, upload
         )  # sizes differ unless repairing
         if not is_sound:
-            _put(store, upload)
+            put_blob(store, upload)
         done[0] += upload.size
         if progress is not None:
             progress(done[0], total)
@@ -103,27 +109,33 @@ def stored_sizes(store: BlobStore, keys: Sequence[str], *, workers: int) -> dict
 
 def is_intact(store: BlobStore, upload: Upload) -> bool:
     """Read a stored blob and compare it with its hash."""
+    key = upload.key
     try:
-        for _ in blob_chunks(store, upload.key, upload.sha256, upload.size):
+        for _ in _checked_blob(
+            lambda start, end: store.get_ranges(key, [(start, end)])[0], key, upload.sha256, upload.size
+        ):
             pass
     except (ChecksumError, TruncatedError, BlobNotFoundError):
         return False
     return True
 
 
-def blob_chunks(store: BlobStore, key: str, sha256: str, size: int) -> Iterator[memoryview]:
-    """The bytes of a stored blob; the last of them only once all are known to have their hash."""
+def _checked_blob(
+    read: Callable[[int, int], memoryview], label: str, sha256: str, size: int
+) -> Iterator[memoryview]:
+    """The bytes of a blob; the last of them only once all are known to have their hash."""
     running = RunningSha256()
     for start in range(0, size, _STEP_BYTES):
         end = min(start + _STEP_BYTES, size)
-        chunk = store.get_ranges(key, [(start, end)])[0]
+        chunk = read(start, end)
         running.update(chunk)
         if end == size and running.hexdigest() != sha256:
-            raise ChecksumError("the bytes do not have their hash", path=f"{store.address}/{key}")
+            raise ChecksumError("the bytes do not have their hash", path=label)
         yield chunk
 
 
-def _put(store: BlobStore, upload: Upload) -> None:
+def put_blob(store: BlobStore, upload: Upload) -> None:
+    """Put one blob in place of whatever is there."""
     if upload.chunks is None:
         hint = "Repair that version first (`warp repair`), or add the part again from its files."
         raise DatasetError("a blob that is to be kept is missing or damaged", path=upload.key, hint=hint)
