@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from warpdata.errors import ConflictError as ConflictError
     from warpdata.errors import DatasetNotFoundError as DatasetNotFoundError
     from warpdata.errors import ManifestCorruptedError as ManifestCorruptedError
+    from warpdata.errors import PermissionError_ as PermissionError  # noqa: A004, F401 - the builtin's name
     from warpdata.errors import WarpError as WarpError
     from warpdata.formats.episodedir.images import VideoOptions as VideoOptions
     from warpdata.formats.gamsae.writer import ShardWriter as ShardWriter
@@ -134,6 +135,7 @@ _HOMES: dict[str, str] = {
     "ManifestCorruptedError": "warpdata.errors",
     "MixedRows": "warpdata.corpora.mixed",
     "MmapShardSource": "warpdata.corpora.source",
+    "PermissionError": "warpdata.errors",
     "RecordEpisodes": "warpdata.episodes.gym",
     "RowBatch": "warpdata.corpora.batch",
     "RowWarmCache": "warpdata.corpora.warm_cache",

@@ -14,7 +14,7 @@ WarpError                      .code is stable, .hint says what to do next
 ├── StoreError                 the bytes could not be moved
 │   ├── BlobNotFoundError      (also FileNotFoundError)
 │   ├── AuthenticationError
-│   ├── PermissionError_       (also PermissionError)
+│   ├── PermissionError_       (also PermissionError) wd.PermissionError
 │   ├── ConflictError          the pointer moved or the blob exists: re-read and decide
 │   ├── OutOfSpaceError        (also OSError) no room left: free some, then run again
 │   ├── NoLocksError           this file system cannot lock files: write elsewhere
@@ -22,6 +22,8 @@ WarpError                      .code is stable, .hint says what to do next
 ├── DatasetError
 │   ├── DatasetNotFoundError   (also LookupError)
 │   ├── ManifestCorruptedError
+│   │   └── UntrustedError     not signed, wrongly signed, or by a key that is not trusted
+│   ├── RollbackError          the catalog shows an older state than it did before
 │   ├── OfflineError
 │   ├── BudgetExceededError    the next request would cost more than was allowed
 │   └── TooLargeError          the whole would not fit in memory: stream it
@@ -260,6 +262,22 @@ class ManifestCorruptedError(DatasetError):
 
     code = "manifest_corrupted"
     default_hint = "Do not use this version; publish it again from its source."
+
+
+class UntrustedError(ManifestCorruptedError):
+    """A version is not signed, is signed wrongly, or by a key that is not trusted."""
+
+    code = "untrusted"
+    default_hint = "Ask its publisher to sign it (`warp publish --sign`), or open it with verify='off'."
+
+
+class RollbackError(DatasetError):
+    """A catalog shows an older state of a dataset than it did before."""
+
+    code = "rollback"
+    default_hint = (
+        "Ask who runs the catalog; if it is meant, open the dataset once with accept_rollback=True."
+    )
 
 
 class OfflineError(DatasetError):

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 TEMP_MARK = ".tmp-"
 """Part of the name of every file that is not committed yet; what a crash leaves behind carries it."""
 
+_MAX_PIECES = 1024
+"""How many pieces every system takes in one call; more are an error, not a partial write."""
+
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -145,6 +148,21 @@ def commit_folder(path: str | os.PathLike[str], *, durable: bool = True) -> Iter
             fsync_folder(os.path.dirname(target))
 
 
+def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Give a finished file a second name, in place of what is there; OSError where that cannot be."""
+    target = os.fspath(path)
+    fsync_file(source)
+    temp = _temp_name(target)
+    os.link(source, temp)
+    try:
+        os.replace(temp, target)
+    finally:
+        # Replacing a name by another name of the same file does nothing and leaves both.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temp)
+    fsync_folder(os.path.dirname(target))
+
+
 def write_file(path: str | os.PathLike[str], data: Buffer, *, durable: bool = True) -> None:
     """Replace the file at `path` by one that holds `data`, atomically."""
     with commit_file(path, durable=durable) as out:
@@ -160,15 +178,20 @@ def fsync_folder(path: str | os.PathLike[str]) -> None:
         os.close(fd)
 
 
+def fsync_file(path: str | os.PathLike[str]) -> None:
+    """Make the bytes of a finished file survive power loss."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        system.sync(fd)
+    finally:
+        os.close(fd)
+
+
 def fsync_tree(path: Path) -> None:
     """Make every file and name below a folder survive power loss."""
     for folder, _, names in os.walk(path):
         for name in names:
-            fd = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                system.sync(fd)
-            finally:
-                os.close(fd)
+            fsync_file(os.path.join(folder, name))
         fsync_folder(folder)
 
 

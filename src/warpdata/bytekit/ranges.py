@@ -225,7 +225,15 @@ class FileStamp(NamedTuple):
     @classmethod
     def of(cls, fd: int) -> FileStamp:
         """The stamp of an open file."""
-        found = os.fstat(fd)
+        return cls._made(os.fstat(fd))
+
+    @classmethod
+    def of_path(cls, path: str | os.PathLike[str]) -> FileStamp:
+        """The stamp of the file of this name now."""
+        return cls._made(os.stat(path))
+
+    @classmethod
+    def _made(cls, found: os.stat_result) -> FileStamp:
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 

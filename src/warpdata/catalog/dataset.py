@@ -68,6 +68,8 @@ class Dataset:
         self.manifest: Manifest = resolved.manifest
         self.catalog: Catalog = resolved.catalog
         self.is_remembered = resolved.is_remembered
+        self.signature = resolved.signature
+        """Who signed the version and what the signature covers, where that was checked."""
         self.access = access
         self._streams = streams
         self._files = {n: TableFiles(self, n, part) for n, part in self.manifest.tables.items()}
@@ -358,4 +360,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "bindings": [asdict(binding) for binding in manifest.bindings],
         "metadata": dict(manifest.metadata),
         "is_remembered": dataset.is_remembered,
+        "signature": None
+        if dataset.signature is None
+        else {"public_key": dataset.signature.public_key, "covers": dataset.signature.covers},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import itertools
 import os
@@ -13,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.catalog.rowgroups import parse_footer, read_tail
 from warpdata.catalog.rowpicking import cast_column, without_views
 from warpdata.catalog.rowsources import batches_reader, csv_reader, json_rows, kind_of, rows_reader
@@ -87,10 +88,10 @@ def expand_paths(source: str | os.PathLike[str], suffix: str) -> list[Path]:
     return found
 
 
-def parquet_facts(path: Path) -> ParquetFacts:
-    """Read a parquet file's footer and check that it is one."""
-    with FileRangeReader(path) as reader:
-        tail = read_tail(reader)
+def parquet_facts(path: Path, reader: RangeReader | None = None) -> ParquetFacts:
+    """Read a parquet file's footer, through `reader` if given, and check that it is one."""
+    with contextlib.closing(reader or FileRangeReader(path)) as opened:
+        tail = read_tail(opened)
         metadata = parse_footer(tail, str(path))
     schema = metadata.schema.to_arrow_schema()
     return ParquetFacts(path, metadata.num_rows, schema, tail)

@@ -105,8 +105,10 @@ class PageCache:
                 if not self._make_room(size):
                     return False
                 file.write(first, pieces, sums)
-        except (OSError, UnavailableError):
-            # A full disk or a stuck neighbour is no reason to fail a read: the bytes are in hand.
+        except (OSError, UnavailableError) as error:
+            # A full disk or a stuck neighbour is no reason to fail a read: the bytes are in hand. But it is said.
+            known = error if isinstance(error, StoreError) else commit.os_error(error, file.data_path)
+            self.complain(known)
             return False
         return True
 

@@ -25,7 +25,7 @@ from warpdata.errors import (
     TruncatedError,
     UnavailableError,
 )
-from warpdata.stores.blobstore import Blob, BlobInfo, blob_name, check_key, check_lengths
+from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key, check_lengths
 from warpdata.stores.digest import FileDigest
 
 if TYPE_CHECKING:
@@ -115,6 +115,10 @@ class HttpStore:
         self._refuse(key)
 
     def put_file(self, key: str, path: Path, digest: FileDigest) -> None:  # noqa: ARG002
+        """Refused: the store is read only."""
+        self._refuse(key)
+
+    def put_stream(self, key: str, chunks: Chunks, size: int) -> None:  # noqa: ARG002
         """Refused: the store is read only."""
         self._refuse(key)
 
