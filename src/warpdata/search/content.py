@@ -234,9 +234,9 @@ class Content:
             if entry.seg_type == SegmentType.META:
                 table.apply(decode_meta(self.read(entry), self.reader.name), self.reader.name)
             elif entry.seg_type == SegmentType.JOURNAL:
-                for each in self.journal(entry).entries:
-                    if isinstance(each, UpdateField):
-                        table.apply_update(each, self.reader.name)
+                updates = [e for e in self.journal(entry).entries if isinstance(e, UpdateField)]
+                if updates:
+                    table.apply_journal(updates, self.reader.name)
         return table
 
     @cached_property

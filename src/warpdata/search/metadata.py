@@ -57,6 +57,12 @@ class MetadataTable:
             self.schema.setdefault(update.key, meta.type_of(value))
         self._merge(update.vector_id, {update.key: value})
 
+    def apply_journal(self, updates: Iterable[UpdateField], where: str = "") -> None:
+        """Take over the updates of one journal."""
+        for update in updates:
+            self.apply_update(update, where)
+        self.delta_count += 1
+
     def _merge(self, vector_id: int, fields: Mapping[str, Any] | None) -> None:
         if fields is None:
             self.records.pop(vector_id, None)
@@ -120,7 +126,7 @@ class MetadataTable:
             )
             for key, name, value in fields
         ]
-        if all(entry.fits for entry in entries):
+        if all(entry.fits for entry in entries) and self.delta_count + 1 < layout.META_MAX_DELTAS:
             return entries
         records: dict[int, dict[str, Any] | None] = {}
         for key, name, value in fields:

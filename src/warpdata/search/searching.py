@@ -134,8 +134,7 @@ class Searcher:
         if isinstance(change, MetaPayload):
             self.metadata.apply(change, self._content.reader.name)
         else:
-            for entry in change:
-                self.metadata.apply_update(entry, self._content.reader.name)
+            self.metadata.apply_journal(change, self._content.reader.name)
         self._columns = None
 
     def quick(self, query: Any, k: int, ef: int) -> tuple[Ints, Floats] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -23,15 +24,22 @@ from warpdata.errors import (
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.payloads.journal import encode_journal
-from warpdata.formats.rvf.payloads.meta import MetaPayload, encode_meta
+from warpdata.formats.rvf.payloads.meta import MetaPayload
 from warpdata.formats.rvf.payloads.sketch import encode_sketch
-from warpdata.formats.rvf.reader import open_snapshot
+from warpdata.formats.rvf.reader import earlier_snapshots, open_snapshot
 from warpdata.formats.rvf.signing import SigningKey
 from warpdata.formats.rvf.snapshot import Snapshot
 from warpdata.formats.rvf.verify import Damage, verify_file
 from warpdata.formats.rvf.writer import NewSegment
 from warpdata.search import intake
-from warpdata.search.appending import StoreAppender, WriterState, create_file, delete_segment, row_segments
+from warpdata.search.appending import (
+    StoreAppender,
+    WriterState,
+    create_file,
+    delete_segment,
+    meta_segment,
+    row_segments,
+)
 from warpdata.search.content import Content
 from warpdata.search.counting import CountingReader
 from warpdata.search.export import export_rows
@@ -232,7 +240,7 @@ class VectorStore:
             known = self._known(keys)
             segments = row_segments(keys, matrix, self.dtype)
             change = self._metadata_change(appender, keys, rows)
-            segments += [] if change is None else [NewSegment(SegmentType.META, encode_meta(change))]
+            segments += [] if change is None else [meta_segment(change)]
             self._commit(appender, segments, appender.state.after_add(keys, len(known)))
             if change is not None:
                 self._searcher.metadata_changed(change)
@@ -273,7 +281,7 @@ class VectorStore:
             rows = intake.metadata_rows(metadata, len(keys)) or []
             change = self._searcher.metadata.updates(keys.tolist(), rows)
             if isinstance(change, MetaPayload):
-                new = NewSegment(SegmentType.META, encode_meta(change))
+                new = meta_segment(change)
             elif change:
                 new = NewSegment(SegmentType.JOURNAL, encode_journal(change, self._next_epoch))
             else:
@@ -299,7 +307,7 @@ class VectorStore:
             return len(keys)
 
     def _commit(self, appender: StoreAppender, segments: list[NewSegment], state: WriterState) -> None:
-        snapshot = appender.commit(segments, state)
+        snapshot = appender.commit(self._content, segments, state)
         file = self._reader.inner
         assert isinstance(file, FileRangeReader)
         file.follow()
@@ -418,9 +426,37 @@ class VectorStore:
         """A reader of the state as it is now, whatever is written later."""
         with self._mutex:
             self._check_open()
-            if self._path is None:
-                return VectorStore(None, self._reader.inner, "r", self._content.snapshot, owns_reader=False)
-            return VectorStore(self._path, FileRangeReader(self._path), "r", self._content.snapshot)
+            return self._reader_of(self._content.snapshot)
+
+    def _reader_of(self, state: Snapshot) -> VectorStore:
+        if self._path is None:
+            return VectorStore(None, self._reader.inner, "r", state, owns_reader=False)
+        return VectorStore(self._path, FileRangeReader(self._path), "r", state)
+
+    def epochs(self) -> list[int]:
+        """The states that `at` can give, oldest first: those since the file was last written anew."""
+        with self._mutex:
+            self._check_open()
+            newest = self._content.snapshot
+            before = [state.epoch for state in earlier_snapshots(self._reader, newest)]
+            return [*reversed(before), newest.epoch]
+
+    def at(self, epoch: int) -> VectorStore:
+        """A reader of the state that was committed as `epoch`, as `stats()["epoch"]` told it then."""
+        with self._mutex:
+            self._check_open()
+            newest = self._content.snapshot
+            if operator.index(epoch) == newest.epoch:
+                return self.snapshot()
+            oldest = newest.epoch
+            for state in earlier_snapshots(self._reader, newest):
+                if state.epoch == epoch:
+                    return self._reader_of(state)
+                oldest = min(oldest, state.epoch)
+            raise ValueError(
+                f"no state of epoch {epoch} in this file; it holds {oldest} to {newest.epoch},"
+                f" because writing a file anew (index, compact, sign) drops what was before"
+            )
 
     def refresh(self) -> bool:
         """Follow a writer to the newest committed state; True if there was a newer one."""
@@ -467,7 +503,7 @@ class VectorStore:
         if self._searcher.new_accesses() >= _WORTH_KEEPING:
             with contextlib.suppress(OutOfSpaceError):
                 payload = encode_sketch(self._searcher.sketch)
-                appender.commit([NewSegment(SegmentType.SKETCH, payload)], appender.state)
+                appender.commit(self._content, [NewSegment(SegmentType.SKETCH, payload)], appender.state)
 
     def __enter__(self) -> VectorStore:
         return self
