@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 TEMP_MARK = ".tmp-"
 """Part of the name of every file that is not committed yet; what a crash leaves behind carries it."""
 
+_NAME_CHARS = 120
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -160,6 +162,18 @@ def stale_temps(folder: str | os.PathLike[str]) -> Sequence[Path]:
     return sorted(entry for entry in Path(folder).iterdir() if TEMP_MARK in entry.name)
 
 
+def remove_temps_of(path: str | os.PathLike[str]) -> None:
+    """Remove what killed commits of exactly this file left beside it. Only for who keeps others from writing it."""
+    folder, name = os.path.split(os.path.abspath(path))
+    if len(name) > _NAME_CHARS:
+        return  # a shortened name may be that of another file
+    ours = re.compile(re.escape(f".{name}{TEMP_MARK}") + r"[0-9a-f]{12}")
+    for entry in stale_temps(folder):
+        if ours.fullmatch(entry.name) and entry.is_file():
+            with contextlib.suppress(OSError):
+                entry.unlink()
+
+
 @contextlib.contextmanager
 def map_os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn the operating system's errors about `path` into ours."""
@@ -195,4 +209,4 @@ def _move(temp: str, target: str, *, replace: bool) -> None:
 
 def _temp_name(target: str) -> str:
     folder, name = os.path.split(target)
-    return os.path.join(folder, f".{name[:120]}{TEMP_MARK}{secrets.token_hex(6)}")
+    return os.path.join(folder, f".{name[:_NAME_CHARS]}{TEMP_MARK}{secrets.token_hex(6)}")

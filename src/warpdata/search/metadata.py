@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import CorruptLayoutError, SchemaMismatchError
+from warpdata.errors import CorruptLayoutError, SchemaMismatchError, nearest
 from warpdata.formats.rvf.payloads import layout, meta
 from warpdata.formats.rvf.payloads.journal import UpdateField
 from warpdata.formats.rvf.payloads.meta import DELETED, MetaPayload
@@ -213,7 +213,8 @@ class FilterColumns:
             kind = self._table.schema.get(name)
             if kind is None:
                 known = ", ".join(sorted(self._table.schema)) or "there is no metadata"
-                raise ValueError(f"no metadata field {name!r}; known fields: {known}")
+                guess = nearest(name, self._table.schema)
+                raise ValueError(f"no metadata field {name!r}; known fields: {known}.{guess}")
             found = self._columns[name] = _build_column(kind, name, self._table.records, self._ids)
         return found
 

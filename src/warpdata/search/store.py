@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from warpdata.bytekit.commit import remove_temps_of
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.errors import (
     ConflictError,
@@ -20,6 +20,7 @@ from warpdata.errors import (
     PermissionError_,
     UnsupportedVersionError,
     WriterClosedError,
+    nearest,
 )
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import SegmentType
@@ -42,7 +43,7 @@ from warpdata.search.appending import (
 )
 from warpdata.search.content import Content
 from warpdata.search.counting import CountingReader
-from warpdata.search.export import export_rows
+from warpdata.search.export import ExportReceipt, ExportSource, check_dialect, export_rows
 from warpdata.search.filters import Filter
 from warpdata.search.metadata import MetadataTable
 from warpdata.search.metric import check_metric
@@ -51,6 +52,7 @@ from warpdata.search.rewrite import LiveRows, RewritePlan, code_plan, rewrite
 from warpdata.search.rows import RowData
 from warpdata.search.searching import Searcher
 from warpdata.search.writer_lock import WriterLock
+from warpdata.stores.locks import ThreadLock
 
 if TYPE_CHECKING:
     from warpdata.formats.rvf.payloads.witness import PublicKey
@@ -60,6 +62,7 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 FilterLike = str | Mapping[str, Any] | Filter | Sequence[int] | NDArray[np.integer]
 
+_COMPRESSIONS = ("none", "lz4", "zstd")
 _MAX_HOT_SHARE = 0.05
 _WORTH_KEEPING = 256
 
@@ -80,7 +83,7 @@ class VectorStore:
         self._path = path
         self._mode = mode
         self._durable = durable
-        self._mutex = threading.RLock()
+        self._mutex = ThreadLock(reentrant=True)
         self._lock: WriterLock | None = None
         self._appender: StoreAppender | None = None
         self._closed = True
@@ -94,11 +97,15 @@ class VectorStore:
     ) -> VectorStore:  # fmt: skip
         """A new, empty store, open for writing; a file that exists is a ConflictError unless overwritten."""
         if dtype not in STORED_DTYPES:
-            raise ValueError(f"unknown dtype {dtype!r}; use one of {', '.join(STORED_DTYPES)}")
+            raise ValueError(
+                f"unknown dtype {dtype!r}; use one of {', '.join(STORED_DTYPES)}."
+                f"{nearest(str(dtype), STORED_DTYPES)}"
+            )
         profile = Profile(metric=check_metric(metric), dtype=dtype)
         target = os.path.realpath(path)
         lock = WriterLock(target)
         try:
+            remove_temps_of(target)
             create_file(target, intake.check_dim(dim), profile, durable=durable, overwrite=overwrite)
         finally:
             lock.release()
@@ -128,6 +135,7 @@ class VectorStore:
         FileRangeReader(path).close()
         lock = WriterLock(path)
         try:
+            remove_temps_of(path)
             store = cls(path, FileRangeReader(path), mode, durable=durable)
             store._take_lock(lock)
         except BaseException:
@@ -362,42 +370,68 @@ class VectorStore:
     # -- rewrite it ----------------------------------------------------------------------------------
 
     def build_index(
-        self, kind: str = "hnsw", *, m: int = 16, ef_construction: int = 200, partitions: int = 0
-    ) -> None:
+        self, kind: str = "hnsw", *, m: int = 16, ef_construction: int = 200, partitions: int = 0,
+        key: SigningKey | None = None, drop_signatures: bool = False,
+    ) -> None:  # fmt: skip
         """Build a vector index over all live vectors; the file is written anew, in the order of the index."""
         with self._mutex:
             self._writer()
             plan = IndexPlan(kind, m, ef_construction, partitions)
-            self._rewrite(replace(self._content.profile, index=plan), f"index:{kind}")
+            profile = replace(self._content.profile, index=plan)
+            self._rewrite(profile, f"index:{kind}", signing=self._signing(key, drop_signatures))
 
-    def quantize(self, kind: str, *, keep_full: bool = True, code_bytes: int | None = None) -> None:
+    def quantize(
+        self, kind: str, *, keep_full: bool = True, code_bytes: int | None = None,
+        key: SigningKey | None = None, drop_signatures: bool = False,
+    ) -> None:  # fmt: skip
         """Store codes of the vectors, beside them for quick first looks or instead of them to save space."""
         with self._mutex:
             self._writer()
             plan = code_plan(kind, keep_full, code_bytes)
-            self._rewrite(replace(self._content.profile, codes=plan), f"quantize:{kind}")
+            profile = replace(self._content.profile, codes=plan)
+            self._rewrite(profile, f"quantize:{kind}", signing=self._signing(key, drop_signatures))
 
-    def compact(self, *, compression: str = "none") -> int:
+    def compact(
+        self, *, compression: str = "none", key: SigningKey | None = None, drop_signatures: bool = False
+    ) -> int:
         """Write the file anew without what was deleted or replaced; returns the bytes saved."""
+        if compression not in _COMPRESSIONS:
+            raise ValueError(
+                f"unknown compression {compression!r}; use one of {', '.join(_COMPRESSIONS)}."
+                f"{nearest(str(compression), _COMPRESSIONS)}"
+            )
         with self._mutex:
+            self._writer()
             before = self._reader.size
-            self._rewrite(self._content.profile, "compact", compression=compression)
+            signing = self._signing(key, drop_signatures)
+            self._rewrite(self._content.profile, "compact", compression=compression, signing=signing)
             return before - self._reader.size
 
     def sign(self, key: SigningKey) -> None:
         """Write the file anew with every segment and the root signed by `key`."""
-        if not isinstance(key, SigningKey):
-            raise TypeError(f"a store is signed with a SigningKey, not {type(key).__name__}")
+        _check_key(key)
         with self._mutex:
-            self._rewrite(self._content.profile, f"sign:{key.algorithm}", signer=key)
+            self._writer()
+            self._rewrite(self._content.profile, f"sign:{key.algorithm}", signing=key)
+
+    def _signing(self, key: SigningKey | None, drop: bool) -> SigningKey | None:
+        """The key to sign the new file with; a signed store loses its signatures only if that is asked for."""
+        if key is not None:
+            _check_key(key)
+        elif self._content.is_signed and not drop:
+            raise PermissionError_(
+                "this store is signed, and writing it anew would drop the signatures", path=self._path,
+                hint="Give key= to sign it again, or drop_signatures=True to go without.",
+            )  # fmt: skip
+        return key
 
     def _rewrite(
-        self, profile: Profile, action: str, *, compression: str = "none", signer: SigningKey | None = None
+        self, profile: Profile, action: str, *, compression: str = "none", signing: SigningKey | None = None
     ) -> None:
         appender = self._writer()
         assert self._path is not None
         rows = self._searcher.rows
-        plan = RewritePlan(replace(profile, next_id=appender.state.next_id), action, compression, signer)
+        plan = RewritePlan(replace(profile, next_id=appender.state.next_id), action, compression, signing)
         rewrite(self._path, self._content, self._live_rows(rows), plan)
         appender.close()
         self._reader.close()
@@ -473,14 +507,33 @@ class VectorStore:
             self._attach(reader, newest)
             return True
 
-    def export(self, path: str | os.PathLike[str], *, dialect: str = "wire") -> None:
-        """Write all live vectors to a new file in the dialect of this library or of shipped programs."""
+    def export(
+        self, path: str | os.PathLike[str], *, dialect: str = "wire", overwrite: bool = False
+    ) -> ExportReceipt:
+        """Write all live vectors to a new file in the dialect of this library or of shipped programs.
+
+        A file that exists is a ConflictError unless overwritten, and one that a writer holds always is.
+        The receipt says what the new file has and what it cannot have.
+        """
+        check_dialect(dialect)
         with self._mutex:
             self._check_open()
-            if self._path is not None and os.path.exists(path) and os.path.samefile(path, self._path):
+            target = os.path.realpath(path)
+            if self._path is not None and os.path.exists(target) and os.path.samefile(target, self._path):
                 raise ValueError("a store is exported to another file; compact() writes its own anew")
-            rows = self._live_rows(self._searcher.rows)
-            export_rows(os.fspath(path), self._content, rows, dialect)
+            if not overwrite and os.path.lexists(target):
+                raise ConflictError(
+                    "the file exists already", path=target, hint="Choose another name, or overwrite=True."
+                )
+            lock = WriterLock(target)
+            try:
+                remove_temps_of(target)
+                searched = self._searcher.rows
+                covered = searched.indexed == len(searched) and bool(searched.live.all())
+                source = ExportSource(self._content, self._live_rows(searched), searched.base_ids, covered)
+                return export_rows(target, source, dialect, overwrite=overwrite)
+            finally:
+                lock.release()
 
     def close(self) -> None:
         """Close the store and let another writer in."""
@@ -531,3 +584,8 @@ class VectorStore:
                 hint="Open it here with mode='r': one process writes.",
             )  # fmt: skip
         return self._appender
+
+
+def _check_key(key: SigningKey) -> None:
+    if not isinstance(key, SigningKey):
+        raise TypeError(f"a store is signed with a SigningKey, not {type(key).__name__}")

@@ -16,12 +16,14 @@ _BUSY = (errno.EAGAIN, errno.EACCES)
 class ThreadLock:
     """A lock between the threads of a process; a forked child finds it free, whoever held it in the parent."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reentrant: bool = False) -> None:
+        """`reentrant` lets the thread that holds it take it again."""
+        self._reentrant = reentrant
         self._start()
 
     def _start(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock() if self._reentrant else threading.Lock()
 
     def __enter__(self) -> None:
         if os.getpid() != self._pid:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata.bytekit.checksum import shake256
 from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError, MissingExtraError
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, MissingExtraError, nearest
 from warpdata.formats.rvf import layout, segment
 from warpdata.formats.rvf.layout import SegmentHeader
 from warpdata.formats.rvf.manifest import Root, root_message
@@ -128,7 +128,10 @@ def is_valid(key: PublicKey, message: bytes, footer: Footer) -> bool:
 
 def _check_algorithm(algorithm: str) -> None:
     if algorithm not in layout.SIGNATURE_IDS:
-        raise ValueError(f"unknown signature algorithm {algorithm!r}; use one of {', '.join(ALGORITHMS)}")
+        raise ValueError(
+            f"unknown signature algorithm {algorithm!r}; use one of {', '.join(ALGORITHMS)}."
+            f"{nearest(str(algorithm), ALGORITHMS)}"
+        )
 
 
 def _key_file(path: str | os.PathLike[str]) -> dict[str, Any]:
