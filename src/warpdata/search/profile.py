@@ -66,6 +66,8 @@ class Profile:
     """The share of the rows that a probe of partitions must look at; measured when the index is built."""
     id_segment: int = 0
     """The segment that says which block of the row segments holds an id; 0 if there is none."""
+    copies: int = 0
+    """How many indexed rows equal an earlier one; the graph is then one of distinct vectors with copies below."""
 
     def to_json(self) -> bytes:
         """The record's bytes."""
@@ -100,4 +102,5 @@ def _from_json(body: dict[str, Any]) -> Profile:
         tuple(int(each) for each in body.get("code_segments", ())),
         float(body.get("probe_share", 0.0)),
         int(body.get("id_segment", 0)),
+        int(body.get("copies", 0)),
     )

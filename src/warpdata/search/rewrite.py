@@ -140,7 +140,7 @@ class _Rewriter:
         row_segments = self._write_rows(arranged, quant)
         code_segments = self._write_codes(arranged, quant)
         id_segment = self._write_ids(arranged, [entry for entry, _ in row_segments])
-        index = index_payloads(self._rows, self._profile, arranged, row_segments)
+        index = index_payloads(self._as_searched(quant), self._profile, arranged, row_segments)
         layers, root = self._write_index(index, quant_entry)
         self._write_metadata()
         extra = self._write_history()
@@ -150,8 +150,20 @@ class _Rewriter:
             code_segments=tuple(entry.segment_id for entry in code_segments),
             probe_share=0.0 if index is None else index.probe_share,
             id_segment=id_segment,
+            copies=0 if index is None else index.copies,
         )
         self._commit(profile, root, [*layers, *extra])
+
+    def _as_searched(self, quant: Quantiser | None) -> LiveRows:
+        """The rows as they will be compared: of codes alone, what they stand for."""
+        codes = self._profile.codes
+        if quant is None or codes is None or codes.keep_full:
+            return self._rows
+        pieces = [
+            quantise.decode(quant, quantise.encode(quant, self._rows.vectors[start : start + MAX_BLOCK_ROWS]))
+            for start in range(0, len(self._rows.ids), MAX_BLOCK_ROWS)
+        ]
+        return replace(self._rows, vectors=np.concatenate(pieces))
 
     def _append(self, seg_type: int, payload: Buffer, **about: int) -> DirectoryEntry:
         flags = Flag.SEALED | about.pop("flags", 0)

@@ -22,6 +22,7 @@ from warpdata.search.ann import Graph, GraphShape
 from warpdata.search.appending import WriterState
 from warpdata.search.cold import ColdReader
 from warpdata.search.content import Content
+from warpdata.search.copies import Copies
 from warpdata.search.engine import HITS_BUFFER, Engine
 from warpdata.search.filters import Filter, parse_filter
 from warpdata.search.metadata import FilterColumns, MetadataTable
@@ -216,14 +217,16 @@ class Searcher:
     def _from_parts(self, matrix: Floats, k: int, ef: int, filter_: Any) -> tuple[Ints, Floats] | None:
         """The answer out of a few partitions; None if everything should be loaded."""
         if filter_ is None:
-            found = self._cold.search(matrix, min(k, self.live_count), ef)
+            count = min(k, self.live_count)
+            found = self._cold.search(matrix, count, max(ef, count))
         else:
             allowed = self._cold.allowed(matrix, ef, lambda ids: self._chosen(filter_, ids.astype(np.int64)))
             if allowed is None:
                 return None
             if not len(allowed.ids):
                 return np.zeros((len(matrix), 0), np.int64), np.zeros((len(matrix), 0), np.float32)
-            found = self._cold.search(matrix, min(k, len(allowed.ids)), ef, allowed)
+            count = min(k, len(allowed.ids))
+            found = self._cold.search(matrix, count, max(ef, count), allowed)
         return found
 
     def warm(self) -> Engine:
@@ -266,24 +269,33 @@ class Searcher:
             self._rows = self._in_graph_order(payload)
         rows = self.rows
         kind = None if payload is None else records.INDEX_NAMES[payload.header.index_type]
-        graph = None
+        graph, copies = None, None
         if payload is not None and kind == "hnsw" and self._fits(payload, rows):
+            copies = self._copies(rows)
+            adjacency = payload.adjacency if copies is None else copies.unlinked(payload.adjacency)
             graph = Graph.restore(
-                prepared(rows.base_vectors, metric), metric, payload.adjacency, self._shape(payload)
+                prepared(rows.base_vectors, metric), metric, adjacency, self._shape(payload)
             )
-            self._spread_entries(graph)
+            self._spread_entries(graph, copies)
         cells = cells_of(content) if graph is None and 0 in content.layers and rows.indexed else None
         if cells is not None and int(cells.ends[-1]) != rows.indexed:
             raise CorruptLayoutError("the partitions do not fit their vectors", path=content.reader.name)
-        return Engine(rows, metric, graph, cells)
+        return Engine(rows, metric, graph, cells, copies)
 
-    def _spread_entries(self, graph: Graph) -> None:
+    def _copies(self, rows: RowData) -> Copies | None:
+        """Who is equal to whom, where the graph was built of distinct vectors; the links of copies do otherwise."""
+        wanted = self._content.profile.copies
+        found = Copies.of(rows.base_vectors) if wanted else None
+        return found if found is not None and found.count == wanted else None
+
+    def _spread_entries(self, graph: Graph, copies: Copies | None) -> None:
         """Let walks begin in the cell of the query, where there are enough cells to make it the better start."""
         if 0 not in self._content.layers or self._content.profile.metric != "l2":
             return
         cells = cells_of(self._content)
         if len(cells.starts) ** 2 * _ENTRY_SHARE >= graph.count:
-            graph.enter_at(cells.middles(graph.vectors))
+            middles = cells.middles(graph.vectors)
+            graph.enter_at(middles if copies is None else copies.first[middles])
 
     def _fits(self, payload: GraphPayload, rows: RowData) -> bool:
         """Whether the graph is that of the rows; one of a shipped program may be stale, ours may not."""
