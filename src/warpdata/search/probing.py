@@ -29,7 +29,7 @@ _GRAPH_FROM_QUERY = 2
 """From this query on, layer B and the hot set widen the probe."""
 _NONE = np.zeros(0, np.int64)
 _NEIGHBORS = 10
-_APART = 1.25
+_APART = 2.0
 """A query this many times as far (squared) from the nearest row as rows lie from each other is outside of the data."""
 
 
