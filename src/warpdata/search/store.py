@@ -197,6 +197,13 @@ class VectorStore:
         return self._content.snapshot.dialect
 
     @property
+    def fields(self) -> dict[str, str]:
+        """The fields of the metadata and their types: str, bytes, i64, u64, f64 or bool."""
+        with self._mutex:
+            self._check_open()
+            return dict(self._searcher.metadata.schema) if self._searcher.has_metadata else {}
+
+    @property
     def ids(self) -> Ids:
         """The ids of all live vectors, ascending."""
         with self._mutex:
