@@ -13,7 +13,7 @@ from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads import vec
-from warpdata.formats.rvf.payloads.graph import GraphPayload
+from warpdata.formats.rvf.payloads.graph import Adjacency, GraphPayload
 from warpdata.formats.rvf.payloads.journal import DeleteRange, UpdateField
 from warpdata.formats.rvf.payloads.meta import MetaPayload
 from warpdata.formats.rvf.payloads.sketch import AccessSketch
@@ -27,6 +27,7 @@ from warpdata.search.engine import HITS_BUFFER, Engine
 from warpdata.search.filters import Filter, parse_filter
 from warpdata.search.metadata import FilterColumns, MetadataTable
 from warpdata.search.metric import is_ordinary, prepared
+from warpdata.search.overlays import overlaid, overlays_of
 from warpdata.search.probing import cells_of
 from warpdata.search.rows import RowData
 
@@ -162,6 +163,8 @@ class Searcher:
     def search(self, queries: ArrayLike, k: int, ef: int, filter_: Any, exact: bool) -> tuple[Ints, Floats]:
         """Ids and distances of the nearest vectors."""
         engine = self._engine
+        if engine is None:
+            self._content.check_comparable()
         matrix, single = self._queries(queries)
         k, ef = _checked_effort(k, ef)
         if not len(matrix):
@@ -232,6 +235,7 @@ class Searcher:
     def warm(self) -> Engine:
         """Everything in memory, loaded once."""
         if self._engine is None:
+            self._content.check_comparable()
             self._engine = self._load_engine()
             self._engine.counts_hits = self._counts_hits
             self._cold = ColdReader(self._content, self._probed, self._cold.served)
@@ -272,7 +276,8 @@ class Searcher:
         graph, copies = None, None
         if payload is not None and kind == "hnsw" and self._fits(payload, rows):
             copies = self._copies(rows)
-            adjacency = payload.adjacency if copies is None else copies.unlinked(payload.adjacency)
+            adjacency = self._with_overlays(payload)
+            adjacency = adjacency if copies is None else copies.unlinked(adjacency)
             graph = Graph.restore(
                 prepared(rows.base_vectors, metric), metric, adjacency, self._shape(payload)
             )
@@ -281,6 +286,12 @@ class Searcher:
         if cells is not None and int(cells.ends[-1]) != rows.indexed:
             raise CorruptLayoutError("the partitions do not fit their vectors", path=content.reader.name)
         return Engine(rows, metric, graph, cells, copies)
+
+    def _with_overlays(self, payload: GraphPayload) -> Adjacency:
+        """The graph with what was changed since it was written."""
+        entry = self._content.layers.get(2)
+        chain = [] if entry is None else overlays_of(self._content, entry.segment_id)
+        return overlaid(payload.adjacency, chain, 2 * payload.header.m, self._content.reader.name)
 
     def _copies(self, rows: RowData) -> Copies | None:
         """Who is equal to whom, where the graph was built of distinct vectors; the links of copies do otherwise."""

@@ -24,8 +24,10 @@ from warpdata.errors import (
 )
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import SegmentType
+from warpdata.formats.rvf.payloads.domain import DomainProfile
 from warpdata.formats.rvf.payloads.journal import encode_journal
 from warpdata.formats.rvf.payloads.meta import MetaPayload
+from warpdata.formats.rvf.payloads.overlay import Overlay
 from warpdata.formats.rvf.payloads.sketch import encode_sketch
 from warpdata.formats.rvf.reader import earlier_snapshots, open_snapshot
 from warpdata.formats.rvf.signing import SigningKey
@@ -47,6 +49,7 @@ from warpdata.search.export import ExportReceipt, ExportSource, check_dialect, e
 from warpdata.search.filters import Filter
 from warpdata.search.metadata import MetadataTable
 from warpdata.search.metric import check_metric
+from warpdata.search.overlays import overlays
 from warpdata.search.profile import STORED_DTYPES, IndexPlan, Profile
 from warpdata.search.rewrite import LiveRows, RewritePlan, code_plan, rewrite
 from warpdata.search.rows import RowData
@@ -195,6 +198,17 @@ class VectorStore:
     def dialect(self) -> str:
         """`wire`, or `runtime` for files of shipped programs."""
         return self._content.snapshot.dialect
+
+    @property
+    def domain(self) -> DomainProfile | None:
+        """The domain that another program declared for these vectors (a PROFILE segment), if it did."""
+        return self._content.domain
+
+    def overlays(self) -> list[Overlay]:
+        """The changes of the graph since it was written (OVERLAY segments), in order; searches know them."""
+        with self._mutex:
+            self._check_open()
+            return [overlay for _, overlay in overlays(self._content)]
 
     @property
     def fields(self) -> dict[str, str]:

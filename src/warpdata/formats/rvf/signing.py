@@ -103,9 +103,9 @@ def save_public(key: PublicKey, path: str | os.PathLike[str]) -> None:
         out.write(json.dumps({"algorithm": key.algorithm, "public": key.data.hex()}).encode() + b"\n")
 
 
-def segment_message(header: SegmentHeader) -> bytes:
-    """What the signature of a segment covers."""
-    context = f"RVF-v1-{layout.segment_name(header.seg_type)}_SEG-{PROFILE}".encode()
+def segment_message(header: SegmentHeader, profile: str = PROFILE) -> bytes:
+    """What the signature of a segment covers, in a file of this profile."""
+    context = f"RVF-v1-{layout.segment_name(header.seg_type)}_SEG-{profile}".encode()
     packed = segment.pack_header(header)[: layout.SIGNED_PREFIX_BYTES]
     return packed + header.content_hash + header.segment_id.to_bytes(8, "little") + context
 
