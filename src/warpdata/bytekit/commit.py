@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 TEMP_MARK = ".tmp-"
 """Part of the name of every file that is not committed yet; what a crash leaves behind carries it."""
 
-_MAX_PIECES = 1024
-"""How many pieces every system takes in one call; more are an error, not a partial write."""
-
+_NAME_CHARS = 120
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -200,6 +199,18 @@ def stale_temps(folder: str | os.PathLike[str]) -> Sequence[Path]:
     return sorted(entry for entry in Path(folder).iterdir() if TEMP_MARK in entry.name)
 
 
+def remove_temps_of(path: str | os.PathLike[str]) -> None:
+    """Remove what killed commits of exactly this file left beside it. Only for who keeps others from writing it."""
+    folder, name = os.path.split(os.path.abspath(path))
+    if len(name) > _NAME_CHARS:
+        return  # a shortened name may be that of another file
+    ours = re.compile(re.escape(f".{name}{TEMP_MARK}") + r"[0-9a-f]{12}")
+    for entry in stale_temps(folder):
+        if ours.fullmatch(entry.name) and entry.is_file():
+            with contextlib.suppress(OSError):
+                entry.unlink()
+
+
 @contextlib.contextmanager
 def map_os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn the operating system's errors about `path` into ours."""
@@ -261,4 +272,4 @@ _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 
 def _temp_name(target: str) -> str:
     folder, name = os.path.split(target)
-    return os.path.join(folder, f".{name[:120]}{TEMP_MARK}{secrets.token_hex(6)}")
+    return os.path.join(folder, f".{name[:_NAME_CHARS]}{TEMP_MARK}{secrets.token_hex(6)}")

@@ -68,20 +68,6 @@ class SegmentAppender:
         self.next_id = max(self.next_id, entry.segment_id + 1)
         return entry._replace(file_offset=offset)
 
-    def commit_delta(self, entries: Sequence[DirectoryEntry], epoch: int, records: Sequence[Tlv]) -> Snapshot:
-        """Commit with a small manifest that lists only the new segments; returns the new state."""
-        last = self.last
-        if last is None:
-            raise ValueError("the first manifest of a file is a checkpoint")
-        listed = [manifest.pack_chain(self._chain(epoch)), manifest.pack_directory(entries), *records]
-        done = self._commit(manifest.pack_tlvs(listed), 0)
-        self.last = replace(
-            last, epoch=epoch, segments=(*last.segments, *entries), manifest_offset=done.manifest_offset,
-            manifest_id=done.manifest_id, manifest_hash=done.manifest_hash, end=done.end,
-            newest_records=tuple(listed),
-        )  # fmt: skip
-        return self.last
-
     def commit_checkpoint(
         self,
         entries: Sequence[DirectoryEntry],
@@ -128,12 +114,6 @@ class SegmentAppender:
         self.next_id += 1
         self._committed_size = self.position
         return Snapshot("wire", 0, (), offset, header.segment_id, header.content_hash, self.position)
-
-    def _chain(self, epoch: int) -> OverlayChain:
-        last = self.last
-        if last is None:
-            return OverlayChain(epoch, 0, 0, 0, bytes(16))
-        return OverlayChain(epoch, 0, last.manifest_offset, last.manifest_id, last.manifest_hash)
 
     def _write(self, *pieces: Buffer) -> int:
         """Write pieces one after the other, padded to the next boundary, in one system call if it can be."""
