@@ -11,7 +11,7 @@ import weakref
 from pathlib import Path
 
 from warpdata.bytekit.commit import map_os_errors
-from warpdata.bytekit.locks import FileLock
+from warpdata.bytekit.locks import FileLock, lock_range
 from warpdata.errors import StoreError
 
 _PREFIX = "warpdata-staging-"
@@ -50,7 +50,7 @@ def _owned_folder(root: Path) -> tuple[Path, FileLock]:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
         # A sweeper may take the folder between its making and its locking.
         with contextlib.suppress(StoreError):
-            lock = FileLock.take(folder / _LOCK, mode=0o600)
+            lock = _taken(folder)
             if lock is not None:
                 return folder, lock
 
@@ -61,12 +61,21 @@ def _swept(folder: Path) -> bool:
         if is_dead:
             shutil.rmtree(folder, ignore_errors=True)
         return is_dead
-    lock = FileLock.take(folder / _LOCK)
+    lock = _taken(folder)
     if lock is None:
         return False
     with lock:
         shutil.rmtree(folder, ignore_errors=True)
     return True
+
+
+def _taken(folder: Path) -> FileLock | None:
+    """The folder as ours, unless somebody lives in it. Earlier releases know a lock on the first byte instead."""
+    lock = FileLock.take(folder / _LOCK, mode=0o600)
+    if lock is not None and not lock_range(lock.fd, 0, 1):
+        lock.let_go()
+        return None
+    return lock
 
 
 def _remove_own(folder: Path, lock: FileLock) -> None:
