@@ -11,7 +11,7 @@ import weakref
 from pathlib import Path
 
 from warpdata.bytekit.commit import map_os_errors
-from warpdata.bytekit.locks import FileLock
+from warpdata.bytekit.locks import FileLock, lock_range
 from warpdata.errors import StoreError
 from warpdata.stores.address import is_remote, open_store
 from warpdata.stores.local import STAGING, LocalStore
@@ -67,7 +67,7 @@ def _owned_folder(root: Path) -> tuple[Path, FileLock]:
         # A sweeper may take the folder between its making and its locking, or the folder around it.
         with contextlib.suppress(FileNotFoundError, StoreError):
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
-            lock = FileLock.take(folder / _LOCK, mode=0o600)
+            lock = _taken(folder)
             if lock is not None:
                 return folder, lock
 
@@ -78,7 +78,7 @@ def _swept(folder: Path) -> bool:
         if is_dead:
             shutil.rmtree(folder, ignore_errors=True)
         return is_dead
-    lock = FileLock.take(folder / _LOCK)
+    lock = _taken(folder)
     if lock is None:
         return False
     with lock:
@@ -94,6 +94,15 @@ def _absent(root: Path) -> list[Path]:
             break
         made += [] if folder in made else [folder]
     return made
+
+
+def _taken(folder: Path) -> FileLock | None:
+    """The folder as ours, unless somebody lives in it. Earlier releases know a lock on the first byte instead."""
+    lock = FileLock.take(folder / _LOCK, mode=0o600)
+    if lock is not None and not lock_range(lock.fd, 0, 1):
+        lock.let_go()
+        return None
+    return lock
 
 
 def _remove_own(folder: Path, lock: FileLock, made: list[Path]) -> None:
