@@ -126,7 +126,9 @@ def rows_reader(rows: Iterable[Mapping[str, Any]], staging: Path) -> pa.RecordBa
     Rows are put aside in `staging` as they come, so memory holds few of them.
     """
     staging.mkdir(parents=True, exist_ok=True)
-    source, parts, schemas = iter(rows), [], []
+    source = iter(rows)
+    parts: list[Path] = []
+    schemas: list[pa.Schema] = []
     while chunk := list(itertools.islice(source, _CHUNK_ROWS)):
         table = _chunk_table(chunk, len(parts) * _CHUNK_ROWS)
         path = staging / f"rows-{len(parts):06d}.arrow"
