@@ -128,11 +128,7 @@ def rows_reader(rows: Iterable[Mapping[str, Any]], staging: Path) -> pa.RecordBa
     staging.mkdir(parents=True, exist_ok=True)
     source = iter(rows)
     parts: list[Path] = []
-<<<<<<< HEAD
-    schemas = []
-=======
     schemas: list[pa.Schema] = []
->>>>>>> sql
     while chunk := list(itertools.islice(source, _CHUNK_ROWS)):
         table = _chunk_table(chunk, len(parts) * _CHUNK_ROWS)
         path = staging / f"rows-{len(parts):06d}.arrow"
