@@ -115,7 +115,7 @@ def with_ends(folder: Path, data: bytes, ends: list[int], channel: dict[str, obj
     "ends", [[1, 2], [1, 2, 3, 4], [1, 2, 9], [2, 1, 3], [-1, 2, 3], [0, 0, 0], [1 << 62, 2, 3]]
 )
 def test_ends_that_are_none(tmp_path: Path, ends: list[int]) -> None:
-    with pytest.raises(CorruptLayoutError):
+    with pytest.raises(CorruptLayoutError, match="bad"):
         wd.load_wshard(with_ends(tmp_path, b"abc", ends)).observations["x"].data  # noqa: B018
 
 
@@ -132,5 +132,5 @@ def test_ends_that_are_none(tmp_path: Path, ends: list[int]) -> None:
     ],
 )
 def test_text_that_is_none(tmp_path: Path, data: bytes, channel: dict[str, object]) -> None:
-    with pytest.raises(FormatError):
+    with pytest.raises(FormatError, match="bad"):
         wd.load_wshard(with_ends(tmp_path, data, [1, 2, 3], channel)).observations["x"].data  # noqa: B018

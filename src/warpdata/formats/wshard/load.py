@@ -205,7 +205,7 @@ class _Loader:
         text = self._schema.texts.get(name)
         if text is not None:
             ends = self._numbers(text.ends, tensor_spec("i64"), length)
-            return TextRows(self._numbers(name, spec, None), ends, text.encoding, name)
+            return TextRows(self._numbers(name, spec, None), ends, text.encoding, name, self._shard.path)
         return self._numbers(name, spec, length)
 
     def _numbers(self, name: str, spec: TensorSpec, length: int | None) -> RowSource:
