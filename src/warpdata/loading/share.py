@@ -36,8 +36,8 @@ class Progress:
 class Share:
     """The rows a rank gives from here to the end of the pass, split over its readers.
 
-    With `even` every reader gives whole batches, `gives` rows of the rank in all: some of `pieces` are left over
-    ("drop"), or rows of the rank come a second time after them ("pad").
+    `gives` rows are the rank's, as many as any rank's. With `even` its readers give them in whole batches: the last
+    rows are left over ("drop"), or some rows of the rank come a second time after them ("pad").
     """
 
     rank: int
@@ -57,7 +57,8 @@ class Share:
         if self.even is None:
             pieces = share_of(self.pieces, group_rows, reader, self.readers)
             return pieces, total_rows(pieces)
-        steps, size = self.gives // self.batch_size, self.batch_size
+        size = self.batch_size
+        steps = self.gives // size if self.even == "drop" else -(-self.gives // size)
         low, high = steps * reader // self.readers * size, steps * (reader + 1) // self.readers * size
         return first_rows(remaining(self.pieces, low), high - low), high - low
 
@@ -151,16 +152,13 @@ class Split:
             return own
         _require_known(own)
         left = within(own.left(self.group_rows), everything)
-        gives = own.gives - own.done if own.even == self.even and self.even else total_rows(left)
+        gives = max(0, own.gives - own.done) if own.even == self.even and self.even else total_rows(left)
         return self._share(left, gives, own.given)
 
     def _share(self, pieces: Pieces, gives: int, given_before: int) -> Share:
-        """A share nobody has begun; with equal steps it gives whole batches."""
-        size = self.batch_size
-        if self.even is not None:
-            gives = gives // size * size if self.even == "drop" else -(-gives // size) * size
+        """A share nobody has begun."""
         return Share(
-            self.rank, self.world, pieces, gives, size, self.even, self.readers,
+            self.rank, self.world, pieces, gives, self.batch_size, self.even, self.readers,
             {reader: Progress() for reader in range(self.readers)}, given_before,
         )  # fmt: skip
 
