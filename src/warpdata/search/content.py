@@ -140,12 +140,11 @@ class Content:
 
     @cached_property
     def quantiser(self) -> Quantiser | None:
-        """The dictionary of the codes in this file, as our profile names it; of another program's, the newest."""
-        found = self._quantisers
-        codes = self.profile.codes
-        if not found or (self.has_profile and codes is None):
+        """The dictionary of the codes in this file, if our profile says that there are any."""
+        found, codes = self._quantisers, self.profile.codes
+        if not found or codes is None:
             return None
-        if found[-1].dim != self.dim or (codes is not None and found[-1].kind != codes.kind):
+        if found[-1].dim != self.dim or found[-1].kind != codes.kind:
             raise CorruptLayoutError("the quantiser does not fit the store", path=self.reader.name)
         return found[-1]
 
@@ -163,8 +162,11 @@ class Content:
 
     @property
     def code_bytes(self) -> int:
-        """How long a code is, 0 without a quantiser."""
-        return 0 if self.quantiser is None else self.quantiser.code_bytes
+        """How long a product code is, 0 where there is none."""
+        if self.has_profile:
+            return 0 if self.quantiser is None else self.quantiser.code_bytes
+        products = [q for q in self._quantisers if q.kind in quantise.PRODUCTS and q.dim == self.dim]
+        return products[-1].code_bytes if products else 0
 
     def vectors_of(self, block: Block) -> Floats:
         """The rows of a block as f32 vectors."""
@@ -193,11 +195,10 @@ class Content:
         fitting = [each for each in self._quantisers if block.dtype in quantise.FOREIGN_DTYPES[each.kind]]
         if not fitting:
             return self._need_quantiser() if block.dtype in ("pq", "custom") else None
-        of_tier = [each for each in fitting if each.tier == block.tier]
-        chosen = (of_tier or fitting)[-1]
-        if chosen.dim != self.dim:
+        of_size = [each for each in fitting if each.dim == self.dim]
+        if not of_size:
             raise CorruptLayoutError("the quantiser does not fit the store", path=self.reader.name)
-        return chosen
+        return next((each for each in reversed(of_size) if each.tier == block.tier), of_size[-1])
 
     def _need_quantiser(self) -> Quantiser:
         if self.quantiser is None:

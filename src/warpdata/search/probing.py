@@ -29,6 +29,7 @@ _GRAPH_FROM_QUERY = 2
 """From this query on, layer B and the hot set widen the probe."""
 _NONE = np.zeros(0, np.int64)
 _NEIGHBORS = 10
+_ROUNDING = 1e-5
 _APART = 2.0
 """A query this many times as far (squared) from the nearest row as rows lie from each other is outside of the data."""
 
@@ -106,9 +107,13 @@ class Prober:
             return True
         if self._metric == "ip" or len(vectors) <= _NEIGHBORS:
             return False
-        rows, away = nearest(query[None], vectors, _NEIGHBORS, "l2")
-        _, apart = nearest(vectors[rows[0]], vectors, _NEIGHBORS + 1, "l2")
-        return bool(away[0, 0] <= _APART * np.median(apart[:, -1]))
+        squares = np.einsum("ij,ij->i", vectors, vectors)
+        away = squares - 2 * (vectors @ query) + query @ query
+        hits = np.argpartition(away, _NEIGHBORS)[:_NEIGHBORS]
+        apart = squares[hits, None] + squares - 2 * (vectors[hits] @ vectors.T)
+        apart.partition(_NEIGHBORS, axis=1)
+        rounding = _ROUNDING * float(squares.max())
+        return bool(away[hits].min() <= _APART * np.median(apart[:, _NEIGHBORS]) + rounding)
 
     def _chosen(self, query: Floats, ef: int, allowed: Allowed) -> Ints:
         """The nearest cells that together hold as many allowed rows as a search without filter looks at.

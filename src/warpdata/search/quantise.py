@@ -22,6 +22,7 @@ Codes = NDArray[np.uint8]
 
 KINDS = ("scalar", "pq", "binary", "residual_pq")
 CODE_DTYPES = {"scalar": "u8", "pq": "pq", "binary": "binary", "residual_pq": "pq"}
+PRODUCTS = ("pq", "residual_pq")
 FOREIGN_DTYPES = {
     "scalar": ("u8", "i8"), "pq": ("pq", "custom"), "binary": ("binary",), "residual_pq": ("pq", "custom"),
 }  # fmt: skip

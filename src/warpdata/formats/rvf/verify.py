@@ -20,7 +20,7 @@ from warpdata.formats.rvf.payloads.journal import decode_journal
 from warpdata.formats.rvf.payloads.layer_a import decode_layer_a
 from warpdata.formats.rvf.payloads.meta import decode_meta
 from warpdata.formats.rvf.payloads.overlay import decode_overlay
-from warpdata.formats.rvf.payloads.quant import decode_quant
+from warpdata.formats.rvf.payloads.quant import ProductQuant, ResidualQuant, decode_quant
 from warpdata.formats.rvf.payloads.sketch import decode_sketch
 from warpdata.formats.rvf.payloads.witness import PublicKey, decode_crypto, decode_witness
 from warpdata.formats.rvf.reader import read_segment
@@ -61,13 +61,17 @@ def _checked(reader: RangeReader, snapshot: Snapshot, entry: DirectoryEntry, cod
 
 
 def _code_bytes(reader: RangeReader, snapshot: Snapshot) -> int:
-    entries = snapshot.of_type(SegmentType.QUANT)
-    if not entries or snapshot.dialect == "runtime":
-        return 0
-    try:
-        return decode_quant(read_segment(reader, entries[-1]), reader.name).code_bytes
-    except FormatError:
-        return 0
+    """How long a product code is: the newest dictionary of the right size says it."""
+    dim = 0 if snapshot.root is None else snapshot.root.dimension
+    entries = [] if snapshot.dialect == "runtime" else snapshot.of_type(SegmentType.QUANT)
+    for entry in reversed(entries):
+        try:
+            found = decode_quant(read_segment(reader, entry), reader.name)
+        except FormatError:
+            continue
+        if isinstance(found, ProductQuant | ResidualQuant) and found.dim == dim:
+            return found.code_bytes
+    return 0
 
 
 def _verify_segment(reader: RangeReader, snapshot: Snapshot, entry: DirectoryEntry, code_bytes: int) -> None:
