@@ -36,8 +36,17 @@ WarpError                      .code is stable, .hint says what to do next
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Iterable
 from typing import Any, ClassVar
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """` Did you mean 'x'?` for the known name most like a misspelt one, or nothing where none is like it."""
+    known = {each.lower(): each for each in names}
+    found = difflib.get_close_matches(name.lower(), known, n=1)
+    return f" Did you mean {known[found[0]]!r}?" if found else ""
 
 
 class WarpError(Exception):
