@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
     from warpdata.corpora.source import FixedOrderSource
     from warpdata.episodes.check import Progress, Report
+    from warpdata.episodes.check_set import EpisodeSet
     from warpdata.episodes.local import LocalDataset
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.episode import WShardEpisode
@@ -78,22 +79,36 @@ def _folder(source: str | os.PathLike[str]) -> Any:
 
 
 def check_dataset(
-    source: str | os.PathLike[str], *, progress: Progress | None = None, deep: bool = False
+    source: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    deep: bool = False,
+    mute: Collection[str] = (),
 ) -> Report:
     """Look for what is wrong with a root of recordings, or with one episode of any form, by path or URL.
 
-    `deep` also decodes every frame.
+    `deep` also decodes every frame; the rules in `mute` say nothing.
     """
-    from warpdata.episodes.check import Report, check_opened, check_root, merged
-    from warpdata.episodes.check_shards import damaged_blocks, shards_in
+    from warpdata.episodes.check import Report, check_root, check_rules, merged, new_set, set_findings
+    from warpdata.episodes.check_shards import shards_in
 
-    if _is_root(source):
-        shards = shards_in(_folder(source))
-        if shards:
-            return merged(check_dataset(shard, deep=deep) for shard in shards)
-        return check_root(open_recordings(source, edited=False), progress=progress, deep=deep)
+    check_rules(mute)
+    if not _is_root(source):
+        return _check_one(source, deep=deep).without(mute)
+    shards = shards_in(_folder(source))
+    if not shards:
+        return check_root(open_recordings(source, edited=False), progress=progress, deep=deep).without(mute)
+    beside = new_set()
+    reports = [_check_one(shard, deep=deep, beside=beside) for shard in shards]
+    return merged([*reports, Report(0, set_findings(beside))]).without(mute)
+
+
+def _check_one(source: str | os.PathLike[str], *, deep: bool, beside: EpisodeSet | None = None) -> Report:
+    from warpdata.episodes.check import Report, check_opened
+    from warpdata.episodes.check_shards import damaged_blocks
+
     name = os.path.basename(os.fspath(source).partition("?")[0].rstrip("/"))
-    findings = list(check_opened(lambda: open_episode(source), name, deep=deep))
+    findings = list(check_opened(lambda: open_episode(source), name, deep=deep, beside=beside))
     report = Report(1, findings)
     return report if report.is_damaged else Report(1, [*findings, *damaged_blocks(_located(source)[1], name)])
 
