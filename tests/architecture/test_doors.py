@@ -135,11 +135,18 @@ def test_threads_have_an_owner(path: Path) -> None:
         assert relative(path).startswith(THREAD_ROOMS)
 
 
+LATE = {
+    "timeline/episode.py", "formats/wshard/episode.py",  # the two views of an episode offer each other
+    "episodes/opening.py",  # a shard by step needs no parquet library
+    "catalog/refs.py",  # a reference that was pickled opens its dataset again
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_no_import_hides_in_a_function(path: Path) -> None:
     if relative(path) == "_api.py" or relative(path).startswith("cli/commands/"):
         return
-    if relative(path) in OPTIONAL_DOORS:
+    if relative(path) in OPTIONAL_DOORS | LATE:
         return
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

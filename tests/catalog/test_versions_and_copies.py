@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def access_to(catalog: str) -> Access:
 
 def age(catalog: str, version: str, days: float) -> None:
     path = Path(catalog) / f"datasets/ws/x/versions/{version}.json"
-    then = time.time() - days * 86400
+    then = path.stat().st_mtime - days * 86400
     os.utime(path, (then, then))
 
 

@@ -20,6 +20,7 @@ import pytest
 
 import warpdata as wd
 from tests.episodes.nursery import run_small
+from tests.waiting import until
 from warpdata.episodes.salvage_folder import salvage_root
 from warpdata.errors import (
     ConflictError,
@@ -446,10 +447,7 @@ def test_a_disk_that_cannot_sync_is_an_error_while_recording(
             writer.append("x", value, 1)
             writer.append("y", 0, 1)
         assert failed.wait(60)
-        deadline = time.monotonic() + 60
-        while writer._bench._shelf.failure is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        until(lambda: writer._bench._shelf.failure is not None, "the failure is not noticed")  # noqa: B023
         for call in (lambda w, v: w.append("x", v, 2), lambda w, _: w.append("z", 1, 0),
                      lambda w, _: w.set_static("s", 1)):  # fmt: skip
             with pytest.raises(StoreError, match="cannot be written"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import re
@@ -240,34 +239,9 @@ def _move(temp: str, target: str, *, replace: bool) -> None:
         os.replace(temp, target)
         return
     try:
-        rename_new(temp, target)
+        system.rename_new(temp, target)
     except FileExistsError:
         raise ConflictError("the file exists already", path=target) from None
-
-
-def rename_new(source: str, target: str) -> None:
-    """Give a file another name, or FileExistsError if anything has that name already."""
-    if _renameat2 is not None:
-        if not _renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE):
-            return
-        code = ctypes.get_errno()
-        if code not in (errno.EINVAL, errno.ENOSYS):  # some file systems do not know this call
-            raise OSError(code, os.strerror(code), target)
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
-        # Without links either: look first, which is as good as it gets there.
-        if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
-        os.rename(source, target)
-        return
-    os.unlink(source)
-
-
-_renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 
 
 def _temp_name(target: str) -> str:

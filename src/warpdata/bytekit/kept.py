@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections import OrderedDict, deque
+
+from warpdata.bytekit.forks import tell_in_child
 
 DEFAULT_BYTES = 512 << 20
 
@@ -16,10 +17,11 @@ class KeptBlocks:
     def __init__(self, max_bytes: int = DEFAULT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._owners = itertools.count(1)
-        self.start_again()
+        self.in_child()
+        tell_in_child(self)
 
-    def start_again(self) -> None:
-        """Keep nothing; for a forked child, whose parent may have been changing this at that moment."""
+    def in_child(self) -> None:
+        """Keep nothing: the parent may have been changing this at the moment of the fork."""
         self._lock = threading.Lock()
         self._blocks: OrderedDict[tuple[int, str], memoryview] = OrderedDict()
         self._names: dict[int, set[str]] = {}
@@ -94,5 +96,3 @@ class KeptBlocks:
 
 KEPT = KeptBlocks()
 """Those of this process."""
-
-os.register_at_fork(after_in_child=KEPT.start_again)

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.folders import RangeFile
-from warpdata.bytekit.late import provided
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import PartRangeReader
 from warpdata.catalog import media
@@ -239,7 +238,9 @@ def read_refs(refs: Sequence[FileRef]) -> list[bytes]:
 @lru_cache(maxsize=8)
 def reopened(recipe: str) -> ArtifactOpener:
     """The artifacts of the dataset a recipe describes."""
-    found: ArtifactOpener = provided("the artifacts of a recipe")(recipe)
+    from warpdata.catalog.dataset import reopened_artifacts  # which needs this module first
+
+    found: ArtifactOpener = reopened_artifacts(recipe)
     return found
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata.bytekit import system
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import TEMP_MARK, fsync_folder, map_os_errors, os_error, rename_new, write_at
+from warpdata.bytekit.commit import TEMP_MARK, fsync_folder, map_os_errors, os_error, write_at
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.locks import lock_open_file
@@ -90,7 +90,7 @@ class JournalWriter:
 
     def _publish(self, temp: str) -> None:
         try:
-            rename_new(temp, self.path)
+            system.rename_new(temp, self.path)
         except FileExistsError:
             raise JournalInUseError(
                 "a journal is already there", path=self.path,

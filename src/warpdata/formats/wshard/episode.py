@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.late import provided
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
@@ -168,7 +167,9 @@ class WShardEpisode:
     @property
     def in_time(self) -> Any:
         """The same episode as signals in time."""
-        return provided("an episode by step, seen in time")(self)
+        from warpdata.episodes.shard_episode import ShardEpisode  # the two views offer each other
+
+        return ShardEpisode(self)
 
     def lanes(self) -> Iterator[tuple[str, Channel]]:
         """Every channel with its block name, in the order they are stored."""
