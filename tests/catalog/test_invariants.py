@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import warpdata as wd
 from tests.published import publish_demo, rows
 from tests.servers import run_http
+from tests.waiting import until
 from warpdata.errors import (
     BudgetExceededError,
     DatasetError,
