@@ -20,7 +20,7 @@ from tests.conftest import shared_golden
 from tests.sweeps import thinned
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import CorruptLayoutError, FormatError
-from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.reader import earlier_snapshots, open_snapshot
 from warpdata.formats.rvf.signing import SigningKey
 from warpdata.search.store import VectorStore
 
@@ -192,17 +192,21 @@ def tiny_store(path: Path, kind: str) -> bytes:
     return path.read_bytes()
 
 
-def zero_runs(content: bytes, longest: int = 512) -> set[int]:
-    """Bytes deep inside long runs of zeros: the reserved and unused areas of roots, alike but for their place."""
+def dull_bytes(content: bytes, longest: int = 512) -> set[int]:
+    """Bytes that are much alike: deep inside long runs of zeros, or of manifests that newer ones stand for."""
     out: set[int] = set()
     for run in re.finditer(rb"\0{%d,}" % longest, content):
         out |= set(range(run.start() + 64, run.end() - 64))
+    reader = BytesRangeReader(content)
+    newest = open_snapshot(reader)
+    for state in earlier_snapshots(reader, newest) if newest.is_checkpoint else ():
+        out |= set(range(state.manifest_offset, state.end))
     return out
 
 
 def telling_bytes(content: bytes) -> list[int]:
-    """Every byte, but of those deep inside zeros only some."""
-    alike = zero_runs(content)
+    """Every byte, but of those that are much alike only some."""
+    alike = dull_bytes(content)
     return sorted({byte for byte in range(len(content)) if byte not in alike} | set(sorted(alike)[::_ALIKE]))
 
 
@@ -226,7 +230,7 @@ def narrow_state(content: bytes) -> Any:
 @pytest.mark.parametrize("kind", ["rows", "index"])
 def test_flip_every_bit(tmp_path: Path, kind: str) -> None:
     content = tiny_store(tmp_path / "b.rvf", kind)
-    alike = zero_runs(content)
+    alike = dull_bytes(content)
     places = [(byte, bit) for byte in range(len(content)) if byte not in alike for bit in range(8)]
     places += [(byte, byte % 8) for byte in sorted(alike)[::_ALIKE]]
     assert flip_each(content, places, quick_state) > 100
@@ -351,7 +355,8 @@ def test_kill_9_keeps_what_was_acknowledged(tmp_path: Path, attempt: int) -> Non
 
 def test_hostile_sizes_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
     content = bytearray(small_store(tmp_path / "h.rvf", None))
-    at = content.index(layout.SEGMENT_MAGIC) + 0x10
+    opened = VectorStore.open(BytesRangeReader(bytes(content)))
+    at = opened._content.snapshot.segments[0].file_offset + 0x10
     content[at : at + 8] = (1 << 62).to_bytes(8, "little")
     with pytest.raises(FormatError):
         state_of(bytes(content))

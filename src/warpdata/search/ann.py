@@ -67,8 +67,14 @@ class Entries:
 class _Workers:
     """The threads of faiss: a forked child has none of them, and would wait for them for ever."""
 
-    def __init__(self) -> None:
-        self.library: Any = None
+    library: Any = None
+
+    def keep(self, library: Any) -> Any:
+        """The library, whose threads a child is told about from now on."""
+        if self.library is None:
+            self.library = library
+            tell_in_child(self)
+        return library
 
     def in_child(self) -> None:
         """In a child: one thread does all the work."""
@@ -79,14 +85,11 @@ _WORKERS = _Workers()
 
 
 def _faiss() -> Any:
-    if _WORKERS.library is None:
-        try:
-            import faiss
-        except ImportError:
-            raise MissingExtraError.for_extra("faiss", "index") from None
-        _WORKERS.library = faiss
-        tell_in_child(_WORKERS)
-    return _WORKERS.library
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtraError.for_extra("faiss", "index") from None
+    return _WORKERS.keep(faiss)
 
 
 class Graph:
