@@ -166,14 +166,21 @@ class ShardReader:
     def schema(self) -> EpisodeSchema:
         """What the metadata of the episode says; not to be changed, other readers may share it."""
         if self._schema is None:
-            seen = self._seen
-            if seen is None and self._is_local and self._verify:
-                self._seen = seen = Head.of(self._head, self._reader.size, self.table)
-            self._schema = seen.schema if seen is not None and seen.schema is not None else read_schema(self)
-            if seen is not None and seen.schema is None:
-                seen.schema = self._schema
-                remember_head(self.path, seen)
+            head = self.head
+            self._schema = (head and head.schema) or read_schema(self)
+            if head is not None:
+                head.schema = self._schema
         return self._schema
+
+    @property
+    def head(self) -> Head | None:
+        """What is remembered of the head of this file; None where nothing is."""
+        if self._seen is None and self._is_local and self._verify:
+            self._seen = Head.of(self._head, self._reader.size, self.table)
+            if self._seen is not None:
+                self._schema = self._seen.schema = read_schema(self)  # nothing is remembered that is damaged
+                remember_head(self.path, self._seen)
+        return self._seen
 
     def spec(self, name: str) -> TensorSpec:
         """The dtype and shape of a tensor block, from the metadata of the episode."""

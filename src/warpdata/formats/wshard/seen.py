@@ -16,6 +16,8 @@ from warpdata.formats.wshard.table import BlockTable
 if TYPE_CHECKING:
     from typing import Self
 
+    from warpdata.formats.wshard.outline import Outline
+
 MAX_SHARDS = 1024
 MAX_HEAD_BYTES = 8 << 10
 
@@ -25,13 +27,14 @@ _META = (layout.META_WSHARD, layout.META_EPISODE, layout.META_CHANNELS, layout.M
 class Head:
     """The first bytes of a shard and what they say."""
 
-    __slots__ = ("data", "schema", "size", "table")
+    __slots__ = ("data", "outline", "schema", "size", "table")
 
     def __init__(self, data: bytes, size: int, table: BlockTable) -> None:
         self.data = data
         self.size = size
         self.table = table
         self.schema: EpisodeSchema | None = None
+        self.outline: Outline | None = None
 
     @classmethod
     def of(cls, start: memoryview, size: int, table: BlockTable) -> Self | None:
