@@ -26,7 +26,7 @@ import zarr
 import warpdata as wd
 from bench import data as bench_data
 from bench import measure
-from warpdata.formats.wshard import ShardReader
+from warpdata.formats.wshard import ShardReader, seen
 
 Arrays = dict[str, np.ndarray]
 WINDOW = 16
@@ -90,6 +90,10 @@ def one_block(kind: str, folder: Path) -> Callable[[], object]:
         with ShardReader.open(folder / "a.wshard") as shard:
             return shard.read("action/ctrl")
 
+    def first_time() -> object:
+        seen.forget_heads()
+        return wd.load_wshard(folder / "a.wshard").actions["ctrl"].data
+
     def h5() -> object:
         with h5py.File(folder / "a.h5") as file:
             return file["ctrl"][:]
@@ -105,6 +109,7 @@ def one_block(kind: str, folder: Path) -> Callable[[], object]:
     return {
         "load_wshard": lambda: wd.load_wshard(folder / "a.wshard").actions["ctrl"].data,
         "open_episode": lambda: wd.open_episode(folder / "a.wshard")["action/ctrl"].values(),
+        "load_wshard_first_time": first_time,
         "inner_reader": inner, "h5py": h5, "npz": npz, "safetensors": tensors,
         "zarr": lambda: zarr.open_group(folder / "a.zarr", mode="r")["ctrl"][:],
     }[kind]  # fmt: skip
@@ -161,7 +166,8 @@ def files(
     found = {"save_raw": saved, "read_all_raw": measure.race(read, rounds)}
     write_h5(folder / "gzip.h5", arrays, compression="gzip")
     wd.save_wshard(episode, folder / "seekable.wshard", {"rgb": "zstd-seekable:3"}, durable=False)
-    names = ("load_wshard", "open_episode", "inner_reader", "h5py", "npz", "safetensors", "zarr")
+    names = ("load_wshard", "open_episode", "load_wshard_first_time", "inner_reader", "h5py", "npz",
+             "safetensors", "zarr")  # fmt: skip
     found["open_and_read_one_block"] = measure.race(
         {name: one_block(name, folder) for name in names}, 3 * rounds, calls=10, judge=statistics.median
     )

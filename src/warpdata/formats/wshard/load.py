@@ -50,16 +50,14 @@ def load_wshard(
     held against a checksum, see `Verify`.
     """
     shard = source if isinstance(source, ShardReader) else ShardReader.open(source, verify=verify)
-    if channels is not None or not shard.table.is_checksummed:
+    seen = shard.seen
+    if channels is not None or seen is None or not shard.table.is_checksummed:
         return make_episode(shard, _wanted(channels))
-    head = shard.head
-    if head is None:
-        return make_episode(shard)
-    if head.outline is None:
-        episode = make_episode(shard)
-        head.outline = outline_of(episode)
-        return episode
-    return made_again(head.outline, shard)
+    if seen.outline is not None:
+        return made_again(seen.outline, shard)
+    episode = make_episode(shard)
+    seen.outline = outline_of(episode)
+    return episode
 
 
 def _wanted(channels: Collection[str] | None) -> set[str] | None:
