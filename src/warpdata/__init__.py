@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from warpdata._version import __version__ as __version__
-from warpdata.bytekit.late import provide as _provide
+from warpdata.bytekit.late import provide
 
 if TYPE_CHECKING:
     from warpdata._api import check_dataset as check_dataset
@@ -198,8 +198,9 @@ _HOMES: dict[str, str] = {
 }
 """Public name -> the module it lives in; nothing is imported until the name is asked for."""
 
-_provide("an episode by step, seen in time", "warpdata.episodes.shard_episode:ShardEpisode")
-_provide("the artifacts of a recipe", "warpdata.catalog.dataset:reopened_artifacts")
+provide("an episode by step, seen in time", "warpdata.episodes.shard_episode:ShardEpisode")
+provide("the artifacts of a recipe", "warpdata.catalog.dataset:reopened_artifacts")
+del provide
 
 __all__ = sorted([*_HOMES, "__version__"])
 
