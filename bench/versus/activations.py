@@ -70,20 +70,20 @@ def warm_up(*paths: Path) -> None:
 
 
 def ours(folder: Path, **options: Any) -> None:
-    with wd.MmapShardSource.open_dir(folder, **options) as source:
+    with wd.open_corpus(folder, **options) as source:
         for batch in source:
             assert len(batch)
 
 
 def ours_into(folder: Path, out: np.ndarray, **options: Any) -> None:
-    with wd.MmapShardSource.open_dir(folder, dtype="float32", batch_rows=len(out), **options) as source:
+    with wd.open_corpus(folder, dtype="float32", batch_rows=len(out), **options) as source:
         while source.next_batch(out) is not None:
             pass
 
 
 def ours_shuffled(folder: Path, batch_size: int, **options: Any) -> None:
     with (
-        wd.MmapShardSource.open_dir(folder, dtype="float32", **options) as source,
+        wd.open_corpus(folder, dtype="float32", **options) as source,
         wd.ShuffledRows(source, seed=1, batch_size=batch_size) as rows,
     ):
         out = np.empty((batch_size, source.width), np.float32)
@@ -349,7 +349,7 @@ def memory(folder: Path) -> dict[str, float]:
 def resume_ms(folder: Path, rounds: int) -> dict[str, float]:
     """Milliseconds from opening the stream with a state to the first batch, early and late in the epoch."""
     found = {}
-    with wd.MmapShardSource.open_dir(folder, dtype="float32") as source:
+    with wd.open_corpus(folder, dtype="float32") as source:
         for share in (0.01, 0.5, 0.99):
             position = int(source.total_rows * share) // 1024 * 1024
             best = float("inf")

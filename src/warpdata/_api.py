@@ -136,8 +136,8 @@ def _is_root(source: str | os.PathLike[str]) -> bool:
 
 def _located(source: object) -> tuple[Any, Any]:
     """The folder a URL lies in and the bytes of its file; without bytes, the folder of an episode directory."""
-    if isinstance(source, str | os.PathLike) and "://" not in os.fspath(source):
-        return None, os.path.abspath(source)  # the process may go elsewhere before everything is read
+    if isinstance(source, str | os.PathLike) and "://" not in (path := os.fspath(source)):
+        return None, os.path.abspath(path)  # the process may go elsewhere before everything is read
     if not isinstance(source, str):
         return None, source
     import urllib.parse

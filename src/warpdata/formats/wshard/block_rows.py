@@ -18,7 +18,7 @@ class BlockRows:
 
     def __init__(self, shard: ShardReader, block: str, spec: TensorSpec, length: int) -> None:
         self._shard = shard
-        self._block = block
+        self.block = block
         self._array: NDArray[Any] | None = None
         self.spec = spec
         self.length = length
@@ -26,15 +26,15 @@ class BlockRows:
     def rows(self, start: int, end: int) -> NDArray[Any]:
         """Rows [start, end); all of them come verified against the checksum of the block."""
         if start == 0 and end == self.length:
-            data = np.frombuffer(self._shard.view(self._block), self.spec.dtype.dtype)
+            data = np.frombuffer(self._shard.view(self.block), self.spec.dtype.dtype)
             return data.reshape(self.length, *self.spec.shape)
         if self._array is not None:
-            self._shard.verify_rows(self._block, self.spec.row_bytes, start, end)
+            self._shard.verify_rows(self.block, self.spec.row_bytes, start, end)
             return self._array[start:end]
-        if (mapped := self._shard.mapped(self._block)) is not None:
+        if (mapped := self._shard.mapped(self.block)) is not None:
             self._array = np.frombuffer(mapped, self.spec.dtype.dtype).reshape(self.length, *self.spec.shape)
             return self.rows(start, end)
-        return self._shard.rows_as(self._block, self.spec, start, end)
+        return self._shard.rows_as(self.block, self.spec, start, end)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_array": None}

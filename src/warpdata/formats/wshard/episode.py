@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections import UserDict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field
+from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,16 +113,13 @@ class WShardEpisode:
         super().__setattr__(name, value)
 
     @classmethod
-    def of(cls, **known: Any) -> Self:
+    def of(cls, known: Mapping[str, Any]) -> Self:
         """An episode of fields that are right already, made without the checks that a caller's values need."""
         made = cls.__new__(cls)
-        made.__dict__ = {
-            "id": "", "env_id": "", "length": 0, "timebase": None, "observations": ChannelMap(),
-            "actions": ChannelMap(), "rewards": None, "terminations": None, "truncations": None,
-            "timestamps_ns": None, "omens": LaneMap(), "uncerts": LaneMap(), "residuals": LaneMap(), "metadata": {},
-            "models": [], "chunk_index": None, "total_chunks": None, "timestep_range": None, "blocks": {},
-            "about": {}, **known,
-        }  # fmt: skip
+        made.__dict__ = fields = {**_NO_FIELDS, **known}
+        for name, empty in _EMPTY_FIELDS.items():
+            if name not in known:
+                fields[name] = empty()
         return made
 
     def __eq__(self, other: object) -> bool:
@@ -278,6 +276,14 @@ class WShardEpisode:
             if getattr(self, name)
         ]
         return f"WShardEpisode({', '.join(parts)})"
+
+
+_NO_FIELDS = dict.fromkeys(each.name for each in dataclass_fields(WShardEpisode))
+_EMPTY_FIELDS: dict[str, Callable[[], Any]] = {
+    each.name: each.default_factory
+    for each in dataclass_fields(WShardEpisode)
+    if each.default_factory is not MISSING
+}
 
 
 class _Clock:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from warpdata.errors import CorruptLayoutError, nearest
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.episode import LaneMap, WShardEpisode
+from warpdata.formats.wshard.outline import made_again, outline_of
 from warpdata.formats.wshard.reader import ShardReader, Source, Verify
 from warpdata.formats.wshard.schema import (
     ChannelSpec,
@@ -21,6 +21,7 @@ from warpdata.formats.wshard.schema import (
     RowSource,
     TensorSpec,
     guess_spec,
+    own_copy,
     tensor_spec,
 )
 from warpdata.formats.wshard.text import TextRows
@@ -49,7 +50,14 @@ def load_wshard(
     held against a checksum, see `Verify`.
     """
     shard = source if isinstance(source, ShardReader) else ShardReader.open(source, verify=verify)
-    return make_episode(shard, _wanted(channels))
+    seen = shard.seen
+    if channels is not None or seen is None or not shard.table.is_checksummed:
+        return make_episode(shard, _wanted(channels))
+    if seen.outline is not None:
+        return made_again(seen.outline, shard)
+    episode = make_episode(shard)
+    seen.outline = outline_of(episode)
+    return episode
 
 
 def _wanted(channels: Collection[str] | None) -> set[str] | None:
@@ -65,11 +73,11 @@ def make_episode(shard: EpisodeShard, wanted: set[str] | None = None) -> WShardE
         raise CorruptLayoutError(f"a shard of role {shard.role} is no episode", path=shard.path, hint=hint)
     schema = shard.schema
     index, total, steps = schema.chunk or (None, None, None)
-    episode = WShardEpisode.of(
-        id=schema.id, env_id=schema.env_id, length=schema.length, timebase=schema.timebase,
-        metadata=_own(schema.metadata) or {}, models=_own(schema.models) or [], about=_own(schema.about) or {},
-        chunk_index=index, total_chunks=total, timestep_range=steps,
-    )  # fmt: skip
+    episode = WShardEpisode.of({
+        "id": schema.id, "env_id": schema.env_id, "length": schema.length, "timebase": schema.timebase,
+        "metadata": own_copy(schema.metadata), "models": own_copy(schema.models), "about": own_copy(schema.about),
+        "chunk_index": index, "total_chunks": total, "timestep_range": steps,
+    })  # fmt: skip
     _Loader(shard, schema, wanted).fill(episode)
     return episode
 
@@ -98,7 +106,8 @@ class _Loader:
         if (clock := self._timestamps()) is not None:
             episode.set_clock(clock)
         for name in list(self._left):
-            self._add_unlisted(episode, name)
+            if not name.startswith(layout.PIECES_PREFIX):
+                self._add_unlisted(episode, name)
         for name in self._left:
             if not name.startswith(layout.PIECES_PREFIX) and self._wants(name, name):
                 episode.blocks[name] = self._shard.view(name)
@@ -129,7 +138,7 @@ class _Loader:
         rows = self._channel_rows(spec, clock.length if clock else self._schema.length)
         target = episode.observations if spec.lane == "signal" else episode.actions
         key = spec.block.partition("/")[2]
-        target.data[key] = Channel.over(key, rows, clock=clock, about=_own(spec.about))
+        target.data[key] = Channel.over(key, rows, clock=clock, about=own_copy(spec.about))
 
     def _channel_rows(self, spec: ChannelSpec, length: int) -> RowSource:
         if spec.block in self._shard:
@@ -158,7 +167,7 @@ class _Loader:
             return
         fixed = None if lane == "residual" else self._schema.length
         channel = Channel.over(
-            rest, self._rows(name, spec, fixed), about=_own(self._schema.block_about.get(name))
+            rest, self._rows(name, spec, fixed), about=own_copy(self._schema.block_about.get(name))
         )
         if lane == "action":
             episode.actions[rest] = channel
@@ -180,7 +189,7 @@ class _Loader:
 
     def _flag_channel(self, name: str, block: str, dtype: DType) -> Channel:
         rows = self._rows(block, tensor_spec(dtype.name), self._schema.length)
-        return Channel.over(name, rows, about=_own(self._schema.block_about.get(name)))
+        return Channel.over(name, rows, about=own_copy(self._schema.block_about.get(name)))
 
     def _foreign_dtype(self, name: str, expected: str) -> DType:
         """One existing writer stores rewards and flags in whatever dtype it was given and does not say which."""
@@ -222,14 +231,6 @@ class _Loader:
                 path=self._shard.path,
             )
         return self._shard.rows_of(name, spec, length)
-
-
-T = TypeVar("T")
-
-
-def _own(said: T) -> T:
-    """A copy of what the metadata says, for one episode to change: all readers of a file share what was read."""
-    return copy.deepcopy(said) if said else said
 
 
 _WIDE = {2: ("f16", "i16"), 4: ("f32", "i32"), 8: ("f64", "i64")}

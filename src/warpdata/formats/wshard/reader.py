@@ -19,7 +19,7 @@ from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.pieces import PieceChecksums
 from warpdata.formats.wshard.schema import EpisodeSchema, TensorSpec, read_schema, tensor_specs
-from warpdata.formats.wshard.seen import Head, remember_head, seen_head
+from warpdata.formats.wshard.seen import remember_head, seen_head
 from warpdata.formats.wshard.table import Block, parse_table, unpack_header
 
 if TYPE_CHECKING:
@@ -56,9 +56,10 @@ class ShardReader:
         first = LOCAL_HEAD_BYTES if self._is_local else HEAD_BYTES
         size = reader.size
         self._head = start = reader.read(0, first if first < size else size)
-        self._seen = seen_head(self.path, start, size) if self._is_local else None
-        if self._seen is not None:
-            self.table = self._seen.table
+        self.seen = seen_head(self.path, start, size) if self._is_local else None
+        """The head of this file if it was opened before and is as it was."""
+        if self.seen is not None:
+            self.table = self.seen.table
         else:
             header = unpack_header(start, size, self.path)
             self.table = parse_table(header, self._whole_head(header), size, self.path)
@@ -165,14 +166,12 @@ class ShardReader:
     @property
     def schema(self) -> EpisodeSchema:
         """What the metadata of the episode says; not to be changed, other readers may share it."""
+        if self._schema is None and self.seen is not None:
+            self._schema = self.seen.schema
         if self._schema is None:
-            seen = self._seen
-            if seen is None and self._is_local and self._verify:
-                self._seen = seen = Head.of(self._head, self._reader.size, self.table)
-            self._schema = seen.schema if seen is not None and seen.schema is not None else read_schema(self)
-            if seen is not None and seen.schema is None:
-                seen.schema = self._schema
-                remember_head(self.path, seen)
+            self._schema = read_schema(self)  # what is damaged is not remembered
+            if self._is_local and self._verify:
+                remember_head(self.path, self._head, self._reader.size, self.table, self._schema)
         return self._schema
 
     def spec(self, name: str) -> TensorSpec:

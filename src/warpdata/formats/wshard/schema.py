@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import sys
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
@@ -136,6 +137,14 @@ class EpisodeSchema(NamedTuple):
     models: list[Any]
     chunk: tuple[int, int | None, tuple[int, int] | None] | None
     about: dict[str, Any]
+
+
+T = TypeVar("T")
+
+
+def own_copy(said: T) -> T:
+    """A copy of what metadata says, for one episode to change: all readers of a file share what was read."""
+    return copy.deepcopy(said) if said else type(said)()
 
 
 def check_channel_id(channel_id: str) -> None:

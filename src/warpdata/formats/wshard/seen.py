@@ -14,7 +14,7 @@ from warpdata.formats.wshard.schema import EpisodeSchema
 from warpdata.formats.wshard.table import BlockTable
 
 if TYPE_CHECKING:
-    from typing import Self
+    from warpdata.formats.wshard.outline import Outline
 
 MAX_SHARDS = 1024
 MAX_HEAD_BYTES = 8 << 10
@@ -25,25 +25,15 @@ _META = (layout.META_WSHARD, layout.META_EPISODE, layout.META_CHANNELS, layout.M
 class Head:
     """The first bytes of a shard and what they say."""
 
-    __slots__ = ("data", "schema", "size", "table")
+    __slots__ = ("data", "outline", "schema", "size", "table")
 
-    def __init__(self, data: bytes, size: int, table: BlockTable) -> None:
+    def __init__(self, data: bytes, size: int, table: BlockTable, schema: EpisodeSchema) -> None:
         self.data = data
         self.size = size
         self.table = table
-        self.schema: EpisodeSchema | None = None
-
-    @classmethod
-    def of(cls, start: memoryview, size: int, table: BlockTable) -> Self | None:
-        """The head of a shard of `size` bytes that begins so; None if its metadata lies further on."""
-        end = table.header.data_section_offset
-        for name in _META:
-            block = table.get(name)
-            if block is not None:
-                if block.codec != "none":
-                    return None
-                end = max(end, block.data_offset + block.disk_size)
-        return cls(bytes(start[:end]), size, table) if end <= min(len(start), MAX_HEAD_BYTES) else None
+        self.schema = schema
+        self.outline: Outline | None = None
+        """How the episode is made again; known once it was opened twice."""
 
 
 _heads: OrderedDict[str, Head] = OrderedDict()
@@ -57,11 +47,31 @@ def seen_head(path: str, start: memoryview, size: int) -> Head | None:
     return found if start.obj.startswith(found.data) else None
 
 
-def remember_head(path: str, head: Head) -> None:
-    """Keep a head, and let go of the oldest beyond a thousand."""
-    _heads[path] = head
+def remember_head(path: str, start: memoryview, size: int, table: BlockTable, schema: EpisodeSchema) -> None:
+    """Keep the head of a shard unless its metadata lies further on, and let go of the oldest beyond a thousand."""
+    end = _end_of_head(table)
+    if end is None or end > min(len(start), MAX_HEAD_BYTES):
+        return
+    _heads[path] = Head(bytes(start[:end]), size, table, schema)
     while len(_heads) > MAX_SHARDS:
         try:
             _heads.popitem(last=False)
         except KeyError:  # another thread was quicker
             break
+
+
+def forget_heads() -> None:
+    """Remember nothing: the next opening of every shard is its first."""
+    _heads.clear()
+
+
+def _end_of_head(table: BlockTable) -> int | None:
+    """Where header, table and metadata end; None if some of it is compressed."""
+    end = table.header.data_section_offset
+    for name in _META:
+        block = table.get(name)
+        if block is not None:
+            if block.codec != "none":
+                return None
+            end = max(end, block.data_offset + block.disk_size)
+    return end
