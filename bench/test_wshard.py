@@ -11,7 +11,6 @@ import pytest
 import warpdata as wd
 from bench import data
 from bench.versus import episode_formats
-from warpdata.formats.wshard import ShardReader
 
 STEPS = 200
 
@@ -31,7 +30,7 @@ def shard(episode: wd.WShardEpisode, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="module")
 def seekable(episode: wd.WShardEpisode, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bench") / "seekable.wshard"
-    wd.save_wshard(episode, path, {"rgb": wd.Compression("zstd", 3, "seekable")})
+    wd.save_wshard(episode, path, {"rgb": "zstd-seekable:3"})
     return path
 
 
@@ -45,8 +44,13 @@ def test_read_everything(benchmark: Any, shard: Path) -> None:
     assert len(found) == 3
 
 
-def test_open_and_read_one_block(benchmark: Any, shard: Path) -> None:
-    assert len(benchmark(lambda: ShardReader.open(shard).read("action/ctrl"))) == STEPS * 28
+@pytest.mark.parametrize("kind", ["load_wshard", "open_episode", "inner_reader"])
+def test_open_and_read_one_block(
+    benchmark: Any, episode: wd.WShardEpisode, tmp_path: Path, kind: str
+) -> None:
+    wd.save_wshard(episode, tmp_path / "a.wshard")
+    found = benchmark(episode_formats.one_block(kind, tmp_path))
+    assert bytes(found) == episode.actions["ctrl"].data.tobytes()
 
 
 @pytest.mark.parametrize("kind", ["shard", "seekable"])
@@ -68,6 +72,6 @@ def test_append(benchmark: Any, tmp_path: Path) -> None:
 
 def test_comparison_runs_shrunk(tmp_path: Path) -> None:
     report = episode_formats.run(tmp_path, steps=60, rounds=1, small=200, large=60)
-    assert len(report["bars"]) == 13
+    assert len(report["bars"]) == 17
     assert all(row["value"] == row["value"] for row in report["bars"].values())
     assert "| task |" in episode_formats.table(report)

@@ -70,20 +70,20 @@ def warm_up(*paths: Path) -> None:
 
 
 def ours(folder: Path, **options: Any) -> None:
-    with wd.MmapShardSource.open_dir(folder, **options) as source:
+    with wd.open_corpus(folder, **options) as source:
         for batch in source:
             assert len(batch)
 
 
 def ours_into(folder: Path, out: np.ndarray, **options: Any) -> None:
-    with wd.MmapShardSource.open_dir(folder, dtype="float32", batch_rows=len(out), **options) as source:
+    with wd.open_corpus(folder, dtype="float32", batch_rows=len(out), **options) as source:
         while source.next_batch(out) is not None:
             pass
 
 
 def ours_shuffled(folder: Path, batch_size: int, **options: Any) -> None:
     with (
-        wd.MmapShardSource.open_dir(folder, dtype="float32", **options) as source,
+        wd.open_corpus(folder, dtype="float32", **options) as source,
         wd.ShuffledRows(source, seed=1, batch_size=batch_size) as rows,
     ):
         out = np.empty((batch_size, source.width), np.float32)
@@ -349,7 +349,7 @@ def memory(folder: Path) -> dict[str, float]:
 def resume_ms(folder: Path, rounds: int) -> dict[str, float]:
     """Milliseconds from opening the stream with a state to the first batch, early and late in the epoch."""
     found = {}
-    with wd.MmapShardSource.open_dir(folder, dtype="float32") as source:
+    with wd.open_corpus(folder, dtype="float32") as source:
         for share in (0.01, 0.5, 0.99):
             position = int(source.total_rows * share) // 1024 * 1024
             best = float("inf")
@@ -365,12 +365,12 @@ def _resumed(source: wd.MmapShardSource, position: int) -> None:
         assert rows.next_batch() is not None
 
 
-def bars(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every bar with what was measured; `is_met` is the honest answer."""
-    found = []
+def bars(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Each bar: what was measured, what was asked, and whether it holds."""
+    found = {}
 
     def bar(work: str, measured: float, least: float) -> None:
-        found.append({"work": work, "measured": measured, "bar": least, "is_met": measured >= least})
+        found[work] = {"value": measured, "bar": f">= {least}", "holds": measured >= least}
 
     for width in WIDTHS:
         part = report[f"width {width}"]
@@ -421,10 +421,8 @@ def main() -> None:
     for part, numbers in report.items():
         if isinstance(numbers, dict):
             print(part, {k: (v if isinstance(v, dict) else round(v, 2)) for k, v in numbers.items()})
-    for bar in report["bars"]:
-        print(
-            f"{'met ' if bar['is_met'] else 'LOST'} {bar['measured']:6.2f} (bar {bar['bar']}) {bar['work']}"
-        )
+    for work, bar in report["bars"].items():
+        print(f"{'met ' if bar['holds'] else 'LOST'} {bar['value']:6.2f} (bar {bar['bar']}) {work}")
 
 
 if __name__ == "__main__":

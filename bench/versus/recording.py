@@ -229,7 +229,7 @@ def windows(folder: Path, episodes: int, count: int) -> dict[str, Any]:
             for i in range(2000):
                 for name in "abcde":
                     writer.append(name, np.full(7, i, "f4"), i * 10_000_000)
-    dataset = wd.LocalDataset(root)
+    dataset = wd.open_recordings(root)
     start = time.process_time()
     for _ in range(count):
         episode = dataset[int(rng.integers(episodes))]
@@ -289,10 +289,10 @@ def listing(folder: Path, episodes: int) -> dict[str, Any]:
         (block / "meta.json").write_text("{}")
     time.sleep(2.1)  # folders that changed just now are not cached
     start = time.perf_counter()
-    assert len(wd.LocalDataset(root)) == episodes
+    assert len(wd.open_recordings(root)) == episodes
     first = time.perf_counter() - start
     start = time.perf_counter()
-    assert len(wd.LocalDataset(root)) == episodes
+    assert len(wd.open_recordings(root)) == episodes
     return {
         "episodes": episodes,
         "first_s": round(first, 3),

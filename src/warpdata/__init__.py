@@ -10,6 +10,7 @@ from warpdata._version import __version__ as __version__
 if TYPE_CHECKING:
     from warpdata._api import check_dataset as check_dataset
     from warpdata._api import dataset as dataset
+    from warpdata._api import keep_decoded as keep_decoded
     from warpdata._api import load as load
     from warpdata._api import load_wshard as load_wshard
     from warpdata._api import open_corpus as open_corpus
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from warpdata.episodes.record import record as record
     from warpdata.episodes.replay import replay as replay
     from warpdata.episodes.salvage import salvage as salvage
-    from warpdata.episodes.shard_episode import WShardEpisode as WShardEpisode
     from warpdata.episodes.signal_writers import SimpleSignalWriter as SimpleSignalWriter
     from warpdata.episodes.signal_writers import VideoSignalWriter as VideoSignalWriter
     from warpdata.episodes.signals import SimpleSignal as SimpleSignal
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from warpdata.errors import ConflictError as ConflictError
     from warpdata.errors import DatasetNotFoundError as DatasetNotFoundError
     from warpdata.errors import ManifestCorruptedError as ManifestCorruptedError
+    from warpdata.errors import PermissionError_ as PermissionError  # noqa: A004, F401 - the builtin's name
     from warpdata.errors import WarpError as WarpError
     from warpdata.formats.episodedir.images import VideoOptions as VideoOptions
     from warpdata.formats.gamsae.writer import ShardWriter as ShardWriter
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.chunks import ChunkList as ChunkList
     from warpdata.formats.wshard.chunks import validate_chunk_continuity as validate_chunk_continuity
     from warpdata.formats.wshard.compression import Compression as Compression
+    from warpdata.formats.wshard.episode import WShardEpisode as WShardEpisode
     from warpdata.formats.wshard.hashes import compute_crc32 as compute_crc32
     from warpdata.formats.wshard.hashes import name_hash as name_hash
     from warpdata.formats.wshard.residual import error_residual as error_residual
@@ -134,6 +136,7 @@ _HOMES: dict[str, str] = {
     "ManifestCorruptedError": "warpdata.errors",
     "MixedRows": "warpdata.corpora.mixed",
     "MmapShardSource": "warpdata.corpora.source",
+    "PermissionError": "warpdata.errors",
     "RecordEpisodes": "warpdata.episodes.gym",
     "Recorder": "warpdata.episodes.record",
     "RowBatch": "warpdata.corpora.batch",
@@ -156,7 +159,7 @@ _HOMES: dict[str, str] = {
     "VideoRef": "warpdata.catalog.refs",
     "VideoSignal": "warpdata.episodes.signals",
     "VideoSignalWriter": "warpdata.episodes.signal_writers",
-    "WShardEpisode": "warpdata.episodes.shard_episode",
+    "WShardEpisode": "warpdata.formats.wshard.episode",
     "WShardStreamWriter": "warpdata.episodes.stream_writer",
     "WarmRows": "warpdata.corpora.warm_cache",
     "WarpError": "warpdata.errors",
@@ -168,6 +171,7 @@ _HOMES: dict[str, str] = {
     "dequantize_delta": "warpdata.formats.wshard.bits",
     "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     "error_residual": "warpdata.formats.wshard.residual",
+    "keep_decoded": "warpdata._api",
     "load": "warpdata._api",
     "load_wshard": "warpdata._api",
     "name_hash": "warpdata.formats.wshard.hashes",
@@ -198,6 +202,7 @@ _HOMES: dict[str, str] = {
     "validate_chunk_continuity": "warpdata.formats.wshard.chunks",
 }
 """Public name -> the module it lives in; nothing is imported until the name is asked for."""
+
 
 __all__ = sorted([*_HOMES, "__version__"])
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from warpdata.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -12,31 +14,41 @@ if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
     from warpdata.corpora.source import FixedOrderSource
     from warpdata.episodes.check import Progress, Report
+    from warpdata.episodes.check_set import EpisodeSet
     from warpdata.episodes.local import LocalDataset
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.episode import WShardEpisode
+    from warpdata.formats.wshard.reader import Verify
     from warpdata.search.store import VectorStore
     from warpdata.stores.blobstore import BlobStore
     from warpdata.stores.meter import Listener
     from warpdata.timeline.episode import Episode
 
 
-def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> Episode:
-    """Open an episode in time: a directory, a shard or a chunk list, by path or URL; reads lazily."""
-    from warpdata.episodes.opening import episode_of_shard
-    from warpdata.episodes.shard_episode import ShardSource
-    from warpdata.formats.wshard.chunks import ChunkList
-    from warpdata.formats.wshard.reader import ShardReader
-    from warpdata.timeline.episode import Episode
+def open_episode(source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO | ChunkList) -> Episode:
+    """Open an episode: a directory, a shard or a chunk list, by path or URL; reads lazily.
+
+    A shard may also be bytes, a file opened in binary mode or a RangeReader.
+    """
+    from warpdata.episodes.opening import ChunkList, Episode, ShardReader, ShardSource, episode_of_shard
 
     if isinstance(source, ChunkList):
         return Episode(ShardSource.of_chunks(source))
     place, found = _located(source)
-    if found is None or (isinstance(found, str | os.PathLike) and os.path.isdir(found)):
-        from warpdata.episodes.disk_episode import DirectorySource
+    if found is None and place is not None:
+        return _directory(place)
+    try:
+        return episode_of_shard(ShardReader.open(found), place)
+    except StoreError:
+        if isinstance(found, str) and os.path.isdir(found):
+            return _directory(found)
+        raise
 
-        return Episode(DirectorySource(place if found is None else found))
-    return episode_of_shard(ShardReader.open(found), place)
+
+def _directory(folder: Any) -> Episode:
+    from warpdata.episodes.disk_episode import DiskEpisode
+
+    return DiskEpisode(folder)
 
 
 def open_recordings(root: str | os.PathLike[str], **options: Any) -> LocalDataset:
@@ -62,22 +74,36 @@ def _folder(source: str | os.PathLike[str]) -> Any:
 
 
 def check_dataset(
-    source: str | os.PathLike[str], *, progress: Progress | None = None, deep: bool = False
+    source: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    deep: bool = False,
+    mute: Collection[str] = (),
 ) -> Report:
     """Look for what is wrong with a root of recordings, or with one episode of any form, by path or URL.
 
-    `deep` also decodes every frame.
+    `deep` also decodes every frame; the rules in `mute` say nothing.
     """
-    from warpdata.episodes.check import Report, check_opened, check_root, merged
-    from warpdata.episodes.check_shards import damaged_blocks, shards_in
+    from warpdata.episodes.check import Report, check_root, check_rules, merged, new_set, set_findings
+    from warpdata.episodes.check_shards import shards_in
 
-    if _is_root(source):
-        shards = shards_in(_folder(source))
-        if shards:
-            return merged(check_dataset(shard, deep=deep) for shard in shards)
-        return check_root(open_recordings(source, edited=False), progress=progress, deep=deep)
+    check_rules(mute)
+    if not _is_root(source):
+        return _check_one(source, deep=deep).without(mute)
+    shards = shards_in(_folder(source))
+    if not shards:
+        return check_root(open_recordings(source, edited=False), progress=progress, deep=deep).without(mute)
+    beside = new_set()
+    reports = [_check_one(shard, deep=deep, beside=beside) for shard in shards]
+    return merged([*reports, Report(0, set_findings(beside))]).without(mute)
+
+
+def _check_one(source: str | os.PathLike[str], *, deep: bool, beside: EpisodeSet | None = None) -> Report:
+    from warpdata.episodes.check import Report, check_opened
+    from warpdata.episodes.check_shards import damaged_blocks
+
     name = os.path.basename(os.fspath(source).partition("?")[0].rstrip("/"))
-    findings = list(check_opened(lambda: open_episode(source), name, deep=deep))
+    findings = list(check_opened(lambda: open_episode(source), name, deep=deep, beside=beside))
     report = Report(1, findings)
     return report if report.is_damaged else Report(1, [*findings, *damaged_blocks(_located(source)[1], name)])
 
@@ -87,7 +113,7 @@ def _is_root(source: str | os.PathLike[str]) -> bool:
     from pathlib import Path
 
     from warpdata.episodes.check import is_directory
-    from warpdata.errors import BlobNotFoundError, StoreError
+    from warpdata.errors import BlobNotFoundError
 
     place = _folder(source)
     if isinstance(place, str | os.PathLike):
@@ -103,10 +129,10 @@ def _is_root(source: str | os.PathLike[str]) -> bool:
     return False
 
 
-def _located(source: str | os.PathLike[str] | RangeReader) -> tuple[Any, Any]:
+def _located(source: object) -> tuple[Any, Any]:
     """The folder a URL lies in and the bytes of its file; without bytes, the folder of an episode directory."""
-    if isinstance(source, str | os.PathLike) and "://" not in os.fspath(source):
-        return None, os.path.abspath(source)  # the process may go elsewhere before everything is read
+    if isinstance(source, str | os.PathLike) and "://" not in (path := os.fspath(source)):
+        return None, os.path.abspath(path)  # the process may go elsewhere before everything is read
     if not isinstance(source, str):
         return None, source
     import urllib.parse
@@ -169,21 +195,35 @@ def _shard_bytes(place: str) -> RangeReader:
 
 
 def load_wshard(
-    source: str | os.PathLike[str] | RangeReader,
+    source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO,
     channels: Collection[str] | None = None,
     *,
-    verify: bool = True,
+    verify: Verify = "block",
 ) -> WShardEpisode:
-    """Open an episode by step, from a path, a URL or a RangeReader; lazy, zero-copy for raw blocks on this machine.
+    """Open an episode by step; lazy, zero-copy for raw blocks on this machine.
 
-    `channels` keeps only these ids or block names; `verify=False` trusts the bytes of raw blocks.
+    The source is a path, a URL, bytes, a file opened in binary mode or a RangeReader. `channels` keeps only these ids
+    or block names, and rewards, flags and times. `verify`: `"block"` holds every byte against a checksum before it is
+    handed out; `"window"` does not read a whole raw block to check a window for which the file has no checksum (large
+    ones of other programs); False trusts the bytes of blocks.
     """
     from warpdata.formats.wshard.load import load_wshard as load
 
-    found = _located(source)[1]
-    if found is None:
+    place, found = _located(source)
+    if found is None and place is not None:
         raise _directory_error(source)
     return load(found, channels, verify=verify)
+
+
+def keep_decoded(max_bytes: str | int) -> None:
+    """Keep at most this much of decoded blocks in this process (512 MiB unless told; 0 for none, "2GB" for more).
+
+    A compressed block that is one frame is decoded whole for any of its rows: kept, it is decoded once.
+    """
+    from warpdata.bytekit.kept import KEPT
+    from warpdata.catalog.names import parse_size
+
+    KEPT.max_bytes = parse_size(max_bytes)
 
 
 def _directory_error(source: Any) -> Exception:

@@ -26,12 +26,22 @@ def test_results_come_in_order_and_errors_in_their_turn() -> None:
     assert not worker.is_alive
 
 
-def test_a_forked_child_knows_it_has_no_thread() -> None:
+def test_a_forked_child_does_again_what_was_not_taken() -> None:
     worker: OrderedWorker[int] = OrderedWorker("test")
+    for value in range(1, 4):
+        worker.submit(partial(pow, value, 2))
+    assert worker.take() == 1
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if not worker.is_alive else 1)
+        code = 1
+        try:
+            worker.submit(partial(pow, 10, 2))
+            code = 0 if [worker.take() for _ in range(3)] == [4, 9, 100] and worker.is_alive else 2
+            worker.close()
+        finally:
+            os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert [worker.take(), worker.take()] == [4, 9]
     worker.close()
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 import warpdata as wd
 from tests.episodes.nursery import Nursery, is_alive
+from tests.waiting import until
 from warpdata.errors import WarpError
 
 VECTORS = ("arm/state", "force", "gripper")
@@ -94,12 +95,9 @@ def kill_one(root: Path, how: str, nursery: Nursery, rng: random.Random) -> int:
     """Kill one recorder at a random moment; how many acknowledged records came back."""
     child = nursery.child()
     counts = np.frombuffer(nursery.shared, np.int64)
-    deadline = time.monotonic() + 30
     everything = STEPS * len(NAMES)
     target = rng.choice([0, 1, 3, 10, 40, 80, 150, 220, everything, everything])
-    while counts.sum() < target and time.monotonic() < deadline:
-        time.sleep(0.0002)
-    assert counts.sum() >= target, "the recorder does not record"
+    until(lambda: counts.sum() >= target, "the recorder does not record", pause_s=0.0002)
     time.sleep(rng.random() * (0.2 if target == everything else 0.02))  # to hit the close as well
     os.kill(child, signal.SIGKILL)
     while is_alive(child):

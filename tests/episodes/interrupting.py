@@ -23,6 +23,7 @@ import numpy as np
 
 import warpdata as wd
 from tests.episodes.nursery import Nursery, is_alive
+from tests.waiting import until
 from warpdata.episodes import journals, lanes
 from warpdata.formats.journal import writer as journal_writer
 
@@ -120,14 +121,12 @@ def check(episode: wd.Episode, counts: np.ndarray) -> None:
 
 
 def wait_for(is_so: Any, otherwise: str, child: int | None = None) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not is_so():
-        if time.monotonic() > deadline:
-            if child is not None:
-                os.kill(child, signal.SIGABRT)  # shows where it hangs
-                time.sleep(1)
-            raise AssertionError(otherwise)
-        time.sleep(0.0005)
+    def show_where_it_hangs() -> None:
+        if child is not None:
+            os.kill(child, signal.SIGABRT)
+            time.sleep(1)
+
+    until(is_so, otherwise, pause_s=0.0005, before_failing=show_where_it_hangs)
 
 
 def interrupt_many(root: Path, times: int, seed: int, how: str) -> dict[str, int]:

@@ -19,6 +19,7 @@ import numpy as np
 
 import warpdata as wd
 from tests.episodes.nursery import Nursery, is_alive
+from tests.waiting import until
 
 LIMIT = 3000
 ACKNOWLEDGED, FINISHED = 0, 1
@@ -54,10 +55,7 @@ def kill_once(path: Path, nursery: Nursery, after_steps: int, delay_s: float) ->
     """(acknowledged, salvaged) steps of one killed recording; raises if any acknowledged byte is missing."""
     child = nursery.child()
     counts = np.frombuffer(nursery.shared, np.int64)
-    deadline = time.monotonic() + 60
-    while counts[ACKNOWLEDGED] < after_steps:
-        assert time.monotonic() < deadline, "the recorder does not record"
-        time.sleep(0.0002)
+    until(lambda: counts[ACKNOWLEDGED] >= after_steps, "the recorder does not record", pause_s=0.0002)
     time.sleep(delay_s)
     with contextlib.suppress(ProcessLookupError):  # it may have finished
         os.kill(child, signal.SIGKILL)

@@ -20,7 +20,7 @@ def run_small(module: str, *arguments: object) -> dict[str, Any]:
     """Run a module of the tests as a program of its own; what it printed as JSON."""
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

@@ -192,7 +192,7 @@ def test_what_cannot_be_encoded_is_refused_with_the_first_frame(tmp_path: Path) 
         writer.append(np.zeros((2, 2, 3), np.uint8), 0)
     writer.abort()
     assert list(tmp_path.iterdir()) == []
-    with wd.DiskEpisodeWriter(tmp_path / "ep", video=wd.VideoOptions(codec="av1")) as episode:
+    with wd.DiskEpisodeWriter(tmp_path / "ep", video=wd.VideoOptions(codec="hevc")) as episode:
         with pytest.raises(ValueError, match="cannot encode"):
             episode.append("cam", np.zeros((2, 2, 3), np.uint8), 0)
         episode.append("x", 1, 0)

@@ -75,11 +75,11 @@ def test_frames_are_kept_and_bounded(video: wd.VideoSignal) -> None:
     first = fresh[5][0]
     assert fresh[5][0] is first
     assert not first.flags.writeable
-    reader = fresh._reader()
-    reader._keep_count = 4
-    for i in range(20):
-        fresh[i]
-    assert len(reader._kept) <= 4
+    with fresh._decoder() as reader:
+        reader._keep_count = 4
+        for i in range(20):
+            fresh[i]
+        assert len(reader._kept) <= 4
 
 
 def test_threads_and_forks(video: wd.VideoSignal) -> None:

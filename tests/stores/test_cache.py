@@ -377,8 +377,12 @@ def test_a_page_written_in_part_is_not_kept(tmp_path: Path, monkeypatch: pytest.
     store = MemoryStore()
     store.put_if_absent("b", data)
     address = BlobAddress(sha256_hex(data), len(data), "b", "blob")
-    whole = os.pwritev
-    monkeypatch.setattr(os, "pwritev", lambda fd, pieces, offset: whole(fd, [pieces[0][:100]], offset))
+    whole, taken = os.pwritev, iter([100])
+
+    def part(fd: int, pieces: list[memoryview], offset: int) -> int:
+        return whole(fd, [pieces[0][: next(taken, 0)]], offset)
+
+    monkeypatch.setattr(os, "pwritev", part)
     reader = BlobReader(address, store, PageCache(tmp_path / "cache", 1 << 30), digest_bytes(data).page_sums)
     for _ in range(2):
         assert bytes(reader.read(50, 300_000)) == data[50:300_000]

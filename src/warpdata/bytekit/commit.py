@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from warpdata.bytekit import system
 from warpdata.bytekit.ranges import kind_of_file
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import ConflictError, OutOfSpaceError, PermissionError_, StoreError
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 TEMP_MARK = ".tmp-"
 """Part of the name of every file that is not committed yet; what a crash leaves behind carries it."""
 
+_NAME_CHARS = 120
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -45,12 +48,7 @@ class NewFile:
 
     def reserve(self, size_bytes: int) -> None:
         """Allocate what this file will need: a full disk shows now, and renaming over a file is quick."""
-        if size_bytes and hasattr(os, "posix_fallocate"):
-            try:
-                os.posix_fallocate(self.fd, 0, size_bytes)
-            except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                    raise
+        if size_bytes and system.try_allocate(self.fd, 0, size_bytes):
             self._reserved_bytes = size_bytes
 
     def trim(self) -> None:
@@ -100,7 +98,7 @@ def commit_file(
                 yield new
                 new.trim()
                 if durable:
-                    os.fsync(fd)
+                    system.sync(fd)
             finally:
                 os.close(fd)
             _move(temp, target, replace=replace)
@@ -148,6 +146,21 @@ def commit_folder(path: str | os.PathLike[str], *, durable: bool = True) -> Iter
             fsync_folder(os.path.dirname(target))
 
 
+def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Give a finished file a second name, in place of what is there; OSError where that cannot be."""
+    target = os.fspath(path)
+    fsync_file(source)
+    temp = _temp_name(target)
+    os.link(source, temp)
+    try:
+        os.replace(temp, target)
+    finally:
+        # Replacing a name by another name of the same file does nothing and leaves both.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temp)
+    fsync_folder(os.path.dirname(target))
+
+
 def write_file(path: str | os.PathLike[str], data: Buffer, *, durable: bool = True) -> None:
     """Replace the file at `path` by one that holds `data`, atomically."""
     with commit_file(path, durable=durable) as out:
@@ -158,7 +171,16 @@ def fsync_folder(path: str | os.PathLike[str]) -> None:
     """Make the names inside a folder survive power loss."""
     fd = os.open(os.fspath(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        system.sync(fd)
+    finally:
+        os.close(fd)
+
+
+def fsync_file(path: str | os.PathLike[str]) -> None:
+    """Make the bytes of a finished file survive power loss."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        system.sync(fd)
     finally:
         os.close(fd)
 
@@ -167,17 +189,25 @@ def fsync_tree(path: Path) -> None:
     """Make every file and name below a folder survive power loss."""
     for folder, _, names in os.walk(path):
         for name in names:
-            fd = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            fsync_file(os.path.join(folder, name))
         fsync_folder(folder)
 
 
 def stale_temps(folder: str | os.PathLike[str]) -> Sequence[Path]:
     """What a killed commit left in `folder`: never visible to readers, safe to delete."""
     return sorted(entry for entry in Path(folder).iterdir() if TEMP_MARK in entry.name)
+
+
+def remove_temps_of(path: str | os.PathLike[str]) -> None:
+    """Remove what killed commits of exactly this file left beside it. Only for who keeps others from writing it."""
+    folder, name = os.path.split(os.path.abspath(path))
+    if len(name) > _NAME_CHARS:
+        return  # a shortened name may be that of another file
+    ours = re.compile(re.escape(f".{name}{TEMP_MARK}") + r"[0-9a-f]{12}")
+    for entry in stale_temps(folder):
+        if ours.fullmatch(entry.name) and entry.is_file():
+            with contextlib.suppress(OSError):
+                entry.unlink()
 
 
 @contextlib.contextmanager
@@ -209,12 +239,11 @@ def _move(temp: str, target: str, *, replace: bool) -> None:
         os.replace(temp, target)
         return
     try:
-        os.link(temp, target)
+        system.rename_new(temp, target)
     except FileExistsError:
         raise ConflictError("the file exists already", path=target) from None
-    os.unlink(temp)
 
 
 def _temp_name(target: str) -> str:
     folder, name = os.path.split(target)
-    return os.path.join(folder, f".{name[:120]}{TEMP_MARK}{secrets.token_hex(6)}")
+    return os.path.join(folder, f".{name[:_NAME_CHARS]}{TEMP_MARK}{secrets.token_hex(6)}")

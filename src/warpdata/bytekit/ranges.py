@@ -9,14 +9,16 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from warpdata.bytekit import system
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import BlobNotFoundError, PermissionError_, StoreError, TruncatedError
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from numpy.typing import NDArray
     from typing_extensions import Buffer
 
 Range = tuple[int, int]
@@ -100,6 +102,21 @@ def check_range(reader: RangeReader, start: int, end: int) -> None:
         raise ValueError(f"no such byte range: [{start}, {end})")
     if end > reader.size:
         raise TruncatedError(f"bytes [{start}, {end}) lie past the end at {reader.size}", path=reader.name)
+
+
+def read_at(fd: int, out: Buffer | NDArray[Any], offset: int) -> int:
+    """Fill `out` from `offset` of a file on; how many bytes came, fewer only where the file ends.
+
+    One call of the system gives at most 2 GiB, and less whenever it likes.
+    """
+    view = byte_view(out)
+    done = 0
+    while done < view.nbytes:
+        count = system.read_into(fd, view[done:], offset + done)
+        if not count:
+            break
+        done += count
+    return done
 
 
 class BytesRangeReader:
@@ -238,7 +255,15 @@ class FileStamp(NamedTuple):
     @classmethod
     def of(cls, fd: int) -> FileStamp:
         """The stamp of an open file."""
-        found = os.fstat(fd)
+        return cls._made(os.fstat(fd))
+
+    @classmethod
+    def of_path(cls, path: str | os.PathLike[str]) -> FileStamp:
+        """The stamp of the file of this name now."""
+        return cls._made(os.stat(path))
+
+    @classmethod
+    def _made(cls, found: os.stat_result) -> FileStamp:
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
@@ -303,9 +328,12 @@ class LocalRangeReader(FileRangeReader):
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end): a copy below 64 KiB, else a view of the mapping."""
-        if end - start <= COPY_BELOW_BYTES:
-            return super().read(start, end)
-        return self.view(start, end)
+        count = end - start
+        if count > COPY_BELOW_BYTES:
+            return self.view(start, end)
+        if 0 <= start <= end <= self.size and len(piece := os.pread(self._fd, count, start)) == count:
+            return memoryview(piece)
+        return super().read(start, end)
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from warpdata.episodes.disk_episode import DirectorySource, DiskEpisode
-from warpdata.episodes.edits import EditedSource
+from warpdata.episodes.edits import shown
 from warpdata.episodes.local import LocalDataset, holds_recordings
 from warpdata.episodes.packed import pack_episode
-from warpdata.episodes.rerecord import record_again
 from warpdata.errors import DatasetError
 from warpdata.formats.episodedir.layout import META_FILE
 from warpdata.timeline.episode import Episode
@@ -22,7 +20,7 @@ def packed_recordings(paths: Sequence[Path], staging: Path) -> list[Path]:
 
 def _shards_of(path: Path, staging: Path) -> Iterator[Path]:
     if (path / META_FILE).is_file():
-        yield _packed(DiskEpisode(path), path.name, staging)
+        yield _packed(shown(path), path.name, staging)
     elif holds_recordings(path):
         dataset = LocalDataset(path)
         _check_finished(dataset)
@@ -45,8 +43,4 @@ def _packed(episode: Episode, name: str, staging: Path) -> Path:
     target = staging / f"{name}.wshard"
     if target.exists():
         raise DatasetError(f"two recordings are called {name!r}")
-    source = episode.source
-    if isinstance(source, EditedSource):
-        return pack_episode(record_again(episode, staging / f"edited-{name}"), target)
-    assert isinstance(source, DirectorySource)
-    return pack_episode(source.path, target)
+    return pack_episode(episode, target)

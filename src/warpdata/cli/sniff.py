@@ -11,7 +11,7 @@ _SHARD_ROLES = {4: "chunk-list", 5: "episode"}
 
 
 def file_kind(path: str | os.PathLike[str]) -> str:
-    """`episode`, `chunk-list`, `shard`, `journal` or `vectors`; anything else is an error that says so."""
+    """`episode`, `chunk-list`, `shard`, `journal`, `vectors` or `rows`; anything else is an error that says so."""
     with FileRangeReader(path) as reader:
         start = bytes(reader.read(0, min(8, reader.size)))
     if start[:4] == b"SHRD":
@@ -20,4 +20,6 @@ def file_kind(path: str | os.PathLike[str]) -> str:
         return "journal"
     if start[:4] == b"SFVR":
         return "vectors"
+    if start == b"GAMSAE01":
+        return "rows"
     raise BadMagicError("no file format that warp knows", path=path)

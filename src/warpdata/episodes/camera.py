@@ -6,12 +6,14 @@ import contextlib
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_at
 from warpdata.episodes.background import Background
@@ -21,7 +23,7 @@ from warpdata.episodes.values import BEGIN, CLOSED, as_timestamp, mismatch, refu
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import index_of_marks, pack_mark, write_frame_index
-from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
+from warpdata.formats.episodedir.images import FrameShape, Stream, VideoOptions, choose_codec, suffix_for
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.sink import VideoSink
 from warpdata.formats.episodedir.video import VideoEncoder, probe
@@ -72,6 +74,15 @@ class VideoFile:
     def safe(self) -> int:
         """How many frames are completely in the file."""
         return len(self._marks)
+
+    @property
+    def waits(self) -> int:
+        """How many frames were given to the encoder and are not completely in the file yet."""
+        return len(self._waiting)
+
+    def stream(self) -> Stream:
+        """What a decoder must know, as the header in the file says it."""
+        return probe(str(self.path)).stream
 
     def encode(self, frame: NDArray[Any], ts_ns: int) -> bool:
         """Encode the next frame; True when frames became safe."""
@@ -130,7 +141,7 @@ class VideoFile:
         with map_os_errors(self.marks_path):
             noted = b"".join(pack_mark(mark) for mark in marks)
             write_at(self._marks_fd, noted, len(self._marks) * layout.FRAME_MARK_BYTES)
-            os.fdatasync(self._marks_fd)
+            system.sync_data(self._marks_fd)
         self._marks += marks
         return True
 
@@ -143,7 +154,7 @@ class VideoFile:
         write_frame_index(str(temp), index)
         total = FileSum.of(temp.read_bytes())
         with map_os_errors(frames), open(temp, "rb") as file:
-            os.fsync(file.fileno())
+            system.sync(file.fileno())
         os.replace(temp, frames)
         fsync_folder(frames.parent)
         self.marks_path.unlink(missing_ok=True)
@@ -163,8 +174,11 @@ class CameraLane:
     handed to the encoder then is handed over by the next call, maybe twice: the encoder knows which it has.
     """
 
-    def __init__(self, name: str, video: VideoFile, ring: FrameRing) -> None:
+    def __init__(
+        self, name: str, video: VideoFile, ring: FrameRing, note_stream: Callable[[Stream], None]
+    ) -> None:
         self.name = name
+        self._note_stream: Callable[[Stream], None] | None = note_stream
         self.video = video
         self.count = 0
         self._handed = 0
@@ -176,7 +190,7 @@ class CameraLane:
         self._dtype = np.dtype(video.shape.dtype)
         self._lock = threading.Lock()
         self._scratch = np.empty(self._shape, self._dtype)
-        self._pending: deque[Segment] = deque()
+        self._pending: deque[tuple[Segment, int]] = deque()
         limit = max(2, QUEUE_BYTES // video.shape.nbytes)
         self._background = Background(f"warp-encode-{name}", limit)
 
@@ -231,13 +245,18 @@ class CameraLane:
             return
         scratch = self._scratch
         segment.read(offset, scratch.reshape(-1).view(np.uint8).data)
-        self._pending.append(segment)
+        self._pending.append((segment, offset))
         self._encoded = number
         before = self.video.safe
         if self.video.encode(scratch, ts_ns):
+            if (
+                self._note_stream is not None
+            ):  # before the first raw frame leaves: how to decode those that left
+                self._note_stream(self.video.stream())
+                self._note_stream = None
             for _ in range(self.video.safe - before):
                 self._pending.popleft()
-            self._ring.release_before(self._pending[0] if self._pending else segment)
+            self._ring.release_before(*(self._pending[0] if self._pending else (segment, offset)))
         self._ring.prepare()
 
     def _checked(self, data: Any) -> NDArray[Any]:

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.episodes.check_set import SET_RULES, EpisodeSet
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.edits import Edits
 from warpdata.episodes.local import LocalDataset
 from warpdata.episodes.signals import VideoSignal
 from warpdata.episodes.statistics import GAP_FACTOR, ClockStatistics, ValueStatistics
-from warpdata.errors import FormatError, JournalInUseError, WarpError
+from warpdata.errors import FormatError, JournalInUseError, WarpError, nearest
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import Folder
 from warpdata.formats.wshard.verify import Finding as Damage
@@ -41,6 +42,7 @@ RULES: dict[str, tuple[str, str]] = {
     "empty-episode": (WARNING, "the episode has no records"),
     "unfinished": (WARNING, "a recording was never finished"),
     "interrupted": (INFO, "the recording ended by an exception or was salvaged"),
+    **{rule: (WARNING, text) for rule, text in SET_RULES.items()},
 }
 """Rule id -> (severity, what it says). Ids are append-only: programs match on them."""
 
@@ -48,7 +50,7 @@ _JITTER_SHARE = 0.25
 _FROZEN_S = 1.0
 _MIN_RECORDS = 10
 _ACTION_WORDS = ("action", "command", "cmd", "ctrl", "control", "target")
-_BATCH_BYTES = 64 << 20
+_BATCH_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +81,56 @@ class Report:
         """Whether any data is damaged."""
         return any(each.severity == DAMAGED for each in self.findings)
 
+    def groups(self) -> list[Group]:
+        """Findings of one rule and signal together, the most serious and then the most frequent first."""
+        found: dict[tuple[str, str | None], list[Finding]] = {}
+        for each in self.findings:
+            found.setdefault((each.rule, each.signal), []).append(each)
+        made = [Group(rule, signal, every) for (rule, signal), every in found.items()]
+        order = (DAMAGED, WARNING, INFO)
+        return sorted(made, key=lambda each: (order.index(each.severity), -len(each.findings)))
+
+    def without(self, rules: Iterable[str]) -> Report:
+        """The report without the findings of these rules."""
+        muted = set(rules)
+        return Report(self.episodes, [each for each in self.findings if each.rule not in muted])
+
     def to_json(self) -> dict[str, Any]:
         """The report for a program."""
         counts = Counter(each.rule for each in self.findings)
         return {
             "episodes": self.episodes, "is_damaged": self.is_damaged, "by_rule": dict(sorted(counts.items())),
+            "groups": [each.to_json() for each in self.groups()],
             "findings": [each.to_json() for each in self.findings],
         }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What one rule found in one signal, over all episodes."""
+
+    rule: str
+    signal: str | None
+    findings: list[Finding]
+
+    @property
+    def severity(self) -> str:
+        """How serious it is."""
+        return self.findings[0].severity
+
+    def to_json(self) -> dict[str, Any]:
+        """The group for a program."""
+        return {
+            "rule": self.rule, "severity": self.severity, "signal": self.signal,
+            "count": len(self.findings), "episodes": [each.episode for each in self.findings],
+        }  # fmt: skip
+
+
+def check_rules(names: Iterable[str]) -> None:
+    """Raise ValueError unless each is the id of a rule."""
+    for name in names:
+        if name not in RULES:
+            raise ValueError(f"no rule is called {name!r}.{nearest(name, RULES)}")
 
 
 Progress = Callable[[int, int], None]
@@ -112,8 +157,9 @@ class _Place:
 def check_root(dataset: LocalDataset, *, progress: Progress | None = None, deep: bool = False) -> Report:
     """Check every recording of a root, as it was made: edits show recordings otherwise, but do not mend them."""
     findings: list[Finding] = list(_check_edits(dataset))
+    beside = new_set()
     for position, number in enumerate(dataset.recorded):
-        findings += check_directory(dataset.place(number), deep=deep)
+        findings += check_directory(dataset.place(number), deep=deep, beside=beside)
         if progress is not None:
             progress(position + 1, len(dataset.recorded))
     findings += [
@@ -125,17 +171,34 @@ def check_root(dataset: LocalDataset, *, progress: Progress | None = None, deep:
         )
         for each in dataset.unfinished
     ]
-    return Report(len(dataset.recorded), findings)
+    return Report(len(dataset.recorded), [*findings, *set_findings(beside)])
 
 
-def check_directory(folder: Folder, *, deep: bool = False) -> Iterator[Finding]:
+def new_set() -> EpisodeSet:
+    """Episodes that are to be compared with each other."""
+    return EpisodeSet(_is_action)
+
+
+def set_findings(beside: EpisodeSet) -> list[Finding]:
+    """What is wrong with episodes beside the others."""
+    return [
+        _found(each.rule, each.episode, each.signal, each.message, **each.details)
+        for each in beside.findings()
+    ]
+
+
+def check_directory(
+    folder: Folder, *, deep: bool = False, beside: EpisodeSet | None = None
+) -> Iterator[Finding]:
     """Everything wrong with one episode directory, also that it was never finished."""
     name = folder.name if isinstance(folder, Path) else os.path.basename(folder.name.partition("?")[0])
-    return check_opened(lambda: DiskEpisode(folder), name, deep=deep)
+    return check_opened(lambda: DiskEpisode(folder), name, deep=deep, beside=beside)
 
 
-def check_opened(opened: Callable[[], Episode], name: str, *, deep: bool = False) -> Iterator[Finding]:
-    """Everything wrong with an episode of any form, also that it cannot be opened."""
+def check_opened(
+    opened: Callable[[], Episode], name: str, *, deep: bool = False, beside: EpisodeSet | None = None
+) -> Iterator[Finding]:
+    """Everything wrong with an episode of any form, also that it cannot be opened; it joins those `beside` it."""
     try:
         episode = opened()
     except JournalInUseError as error:
@@ -144,6 +207,8 @@ def check_opened(opened: Callable[[], Episode], name: str, *, deep: bool = False
         yield _found("damaged-file", name, None, str(error), code=error.code)
     else:
         yield from check_episode(episode, name, deep=deep)
+        if beside is not None:
+            beside.add(name, episode)
 
 
 def check_episode(episode: Episode, name: str, *, deep: bool = False) -> Iterator[Finding]:
@@ -275,8 +340,7 @@ def _longest_frozen(signal: Signal) -> int:
 
 def _batches(signal: Signal) -> Iterator[NDArray[Any]]:
     """All values of a signal, in batches that fit in memory."""
-    row_bytes = signal.meta.dtype.itemsize * int(np.prod(signal.meta.shape, dtype=np.int64))
-    step = max(1, _BATCH_BYTES // max(1, row_bytes))
+    step = max(1, _BATCH_BYTES // max(1, signal.meta.row_bytes))
     for start in range(0, len(signal), step):
         yield signal[start : start + step].values()
 

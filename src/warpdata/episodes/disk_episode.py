@@ -99,8 +99,7 @@ class DirectorySource(EpisodeSource):
 
     def loaded_bytes(self) -> int:
         """How many bytes of signals this episode keeps in memory."""
-        opened = list(self._signals.opened.values())
-        return sum(each.loaded_bytes for each in opened if isinstance(each, SimpleSignal))
+        return sum(each.loaded_bytes for each in list(self._signals.opened.values()))
 
     def stored_bytes(self) -> int:
         """Bytes on disk; of an episode in a store, what its metadata says of its signals."""

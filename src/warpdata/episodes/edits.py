@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from warpdata.bytekit.checksum import sha256_hex
+from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.disk_episode import DirectorySource
 from warpdata.episodes.listing import episode_path
-from warpdata.errors import ConflictError, CorruptLayoutError, StoreError
+from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError, StoreError
 from warpdata.formats.episodedir.documents import Folder, plain_static, restored_static
 from warpdata.formats.episodedir.edit_log import append_edit, read_log
 from warpdata.formats.episodedir.names import check_name
@@ -98,6 +101,11 @@ class Edits:
             return self.plain(numbers)
         return [entry for entry in self._fold(self.log, numbers) if not entry.is_dropped]
 
+    def showing(self, number: int) -> list[Entry]:
+        """The episodes that readers see of this recording."""
+        numbers = self._numbers_in({"episode": f"{number:012d}"})
+        return [each for each in self.apply(numbers) if any(part.number == number for part in each.parts)]
+
     def drop(self, episode_id: str | int, *, dry_run: bool = False) -> Effect:
         """Hide an episode."""
         return self._add({"op": "drop", "episode": _id(episode_id)}, dry_run=dry_run)
@@ -162,6 +170,8 @@ class Edits:
         full = {"seq": len(self.log) + 1, "ts_ns": time.time_ns(), **edit}
         after = self._fold([*self.log, full], numbers)
         self._check_joins(after, before)
+        if edit["op"] in ("set_static", "concat"):
+            self._check_names(after, before)
         changed = {entry.id for entry in before} ^ {entry.id for entry in after}
         was, now = ({e.id: e for e in entries} for entries in (before, after))
         changed |= {name for name in set(was) & set(now) if was[name] != now[name]}
@@ -191,6 +201,17 @@ class Edits:
                 episode = self._open(entry)
                 for name in episode.signals:
                     _ = episode[name]
+
+    def _check_names(self, after: list[Entry], before: list[Entry]) -> None:
+        """A name is a signal or a static item, never both."""
+        for entry in after:
+            if entry not in before:
+                episode = self._open(entry)
+                both = sorted(set(episode.static) & set(episode.signals))
+                if both:
+                    raise RecordingError(
+                        f"{both[0]!r} is a signal of episode {entry.id!r}", path=str(self.root)
+                    )
 
     def _shifts(self, names: list[str], gap_ns: int) -> list[int]:
         entries = {e.id: e for e in self._fold(read_log(self.root)[0], self._numbers_in({"episodes": names}))}
@@ -349,14 +370,28 @@ class EditedSource(EpisodeSource):
     def meta(self) -> Mapping[str, Any]:
         """The metadata of the first recording, and what was edited; what it said of its files is left out."""
         kept = dict(self._parts[0].meta)
-        if self.entry.parts != (Part(self.entry.parts[0].number),):  # other records than the files have
+        if not self.is_whole:  # other records than the files have
             kept = {key: value for key, value in kept.items() if key not in _OF_FILES}
-        return ReadOnlyDict({**kept, "edited": self.entry.to_json(), "recordings": self.part_uids})
+        origin = {"recordings": self.part_uids, "edited": self.entry.to_json()}
+        # The identity follows from the recordings and the edits: the same ones give the same episode.
+        return ReadOnlyDict({**kept, **origin, "uid": sha256_hex(dump_json(origin))[:32]})
 
     @property
     def place(self) -> str | None:
         """Where the first recording lies."""
         return self._parts[0].place
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every record of one recording is shown as it is, so that only static items may differ."""
+        return self.entry.parts == (Part(self.entry.parts[0].number),)
+
+    @property
+    def recording(self) -> EpisodeSource:
+        """The recording behind it as it was made; of several joined ones there is none."""
+        if len(self._parts) > 1:
+            raise ValueError(f"episode {self.id!r} is made of {len(self._parts)} recordings")
+        return self._parts[0]
 
     @property
     def part_uids(self) -> list[str]:
@@ -407,6 +442,28 @@ class _EditedSignals(Mapping[str, Signal]):
 def _piece(signal: Signal, part: Part) -> Signal:
     cut = window(signal, slice(part.start_ns, part.end_ns))
     return ShiftedSignal(cut, part.shift_ns) if part.shift_ns else cut
+
+
+def shown(episode: str | os.PathLike[str] | Episode) -> Episode:
+    """An episode directory as the edits of the dataset around it show it; one of no dataset as it is."""
+    if isinstance(episode, Episode):
+        return episode
+    plain = Episode(DirectorySource(episode))
+    folder = Path(os.path.abspath(episode))
+    root = folder.parent.parent
+    if not folder.name.isdigit() or folder != episode_path(root, int(folder.name)):
+        return plain
+    edits = Edits(root)
+    entries = edits.showing(int(folder.name)) if edits.log else []
+    if not edits.log or entries == Edits.plain([int(folder.name)]):
+        return plain
+    if len(entries) != 1 or len(entries[0].parts) != 1:
+        seen = ", ".join(repr(each.id) for each in entries) or "nothing: it is dropped"
+        raise ConflictError(
+            f"the edits show this recording as {seen}", path=folder,
+            hint="Name one of those in its dataset, or say raw to take the recording as it was made.",
+        )  # fmt: skip
+    return Episode(EditedSource(entries[0], [plain.source]))
 
 
 def _id(episode_id: str | int) -> str:

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.ranges import BytesRangeReader, JoinedRangeReader, PartRangeReader, RangeReader
 from warpdata.episodes.signals import VideoSignal
+from warpdata.episodes.statistics import ClockStatistics
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.episodedir.boxes import first_cluster, first_media_box
 from warpdata.formats.episodedir.frame_index import FrameIndex, write_frame_index
+from warpdata.formats.wshard.schema import DEFAULT_TICK_HZ
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
 from warpdata.timeline.signal import Signal, SignalView
 
@@ -37,6 +39,8 @@ class EncodedCamera:
     suffix: str
     video: RangeReader
     frames: RangeReader
+    original: RangeReader | None = None
+    """The index as another writer made it, where it had to be completed."""
 
 
 def encoded_parts(signal: Signal) -> list[EncodedPart] | None:
@@ -77,16 +81,39 @@ def encoded_camera(name: str, signal: Signal) -> EncodedCamera | None:
         return None
     first = parts[0]
     is_whole = len(parts) == 1 and not first.shift_ns and len(first.frames) == len(first.video)
-    if is_whole:
+    complete = first.video.complete_index()
+    if is_whole and complete is None:
         return EncodedCamera(first.video.suffix, first.video.video_bytes(), first.video.index_bytes())
-    if len(parts) == 1 and first.video.frame_index().offset is None:
+    if is_whole and complete is not None:
+        frames = _index_reader(_with_rate(complete, first.video), first.video)
+        return EncodedCamera(first.video.suffix, first.video.video_bytes(), frames, first.video.index_bytes())
+    if len(parts) == 1 and not _is_in_order(_known_index(first.video)):
         return _hidden_only(first)
     return _joined(name, parts)
 
 
+def _known_index(video: VideoSignal) -> FrameIndex:
+    """The index with everything ours has, also of another writer's video."""
+    complete = video.complete_index()
+    return video.frame_index() if complete is None else _with_rate(complete, video)
+
+
+def _with_rate(index: FrameIndex, video: VideoSignal) -> FrameIndex:
+    clock = ClockStatistics()
+    clock.add(index.shown_ts_ns)
+    meta = video.meta
+    description = replace(index.description, role=meta.role, of=meta.of, model=meta.model, clock=meta.clock)
+    return replace(index, fps=clock.to_json().get("rate_hz", DEFAULT_TICK_HZ), description=description)
+
+
+def _is_in_order(index: FrameIndex) -> bool:
+    """Whether frames are stored in the order they are shown, so that groups of them can be cut out."""
+    return index.offset is not None and not (np.diff(index.offset) <= 0).any()
+
+
 def _hidden_only(part: EncodedPart) -> EncodedCamera:
-    """A video of another writer: all of it, with the frames outside hidden."""
-    index = part.video.frame_index()
+    """A video whose frames are stored in another order: all of it, with the frames outside hidden."""
+    index = _known_index(part.video)
     all_times = index.ts_ns + part.shift_ns
     numbers = part.video.frame_numbers(np.arange(part.frames.start, part.frames.stop))
     shown = np.zeros(len(all_times), np.bool_)
@@ -97,7 +124,7 @@ def _hidden_only(part: EncodedPart) -> EncodedCamera:
 
 def _joined(name: str, parts: Sequence[EncodedPart]) -> EncodedCamera:
     """The groups of pictures that the parts need, one after the other behind the head of the first video."""
-    first = parts[0].video.frame_index()
+    first = _known_index(parts[0].video)
     head = _head(parts[0].video)
     pieces: list[RangeReader] = [head]
     columns: dict[str, list[NDArray[Any]]] = {
@@ -105,12 +132,13 @@ def _joined(name: str, parts: Sequence[EncodedPart]) -> EncodedCamera:
     }
     position = head.size
     for part in parts:
-        index = part.video.frame_index()
-        if index.offset is None or index.stream != first.stream or index.shape != first.shape:
+        index = _known_index(part.video)
+        if not _is_in_order(index) or index.stream != first.stream or index.shape != first.shape:
             raise SchemaMismatchError(
                 f"the videos of camera {name!r} are encoded differently and cannot be joined as they are",
                 hint="Say reencode=True to encode them again, which changes pixels.",
             )
+        assert index.offset is not None
         assert index.size is not None
         assert index.keyframe is not None
         assert index.crc32c is not None

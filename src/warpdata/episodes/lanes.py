@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import fsync_folder, map_os_errors
 from warpdata.bytekit.dtype import dtype_named, dtype_of
@@ -74,7 +75,7 @@ class SummedFile(io.RawIOBase):
     def commit(self, target: Path) -> None:
         """Make it durable and give it its name."""
         with map_os_errors(target):
-            os.fsync(self._fd)
+            system.sync(self._fd)
             self.discard()
             os.replace(self.path, target)
             fsync_folder(target.parent)
@@ -182,7 +183,6 @@ class TableLane(ABC):
     def flush(self) -> None:
         """Hand the records collected so far to the background."""
         if self.count > self._first:
-            self._shelf.check()
             first, spool = self._first, self.spool
             stamps, values = self._block(self.count - first)
             self._background.submit(lambda: spool.write_from(first, stamps, values))
@@ -223,6 +223,8 @@ class NumberLane(TableLane):
         if type(ts_ns) is not int or ts_ns.bit_length() > 63:
             ts_ns = as_timestamp(ts_ns)
         with self._shelf.lock:
+            if self._shelf.failure is not None:
+                raise self._shelf.failure
             if ts_ns <= self._last:
                 raise refused(self.name, ts_ns, self._last)
             row = self.count - self._first
@@ -279,6 +281,8 @@ class EventLane(TableLane):
         ts_ns = as_timestamp(ts_ns)
         size = len(packed)
         with self._shelf.lock:
+            if self._shelf.failure is not None:
+                raise self._shelf.failure
             if ts_ns <= self._last:
                 raise refused(self.name, ts_ns, self._last)
             row = self.count - self._first

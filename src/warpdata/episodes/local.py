@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from warpdata.bytekit.folders import FolderReader, SubFolder
+from warpdata.bytekit.locks import ThreadLock
 from warpdata.episodes.collection import Episodes, EpisodesSource
 from warpdata.episodes.disk_episode import DirectorySource
 from warpdata.episodes.disk_writer import DiskEpisodeWriter
@@ -42,8 +42,7 @@ class LocalSource(EpisodesSource):
         self._files: dict[int, list[str]] = {}
         self._edited = edited
         self._cache_bytes = cache_bytes
-        self._lock = threading.Lock()
-        self._owner_pid = os.getpid()
+        self._lock = ThreadLock()
         self._open: OrderedDict[str, Episode] = OrderedDict()
         self.refresh()
 
@@ -87,8 +86,6 @@ class LocalSource(EpisodesSource):
     def open(self, position: int) -> Episode:
         """The opened episode; the last ones used stay open as long as they fit in the cache."""
         entry = self.entries[position]
-        if self._owner_pid != os.getpid():  # another thread may have held the lock at the moment of the fork
-            self._lock, self._owner_pid = threading.Lock(), os.getpid()
         with self._lock:
             found = self._open.get(entry.id)
             if found is not None:

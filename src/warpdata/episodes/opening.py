@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from warpdata.episodes.shard_episode import ShardSource
-from warpdata.formats.wshard.chunks import read_chunk_list
+from warpdata.formats.wshard.chunks import ChunkList, read_chunk_list
 from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.source import EpisodeSource
+
+__all__ = ["ChunkList", "Episode", "ShardReader", "ShardSource", "episode_of_shard"]
 
 DIRECTORY_BLOCK = "meta/directory"
 """Only a packed recording has this block; looking for it needs no parquet library."""

@@ -6,9 +6,11 @@ clock, events and cameras lie under names that other programs ignore. `meta/dire
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,13 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import commit_file, commit_folder, write_file
 from warpdata.bytekit.dtype import dtype_named, dtype_of
-from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.ranges import PartRangeReader, RangeReader
 from warpdata.episodes.disk_episode import DirectorySource
+from warpdata.episodes.edits import EditedSource, shown
 from warpdata.episodes.encoded import encoded_camera
 from warpdata.episodes.opening import DIRECTORY_BLOCK
+from warpdata.episodes.rerecord import record_again
 from warpdata.episodes.shard_episode import ChannelSignal
 from warpdata.episodes.signals import SimpleSignal, VideoSignal, signal_meta
 from warpdata.episodes.tensors import channel_of, lane_key, rows_of
@@ -76,21 +80,36 @@ def pack_episode(
     compression: CompressionChoice = None,
     *,
     compat: str = "default",
+    raw: bool = False,
+    reencode: bool = False,
     episode_id: str | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write an episode as one shard; cameras keep their encoded bytes.
+    """Write an episode as one shard, as the edits of its dataset show it; cameras keep their encoded bytes.
 
-    A path is packed as it was recorded; an episode that edits changed is packed as it shows itself.
+    `raw` packs the recording beneath the edits. Where cameras of different encoders were joined, only `reencode`
+    makes one video of them, which changes pixels.
     """
     check_compat(compat)
-    opened = episode if isinstance(episode, Episode) else Episode(DirectorySource(episode))
+    opened = _beneath(episode) if raw else shown(episode)
     target = Path(output)
     if target.exists() and not overwrite:
         raise ConflictError("the file exists already", path=target, hint="Choose another, or say overwrite.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    save_wshard(_Packing(opened, episode_id).packed(), target, compression, compat=compat)
+    with contextlib.ExitStack() as scratch:
+        if reencode:
+            folder = tempfile.TemporaryDirectory(prefix=".warpdata-", dir=target.absolute().parent)
+            again = record_again(opened, Path(scratch.enter_context(folder)) / "again")
+            opened, episode_id = Episode(DirectorySource(again)), episode_id or opened.id
+        save_wshard(_Packing(opened, episode_id).packed(), target, compression, compat=compat)
     return target
+
+
+def _beneath(episode: Episode | str | os.PathLike[str]) -> Episode:
+    """The recording as it was made."""
+    if not isinstance(episode, Episode):
+        return Episode(DirectorySource(episode))
+    return Episode(episode.source.recording) if isinstance(episode.source, EditedSource) else episode
 
 
 class _Packing:
@@ -135,6 +154,9 @@ class _Packing:
                 about["video"] = f"{VIDEO_PREFIX}{name}{camera.suffix}"
                 about["frames"] = FRAMES_PREFIX + name
                 self.blocks[about["video"]], self.blocks[about["frames"]] = camera.video, camera.frames
+                if camera.original is not None:
+                    about["file"] = FILE_PREFIX + name
+                    self.blocks[about["file"]] = camera.original
                 return about
         if signal.meta.is_object:
             about["table"] = TABLE_PREFIX + name
@@ -281,6 +303,27 @@ class _Sum(io.RawIOBase):
         return view.nbytes
 
 
+def directory_of(about: bytes, blocks: Collection[str]) -> bytes:
+    """The directory block without the signals whose blocks are not among these names."""
+    found = parse_json_object(about)
+    kept = {name: how for name, how in found["signals"].items() if set(_blocks_of(name, how)) <= set(blocks)}
+    lost = set(found["signals"]) - set(kept)
+    meta = found["meta"]
+    if isinstance(meta.get("signals"), dict):
+        meta["signals"] = {name: each for name, each in meta["signals"].items() if name not in lost}
+    return dump_json({**found, "meta": meta, "signals": kept})
+
+
+def _blocks_of(name: str, how: Any) -> list[str]:
+    """Where a signal lies: its rows and times, its table, or its video and frame index."""
+    if isinstance(how, dict):
+        places = ("video", "frames", "table", "block", "more", "times")
+        return [str(how[key]) for key in places if how.get(key) is not None]
+    if how.startswith("video"):
+        return [f"{VIDEO_PREFIX}{name}{how.removeprefix('video')}", FRAMES_PREFIX + name]
+    return [TABLE_PREFIX + name if how == "table" else name]
+
+
 def is_packed(shard: ShardReader) -> bool:
     """Whether a shard holds a packed recording."""
     return DIRECTORY_BLOCK in shard
@@ -403,7 +446,7 @@ class _PackedSignals(Mapping[str, Signal]):
 
 def _open(shard: ShardReader, name: str, how: _Stored) -> Signal:
     if how.video is not None and how.frames is not None:
-        return ShardVideo(shard, name, how.video, how.frames)
+        return ShardVideo(shard, name, how.video, how.frames, how.file)
     if how.table is not None:
         return TableSignal(shard, name, how.table)
     return PackedRows(shard, name, how)
@@ -520,9 +563,13 @@ class TableSignal(ClockedSignal):
 class ShardVideo(VideoSignal):
     """A camera inside a shard, played by reading only the frames it needs."""
 
-    def __init__(self, shard: ShardReader, name: str, video: str, frames: str) -> None:
+    def __init__(
+        self, shard: ShardReader, name: str, video: str, frames: str, original: str | None = None
+    ) -> None:
         self._shard = shard
         self._video_block, self._frames_block = video, frames
+        self._original = original
+        """The index as another writer made it, where it had to be completed."""
         super().__init__(f"{shard.path}#{video}", f"{shard.path}#{frames}", name=name)
 
     def _read_index(self, _expected: FileSum | None) -> FrameIndex:
@@ -544,7 +591,8 @@ class ShardVideo(VideoSignal):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (ShardVideo, (self._shard, self.name, self._video_block, self._frames_block))
+        places = (self._video_block, self._frames_block, self._original)
+        return (ShardVideo, (self._shard, self.name, *places))
 
 
 class _FirstSignals(Mapping[str, Signal]):
@@ -607,7 +655,8 @@ def _unpack(folder: Path, name: str, signal: Signal, episode: PackedSource, sign
     if isinstance(signal, ShardVideo):
         suffix = os.path.splitext(signal._video_block)[1]
         _copy_block(episode.shard, signal._video_block, signal_file(folder, name, suffix))
-        _copy_block(episode.shard, signal._frames_block, signal_file(folder, name, layout.FRAMES_SUFFIX))
+        frames = signal._original or signal._frames_block
+        _copy_block(episode.shard, frames, signal_file(folder, name, layout.FRAMES_SUFFIX))
         return
     target = signal_file(folder, name)
     if isinstance(signal, TableSignal):

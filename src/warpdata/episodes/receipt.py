@@ -21,11 +21,13 @@ class LossReceipt:
     why: str
     damage: list[dict[str, Any]] = field(default_factory=list)
     last_crc32c: str | None = None
+    kept_aside: str | None = None
+    """Where the original lies, if not all of it could be read or another file took its place."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing that was written is missing."""
-        return self.steps_lost == 0 and self.bytes_dropped == 0
+        """Whether nothing that was written is missing or damaged."""
+        return self.steps_lost == 0 and self.bytes_dropped == 0 and not self.damage
 
     def to_json(self) -> dict[str, Any]:
         """The receipt as JSON."""

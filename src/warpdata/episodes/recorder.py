@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from warpdata.bytekit.forks import process_id
 from warpdata.episodes.bell import Bell
 from warpdata.errors import StoreError
 from warpdata.formats.journal.writer import JournalWriter
@@ -40,15 +41,24 @@ class Durability:
 
 def owner() -> dict[str, Any]:
     """Who is recording: written into a journal for whoever finds it."""
-    return {"pid": os.getpid(), "host": socket.gethostname(), "started_ns": time.time_ns()}
+    return {"pid": process_id(), "host": socket.gethostname(), "started_ns": time.time_ns()}
 
 
 class JournalKeeper:
     """Two threads beside a recorder: one prepares the next window, one syncs; `close()` ends both."""
 
-    def __init__(self, journal: JournalWriter, durability: Durability) -> None:
+    def __init__(
+        self,
+        journal: JournalWriter,
+        durability: Durability,
+        *,
+        sync: Callable[[], None] | None = None,
+        on_failure: Callable[[StoreError], None] | None = None,
+    ) -> None:
         self._journal = journal
         self._period_s = durability.period_s
+        self._sync_now = sync or (lambda: journal.sync())
+        self._on_failure = on_failure
         self._is_closing = False
         self._wanted, self._ended = Bell(), Bell()
         self._wanted.ring()
@@ -82,7 +92,9 @@ class JournalKeeper:
     def _sync(self) -> None:
         while not self._ended.wait(self._period_s):
             try:
-                self._journal.sync()
+                self._sync_now()
             except StoreError as error:
                 self.failure = error
+                if self._on_failure is not None:
+                    self._on_failure(error)
                 return

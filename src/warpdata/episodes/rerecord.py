@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from warpdata.bytekit.checksum import sha256_hex
-from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.disk_writer import DiskEpisodeWriter
 from warpdata.episodes.replay import replay
 from warpdata.formats.episodedir.documents import read_meta, write_meta
@@ -18,10 +16,8 @@ def record_again(episode: Episode, directory: str | os.PathLike[str]) -> Path:
 
     The identity follows from the recordings and the edits, so that doing it twice gives the same episode.
     """
-    origin = {"recordings": episode.meta["recordings"], "edited": episode.meta["edited"]}
-    uid = sha256_hex(dump_json(origin))[:32]
     created = episode.meta.get("created_ts_ns")
-    writer = DiskEpisodeWriter(directory, created_ts_ns=created, uid=uid, durability="none")
+    writer = DiskEpisodeWriter(directory, created_ts_ns=created, uid=episode.meta.get("uid"), durability="none")
     with writer:
         for name, value in episode.static.items():
             writer.set_static(name, value)

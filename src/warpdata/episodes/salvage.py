@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
+from warpdata.episodes.packed import directory_of
 from warpdata.episodes.receipt import LossReceipt
-from warpdata.episodes.salvage_folder import salvage_episode, salvage_single
+from warpdata.episodes.salvage_folder import free_name, salvage_episode, salvage_single, set_aside
+from warpdata.episodes.shard_episode import DIRECTORY_BLOCK
 from warpdata.episodes.step_journal import KIND, Run, step_episode
 from warpdata.episodes.stream_writer import owner_of
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
     CorruptLayoutError,
-    FormatError,
     JournalInUseError,
     WarpError,
 )
 from warpdata.formats.journal.layout import record_span
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_journal, is_live
 from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.intact import IntactBlocks
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.repair import repair_partial, repair_stream
 from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import Timebase
+from warpdata.formats.wshard.verify import Finding, verify_shard
 
 PARTIAL = ".partial"
+_LANES = ("signal/", "action/", "time/", "omen/", "uncert/", "residual/", "reward", "done", "truncated")
+_ORPHANS = "aux/orphan/"
 
 
 def salvage(
@@ -55,12 +63,12 @@ def salvage(
     with FileRangeReader(source) as reader:
         ours, is_empty = is_journal(reader), reader.size == 0
     if is_empty and source.endswith(PARTIAL):
-        return _nothing_recorded(source)
+        return _nothing_left(source)
     if ours:
         return _from_journal(source, target, progress, overwrite=overwrite, force=force)
     if source.endswith(PARTIAL):
         return _from_foreign_partial(source, target, channels, flush_interval, overwrite=overwrite)
-    return _from_foreign_file(source, target, replace=output is None or overwrite)
+    return _from_foreign_file(source, target, overwrite=overwrite)
 
 
 def _find(path: str) -> str:
@@ -71,10 +79,11 @@ def _find(path: str) -> str:
     raise BlobNotFoundError("nothing to salvage here", path=path)
 
 
-def _nothing_recorded(source: str) -> LossReceipt:
-    """A recorder that died before its first step left an empty file: it is removed, and nothing is lost."""
-    os.unlink(source)
-    return LossReceipt(source, None, "", 0, 0, 0.0, {}, 0, "the recorder died before anything was recorded")
+def _nothing_left(source: str) -> LossReceipt:
+    """A recorder names its journal once there is something in it: an empty one has lost what it held."""
+    why = "the file is empty: whatever it held is gone"
+    damage = [{"file": os.path.basename(source), "why": why}]
+    return LossReceipt(source, None, "", 0, 0, 0.0, {}, 0, why, damage, kept_aside=source)
 
 
 def _from_journal(
@@ -93,10 +102,8 @@ def _from_journal(
         )
     scan = journal.scan()
     episode = _episode(source, journal.descriptor, scan)
-    receipt = _receipt(source, target, episode, scan)
     if _is_finished_already(target, episode):
-        os.unlink(source)
-        return receipt
+        return _let_go(_receipt(source, target, episode, scan))
     if os.path.exists(target) and not overwrite:
         raise ConflictError(
             "another file has the name of this recording", path=target,
@@ -105,8 +112,15 @@ def _from_journal(
     compat = "strict" if journal.descriptor.get("compat") == "strict" else "default"
     how = _compression(source, journal.descriptor)
     save_wshard(episode, target, how, compat=compat, progress=progress)
-    os.unlink(source)
-    return receipt
+    return _let_go(_receipt(source, target, episode, scan))
+
+
+def _let_go(receipt: LossReceipt) -> LossReceipt:
+    """Remove a journal whose records are all in the finished file; one with damage is only renamed."""
+    if receipt.is_complete:
+        os.unlink(receipt.source)
+        return receipt
+    return replace(receipt, kept_aside=str(set_aside(Path(receipt.source), "-damaged")))
 
 
 def _compression(source: str, descriptor: Mapping[str, Any]) -> dict[str, str]:
@@ -155,7 +169,11 @@ def _receipt(source: str, target: str, episode: WShardEpisode, scan: Scan) -> Lo
     records = scan.records
     steps_seen = int(records.first_step[-1]) + 1 if len(records) else 0
     times = episode.times_ns()
-    lost = [{"start": each.start, "end": each.end, "why": each.why} for each in scan.damage]
+    lost: list[dict[str, Any]] = [
+        {"start": each.start, "end": each.end, "why": each.why} for each in scan.lost
+    ]
+    if scan.is_cut:
+        lost.append({"start": scan.end_offset, "why": "the journal was cut behind its last whole record"})
     return LossReceipt(
         source=source,
         output=target,
@@ -164,8 +182,8 @@ def _receipt(source: str, target: str, episode: WShardEpisode, scan: Scan) -> Lo
         steps_lost=steps_seen - episode.length,
         time_kept_s=float(times[-1] - times[0]) / 1e9 if episode.length else 0.0,
         channels={name: channel.length for name, channel in episode.lanes()},
-        bytes_dropped=scan.dropped_bytes,
-        why=scan.damage[-1].why if scan.damage else "nothing was lost",
+        bytes_dropped=sum(each.end - each.start for each in scan.lost),
+        why=lost[-1]["why"] if lost else "nothing was lost",
         damage=lost,
         last_crc32c=f"{scan.last_crc32c:08x}" if len(records) else None,
     )
@@ -181,18 +199,87 @@ def _is_finished_already(target: str, episode: WShardEpisode) -> bool:
         return False
 
 
-def _from_foreign_file(source: str, target: str, *, replace: bool) -> LossReceipt:
-    try:
-        episode = load_wshard(source)
-    except FormatError:
-        episode = repair_stream(MmapRangeReader(source))
-    else:
-        return _foreign_receipt(source, None, episode, 0, "the file is whole: nothing to salvage")
-    if os.path.exists(target) and not replace:
-        raise ConflictError("the output exists already", path=target, hint="Give another output.")
-    save_wshard(episode, target)
+def _from_foreign_file(source: str, target: str, *, overwrite: bool) -> LossReceipt:
+    """A finished file: whole, or interleaved by a streaming writer, or damaged with blocks that still hold."""
+    reader = MmapRangeReader(source)
+    findings = [each for each in verify_shard(reader) if each.is_damage]
+    if not findings:
+        whole = "the file is whole: nothing to salvage"
+        return _foreign_receipt(source, None, load_wshard(reader), 0, whole)
+    episode = repair_stream(reader)
+    if episode is None:
+        return _from_blocks(source, target, findings, overwrite=overwrite)
+    aside = _save_over(episode, source, target, None, overwrite=overwrite)
     why = "blocks were interleaved by a streaming writer; their rows were put in order"
-    return _foreign_receipt(source, target, episode, 0, why)
+    return replace(_foreign_receipt(source, target, episode, 0, why), kept_aside=aside)
+
+
+def _from_blocks(source: str, target: str, findings: Sequence[Finding], *, overwrite: bool) -> LossReceipt:
+    intact = IntactBlocks(MmapRangeReader(source))
+    episode = load_wshard(intact.shard())
+    _forget_lost_signals(episode)
+    _rename_orphans(episode)
+    aside = _save_over(episode, source, target, intact.compression(), overwrite=overwrite)
+    dropped = sum(each.size_bytes for each in intact.lost)
+    why = f"every block holds, and was written anew ({findings[0].message})"
+    if intact.lost:
+        why = f"{len(intact.lost)} of {len(intact.lost) + len(intact.blocks)} blocks could not be read"
+    receipt = _foreign_receipt(source, target, episode, dropped, why)
+    return replace(receipt, damage=[each.to_json() for each in intact.lost], kept_aside=aside)
+
+
+_FLAG_BLOCKS = (
+    ("reward", "rewards"), ("aux/reward", "rewards"), ("done", "terminations"), ("aux/done", "terminations"),
+    ("truncated", "truncations"), ("aux/truncated", "truncations"), ("time/timestamps_ns", "timestamps_ns"),
+)  # fmt: skip
+
+
+def _forget_lost_signals(episode: WShardEpisode) -> None:
+    """A packed directory lists its signals: those whose blocks are lost are no longer among them."""
+    if DIRECTORY_BLOCK in episode.blocks:
+        lanes = {block for block, _ in episode.lanes()}
+        names = {*lanes, *(block.removeprefix("signal/") for block in lanes), *episode.blocks}
+        names |= {block for block, flag in _FLAG_BLOCKS if getattr(episode, flag) is not None}
+        episode.blocks[DIRECTORY_BLOCK] = directory_of(bytes(episode.blocks[DIRECTORY_BLOCK]), names)
+
+
+def _rename_orphans(episode: WShardEpisode) -> None:
+    """Bytes whose partner is lost, rows without their clock or a clock without rows, are kept as plain bytes."""
+    kept = {
+        _ORPHANS + name if name.startswith(_LANES) else name: data for name, data in episode.blocks.items()
+    }
+    episode.blocks = kept
+
+
+def _save_over(
+    episode: WShardEpisode,
+    source: str,
+    target: str,
+    compression: dict[str, str] | None,
+    *,
+    overwrite: bool,
+) -> str | None:
+    """Save, keeping the original if it is about to be replaced and may not go; returns the name it has then."""
+    if overwrite or not os.path.lexists(target):
+        save_wshard(episode, target, compression)
+        return None
+    if not os.path.samefile(source, target):
+        raise ConflictError(
+            "the output exists already", path=target, hint="Give another output, or say overwrite."
+        )
+    # A second name: the first one always has a whole file, the old one or the new.
+    aside = free_name(Path(target), ".bak")
+    with map_os_errors(aside):
+        try:
+            os.link(target, aside)
+        except OSError:  # a file system without links
+            shutil.copy2(target, aside)
+    try:
+        save_wshard(episode, target, compression)
+    except BaseException:
+        os.unlink(aside)
+        raise
+    return str(aside)
 
 
 def _from_foreign_partial(

@@ -1,40 +1,39 @@
-"""Finish the episodes and single signals a crash left, and say exactly what was lost."""
+"""Finish the episodes and single signals a crash left, say exactly what was lost, and remove nothing unread."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.commit import fsync_folder, map_os_errors
 from warpdata.bytekit.ranges import FileRangeReader
-from warpdata.episodes.camera import VideoFile
 from warpdata.episodes.disk_writer import finish_documents
-from warpdata.episodes.journals import SIGNALS_JOURNAL, remove_folder
+from warpdata.episodes.journals import remove_folder
 from warpdata.episodes.lanes import Spool
 from warpdata.episodes.listing import episode_path, list_episodes
 from warpdata.episodes.receipt import LossReceipt
+from warpdata.episodes.salvage_camera import CameraSalvage, Targets, good_packets
+from warpdata.episodes.salvage_rows import JournaledRows
 from warpdata.episodes.single import work_folder, work_folders_in
-from warpdata.episodes.statistics import ClockStatistics
-from warpdata.episodes.unfinished import Found, OpenJournal, is_blank, marks_of, open_recording
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, JournalInUseError
+from warpdata.episodes.statistics import ClockStatistics, ValueStatistics
+from warpdata.episodes.unfinished import Found, Unreadable, is_recorded, open_recording
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, JournalInUseError, WarpError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import FileSum, read_meta
-from warpdata.formats.episodedir.frame_index import FrameIndex, index_of_marks, read_frame_index
-from warpdata.formats.episodedir.frame_reader import FrameReader, plan_of
-from warpdata.formats.episodedir.images import FrameShape, VideoOptions, suffix_for
+from warpdata.formats.episodedir.documents import FileSum, read_bytes, read_meta, read_static
+from warpdata.formats.episodedir.frame_index import marks_of_index, read_frame_index
+from warpdata.formats.episodedir.images import suffix_for
 from warpdata.formats.episodedir.names import check_name, signal_file
-from warpdata.formats.episodedir.signal_file import Description
-from warpdata.formats.episodedir.video import probe, stream_of
-from warpdata.formats.journal.reader import Records, is_live
+from warpdata.formats.episodedir.signal_file import Description, parse_signal
 
-_ROWS = 8192
 _REASON = "the recorder ended without closing the episode"
+_DAMAGED = "-damaged"
+_BACKUP = ".bak"
+_MAX_FILE_BYTES = 1 << 36
 
 
 def is_unfinished(path: str | os.PathLike[str]) -> bool:
@@ -43,10 +42,20 @@ def is_unfinished(path: str | os.PathLike[str]) -> bool:
 
 
 def salvage_root(root: str | os.PathLike[str]) -> list[LossReceipt]:
-    """Salvage every unfinished recording in a root whose recorder is gone; live ones are left alone."""
+    """Salvage every unfinished recording in a root whose recorder is gone; live ones are left alone.
+
+    One that cannot be salvaged stays as it is, does not stop the others, and has a receipt that says so.
+    """
     folders = [episode_path(Path(root), number) for number in list_episodes(Path(root)).unfinished]
     work = [folder / layout.RECORDING_FOLDER for folder in folders] + work_folders_in(Path(root))
-    return [_salvage(each) for each in work if each.is_dir() and not _is_live(each)]
+    receipts = []
+    for each in work:
+        if each.is_dir() and not is_recorded(each):
+            try:
+                receipts.append(_Salvage(each).run())
+            except WarpError as error:
+                receipts.append(_untouched(each, error))
+    return receipts
 
 
 def salvage_folder(path: str | os.PathLike[str]) -> list[LossReceipt]:
@@ -73,68 +82,95 @@ def salvage_episode(path: str | os.PathLike[str]) -> LossReceipt:
     return _salvage_checked(folder / layout.RECORDING_FOLDER)
 
 
+def free_name(path: Path, suffix: str) -> Path:
+    """`path` with a suffix, and a number if that is taken."""
+    tries = (path.with_name(f"{path.name}{suffix}{number or ''}") for number in range(1 << 20))
+    return next(each for each in tries if not os.path.lexists(each))
+
+
+def set_aside(path: Path, suffix: str = _BACKUP) -> Path:
+    """Give a file or folder another name, so that it is kept; returns that name."""
+    aside = free_name(path, suffix)
+    with map_os_errors(path):
+        os.rename(path, aside)
+        fsync_folder(path.parent)
+    return aside
+
+
 def _salvage_checked(work: Path) -> LossReceipt:
-    if _is_live(work):
+    if is_recorded(work):
         raise JournalInUseError(
             "being recorded", path=work.parent, hint="Stop the recorder first, then salvage."
         )
-    return _salvage(work)
+    return _Salvage(work).run()
 
 
-def _salvage(work: Path) -> LossReceipt:
-    if is_blank(work / SIGNALS_JOURNAL):
-        return _without_journal(work)
-    return _Salvage(open_recording(work)).run()
-
-
-def _is_live(work: Path) -> bool:
-    journal = work / SIGNALS_JOURNAL
-    return journal.exists() and is_live(journal)
-
-
-def _without_journal(work: Path) -> LossReceipt:
-    """The recorder died before its first journal existed: nothing was acknowledged."""
-    folder = work.parent
-    is_episode = work.name == layout.RECORDING_FOLDER
-    if is_episode:
-        meta = read_meta(folder) or {"schema_version": layout.SCHEMA_VERSION}
-        finish_documents(folder, meta, {}, {}, _REASON)
-    remove_folder(work)
-    source = str(folder if is_episode else work)
-    output = source if is_episode else None
-    return LossReceipt(source, output, Path(source).name, 0, 0, 0.0, {}, 0, "nothing was recorded")
+def _untouched(work: Path, error: WarpError) -> LossReceipt:
+    source = str(work.parent if work.name == layout.RECORDING_FOLDER else work)
+    damage = [{"file": work.name, "why": str(error)}]
+    return LossReceipt(source, None, Path(source).name, 0, 0, 0.0, {}, 0, str(error), damage)
 
 
 class _Salvage:
     """One recording on its way from journals to files."""
 
-    def __init__(self, found: Found) -> None:
-        self.found = found
-        self.work = found.work
-        self.folder = found.work.parent
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.folder = work.parent
+        self.is_episode = work.name == layout.RECORDING_FOLDER
         self.lost = 0
-        self.clocks: list[tuple[int, int]] = []
+        self.made: dict[str, Any] = {}
+        self.aside: Path | None = None
 
     def run(self) -> LossReceipt:
-        signals: dict[str, Any] = {}
-        for stream, about in sorted(self.found.signals.items()):
+        if self.is_episode and _is_finished(self.folder):
+            signals = read_meta(self.folder)["signals"]
+            remove_folder(self.work)
+            return self._receipt(signals, "the episode was finished; only its journals were left")
+        self.found = open_recording(self.work)
+        if self.found.journals or self.found.unreadable:
+            for stream, about in sorted(self.found.signals.items()):
+                self._signal(stream, about)
+        return self._finish()
+
+    def _finish(self) -> LossReceipt:
+        found = self.found
+        aside = free_name(self.work, _DAMAGED) if found.unreadable or self.lost else None
+        self.aside = aside or self.aside
+        why = found.unreadable[-1].why if found.unreadable else "nothing was lost"
+        if not found.journals and not found.unreadable:
+            why = "nothing was recorded"
+        receipt = self._receipt(self.made, why)
+        if self.is_episode:
+            meta = found.meta or {"schema_version": layout.SCHEMA_VERSION}
+            finish_documents(self.folder, meta, found.static, self.made, _REASON, salvaged=receipt.to_json())
+        if aside is None:
+            remove_folder(self.work)
+        elif any(self.work.iterdir()):
+            with map_os_errors(self.work):
+                os.rename(self.work, aside)
+                fsync_folder(self.folder)
+        else:
+            remove_folder(self.work)
+        return receipt
+
+    def _signal(self, stream: int, about: dict[str, Any]) -> None:
+        """Make the files of one signal; one that cannot be made does not take the others with it."""
+        try:
             name = self._name(about)
+            if name in self.made:
+                raise CorruptLayoutError(f"two signals are called {name!r}", path=self.work)
             made = (
                 self._camera(stream, name, about)
-                if about["kind"] == "image"
+                if about.get("kind") == "image"
                 else self._table(stream, name, about)
             )
-            if made is not None:
-                signals[name] = made
-                self.clocks.append((made["first_ts_ns"], made["last_ts_ns"]))
-        receipt = self._receipt({name: made["count"] for name, made in signals.items()})
-        if self.found.files is None:
-            found = self.found
-            finish_documents(
-                self.folder, found.meta, found.static, signals, _REASON, salvaged=receipt.to_json()
-            )
-        remove_folder(self.work)
-        return receipt
+        except (WarpError, UnicodeDecodeError) as error:
+            why = error.message if isinstance(error, WarpError) else str(error)
+            self.found.unreadable.append(Unreadable(str(about.get("name")), why))
+            return
+        if made is not None:
+            self.made[name] = made
 
     def _target(self, name: str, suffix: str) -> Path:
         """Where a finished file goes."""
@@ -157,172 +193,148 @@ class _Salvage:
                 f"the journal names a signal wrongly ({error})", path=self.work
             ) from None
 
+    def _make_way(self, target: Path) -> None:
+        """Keep what has the name of a finished file: with the journals, or beside a file of one's own choosing."""
+        if not os.path.lexists(target):
+            return
+        if self.is_episode:
+            aside = free_name(self.work / target.name, ".before")
+            with map_os_errors(target):
+                os.replace(target, aside)
+        else:
+            self.aside = set_aside(target)
+
     def _table(self, stream: int, name: str, about: dict[str, Any]) -> dict[str, Any] | None:
         description = Description.from_json(about, str(self.work))
-        rows = _Rows(self.found.journals, stream)
-        self.lost += rows.missing
+        rows = JournaledRows(self.found.journals, stream)
+        target, spooled = self._target(name, layout.SIGNAL_SUFFIX), self.work / f"{stream}.parquet"
+        candidates = [target] if self.is_episode or len(rows) else []
+        if rows.missing or self.found.unreadable:
+            candidates.append(spooled)
+        for written in candidates:
+            made = _table_that_covers(written, rows, description)
+            if made is not None:
+                if written is spooled:
+                    self._make_way(target)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(spooled, target)
+                return made
+        if rows.missing:
+            self.lost += rows.missing
+            self.found.unreadable.append(Unreadable(name, f"{rows.missing} records are in no journal"))
         if not len(rows):
             return None
-        spool = Spool(self.work / f"{stream}.parquet", description)
-        is_event = description.kind in ("text", "bytes")
-        for stamps, values in rows.events(description.kind) if is_event else rows.numbers(description):
+        spool = Spool(self.work / f"{stream}.salvaged.parquet", description)
+        for stamps, values in _blocks(rows, description):
             spool.write(stamps, values)
-        return spool.commit(self._target(name, layout.SIGNAL_SUFFIX))
+        self._make_way(target)
+        return spool.commit(target)
 
     def _camera(self, stream: int, name: str, about: dict[str, Any]) -> dict[str, Any] | None:
-        description = Description.from_json(about, str(self.work))
-        shape = _frame_shape(description)
-        options = VideoOptions(**about["video"])
-        suffix = suffix_for(about["video"]["codec"])
-        video, frames = self._target(name, suffix), self._target(name, layout.FRAMES_SUFFIX)
-        growing = self.work / f"{stream}{suffix}"
-        # Under the name of a single signal an older file may lie; inside an episode nothing else can.
-        is_own = self.found.files is None or len(_Rows(self.found.journals, stream)) > 0
-        if is_own and video.exists() and not growing.exists():
-            # The video has its name already: the recorder died between it and its index, or after both.
-            if not (self.work / f"{stream}.marks").exists():
-                return _finished_camera(video, frames)
-            os.replace(video, growing)
-        marks = marks_of(self.found, stream)
-        rows = _Rows(self.found.journals, stream, first=len(marks))
-        self.lost += rows.missing
-        if not marks and not len(rows):
-            return None
-        kept: Iterator[tuple[int, NDArray[Any]]] = iter(())
-        base = self.work / str(stream)
-        if marks and len(rows) and probe(str(growing)).stream != stream_of(shape, options):
-            # Another encoder than the recorder's: its frames do not fit behind that header. All are encoded
-            # again into a file of their own; what the recorder left stays until that one is whole.
-            kept, marks, base = _decoded(growing, marks, shape), [], self.work / f"{stream}.again"
-        file = VideoFile(base, shape, options, marks, description)
         try:
-            for ts_ns, frame in kept:
-                file.encode(frame, ts_ns)
-            for ts_ns, payload in rows.payloads():
-                file.encode(np.frombuffer(payload, shape.dtype).reshape(shape.shape), ts_ns)
-            return file.finish(video, frames)
+            suffix = suffix_for(about["video"]["codec"])
+        except (KeyError, TypeError):
+            raise CorruptLayoutError("nothing says how it is encoded", path=self.work) from None
+        targets = Targets(
+            self._target(name, suffix), self._target(name, layout.FRAMES_SUFFIX), not self.is_episode
+        )
+        camera = CameraSalvage(self.found, stream, about, targets)
+        try:
+            return camera.finish(self._make_way)
         finally:
-            file.close()
+            self.lost += camera.lost
+            self.found.unreadable += camera.unreadable
 
-    def _receipt(self, kept: dict[str, int]) -> LossReceipt:
-        found = self.found
-        damage = [
-            {"journal": Path(journal.reader.name).name, **asdict(each)}
-            for journal in found.journals
-            for each in journal.damage
-        ]
-        damage += [{"journal": Path(path).name, "why": error.message} for path, error in found.broken]
-        dropped = sum(each["end"] - each["start"] for each in damage if "end" in each)
-        dropped += sum(os.path.getsize(path) for path, _ in found.broken)
-        seconds = max((last - first for first, last in self.clocks), default=0) / 1e9
-        why = damage[-1]["why"] if damage else "nothing was lost"
-        source = str(self.folder if found.files is None else found.files[0])
+    def _receipt(self, signals: dict[str, Any], why: str) -> LossReceipt:
+        found = getattr(self, "found", None) or Found(self.work)
+        kept = {name: about["count"] for name, about in signals.items()}
+        clocks = [(each["first_ts_ns"], each["last_ts_ns"]) for each in signals.values() if each["count"]]
+        seconds = max((last - first for first, last in clocks), default=0) / 1e9
+        source = str(self.folder) if self.is_episode else str(self.work)
+        if found.files is not None:
+            source = str(found.files[0])
+        main = found.journals[0].scan if found.journals else None
         return LossReceipt(
-            source=source, output=source, episode_id=Path(source).name,
-            steps_kept=sum(kept.values()), steps_lost=self.lost, time_kept_s=seconds, channels=kept,
-            bytes_dropped=dropped, why=str(why), damage=damage,
-            last_crc32c=f"{found.journals[0].last_crc32c:08x}" if len(found.journals[0].records) else None,
+            source=source, output=source if self.is_episode or self.made else None,
+            episode_id=Path(source).name, steps_kept=sum(kept.values()), steps_lost=self.lost,
+            time_kept_s=seconds, channels=kept, why=why,
+            bytes_dropped=sum(each.size_bytes for each in found.unreadable),
+            damage=[each.to_json() for each in found.unreadable],
+            last_crc32c=f"{main.last_crc32c:08x}" if main is not None and len(main.records) else None,
+            kept_aside=None if self.aside is None else str(self.aside),
         )  # fmt: skip
 
 
-class _Rows:
-    """The records of one stream over all journals, in the order they were made."""
-
-    def __init__(self, journals: list[OpenJournal], stream: int, first: int = 0) -> None:
-        self._journals = journals
-        picked = [journal.records.of_stream(stream) for journal in journals]
-        self._step = np.concatenate([each.first_step for each in picked])
-        self._where = np.repeat(np.arange(len(picked)), [len(each) for each in picked])
-        columns = Records(*(np.concatenate([getattr(e, f) for e in picked]) for f in Records.__slots__))
-        # Of two records of one number the later one holds: Ctrl-C came before the earlier one was acknowledged.
-        _, order = np.unique(self._step[::-1], return_index=True)
-        order = len(self._step) - 1 - order
-        order = order[self._step[order] >= first]
-        self._step, self._where = self._step[order], self._where[order]
-        self._offset, self._size, self._ts = (
-            columns.payload_offset[order], columns.payload_bytes[order], columns.ts_ns[order],
-        )  # fmt: skip
-        self.missing = int(self._step[-1]) + 1 - first - len(order) if len(order) else 0
-
-    def __len__(self) -> int:
-        return len(self._step)
-
-    def numbers(self, description: Description) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-        """(timestamps, values) in blocks."""
-        dtype = dtype_named(description.dtype).dtype
-        row_bytes = dtype.itemsize * int(np.prod(description.shape, dtype=np.int64))
-        if (self._size != row_bytes).any():
-            raise CorruptLayoutError("records of the wrong size", path=self._journals[0].reader.name)
-        step = max(1, min(_ROWS, (4 << 20) // row_bytes))
-        for start in range(0, len(self), step):
-            chosen = slice(start, start + step)
-            raw = self._gather(self._where[chosen], self._offset[chosen], row_bytes)
-            yield self._ts[chosen], raw.view(dtype).reshape(-1, *description.shape)
-
-    def _gather(self, where: NDArray[Any], offset: NDArray[np.int64], row_bytes: int) -> NDArray[np.uint8]:
-        out = np.empty((len(where), row_bytes), np.uint8)
-        for number in np.unique(where):
-            reader = self._journals[number].reader.reader
-            rows = np.flatnonzero(where == number)
-            low, high = int(offset[rows].min()), int(offset[rows].max()) + row_bytes
-            area = np.frombuffer(reader.read(low, high), np.uint8)
-            out[rows] = area[(offset[rows] - low)[:, None] + np.arange(row_bytes)]
-        return out
-
-    def events(self, kind: str) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-        """(timestamps, text or bytes) in blocks."""
-        block: list[Any] = []
-        stamps: list[int] = []
-        for ts_ns, payload in self.payloads():
-            stamps.append(ts_ns)
-            block.append(bytes(payload).decode() if kind == "text" else bytes(payload))
-            if len(block) == _ROWS:
-                yield _events(stamps, block)
-                stamps, block = [], []
-        if block:
-            yield _events(stamps, block)
-
-    def payloads(self) -> Iterator[tuple[int, memoryview]]:
-        """(time, bytes) of each record, one at a time."""
-        for where, offset, size, ts_ns in zip(
-            self._where.tolist(), self._offset.tolist(), self._size.tolist(), self._ts.tolist(), strict=True
-        ):
-            yield ts_ns, self._journals[where].reader.reader.read(offset, offset + size)
+def _blocks(
+    rows: JournaledRows, description: Description
+) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+    is_event = description.kind in ("text", "bytes")
+    return rows.events(description.kind) if is_event else rows.numbers(description)
 
 
-def _events(stamps: list[int], values: list[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    out = np.empty(len(values), object)
-    out[:] = values
-    return np.array(stamps, np.int64), out
+def _table_that_covers(path: Path, rows: JournaledRows, description: Description) -> dict[str, Any] | None:
+    """What meta.json says of a finished signal file that holds every record the journal has; None if it does not.
 
-
-def _frame_shape(description: Description) -> FrameShape:
-    height, width = description.shape[:2]
-    dtype = {"u8": "uint8", "u16": "uint16"}[description.dtype]
-    return FrameShape(height, width, 3 if len(description.shape) == 3 else 0, dtype)
-
-
-def _decoded(
-    video: Path, marks: list[layout.FrameMark], shape: FrameShape
-) -> Iterator[tuple[int, NDArray[Any]]]:
-    """(time, image) of every frame the recorder had encoded."""
-    stream = probe(str(video)).stream
-    index = index_of_marks(marks, shape, stream, video.stat().st_size)
-    with FileRangeReader(video) as reader:
-        frames = FrameReader(reader, plan_of(index), stream, shape)
-        for number, mark in enumerate(marks):
-            yield mark.ts_ns, frames.frame(number)
-
-
-def _finished_camera(video: Path, frames: Path) -> dict[str, Any]:
-    """What meta.json says of a camera whose files were complete already."""
-    index: FrameIndex = read_frame_index(FileRangeReader(frames))
-    if index.stream is None or index.video_bytes != video.stat().st_size:
-        raise FormatError("the video does not match its frame index", path=video)
+    A recorder that died while it finished leaves both; the file may have what a damaged journal has lost.
+    """
+    if not path.is_file():
+        return None
+    try:
+        data = read_bytes(path, max_bytes=_MAX_FILE_BYTES)
+        found, stamps, values = parse_signal(data, str(path))
+    except WarpError:
+        return None
+    if found != description or (len(rows) and int(rows.steps[-1]) >= len(stamps)):
+        return None
+    at = 0
+    for times, block in _blocks(rows, description):
+        steps = rows.steps[at : at + len(times)]
+        at += len(times)
+        if not np.array_equal(stamps[steps], times) or not _same(values[steps], block):
+            return None
     clock = ClockStatistics()
-    clock.add(index.ts_ns)
-    total = FileSum.of(frames.read_bytes())
-    return {
-        **index.description.to_json(), **clock.to_json(), "video_bytes": index.video_bytes,
-        "codec": index.stream.codec, "file": {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"},
-    }  # fmt: skip
+    clock.add(stamps)
+    made = {**description.to_json(), **clock.to_json()}
+    if description.kind not in ("text", "bytes"):
+        statistics = ValueStatistics(description.shape)
+        statistics.add(values)
+        made["values"] = statistics.to_json()
+    total = FileSum.of(data)
+    made["file"] = {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"}
+    return made
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    if one.dtype == object or other.dtype == object:
+        return list(one) == list(other)
+    return one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def _is_finished(folder: Path) -> bool:
+    """Whether every file of an episode is there and whole: its recorder died while it removed the journals."""
+    try:
+        meta = read_meta(folder)
+        signals = meta.get("signals")
+        if not isinstance(signals, dict) or "static_file" not in meta:
+            return False
+        read_static(folder, _sum(meta["static_file"]))
+        return all(_is_whole(folder, check_name(name), about) for name, about in signals.items())
+    except (WarpError, KeyError, TypeError, ValueError):
+        return False
+
+
+def _is_whole(folder: Path, name: str, about: dict[str, Any]) -> bool:
+    expected = _sum(about["file"])
+    if about.get("kind") != "image":
+        path = signal_file(folder, name)
+        expected.check(read_bytes(path, max_bytes=_MAX_FILE_BYTES), str(path))
+        return True
+    index = read_frame_index(FileRangeReader(signal_file(folder, name, layout.FRAMES_SUFFIX)), expected)
+    video = signal_file(folder, name, suffix_for(about["codec"]))
+    return video.stat().st_size == index.video_bytes and bool(
+        good_packets(video, marks_of_index(index)).all()
+    )
+
+
+def _sum(stated: Any) -> FileSum:
+    return FileSum(int(stated["bytes"]), int(stated["crc32c"], 16))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.folders import FolderReader
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
@@ -23,10 +25,6 @@ from warpdata.timeline.source import STEPS, EpisodeSource, StepClock
 from warpdata.timeline.times import frozen
 
 __all__ = ["ChannelSignal", "ShardSource", "WShardEpisode", "load_wshard"]
-
-_DENSE = 4
-"""Rows that lie closer together than this on average are read as one stretch."""
-
 
 class ChannelSignal(ClockedSignal):
     """A channel of a shard, or of its chunks, as a signal; reads only the rows it is asked for."""
@@ -82,16 +80,14 @@ class ChannelSignal(ClockedSignal):
     def _values_in(self, rows: range) -> NDArray[Any]:
         if not len(rows):
             return np.empty((0, *self._channel.shape), self._channel.dtype.dtype)
-        return frozen(self._channel[rows.start : rows[-1] + 1][:: rows.step])
+        if rows.step == 1:
+            return frozen(self._channel.row_source.rows(rows.start, rows.stop))
+        return frozen(self._channel[rows.start : rows[-1] + 1 : rows.step])
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):
             return self._values_in(range(0))
-        low, high = int(indices.min()), int(indices.max())
-        if high - low < _DENSE * len(indices) + 64:
-            return frozen(self._channel[low : high + 1][indices - low])
-        rows = [self._channel[number] for number in indices.tolist()]
-        return frozen(np.stack(rows).astype(self._channel.dtype.dtype, copy=False))
+        return frozen(self._channel[indices])
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._chunks is not None:
@@ -155,7 +151,10 @@ class ChannelSignals(Mapping[str, Signal]):
         self._tensors = tensors
         self._chunks = chunks
         self._made: dict[str, Signal] = {}
-        self._channels = _named_channels(tensors)
+
+    @cached_property
+    def _channels(self) -> dict[str, tuple[Channel, SignalRole]]:
+        return _named_channels(self._tensors)
 
     def __getitem__(self, name: str) -> Signal:
         if name not in self._made:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.folders import FolderReader, buffered
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.episodes.open_cameras import CAMERAS
 from warpdata.episodes.single import check_not_unfinished
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
-from warpdata.formats.episodedir.frame_reader import FrameReader, plan_foreign, plan_of
+from warpdata.formats.episodedir.frame_reader import FrameReader, completed, plan_foreign, plan_of
 from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.memory import ClockedSignal
@@ -150,9 +151,7 @@ class VideoSignal(ClockedSignal):
         self._summary = summary
         self._expected = expected
         self._index: FrameIndex | None = None
-        self._frames: FrameReader | None = None
-        self._owner_pid = 0
-        self._lock = threading.Lock()
+        self._key: int | None = None
         self._meta: SignalMeta | None = None
 
     @property
@@ -170,7 +169,27 @@ class VideoSignal(ClockedSignal):
 
     def check(self) -> None:
         """Compare index and video: how many frames there are, and the checksum of each; raises what is wrong."""
-        self._reader().check()
+        with self._decoder() as reader:
+            reader.check()
+
+    @property
+    def loaded_bytes(self) -> int:
+        """How much of the frame index is in memory."""
+        if self._index is None:
+            return 0
+        columns = (self._index.ts_ns, self._index.offset, self._index.size, self._index.crc32c)
+        return sum(each.nbytes for each in columns if each is not None)
+
+    def complete_index(self) -> FrameIndex | None:
+        """Of a camera of another writer, the index with everything ours has; None of one of ours."""
+        index = self._loaded()
+        if index.stream is not None or not len(index.ts_ns):
+            return None
+        reader = self._bytes()
+        try:
+            return completed(index, reader)
+        finally:
+            reader.close()
 
     def count_frames(self) -> tuple[int, int]:
         """Rows of the index and frames in the video, whatever else is said of them."""
@@ -203,11 +222,13 @@ class VideoSignal(ClockedSignal):
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):
             return np.empty((0, *self.meta.shape), self.meta.dtype)
-        return frozen(self._reader().frames(self.frame_numbers(indices)))
+        with self._decoder() as reader:
+            return frozen(reader.frames(self.frame_numbers(indices)))
 
     def _record(self, index: int) -> Record:
         number = int(self.frame_numbers(np.array([index]))[0])
-        return self._reader().frame(number), int(self._clock()[index])
+        with self._decoder() as reader:
+            return reader.frame(number), int(self._clock()[index])
 
     def frame_numbers(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which frames of the video these records are: the same numbers, unless some frames are hidden."""
@@ -231,16 +252,12 @@ class VideoSignal(ClockedSignal):
         """The bytes of the frame index."""
         return open_bytes(self.frames_path, self.folder)
 
-    def _reader(self) -> FrameReader:
-        """The decoder of this process; a forked child gets its own."""
-        if self._frames is None or self._owner_pid != os.getpid():
-            if self._owner_pid not in (0, os.getpid()):
-                self._lock = threading.Lock()
-            with self._lock:
-                if self._frames is None or self._owner_pid != os.getpid():
-                    self._frames = self._open()
-                    self._owner_pid = os.getpid()
-        return self._frames
+    def _decoder(self) -> contextlib.AbstractContextManager[FrameReader]:
+        """The decoder of this camera, one of those the process keeps open."""
+        if self._key is None:
+            self._key = CAMERAS.new_key()
+            weakref.finalize(self, CAMERAS.gone, self._key).atexit = False
+        return CAMERAS.use(self._key, self._open)
 
     def _open(self) -> FrameReader:
         index = self._loaded()
@@ -264,7 +281,8 @@ class VideoSignal(ClockedSignal):
             raise CorruptLayoutError("the video file is missing", path=self.path) from None
 
     def _foreign_shape(self) -> tuple[int, ...]:
-        return self._reader().shape
+        with self._decoder() as reader:
+            return reader.shape
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_video, (self.path, self.frames_path, self._summary, self._expected, self.folder, self.name))

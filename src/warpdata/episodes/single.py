@@ -42,6 +42,12 @@ def files_of(work: Path, descriptor: Mapping[str, Any]) -> tuple[Path, Path | No
     return work.with_name(data), _frames(work, stated.get("frames"))
 
 
+def files_by_name(work: Path) -> tuple[Path, Path | None]:
+    """The same where no journal says it any more: the folder names the data file, the index lies beside it."""
+    data = work.with_name(work.name[1 : -len(_SUFFIX)])
+    return data, data.with_name(f"{data.stem}.frames.parquet")
+
+
 def _frames(work: Path, stated: Any) -> Path | None:
     """A frame index beside the video has a plain name; elsewhere it must be new, whatever a journal says."""
     if stated is None:

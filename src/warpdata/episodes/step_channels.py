@@ -66,7 +66,7 @@ def absent(fact: str, name: str, given: Iterable[object]) -> str:
     """The fact that a name is not there, and the given one that was probably meant for it."""
     for each in given:
         if meant := nearest(str(each), [name]):
-            return f"{fact}, but {each!r}.{meant}"
+            return f"{fact}, but there is {each!r}.{meant}"
     return fact
 
 

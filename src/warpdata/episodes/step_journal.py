@@ -103,7 +103,7 @@ class StepColumn:
     """The rows of one field over all records of a journal, gathered a window at a time."""
 
     def __init__(self, path: str, runs: Sequence[Run], stride: int, offset: int, spec: TensorSpec) -> None:
-        self._path = path
+        self.path = path
         self._runs = runs
         self._stride = stride
         self._offset = RECORD_BYTES + offset
@@ -115,7 +115,7 @@ class StepColumn:
         out = np.empty((end - start, self.spec.row_bytes), np.uint8)
         if not len(out):
             return np.empty((0, *self.spec.shape), self.spec.dtype.dtype)
-        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             filled = 0
             for low, count in self._stretches(start, end):
@@ -162,9 +162,11 @@ class TextColumn:
         for index, stored in enumerate(self._column.rows(start, end)):
             size = int.from_bytes(stored[:TEXT_SIZE_BYTES].tobytes(), "little")
             if size > len(stored) - TEXT_SIZE_BYTES:
-                raise CorruptLayoutError(f"channel {self._name!r} has a value longer than its room")
+                raise CorruptLayoutError(
+                    f"channel {self._name!r} has a value longer than its room", path=self._column.path
+                )
             data = stored[TEXT_SIZE_BYTES : TEXT_SIZE_BYTES + size].tobytes()
-            out[index] = decode_value(self._encoding, data, self._name)
+            out[index] = decode_value(self._encoding, data, self._name, self._column.path)
         return out
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.commit import map_os_errors, writable_path
-from warpdata.bytekit.forks import stays_with_its_process
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.episodes.recorder import Durability, JournalKeeper, owner
 from warpdata.episodes.step_channels import TEXT_SIZE_BYTES, absent
 from warpdata.episodes.step_journal import (
@@ -86,9 +86,9 @@ class WShardStreamWriter:
         self._state = "new"
         self._last_ts_ns: int | None = None
         self._is_timed: bool | None = True if self._timebase.type == "timestamps_ns" else None
-        stays_with_its_process(self)
+        tell_in_child(self)
 
-    def disown(self) -> None:
+    def in_child(self) -> None:
         """In a forked child: the recording goes on in the process that began it."""
         if self._state == "recording":
             self._state = "recorded by another process"
@@ -216,7 +216,9 @@ class WShardStreamWriter:
     ) -> None:
         given = 0 if timestamp_ns is None else GIVEN_TIME
         try:
-            self._reward[...] = _NAN if reward is None else as_array(reward)
+            self._reward[...] = (
+                _NAN if reward is None else reward if type(reward) is float else as_array(reward)
+            )
             self._done[...] = bool(done)
             self._truncated[...] = bool(truncated)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from warpdata.episodes.journals import CONTROL_STREAM, KIND, SIGNALS_JOURNAL
-from warpdata.episodes.single import files_of
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError
+from warpdata.bytekit.commit import TEMP_MARK
+from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.episodes.journals import CONTROL_STREAM, FRAMES_KIND, KIND, SIGNALS_JOURNAL
+from warpdata.episodes.single import files_by_name, files_of
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import Folder
+from warpdata.formats.episodedir.documents import Folder, read_meta
 from warpdata.formats.episodedir.frame_index import read_marks
+from warpdata.formats.episodedir.images import Stream
 from warpdata.formats.journal.layout import HEADER_BYTES
-from warpdata.formats.journal.reader import Damage, JournalReader, Records, is_live
+from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_live
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +27,29 @@ class OpenJournal:
     """One journal of a recording with everything that can be read from it."""
 
     reader: JournalReader
-    records: Records
-    damage: tuple[Damage, ...]
-    last_crc32c: int
+    scan: Scan
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return os.path.basename(self.reader.name)
+
+    @property
+    def records(self) -> Records:
+        """The records that are whole."""
+        return self.scan.records
+
+
+class Unreadable(NamedTuple):
+    """Something of a recording that could not be read: the file, why, and how many bytes of it."""
+
+    file: str
+    why: str
+    size_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """For the receipt."""
+        return {"file": self.file, "why": self.why, "bytes": self.size_bytes}
 
 
 @dataclass(slots=True)
@@ -35,13 +58,20 @@ class Found:
 
     work: Path
     """The folder of the journals: inside an episode, or beside the file of a single signal."""
-    meta: dict[str, Any]
+    meta: dict[str, Any] = field(default_factory=dict)
     files: tuple[Path, Path | None] | None = None
     """The data file and frame index of a single signal; None in an episode."""
     signals: dict[int, dict[str, Any]] = field(default_factory=dict)
+    videos: dict[int, Stream] = field(default_factory=dict)
+    """How the encoded frames of a camera are decoded, noted before the first raw one left its journal."""
     static: dict[str, Any] = field(default_factory=dict)
     journals: list[OpenJournal] = field(default_factory=list)
-    broken: list[tuple[str, FormatError]] = field(default_factory=list)
+    unreadable: list[Unreadable] = field(default_factory=list)
+
+    @property
+    def owner(self) -> dict[str, Any]:
+        """Who records, or recorded."""
+        return next((each.reader.descriptor.get("owner", {}) for each in self.journals), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,36 +89,46 @@ def unfinished_at(folder: Folder) -> Unfinished:
     """What an unfinished episode directory holds; of one in a store only that it is there."""
     if not isinstance(folder, Path):
         return Unfinished(folder.name, False, {}, {})
-    journal = folder / layout.RECORDING_FOLDER / SIGNALS_JOURNAL
-    if is_blank(journal):
-        return Unfinished(folder, journal.exists() and is_live(journal), {}, {})
-    live = is_live(journal)
+    work = folder / layout.RECORDING_FOLDER
+    live = is_recorded(work)
     try:
-        found = open_recording(folder / layout.RECORDING_FOLDER)
+        found = open_recording(work)
+        return Unfinished(folder, live, found.owner, counts(found))
     except FormatError:
         return Unfinished(folder, live, {}, {})
-    return Unfinished(folder, live, found.journals[0].reader.descriptor.get("owner", {}), counts(found))
+
+
+def is_recorded(work: Path) -> bool:
+    """Whether a running process holds a journal of this recording open for writing."""
+    for path in work.glob("*.journal"):
+        with contextlib.suppress(FileNotFoundError):
+            if is_live(path):
+                return True
+    return False
 
 
 def open_recording(work: Path) -> Found:
-    """Open all journals of an unfinished recording and read what they say about it."""
-    main = _open(work / SIGNALS_JOURNAL)
-    descriptor = main.reader.descriptor
-    if descriptor.get("kind") != KIND:
-        raise CorruptLayoutError(f"a journal of kind {descriptor.get('kind')!r}", path=main.reader.name)
-    meta = descriptor.get("episode", {}).get("meta", {})
-    found = Found(work, dict(meta), files_of(work, descriptor), journals=[main])
-    _read_control(main, found)
-    for path in sorted(work.glob("*.journal")):
-        if path.name != SIGNALS_JOURNAL and not is_blank(path):
-            try:
-                found.journals.append(_open(path))
-            except BlobNotFoundError:  # its frames were all encoded since the folder was listed
-                continue
-            except FormatError as error:
-                found.broken.append((str(path), error))
-    for journal in found.journals[1:]:
-        _read_control(journal, found)
+    """Open all journals of an unfinished recording; what of them cannot be read is listed."""
+    found = Found(work)
+    names = sorted(path.name for path in work.glob("*.journal"))
+    # The main journal first: it says what the others hold.
+    for name in sorted(names, key=lambda each: each != SIGNALS_JOURNAL):
+        try:
+            reader = JournalReader.open(work / name, lenient=True)
+        except BlobNotFoundError:  # its frames were all encoded since the folder was listed
+            continue
+        except WarpError as error:
+            found.unreadable.append(Unreadable(name, error.message, _size(work / name)))
+            continue
+        journal = OpenJournal(reader, reader.scan())
+        found.journals.append(journal)
+        found.unreadable += _damage(journal)
+    _identify(found)
+    expected = {SIGNALS_JOURNAL} if _has_begun(work) else set()
+    for journal in found.journals:
+        expected |= _read_facts(journal, found)
+    found.unreadable += [Unreadable(name, "is missing") for name in sorted(expected - set(names))]
+    found.unreadable += _undescribed(found)
     return found
 
 
@@ -96,51 +136,97 @@ def counts(found: Found) -> dict[str, int]:
     """Records per signal that can be read back, encoded frames included."""
     out = {}
     for stream, about in found.signals.items():
-        steps = [j.records.of_stream(stream).first_step for j in found.journals]
-        here = np.unique(np.concatenate(steps)) if steps else np.empty(0, np.int64)
+        steps = {int(n) for j in found.journals for n in j.records.of_stream(stream).first_step}
         if about.get("kind") == "image":
-            done = len(marks_of(found, stream))
-            here = here[here >= done]
-            out[about["name"]] = done + len(here)
-        else:
-            out[about["name"]] = len(here)
+            marks = marks_of(found, stream)
+            steps |= {number for number, mark in enumerate(marks) if mark is not None}
+        out[str(about.get("name"))] = len(steps)
     return out
 
 
-def marks_of(found: Found, stream: int) -> list[layout.FrameMark]:
-    """The frames of a camera that are safely in its video file."""
-    work = found.work
-    for suffix in layout.VIDEO_SUFFIXES:
-        video = work / f"{stream}{suffix}"
-        if video.exists():
-            return read_marks(str(work / f"{stream}.marks"), video.stat().st_size)
-    return []
+def marks_of(found: Found, stream: int) -> list[layout.FrameMark | None]:
+    """The frames of a camera that are in its video file; None where a mark is damaged."""
+    return read_marks(str(found.work / f"{stream}.marks"))
 
 
-def is_blank(journal: Path) -> bool:
-    """Whether a recorder died before a journal had its first bytes: nothing was acknowledged in it."""
+def _has_begun(work: Path) -> bool:
+    """Whether the recorder lived until its first journal had a name."""
+    inside = os.listdir(work)
+    if inside:
+        return not all(TEMP_MARK in name for name in inside)
+    return work.name != layout.RECORDING_FOLDER or (work.parent / layout.META_FILE).exists()
+
+
+def _size(path: Path) -> int:
     try:
-        with open(journal, "rb") as file:
-            head = file.read(HEADER_BYTES)
-    except FileNotFoundError:
-        return True
-    return len(head) < HEADER_BYTES or not head.strip(b"\0")
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
-def _open(path: Path) -> OpenJournal:
-    reader = JournalReader.open(path)
-    scan = reader.scan()
-    return OpenJournal(reader, scan.records, scan.damage, scan.last_crc32c)
+def _damage(journal: OpenJournal) -> Iterator[Unreadable]:
+    fault = journal.reader.fault
+    if fault is not None:
+        yield Unreadable(journal.name, fault.message, min(journal.reader.reader.size, HEADER_BYTES))
+    for each in journal.scan.lost:
+        yield Unreadable(
+            journal.name, f"{each.why} (bytes {each.start} to {each.end})", each.end - each.start
+        )
+    if journal.scan.is_cut:
+        yield Unreadable(journal.name, "the file was cut behind its last whole record")
 
 
-def _read_control(journal: OpenJournal, found: Found) -> None:
-    """Signals and static items from the records about the episode itself."""
+def _identify(found: Found) -> None:
+    """What the recording is to become: an episode with this metadata, or the files of a single signal."""
+    work, folder = found.work, found.work.parent
+    descriptors = [each.reader.descriptor for each in found.journals if each.reader.descriptor]
+    main = next((each for each in descriptors if each.get("kind") == KIND), {})
+    for each in descriptors:
+        if each.get("kind") not in (KIND, FRAMES_KIND):
+            raise CorruptLayoutError(f"a journal of kind {each.get('kind')!r}", path=work)
+    if work.name != layout.RECORDING_FOLDER:
+        found.files = files_of(work, main) or files_by_name(work)
+        return
+    stated = main.get("episode")
+    found.meta = dict(stated.get("meta", {})) if isinstance(stated, dict) else _meta_beside(folder)
+
+
+def _meta_beside(folder: Path) -> dict[str, Any]:
+    """meta.json is written when the recording begins, so it knows what the journal said."""
+    with contextlib.suppress(FormatError):
+        return read_meta(folder) or {"schema_version": layout.SCHEMA_VERSION}
+    return {"schema_version": layout.SCHEMA_VERSION}
+
+
+def _read_facts(journal: OpenJournal, found: Found) -> set[str]:
+    """Signals and static items from the records about the recording itself; which journals there must be."""
     control = journal.records.of_stream(CONTROL_STREAM)
+    begun: dict[str, None] = {}
     for offset, size in zip(control.offset.tolist(), control.payload_bytes.tolist(), strict=True):
-        fact = json.loads(bytes(journal.reader.payload(offset, size)))
-        if "signal" in fact:
-            found.signals[int(fact["signal"]["stream"])] = fact["signal"]
-        found.static.update(fact.get("static", {}))
+        try:
+            fact = parse_json_object(journal.reader.payload(offset, size))
+            if "signal" in fact:
+                found.signals[int(fact["signal"]["stream"])] = dict(fact["signal"])
+            if "journal" in fact:
+                begun[str(fact["journal"])] = None
+            begun.pop(str(fact.get("released")), None)
+            if "video" in fact:
+                found.videos[int(fact["video"]["stream"])] = Stream.from_json(fact["video"])
+            found.static.update(fact.get("static", {}))
+        except (FormatError, KeyError, TypeError, ValueError) as error:
+            found.unreadable.append(Unreadable(journal.name, f"a fact that means nothing ({error})", size))
     about = journal.reader.descriptor.get("signal")
-    if isinstance(about, dict):
-        found.signals.setdefault(int(about["stream"]), about)
+    if isinstance(about, dict) and isinstance(about.get("stream"), int):
+        found.signals.setdefault(about["stream"], about)
+    return set(begun)
+
+
+def _undescribed(found: Found) -> Iterator[Unreadable]:
+    """Records of signals whose description is lost."""
+    known = {CONTROL_STREAM, *found.signals}
+    for journal in found.journals:
+        streams, sizes = journal.records.stream, journal.records.payload_bytes
+        for stream in sorted(set(streams.tolist()) - known):
+            chosen = streams == stream
+            why = f"nothing says what the {int(chosen.sum())} records of stream {stream} are"
+            yield Unreadable(journal.name, why, int(sizes[chosen].sum()))

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.commit import fsync_folder, map_os_errors
-from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.background import Background
 from warpdata.episodes.camera import CameraLane, VideoFile
-from warpdata.episodes.journals import CONTROL_STREAM, FrameRing, Shelf, remove_folder
+from warpdata.episodes.journals import FrameRing, Shelf, remove_folder
 from warpdata.episodes.lanes import EventLane, NumberLane, Spool
 from warpdata.episodes.recorder import Durability
 from warpdata.episodes.values import Hints, as_numbers, as_timestamp, describe
@@ -32,7 +31,6 @@ class Workbench:
     def __init__(self, folder: Path, facts: Mapping[str, Any], durability: Durability) -> None:
         self.folder = folder
         self._durability = durability
-        self._control = 0
         self._streams = 0
         with map_os_errors(folder):
             try:
@@ -58,12 +56,7 @@ class Workbench:
 
     def note(self, fact: Mapping[str, Any]) -> None:
         """Journal a fact about the recording itself."""
-        text = dump_json(dict(fact))
-        with self._shelf.lock:
-            self._shelf.append(CONTROL_STREAM, self._control, 0, text, len(text))
-            self._control += 1
-            if self._shelf.syncs_every_step:
-                self._shelf.sync(len(text))
+        self._shelf.note(fact)
 
     def settle(self, lanes: Mapping[str, Lane]) -> None:
         """Bring every number and event into its parquet file; raises what went wrong in the background."""
@@ -99,9 +92,12 @@ class Workbench:
         with contextlib.ExitStack() as made:
             video = VideoFile(self.folder / str(stream), shape, options, description=description)
             made.callback(video.close)
-            ring = FrameRing(self.folder, stream, {"signal": about}, shape.nbytes, self._durability)
+            facts = {"signal": about}
+            ring = FrameRing(self.folder, stream, facts, shape.nbytes, self._durability, self._shelf)
             made.callback(ring.close)
             self.note({"signal": about})
-            lane = CameraLane(name, video, ring)
+            lane = CameraLane(
+                name, video, ring, lambda found: self.note({"video": {"stream": stream, **found.to_json()}})
+            )
             made.pop_all()
         return lane

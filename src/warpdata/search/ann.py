@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.errors import CorruptLayoutError, LimitExceededError, MissingExtraError
 from warpdata.formats.rvf.payloads.graph import Adjacency
 
@@ -63,12 +64,32 @@ class Entries:
         return self.rows[at], np.einsum("ij,ij->i", away, away)
 
 
+class _Workers:
+    """The threads of faiss: a forked child has none of them, and would wait for them for ever."""
+
+    library: Any = None
+
+    def keep(self, library: Any) -> Any:
+        """The library, whose threads a child is told about from now on."""
+        if self.library is None:
+            self.library = library
+            tell_in_child(self)
+        return library
+
+    def in_child(self) -> None:
+        """In a child: one thread does all the work."""
+        self.library.omp_set_num_threads(1)
+
+
+_WORKERS = _Workers()
+
+
 def _faiss() -> Any:
     try:
         import faiss
     except ImportError:
         raise MissingExtraError.for_extra("faiss", "index") from None
-    return faiss
+    return _WORKERS.keep(faiss)
 
 
 class Graph:

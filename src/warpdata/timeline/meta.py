@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -49,6 +50,11 @@ class SignalMeta:
     def is_object(self) -> bool:
         """Whether values are Python strings or bytes instead of numbers."""
         return self.kind in ("text", "bytes")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one value; of text and bytes, of the reference to it."""
+        return self.dtype.itemsize * math.prod(self.shape)
 
     def same_values(self, other: SignalMeta) -> bool:
         """Whether values of both can stand in one batch."""

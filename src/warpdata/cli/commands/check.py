@@ -10,8 +10,12 @@ from warpdata.cli.console import add_json_flag, table
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
+    from warpdata.episodes.check import Group
 
 HELP = "check a dataset or an episode; exit code 3 if data is damaged"
+
+_SHOWN = 3
+"""Findings of one rule and signal that are printed one by one; of more, one line says how many."""
 
 _STYLES = {"damaged": "red", "warning": "yellow", "info": "dim"}
 
@@ -25,6 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--deep", action="store_true", help="decode every frame too")
     parser.add_argument("--rules", action="store_true", help="list the rules and stop")
+    parser.add_argument(
+        "--mute",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="say nothing of this rule (may be repeated)",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="a line per finding instead of one per rule and signal"
+    )
     add_json_flag(parser)
 
 
@@ -43,12 +57,30 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.path is None:
         raise ValueError("give a root of recordings or an episode")
     with console.progress("checking") as bar:
-        report = check_dataset(args.path, progress=bar, deep=args.deep)
+        report = check_dataset(args.path, progress=bar, deep=args.deep, mute=args.mute)
     console.emit(report.to_json())
-    for each in report.findings:
-        where = f"{each.episode}/{each.signal}" if each.signal else each.episode
-        console.print(
-            f"{console.paint(each.severity, _STYLES[each.severity])}[{each.rule}] {where}: {each.message}"
-        )
-    console.print(f"{report.episodes} episodes, {len(report.findings)} findings")
+    for group in report.groups():
+        label = f"{console.paint(group.severity, _STYLES[group.severity])}[{group.rule}]"
+        for line in _lines(group, one_by_one=args.all):
+            console.print(f"{label} {line}")
+    muted = f", {', '.join(args.mute)} muted" if args.mute else ""
+    console.print(f"{report.episodes} episodes, {len(report.findings)} findings{muted}")
     return exits.DAMAGED if report.is_damaged else exits.OK
+
+
+def _lines(group: Group, *, one_by_one: bool) -> list[str]:
+    """What to print of a group: each finding, or the first one and in which episodes there are more."""
+    if one_by_one or len(group.findings) <= _SHOWN:
+        return [
+            f"{each.episode}/{each.signal}: {each.message}"
+            if each.signal
+            else f"{each.episode}: {each.message}"
+            for each in group.findings
+        ]
+    where = f"{group.signal}: " if group.signal else ""
+    episodes = list(dict.fromkeys(each.episode for each in group.findings))
+    shown = ", ".join(episodes[:_SHOWN]) + (
+        f" and {len(episodes) - _SHOWN} more" if len(episodes) > _SHOWN else ""
+    )
+    first = group.findings[0]
+    return [f"{where}{len(group.findings)} findings in {shown}; first: {first.message}"]

@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_output(parser, "the file to write; default: beside the episode")
     add_storage(parser)
+    parser.add_argument(
+        "--raw", action="store_true", help="a directory as it was recorded, without the edits of its dataset"
+    )
     add_json_flag(parser)
 
 
@@ -33,7 +36,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from warpdata.episodes.packed import pack_episode
 
     output = args.output or f"{os.path.normpath(args.manifest)}.wshard"
-    path = pack_episode(args.manifest, output, args.compression, compat=args.compat)
+    path = pack_episode(args.manifest, output, args.compression, compat=args.compat, raw=args.raw)
     console.emit({"output": str(path), "bytes": path.stat().st_size})
     console.print(f"{path}  {path.stat().st_size} bytes")
     return exits.OK

@@ -73,5 +73,9 @@ def _print(receipt: LossReceipt, console: Console) -> None:
     console.print(f"  episode {receipt.episode_id!r}: {kept}")
     for name, count in receipt.channels.items():
         console.print(f"    {name}: {count}")
-    dropped = f"{receipt.steps_lost} steps and {human_bytes(receipt.bytes_dropped)} dropped: "
+    dropped = f"{receipt.steps_lost} steps and {human_bytes(receipt.bytes_dropped)} lost: "
     console.print(f"  {'' if receipt.is_complete else dropped}{receipt.why}")
+    for each in receipt.damage:
+        console.print(f"  unreadable: {each.get('file', receipt.source)}: {each['why']}")
+    if receipt.kept_aside is not None:
+        console.print(f"  the original is kept as {receipt.kept_aside}")

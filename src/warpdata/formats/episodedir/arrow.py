@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -219,7 +219,9 @@ def objects_of(array: Any, path: str) -> NDArray[Any]:
     return out
 
 
-def write_columns(path: str, columns: Mapping[str, NDArray[Any]], description: Mapping[str, Any]) -> None:
+def write_columns(
+    path: str | BinaryIO, columns: Mapping[str, NDArray[Any]], description: Mapping[str, Any]
+) -> None:
     """Write flat columns with a description, as one row group."""
     arrays = {name: pa.array(values) for name, values in columns.items()}
     fields = [pa.field(name, array.type, nullable=False) for name, array in arrays.items()]

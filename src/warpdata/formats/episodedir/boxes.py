@@ -8,6 +8,8 @@ from typing import NamedTuple
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.episodedir import layout
 
+Bytes = bytes | memoryview
+
 
 class Place(NamedTuple):
     """Bytes of one encoded frame in the file."""
@@ -16,7 +18,7 @@ class Place(NamedTuple):
     size: int
 
 
-def mp4_packets(data: bytes, origin: int) -> tuple[list[Place], int]:
+def mp4_packets(data: Bytes, origin: int) -> tuple[list[Place], int]:
     """The frames of all whole fragments in `data`, which begins at `origin`; and the bytes consumed."""
     places: list[Place] = []
     position = 0
@@ -35,12 +37,12 @@ def mp4_packets(data: bytes, origin: int) -> tuple[list[Place], int]:
     return places, waiting_from if waiting else position
 
 
-def first_media_box(data: bytes, kind: bytes) -> int:
+def first_media_box(data: Bytes, kind: bytes) -> int:
     """Where the first MP4 box of this kind begins, or -1."""
     return next((start for name, start, _ in _boxes(data, 0, len(data)) if name == kind), -1)
 
 
-def mkv_packets(data: bytes, origin: int) -> tuple[list[Place], int]:
+def mkv_packets(data: Bytes, origin: int) -> tuple[list[Place], int]:
     """The frames of all whole clusters in `data`, which begins at `origin`; and the bytes consumed."""
     places: list[Place] = []
     position = 0
@@ -57,7 +59,7 @@ def mkv_packets(data: bytes, origin: int) -> tuple[list[Place], int]:
     return places, position
 
 
-def first_cluster(data: bytes) -> int:
+def first_cluster(data: Bytes) -> int:
     """Where the first Matroska cluster begins, or -1."""
     position = 0
     while (head := _element(data, position)) is not None:
@@ -68,7 +70,7 @@ def first_cluster(data: bytes) -> int:
     return -1
 
 
-def _boxes(data: bytes, start: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
+def _boxes(data: Bytes, start: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
     """(kind, start, end) of every whole box."""
     while start + layout.BOX.size <= stop:
         size, kind = layout.BoxHead(*layout.BOX.unpack_from(data, start))
@@ -80,14 +82,14 @@ def _boxes(data: bytes, start: int, stop: int) -> Iterator[tuple[bytes, int, int
         start += size
 
 
-def _child(data: bytes, start: int, end: int, kind: bytes) -> tuple[int, int]:
+def _child(data: Bytes, start: int, end: int, kind: bytes) -> tuple[int, int]:
     for name, low, high in _boxes(data, start + layout.BOX.size, end):
         if name == kind:
             return low, high
     raise CorruptLayoutError(f"a video fragment without its {kind.decode()} box")
 
 
-def _fragment(data: bytes, start: int, end: int, origin: int) -> Iterator[Place]:
+def _fragment(data: Bytes, start: int, end: int, origin: int) -> Iterator[Place]:
     traf = _child(data, start, end, b"traf")
     default_size = _default_size(data, *_child(data, *traf, b"tfhd"))
     run, _ = _child(data, *traf, b"trun")
@@ -108,7 +110,7 @@ def _fragment(data: bytes, start: int, end: int, origin: int) -> Iterator[Place]
         offset += size
 
 
-def _default_size(data: bytes, start: int, _: int) -> int:
+def _default_size(data: Bytes, start: int, _: int) -> int:
     flags = _u32(data, start + 8) & 0xFFFFFF
     at = start + 16
     at += 8 * bool(flags & layout.TFHD_BASE_OFFSET)
@@ -117,11 +119,11 @@ def _default_size(data: bytes, start: int, _: int) -> int:
     return _u32(data, at) if flags & layout.TFHD_SIZE else 0
 
 
-def _u32(data: bytes, at: int) -> int:
+def _u32(data: Bytes, at: int) -> int:
     return int(layout.U32.unpack_from(data, at)[0])
 
 
-def _element(data: bytes, at: int) -> tuple[int, int, int] | None:
+def _element(data: Bytes, at: int) -> tuple[int, int, int] | None:
     """(id, size, where the body begins) of the element at `at`, if its head is whole."""
     ident = _vint(data, at, keep_marker=True)
     if ident is None:
@@ -132,7 +134,7 @@ def _element(data: bytes, at: int) -> tuple[int, int, int] | None:
     return ident[0], size[0], at + ident[1] + size[1]
 
 
-def _vint(data: bytes, at: int, *, keep_marker: bool) -> tuple[int, int] | None:
+def _vint(data: Bytes, at: int, *, keep_marker: bool) -> tuple[int, int] | None:
     if at >= len(data) or not data[at]:
         return None
     length = 9 - data[at].bit_length()
@@ -142,7 +144,7 @@ def _vint(data: bytes, at: int, *, keep_marker: bool) -> tuple[int, int] | None:
     return (value if keep_marker else value & ((1 << (7 * length)) - 1)), length
 
 
-def _cluster(data: bytes, start: int, stop: int, origin: int) -> Iterator[Place]:
+def _cluster(data: Bytes, start: int, stop: int, origin: int) -> Iterator[Place]:
     while start < stop and (head := _element(data, start)) is not None:
         ident, size, body = head
         if ident in (layout.EBML_SIMPLE_BLOCK, layout.EBML_BLOCK):

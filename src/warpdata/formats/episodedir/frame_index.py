@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,19 +67,12 @@ def index_of_marks(
     )  # fmt: skip
 
 
-def write_frame_index(path: Any, index: FrameIndex) -> None:
-    """Write the index of a finished video to a path or a file; of another writer's video only what is known."""
+def write_frame_index(path: str | BinaryIO, index: FrameIndex) -> None:
+    """Write the index of a finished video."""
     stream = index.stream
-    if stream is None:
-        known = {layout.FRAME_TIME_COLUMN: index.ts_ns}
-        if index.shown is not None:
-            known[layout.SHOWN_COLUMN] = index.shown  # type: ignore[assignment]
-        arrow.write_columns(path, known, {"kind": "image"})
-        return
+    assert stream is not None
     about = {
-        **index.description.to_json(), "video_bytes": index.video_bytes, "fps": index.fps, "codec": stream.codec,
-        "pix_fmt": stream.pix_fmt, "coded": [stream.coded_width, stream.coded_height],
-        "extradata": base64.b64encode(stream.extradata).decode(),
+        **index.description.to_json(), "video_bytes": index.video_bytes, "fps": index.fps, **stream.to_json(),
     }  # fmt: skip
     columns = {
         "ts_ns": index.ts_ns, "pts": np.arange(len(index.ts_ns), dtype=np.int64), "keyframe": index.keyframe,
@@ -135,12 +126,10 @@ def _own_index(
     description = Description.from_json(about, path)
     try:
         shape = _frame_shape(description)
-        width, height = (int(side) for side in about["coded"])
-        extradata = base64.b64decode(about["extradata"], validate=True)
-        stream = Stream(str(about["codec"]), str(about["pix_fmt"]), width, height, extradata)
+        stream = Stream.from_json(about)
         video_bytes = int(about["video_bytes"])
         fps = None if about.get("fps") is None else float(about["fps"])
-    except (KeyError, TypeError, ValueError, binascii.Error):
+    except (KeyError, TypeError, ValueError):
         raise CorruptLayoutError("the description of the video is damaged", path=path) from None
     offset, size = arrow.int64_of(found["offset"]), arrow.int64_of(found["size"])
     keyframe = arrow.column_of(found["keyframe"]).astype(np.bool_)
@@ -169,23 +158,34 @@ def pack_mark(mark: layout.FrameMark) -> bytes:
     return bytes(packed)
 
 
-def read_marks(path: str, video_bytes: int) -> list[layout.FrameMark]:
-    """The marks a recorder left, as far as they are whole and inside the video."""
-    marks: list[layout.FrameMark] = []
+def read_marks(path: str) -> list[layout.FrameMark | None]:
+    """The marks a recorder left, by frame number; None where one is damaged. A last one that is torn was none yet."""
     try:
         with open(path, "rb") as file:
             data = file.read()
     except FileNotFoundError:
-        return marks
+        return []
     except OSError as error:
         raise FormatError(f"cannot read ({error.strerror})", path=path) from None
-    for start in range(0, len(data) - layout.FRAME_MARK_BYTES + 1, layout.FRAME_MARK_BYTES):
-        piece = data[start : start + layout.FRAME_MARK_BYTES]
-        mark = layout.FrameMark(*layout.FRAME_MARK.unpack(piece))
-        if (
-            crc32c(piece[layout.FRAME_MARK_CHECKED]) != mark.mark_crc32c
-            or mark.offset + mark.size > video_bytes
-        ):
-            break
-        marks.append(mark)
-    return marks
+    pieces = [
+        data[at : at + layout.FRAME_MARK_BYTES]
+        for at in range(0, len(data) - layout.FRAME_MARK_BYTES + 1, layout.FRAME_MARK_BYTES)
+    ]
+    return [_mark(piece) for piece in pieces]
+
+
+def _mark(piece: bytes) -> layout.FrameMark | None:
+    mark = layout.FrameMark(*layout.FRAME_MARK.unpack(piece))
+    whole = crc32c(piece[layout.FRAME_MARK_CHECKED]) == mark.mark_crc32c
+    return mark if whole and 0 < mark.size <= layout.MAX_PACKET_BYTES else None
+
+
+def marks_of_index(index: FrameIndex) -> list[layout.FrameMark | None]:
+    """The frames of a finished index as the marks they were made of."""
+    if index.offset is None or index.size is None or index.keyframe is None or index.crc32c is None:
+        return []
+    columns = (index.ts_ns, index.offset, index.size, index.keyframe, index.crc32c)
+    return [
+        layout.FrameMark(ts_ns, offset, size, int(key), total, 0)
+        for ts_ns, offset, size, key, total in zip(*(each.tolist() for each in columns), strict=True)
+    ]

@@ -14,7 +14,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.folders import RangeFile
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.errors import ChecksumError, CorruptLayoutError
-from warpdata.formats.episodedir.frame_index import FrameIndex
+from warpdata.formats.episodedir.frame_index import FrameIndex, image_description
 from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.video import VideoDecoder, list_packets
 
@@ -43,32 +43,61 @@ class PacketPlan:
 
 
 def plan_of(index: FrameIndex) -> PacketPlan:
-    """The plan of one of our videos, whose frames are stored in the order they are shown."""
+    """The plan of a video whose index says where each frame lies; they are decoded in the order of the file."""
     assert index.offset is not None
     assert index.size is not None
     assert index.keyframe is not None
-    numbers = np.arange(len(index.ts_ns), dtype=np.int64)
-    start = np.maximum.accumulate(np.where(index.keyframe, numbers, 0))
-    return PacketPlan(index.offset, index.size, numbers, numbers, start, index.crc32c)
+    frame = np.argsort(index.offset, kind="stable")
+    sums = None if index.crc32c is None else index.crc32c[frame]
+    return _planned(index.offset[frame], index.size[frame], frame, index.keyframe[frame], sums)
 
 
 def plan_foreign(reader: RangeReader, dtype: str = "uint8") -> tuple[PacketPlan, Stream, FrameShape]:
     """The plan of a video of another writer, found by walking through its packets once."""
     path = reader.name
     probe, places, keyframe, times = list_packets(RangeFile(reader), path)
-    count = len(places)
-    order = np.argsort(times, kind="stable")
-    frame = np.empty(count, np.int64)
-    frame[order] = np.arange(count)
     keys = np.flatnonzero(keyframe)
-    if count and (not len(keys) or keys[0] != 0):
+    if len(places) and (not len(keys) or keys[0] != 0):
         raise CorruptLayoutError("the video does not begin with a keyframe", path=path)
+    frame = np.empty(len(places), np.int64)
+    frame[np.argsort(times, kind="stable")] = np.arange(len(places))
+    plan = _planned(places[:, 0], places[:, 1], frame, keyframe, None)
+    return plan, probe.stream, FrameShape(probe.height, probe.width, 3, dtype)
+
+
+def completed(index: FrameIndex, reader: RangeReader) -> FrameIndex:
+    """The index of another writer with everything ours has: where each frame lies, and its checksum."""
+    plan, stream, shape = plan_foreign(reader)
+    if len(plan) != len(index.ts_ns):
+        raise CorruptLayoutError(
+            f"the video has {len(plan)} frames, its index {len(index.ts_ns)}", path=reader.name
+        )
+    sums = np.empty(len(plan), np.uint32)
+    for packet, (offset, size) in enumerate(zip(plan.offset.tolist(), plan.size.tolist(), strict=True)):
+        sums[packet] = crc32c(reader.read(offset, offset + size))
+    at = plan.packet
+    return FrameIndex(
+        image_description(shape), index.ts_ns, shape, stream, plan.start == at, plan.offset[at], plan.size[at],
+        sums[at], reader.size,
+    )  # fmt: skip
+
+
+def _planned(
+    offset: NDArray[np.int64],
+    size: NDArray[np.int64],
+    frame: NDArray[np.int64],
+    keyframe: NDArray[np.bool_],
+    sums: NDArray[np.uint32] | None,
+) -> PacketPlan:
+    """A plan from packets in decoding order, and the number of the frame each one shows."""
+    count = len(offset)
+    packet = np.empty(count, np.int64)
+    packet[frame] = np.arange(count)
     before = np.maximum.accumulate(np.where(keyframe, np.arange(count), 0))
     # A frame shown before the keyframe that precedes it in the file belongs to the group before.
     late = frame[before] > frame
     before = np.where(late, before[np.maximum(before - 1, 0)], before)
-    plan = PacketPlan(places[:, 0], places[:, 1], frame, order.astype(np.int64), before[order], None)
-    return plan, probe.stream, FrameShape(probe.height, probe.width, 3, dtype)
+    return PacketPlan(offset, size, frame, packet, before[packet], sums)
 
 
 class FrameReader:
@@ -97,6 +126,22 @@ class FrameReader:
     def shape(self) -> tuple[int, ...]:
         """The shape of one frame."""
         return self._shape.shape
+
+    @property
+    def kept_bytes(self) -> int:
+        """How many bytes of decoded frames are kept."""
+        return len(self._kept) * self._shape.nbytes
+
+    def forget_frames(self) -> None:
+        """Let go of the frames that are kept; they are decoded again when they are asked for."""
+        self._kept = OrderedDict()
+
+    def close(self) -> None:
+        """Close decoder and file, once nobody decodes; nothing can be read after this."""
+        with self._lock:
+            self.forget_frames()
+            self._decoder.close()
+            self._reader.close()
 
     def check(self) -> None:
         """Raise unless every packet has its checksum, where checksums are known; nothing is decoded."""
@@ -131,9 +176,10 @@ class FrameReader:
         return out
 
     def _keep(self, number: int, frame: NDArray[np.generic]) -> None:
-        self._kept[number] = frame
-        while len(self._kept) > self._keep_count:
-            self._kept.popitem(last=False)
+        kept = self._kept  # another thread may begin a new one at any moment
+        kept[number] = frame
+        while len(kept) > self._keep_count:
+            kept.popitem(last=False)
 
     def _decode(self, wanted: dict[int, list[NDArray[np.generic]]]) -> None:
         """Decode exactly the groups of frames that hold `wanted`, each once, and fill the arrays."""

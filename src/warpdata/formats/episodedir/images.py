@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -85,6 +87,20 @@ class Stream:
     coded_width: int
     coded_height: int
     extradata: bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """As indexes and journals keep it."""
+        return {
+            "codec": self.codec, "pix_fmt": self.pix_fmt, "coded": [self.coded_width, self.coded_height],
+            "extradata": base64.b64encode(self.extradata).decode(),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, about: Mapping[str, Any]) -> Stream:
+        """What `to_json` made; anything else is a KeyError, TypeError or ValueError."""
+        width, height = (int(side) for side in about["coded"])
+        extradata = base64.b64decode(about["extradata"], validate=True)
+        return cls(str(about["codec"]), str(about["pix_fmt"]), width, height, extradata)
 
 
 def choose_codec(shape: FrameShape, options: VideoOptions) -> str:

@@ -29,6 +29,9 @@ class Header(NamedTuple):
     header_crc32c: int
 
 
+ROOM_BEHIND_FLAG = 1
+"""At least one record header of room follows the last record: a file that ends sooner was cut."""
+
 HEADER = struct.Struct("<8sHHIIII16sI")
 HEADER_CHECKED = slice(0, 44)
 HEADER_BYTES = 64

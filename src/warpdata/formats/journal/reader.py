@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from array import array
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.locks import is_locked
 from warpdata.bytekit.ranges import MmapRangeReader, RangeReader
 from warpdata.errors import (
     BadMagicError,
@@ -62,6 +62,8 @@ class Damage:
     start: int
     end: int
     why: str
+    is_torn: bool = False
+    """Whether this is the record that was being written when the recorder died: it was never acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,18 @@ class Scan:
     damage: tuple[Damage, ...]
     last_crc32c: int
     end_offset: int
+    is_cut: bool = False
+    """Whether the file ends right behind a record, where its writer left room: later records are gone."""
 
     @property
     def dropped_bytes(self) -> int:
         """How many bytes are not part of any readable record."""
         return sum(each.end - each.start for each in self.damage)
+
+    @property
+    def lost(self) -> tuple[Damage, ...]:
+        """The damage that may have taken acknowledged records."""
+        return tuple(each for each in self.damage if not each.is_torn)
 
 
 @dataclass(slots=True)
@@ -94,16 +103,24 @@ class _Columns:
 class JournalReader:
     """A journal opened for reading: its descriptor, and a scan of its records."""
 
-    def __init__(self, reader: RangeReader) -> None:
+    def __init__(self, reader: RangeReader, *, lenient: bool = False) -> None:
         self.reader = reader
         self.name = reader.name
-        self.header = _unpack_header(reader)
-        self.descriptor = _read_descriptor(reader, self.header)
+        self.fault: FormatError | None = None
+        """What is wrong with header or descriptor, where that was allowed."""
+        try:
+            self.header = _unpack_header(reader)
+            self.descriptor = _read_descriptor(reader, self.header)
+        except FormatError as error:
+            if not lenient or isinstance(error, UnsupportedVersionError):
+                raise
+            self.fault = error
+            self.header, self.descriptor = _header_unknown(reader), {}
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str] | RangeReader) -> JournalReader:
-        """Open a journal by path or over a RangeReader."""
-        return cls(path if isinstance(path, RangeReader) else MmapRangeReader(path))
+    def open(cls, path: str | os.PathLike[str] | RangeReader, *, lenient: bool = False) -> JournalReader:
+        """Open a journal by path or over a RangeReader; `lenient` goes on without a readable header."""
+        return cls(path if isinstance(path, RangeReader) else MmapRangeReader(path), lenient=lenient)
 
     def scan(self) -> Scan:
         """Find every complete record; a torn or damaged stretch is skipped and reported."""
@@ -121,11 +138,13 @@ class JournalReader:
             following, work = self._next_record(position + layout.RECORD_ALIGNMENT, work)
             end = self._last_nonzero(position, following)
             if end > position:
-                damage.append(Damage(position, end, self._why(position)))
+                damage.append(self._damage(position, end, is_last=following == self.reader.size))
             if following == self.reader.size:
                 break
             position = following
-        return Scan(found.records(), tuple(damage), last_crc, position)
+        has_room = self.header.flags & layout.ROOM_BEHIND_FLAG
+        is_cut = bool(has_room) and self.reader.size - position < layout.RECORD_BYTES
+        return Scan(found.records(), tuple(damage), last_crc, position, is_cut)
 
     def payload(self, offset: int, payload_bytes: int) -> memoryview:
         """The payload of the record at `offset`, as a view where the reader allows."""
@@ -158,7 +177,7 @@ class JournalReader:
             position += at
             if position % layout.RECORD_ALIGNMENT == 0 and self._record_at(position) is not None:
                 return position, work
-            work -= self.header.max_record_bytes
+            work -= self._claimed(position)
             position += 1
         return self.reader.size, work
 
@@ -173,23 +192,29 @@ class JournalReader:
             end = low
         return start
 
-    def _why(self, position: int) -> str:
-        head = bytes(self.reader.read(position, min(position + 4, self.reader.size)))
-        if head == layout.RECORD_MAGIC:
-            return "record is torn or its checksum does not match"
-        return "no record begins where one was expected"
+    def _claimed(self, position: int) -> int:
+        """How many bytes the record that seems to begin here may have cost to check."""
+        if position + layout.RECORD_BYTES > self.reader.size:
+            return layout.RECORD_BYTES
+        head = self.reader.read(position, position + layout.RECORD_BYTES)
+        size = layout.RecordHeader(*layout.RECORD.unpack(head)).payload_bytes
+        return layout.RECORD_BYTES + min(size, self.header.max_record_bytes)
+
+    def _damage(self, start: int, end: int, *, is_last: bool) -> Damage:
+        head = bytes(self.reader.read(start, min(start + layout.CHECKED_FROM, self.reader.size)))
+        if is_last and head[layout.CRC_AT :] == bytes(layout.CRC.size):
+            # A writer sets the checksum last, and only then is the record acknowledged.
+            return Damage(
+                start, end, "the record that was being written when the recorder died", is_torn=True
+            )
+        if head.startswith(layout.RECORD_MAGIC):
+            return Damage(start, end, "record is torn or its checksum does not match")
+        return Damage(start, end, "no record begins where one was expected")
 
 
 def is_live(path: str | os.PathLike[str]) -> bool:
     """Whether a running process holds this journal open for writing."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return is_locked(path)
 
 
 def is_journal(reader: RangeReader) -> bool:
@@ -211,6 +236,13 @@ def _unpack_header(reader: RangeReader) -> layout.Header:
     if header.max_record_bytes > layout.MAX_RECORD_BYTES:
         raise LimitExceededError(f"records of {header.max_record_bytes} bytes", path=reader.name)
     return header
+
+
+def _header_unknown(reader: RangeReader) -> layout.Header:
+    """A header that lets every record be looked for: they have marks and checksums of their own."""
+    most = max(1, min(reader.size, layout.MAX_RECORD_BYTES))
+    at = min(layout.HEADER_BYTES, reader.size)
+    return layout.Header(layout.MAGIC, layout.VERSION, 0, 0, 0, at, most, bytes(16), 0)
 
 
 def _read_descriptor(reader: RangeReader, header: layout.Header) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import secrets
@@ -11,11 +10,13 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from warpdata.bytekit import system
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import fsync_folder, map_os_errors, os_error, write_at
-from warpdata.bytekit.forks import stays_with_its_process
+from warpdata.bytekit.commit import TEMP_MARK, fsync_folder, map_os_errors, os_error, write_at
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.locks import lock_open_file
 from warpdata.bytekit.mapping import PAGE_BYTES, map_window, prefault, sync_range
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import JournalInUseError, LimitExceededError, WriterClosedError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MIN_WINDOW_BYTES = 8 << 20
+_LOCK_TIMEOUT_S = 10.0
 
 
 class JournalWriter:
@@ -52,16 +54,22 @@ class JournalWriter:
         self._retired: list[mmap.mmap] = []
         self._synced = 0
         self._preparing = threading.Lock()
+        # Under its own name a journal always has a whole header: one that has not was damaged, not just begun.
+        folder, name = os.path.split(self.path)
+        self._temp: str | None = os.path.join(folder, f".{name}{TEMP_MARK}{secrets.token_hex(6)}")
         with map_os_errors(self.path):
-            self._fd = _create(self.path)
+            self._fd = _create(self._temp)
             try:
                 self._begin(_pack_head(descriptor, max_record_bytes))
+                self._publish(self._temp)
+                self._temp = None
+                fsync_folder(folder)
             except BaseException:
                 self.discard()
                 raise
-        stays_with_its_process(self)
+        tell_in_child(self)
 
-    def disown(self) -> None:
+    def in_child(self) -> None:
         """In a forked child: let go of the file, so that the lock dies with the recorder and not with its children."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
@@ -78,8 +86,16 @@ class JournalWriter:
         self.position = self.records_offset = len(head)
         if self.position >= self._limit:
             self._advance()
-        os.fsync(self._fd)
-        fsync_folder(os.path.dirname(self.path))
+        system.sync(self._fd)
+
+    def _publish(self, temp: str) -> None:
+        try:
+            system.rename_new(temp, self.path)
+        except FileExistsError:
+            raise JournalInUseError(
+                "a journal is already there", path=self.path,
+                hint=f"Run `warp salvage {self.path}`, then record again.",
+            ) from None  # fmt: skip
 
     def append(self, stream: int, first_step: int, steps: int, ts_ns: int, *parts: Buffer) -> int:
         """Add one record made of `parts`; when this returns it survives the death of the process."""
@@ -118,24 +134,25 @@ class JournalWriter:
         while self._retired:
             self._retired.pop(0).close()
 
-    def sync(self) -> None:
-        """Make everything appended so far survive power loss; one caller at a time."""
-        end = self.position
-        if end > self._synced:
+    def sync(self, start: int = 0, end: int | None = None) -> None:
+        """Make what was appended, or only bytes [start, end) of it, survive power loss; one caller at a time."""
+        end = self.position if end is None else end
+        start = max(start, self._synced)
+        if end > start:
             with map_os_errors(self.path):
-                sync_range(self._fd, self._synced, end)
+                sync_range(self._fd, start, end)
             self._synced = end
 
     def close(self, *, durable: bool = True) -> None:
-        """Cut the file to what was written, and let go of it; not `durable` where it is deleted next."""
+        """Give back the room ahead of the last record, and let go; not `durable` where the file is deleted next."""
         self._unmap()
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with map_os_errors(self.path):
                 try:
-                    os.ftruncate(fd, self.position)
+                    os.ftruncate(fd, self.position + layout.RECORD_BYTES)
                     if durable:
-                        os.fdatasync(fd)
+                        system.sync_data(fd)
                 finally:
                     os.close(fd)
 
@@ -145,7 +162,7 @@ class JournalWriter:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path)
+                os.unlink(self._temp or self.path)
             os.close(fd)
 
     def _place(self) -> int:
@@ -214,13 +231,15 @@ class StepRecord:
 
 
 def _create(path: str) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except FileExistsError:
-        raise JournalInUseError(
-            "a journal is already there", path=path, hint=f"Run `warp salvage {path}`, then record again."
-        ) from None
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Whoever only asks whether it is held holds it for a moment himself.
+        if not lock_open_file(fd, path, timeout_s=_LOCK_TIMEOUT_S):
+            raise JournalInUseError("another process took the journal as it was made", path=path)
+    except BaseException:
+        os.unlink(path)
+        os.close(fd)
+        raise
     return fd
 
 
@@ -230,8 +249,8 @@ def _pack_head(descriptor: Mapping[str, Any], max_record_bytes: int) -> bytes:
         raise LimitExceededError(f"a descriptor of {len(text)} bytes is too large")
     records_offset = align_up(layout.HEADER_BYTES + len(text), layout.RECORDS_ALIGNMENT)
     fields = layout.Header(
-        layout.MAGIC, layout.VERSION, 0, len(text), crc32c(text), records_offset, max_record_bytes,
-        secrets.token_bytes(16), 0,
+        layout.MAGIC, layout.VERSION, layout.ROOM_BEHIND_FLAG, len(text), crc32c(text), records_offset,
+        max_record_bytes, secrets.token_bytes(16), 0,
     )  # fmt: skip
     head = bytearray(layout.HEADER.pack(*fields))
     layout.CRC.pack_into(head, layout.HEADER_CHECKED.stop, crc32c(head[layout.HEADER_CHECKED]))

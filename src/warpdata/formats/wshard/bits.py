@@ -1,6 +1,6 @@
 """Bit masks and quantised differences under the names that existing programs call them by.
 
-One dimension after the other, lowest bit first, as SPEC.md describes sign2nddiff. None of these are blocks of their own.
+One dimension after the other, lowest bit first, as SPEC.md describes sign2nddiff. None of them is a block of its own.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.dtype import DType, dtype_of
+from warpdata.bytekit.keys import chosen
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.wshard.schema import RowSource, TensorSpec
 from warpdata.formats.wshard.text import guess_encoding, is_text, text_spec, value_array
@@ -176,34 +177,9 @@ class Channel:
     def __getitem__(self, key: Any) -> Any:
         if self._data is not None:
             return self._data[key]
-        if isinstance(key, tuple):
-            return (
-                self._lazy(key[0])[(slice(None), *key[1:])]
-                if _keeps_axis(key[0])
-                else self._lazy(key[0])[key[1:]]
-            )
-        return self._lazy(key)
-
-    def _lazy(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return self._slice(*key.indices(self.length))
-        if isinstance(key, int | np.integer):
-            row = int(key) + (self.length if key < 0 else 0)
-            if not 0 <= row < self.length:
-                raise IndexError(f"row {int(key)} of {self.length} in channel {self.name!r}")
-            return self._rows.rows(row, row + 1)[0]
-        if isinstance(key, list):
-            return np.stack([self._lazy(each) for each in key]) if key else self._slice(0, 0, 1)
-        return self.data[key]
-
-    def _slice(self, start: int, stop: int, step: int) -> NDArray[Any]:
-        if step == 1:
-            return self._rows.rows(start, max(start, stop))
-        picked = range(start, stop, step)
-        if not picked:
-            return self._rows.rows(0, 0)
-        low, high = min(picked[0], picked[-1]), max(picked[0], picked[-1])
-        return self._rows.rows(low, high + 1)[[index - low for index in picked]]
+        rows = self._rows
+        spec = rows.spec
+        return chosen(key, (rows.length, *spec.shape), rows.rows, spec.dtype.itemsize)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if dtype is None and not copy:
@@ -229,10 +205,6 @@ class Channel:
         shape = ",".join(map(str, (self.length, *self.shape)))
         clock = ", own clock" if self._clock is not None else ""
         return f"Channel({self.name!r}, {self.dtype}[{shape}]{clock})"
-
-
-def _keeps_axis(key: Any) -> bool:
-    return not isinstance(key, int | np.integer)
 
 
 def _checked(name: str, data: Any) -> ArrayRows:

@@ -29,7 +29,7 @@ from warpdata.formats.wshard.chunks import (
 from warpdata.formats.wshard.compression import CompressionChoice, check_compat
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
-from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.reader import ShardReader, Verify
 from warpdata.formats.wshard.restamp import restamp_episode
 from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.slicing import join_episodes, slice_episode
@@ -193,7 +193,7 @@ def _is_chunk_of(path: Path, episode_id: str) -> bool:
 class ChunkedEpisodeReader:
     """Opens a chunk list: chunk by chunk, or as one episode that reads only the chunks it needs."""
 
-    def __init__(self, manifest: str | os.PathLike[str] | ChunkList, *, verify: bool = True) -> None:
+    def __init__(self, manifest: str | os.PathLike[str] | ChunkList, *, verify: Verify = "block") -> None:
         self.manifest = manifest if isinstance(manifest, ChunkList) else read_chunk_list(manifest)
         self._verify = verify
         self._open: dict[int, WShardEpisode] = {}

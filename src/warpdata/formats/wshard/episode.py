@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections import UserDict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field
+from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,11 @@ LATENT_CODEBOOK = "latent_action_codebook"
 
 class ChannelMap(UserDict[str, Channel]):
     """Channels by id; an array put in becomes a Channel of that name."""
+
+    def __init__(self, channels: Mapping[str, Any] | None = None) -> None:
+        self.data = {}
+        if channels:
+            self.update(channels)
 
     def __setitem__(self, key: str, value: Any) -> None:
         channel = value if isinstance(value, Channel) else Channel(key, value)
@@ -106,6 +112,16 @@ class WShardEpisode:
             value = Channel(_FLAGS[name], value)
         super().__setattr__(name, value)
 
+    @classmethod
+    def of(cls, known: Mapping[str, Any]) -> Self:
+        """An episode of fields that are right already, made without the checks that a caller's values need."""
+        made = cls.__new__(cls)
+        made.__dict__ = fields = {**_NO_FIELDS, **known}
+        for name, empty in _EMPTY_FIELDS.items():
+            if name not in known:
+                fields[name] = empty()
+        return made
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, WShardEpisode):
             return NotImplemented
@@ -156,9 +172,9 @@ class WShardEpisode:
 
     def lanes(self) -> Iterator[tuple[str, Channel]]:
         """Every channel with its block name, in the order they are stored."""
-        for name, channel in self.observations.items():
+        for name, channel in self.observations.data.items():
             yield f"signal/{name}", channel
-        for name, channel in self.actions.items():
+        for name, channel in self.actions.data.items():
             yield f"action/{name}", channel
         for prefix, lane in (("omen", self.omens), ("uncert", self.uncerts), ("residual", self.residuals)):
             for name in lane.data:
@@ -261,6 +277,14 @@ class WShardEpisode:
             if getattr(self, name)
         ]
         return f"WShardEpisode({', '.join(parts)})"
+
+
+_NO_FIELDS = dict.fromkeys(each.name for each in dataclass_fields(WShardEpisode))
+_EMPTY_FIELDS: dict[str, Callable[[], Any]] = {
+    each.name: each.default_factory
+    for each in dataclass_fields(WShardEpisode)
+    if each.default_factory is not MISSING
+}
 
 
 class _Clock:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import DType, dtype_named
 from warpdata.errors import CorruptLayoutError, nearest
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.episode import LaneMap, WShardEpisode
-from warpdata.formats.wshard.reader import ShardReader, Source
+from warpdata.formats.wshard.outline import made_again, outline_of
+from warpdata.formats.wshard.reader import ShardReader, Source, Verify
 from warpdata.formats.wshard.schema import (
     ChannelSpec,
     EpisodeSchema,
@@ -21,36 +21,10 @@ from warpdata.formats.wshard.schema import (
     RowSource,
     TensorSpec,
     guess_spec,
-    read_schema,
+    own_copy,
+    tensor_spec,
 )
 from warpdata.formats.wshard.text import TextRows
-
-
-class BlockRows:
-    """Rows of a block that stays in its shard."""
-
-    def __init__(self, shard: ShardReader, block: str, spec: TensorSpec, length: int) -> None:
-        self._shard = shard
-        self._block = block
-        self._array: NDArray[Any] | None = None
-        self.spec = spec
-        self.length = length
-
-    def rows(self, start: int, end: int) -> NDArray[Any]:
-        """Rows [start, end); all of them come verified against the checksum of the block."""
-        if self._array is not None:
-            self._shard.verify_rows(self._block, self.spec.row_bytes, start, end)
-            return self._array[start:end]
-        if start == 0 and end == self.length:
-            data = np.frombuffer(self._shard.view(self._block), self.spec.dtype.dtype)
-            return data.reshape(self.length, *self.spec.shape)
-        if (mapped := self._shard.mapped(self._block)) is not None:
-            self._array = np.frombuffer(mapped, self.spec.dtype.dtype).reshape(self.length, *self.spec.shape)
-            return self.rows(start, end)
-        return self._shard.rows_as(self._block, self.spec, start, end)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_array": None}
 
 
 class EpisodeShard(MetaSource, Protocol):
@@ -59,38 +33,31 @@ class EpisodeShard(MetaSource, Protocol):
     @property
     def role(self) -> int: ...
 
+    @property
+    def schema(self) -> EpisodeSchema: ...
+
     def view(self, name: str, /) -> memoryview: ...
 
     def rows_of(self, name: str, spec: TensorSpec, length: int, /) -> RowSource: ...
 
 
-class FileShard:
-    """An open shard as something to make an episode from."""
-
-    def __init__(self, shard: ShardReader) -> None:
-        self.shard = shard
-        self.path = shard.path
-        self.role = shard.role
-        self.names = shard.names
-        self.block, self.view, self.read_json = shard.block, shard.view, shard.read_json
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.shard
-
-    def rows_of(self, name: str, spec: TensorSpec, length: int) -> BlockRows:
-        """The rows of a block, where they lie."""
-        return BlockRows(self.shard, name, spec, length)
-
-
 def load_wshard(
-    source: Source | ShardReader, channels: Collection[str] | None = None, *, verify: bool = True
+    source: Source | ShardReader, channels: Collection[str] | None = None, *, verify: Verify = "block"
 ) -> WShardEpisode:
     """Open an episode: lazy, zero-copy for raw blocks.
 
-    `channels` keeps only these ids or block names; rewards, flags and times are always there.
+    `channels` keeps only these ids or block names; rewards, flags and times are always there. `verify` says what is
+    held against a checksum, see `Verify`.
     """
     shard = source if isinstance(source, ShardReader) else ShardReader.open(source, verify=verify)
-    return make_episode(FileShard(shard), _wanted(channels))
+    seen = shard.seen
+    if channels is not None or seen is None or not shard.table.is_checksummed:
+        return make_episode(shard, _wanted(channels))
+    if seen.outline is not None:
+        return made_again(seen.outline, shard)
+    episode = make_episode(shard)
+    seen.outline = outline_of(episode)
+    return episode
 
 
 def _wanted(channels: Collection[str] | None) -> set[str] | None:
@@ -104,11 +71,13 @@ def make_episode(shard: EpisodeShard, wanted: set[str] | None = None) -> WShardE
     if shard.role != layout.ROLE_EPISODE:
         hint = "Open it with wd.open_episode()." if shard.role == layout.ROLE_CHUNK_LIST else None
         raise CorruptLayoutError(f"a shard of role {shard.role} is no episode", path=shard.path, hint=hint)
-    schema = read_schema(shard)
-    episode = WShardEpisode(schema.id, schema.env_id, schema.length, schema.timebase)
-    episode.metadata, episode.models, episode.about = schema.metadata, schema.models, schema.about
-    if schema.chunk is not None:
-        episode.chunk_index, episode.total_chunks, episode.timestep_range = schema.chunk
+    schema = shard.schema
+    index, total, steps = schema.chunk or (None, None, None)
+    episode = WShardEpisode.of({
+        "id": schema.id, "env_id": schema.env_id, "length": schema.length, "timebase": schema.timebase,
+        "metadata": own_copy(schema.metadata), "models": own_copy(schema.models), "about": own_copy(schema.about),
+        "chunk_index": index, "total_chunks": total, "timestep_range": steps,
+    })  # fmt: skip
     _Loader(shard, schema, wanted).fill(episode)
     return episode
 
@@ -130,13 +99,15 @@ class _Loader:
             self._left.pop(text.ends, None)
         for spec in self._schema.channels:
             self._add_channel(episode, spec)
-        episode.rewards = self._flag(layout.REWARD, "f32")
-        episode.terminations = self._flag(layout.DONE, "u8")
-        episode.truncations = self._flag(layout.TRUNCATED, "u8")
+        fields = episode.__dict__
+        fields["rewards"] = self._flag(layout.REWARD, "f32")
+        fields["terminations"] = self._flag(layout.DONE, "u8")
+        fields["truncations"] = self._flag(layout.TRUNCATED, "u8")
         if (clock := self._timestamps()) is not None:
             episode.set_clock(clock)
         for name in list(self._left):
-            self._add_unlisted(episode, name)
+            if not name.startswith(layout.PIECES_PREFIX):
+                self._add_unlisted(episode, name)
         for name in self._left:
             if not name.startswith(layout.PIECES_PREFIX) and self._wants(name, name):
                 episode.blocks[name] = self._shard.view(name)
@@ -161,12 +132,13 @@ class _Loader:
         clock = None
         if spec.clock is not None:
             self._left.pop(spec.clock, None)
-            clock = self._rows(spec.clock, TensorSpec(dtype_named("i64"), ()), None)
+            clock = self._rows(spec.clock, tensor_spec("i64"), None)
         if not self._wants(spec.id, spec.block):
             return
         rows = self._channel_rows(spec, clock.length if clock else self._schema.length)
         target = episode.observations if spec.lane == "signal" else episode.actions
-        target[spec.block.partition("/")[2]] = Channel.over(spec.id, rows, clock=clock, about=spec.about)
+        key = spec.block.partition("/")[2]
+        target.data[key] = Channel.over(key, rows, clock=clock, about=own_copy(spec.about))
 
     def _channel_rows(self, spec: ChannelSpec, length: int) -> RowSource:
         if spec.block in self._shard:
@@ -187,16 +159,16 @@ class _Loader:
             "uncert": episode.uncerts,
             "residual": episode.residuals,
         }
-        spec = self._schema.lanes.get(name) or guess_spec(
-            name, self._shard.block(name).raw_size, self._schema
-        )
+        spec = self._schema.lanes.get(name) or guess_spec(name, self._shard.raw_size(name), self._schema)
         if not rest or spec is None or (lane not in lanes and lane != "action"):
             return
         self._left.pop(name)
         if not self._wants(rest, name):
             return
         fixed = None if lane == "residual" else self._schema.length
-        channel = Channel.over(rest, self._rows(name, spec, fixed), about=self._schema.block_about.get(name))
+        channel = Channel.over(
+            rest, self._rows(name, spec, fixed), about=own_copy(self._schema.block_about.get(name))
+        )
         if lane == "action":
             episode.actions[rest] = channel
         else:
@@ -211,44 +183,44 @@ class _Loader:
             return self._flag_channel(name, layout.EXACT[name], exact)
         if not is_there or name in self._schema.absent:
             return None
-        if self._schema.length and not self._shard.block(name).raw_size:
+        if self._schema.length and not self._shard.raw_size(name):
             return None  # One existing writer stores an empty block where there is no reward or done.
         return self._flag_channel(name, name, exact or self._foreign_dtype(name, dtype))
 
     def _flag_channel(self, name: str, block: str, dtype: DType) -> Channel:
-        rows = self._rows(block, TensorSpec(dtype, ()), self._schema.length)
-        return Channel.over(name, rows, about=self._schema.block_about.get(name))
+        rows = self._rows(block, tensor_spec(dtype.name), self._schema.length)
+        return Channel.over(name, rows, about=own_copy(self._schema.block_about.get(name)))
 
     def _foreign_dtype(self, name: str, expected: str) -> DType:
         """One existing writer stores rewards and flags in whatever dtype it was given and does not say which."""
-        size, length = self._shard.block(name).raw_size, self._schema.length
+        size, length = self._shard.raw_size(name), self._schema.length
         plain = dtype_named(expected)
         if size == plain.itemsize * length or not length or size % length or size // length not in _WIDE:
             return plain
         as_float, as_int = (dtype_named(each) for each in _WIDE[size // length])
-        values = np.frombuffer(self._shard.view(name), as_float.dtype)
-        # Whole numbers read as floats are zeros and denormals, which no one uses for rewards or flags.
-        tiny = np.abs(values) < np.finfo(values.dtype).tiny
-        return as_int if values.any() and tiny.all() else as_float
+        bits = np.frombuffer(self._shard.view(name), as_int.dtype)
+        # The bits of a small whole number are those of a denormal or an odd NaN, which nobody uses as a reward or flag.
+        limit = 1 << int(np.finfo(as_float.dtype).nmant)
+        return as_int if bits.any() and bool(((-limit < bits) & (bits < limit)).all()) else as_float
 
     def _timestamps(self) -> RowSource | None:
         self._left.pop(layout.TICKS, None)
         if self._left.pop(layout.TIMESTAMPS_NS, self) is self:
             return None
-        return self._rows(layout.TIMESTAMPS_NS, TensorSpec(dtype_named("i64"), ()), self._schema.length)
+        return self._rows(layout.TIMESTAMPS_NS, tensor_spec("i64"), self._schema.length)
 
     def _rows(self, name: str, spec: TensorSpec, length: int | None) -> RowSource:
         """The rows of a block, after checking that its size is exactly what dtype, shape and length say."""
         text = self._schema.texts.get(name)
         if text is not None:
-            ends = self._numbers(text.ends, TensorSpec(dtype_named("i64"), ()), length)
-            return TextRows(self._numbers(name, spec, None), ends, text.encoding, name)
+            ends = self._numbers(text.ends, tensor_spec("i64"), length)
+            return TextRows(self._numbers(name, spec, None), ends, text.encoding, name, self._shard.path)
         return self._numbers(name, spec, length)
 
     def _numbers(self, name: str, spec: TensorSpec, length: int | None) -> RowSource:
         if name not in self._shard:
             raise CorruptLayoutError("is missing", block=name, path=self._shard.path)
-        size = self._shard.block(name).raw_size
+        size = self._shard.raw_size(name)
         if length is None:
             length = size // spec.row_bytes if spec.row_bytes else self._schema.length
         if length * spec.row_bytes != size:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from warpdata.bytekit.align import align_up
-from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.jsontext import plain_json
 from warpdata.errors import BlobNotFoundError, FormatError, SchemaMismatchError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import make_episode
-from warpdata.formats.wshard.schema import RowSource, TensorSpec
+from warpdata.formats.wshard.schema import EpisodeSchema, RowSource, TensorSpec, read_schema
 from warpdata.formats.wshard.table import (
     Block,
     check_names,
@@ -46,6 +46,10 @@ class PlannedShard:
         self._sizes = sizes
 
     @property
+    def schema(self) -> EpisodeSchema:
+        return read_schema(self)
+
+    @property
     def names(self) -> list[str]:
         return list(self._sizes)
 
@@ -57,11 +61,11 @@ class PlannedShard:
             raise BlobNotFoundError("no such block", block=name, path=self.path)
         return Block(name, "none", False, 0, self._sizes[name], self._sizes[name], 0, 0)
 
-    def read_json(self, name: str) -> dict[str, Any]:
-        return parse_json_object(self._meta[name])
+    def raw_size(self, name: str) -> int:
+        return self.block(name).raw_size
 
-    def view(self, _name: str) -> memoryview:
-        return memoryview(b"")
+    def view(self, name: str) -> memoryview:
+        return memoryview(self._meta.get(name, b""))
 
     def rows_of(self, _name: str, spec: TensorSpec, length: int) -> RowSource:
         return PlannedRows(spec, length)
@@ -80,7 +84,12 @@ def check_plan(
             f"would be refused by every reader: {error.message}",
             hint="Change the episode so that it can be read back.",
         ) from None
-    wanted, found = _described(episode), _described(read)
+    try:
+        wanted, found = _described(episode), _described(read)
+    except ValueError as error:
+        raise SchemaMismatchError(
+            f"metadata is not JSON: {error}", hint="Use strings as keys.", path=path
+        ) from None
     for field, value in wanted.items():
         if value != found[field]:
             raise SchemaMismatchError(
@@ -133,15 +142,3 @@ def _channel(channel: Channel) -> tuple[Any, ...]:
         str(channel.dtype), channel.shape, channel.length, plain_json(channel.about),
         None if clock is None else clock.length,
     )  # fmt: skip
-
-
-def plain_json(value: Any) -> Any:
-    """The value as JSON gives it back: tuples are lists, and keys must be strings."""
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise SchemaMismatchError(
-                    f"metadata is not JSON: the key {key!r:.40} is not a string", hint="Use strings as keys."
-                )
-        return {key: plain_json(each) for key, each in value.items()}
-    return [plain_json(each) for each in value] if isinstance(value, list | tuple) else value

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.align import align_up
+from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.ranges import RangeReader
-from warpdata.errors import CorruptLayoutError
+from warpdata.errors import ChecksumError, CorruptLayoutError, WarpError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import WShardEpisode
@@ -88,26 +90,52 @@ class _LenientShard:
             raise CorruptLayoutError("is missing", block=name, path=self.path)
         return found
 
-    def read_json(self, name: str) -> dict[str, Any]:
+    def raw_size(self, name: str) -> int:
+        return self.block(name).raw_size
+
+    def view(self, name: str) -> memoryview:
         block = self.block(name)
-        return parse_json_object(self.reader.read(block.data_offset, block.data_offset + block.disk_size))
+        return self.reader.read(block.data_offset, block.data_offset + block.disk_size)
 
 
-def repair_stream(reader: RangeReader) -> WShardEpisode:
-    """The episode of a finished file whose streaming writer recorded wrong ranges."""
-    shard = _LenientShard(reader)
-    schema = read_schema(shard)
-    if layout.META_WSHARD not in shard or shard.read_json(layout.META_WSHARD).get("streaming") is not True:
+def repair_stream(reader: RangeReader) -> WShardEpisode | None:
+    """The episode of a finished file whose streaming writer recorded wrong ranges; None if no blocks overlap."""
+    shard = _overlapping(reader)
+    if shard is None:
+        return None
+    said = parse_json_object(shard.view(layout.META_WSHARD)) if layout.META_WSHARD in shard else {}
+    if said.get("streaming") is not True:
         raise CorruptLayoutError(
             "was not written by a streaming writer; it cannot be put in order", path=reader.name
         )
+    schema = read_schema(shard)
     data = sorted(
         (shard.block(name) for name in shard.names if not name.startswith("meta/")),
         key=lambda block: block.data_offset,
     )
+    # The ranges are wrong, but their checksums were taken over them: they still say whether bytes changed.
+    for block in data:
+        if crc32c(reader.read(block.data_offset, block.data_offset + block.disk_size)) != block.crc32c:
+            raise ChecksumError(
+                "its bytes do not match their checksum", block=block.name, path=reader.name,
+                hint="Restore it from a copy: the blocks lie in each other, so no part can be trusted.",
+            )  # fmt: skip
     streams = [_Stream(block.name, _stream_spec(block, schema, reader.name)) for block in data]
     group = _group_rows(data, streams, schema.length, reader.name)
     return _episode(reader, data[0].data_offset if data else 0, streams, group, schema)
+
+
+def _overlapping(reader: RangeReader) -> _LenientShard | None:
+    """The shard, if its table can be read and its blocks lie in each other."""
+    try:
+        shard = _LenientShard(reader)
+    except WarpError:
+        return None
+    blocks = [shard.block(name) for name in shard.names]
+    ranges = sorted(
+        (each.data_offset, each.data_offset + each.disk_size) for each in blocks if each.disk_size
+    )
+    return shard if any(before[1] > after[0] for before, after in pairwise(ranges)) else None
 
 
 def repair_partial(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from functools import lru_cache, wraps
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import DType, dtype_named
+from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.table import Block
 
 MAX_RANK = 16
 MAX_ROW_BYTES = 1 << 40
@@ -31,6 +33,8 @@ EPISODE_KEYS = frozenset(
 )  # fmt: skip
 """The same for the metadata of an episode."""
 ENCODINGS = ("text", "json")
+_MAX_COUNT = 1 << 48
+_SHARED_BYTES = 64 << 10
 
 
 class MetaSource(Protocol):
@@ -43,9 +47,9 @@ class MetaSource(Protocol):
 
     def __contains__(self, name: object) -> bool: ...
 
-    def block(self, name: str) -> Block: ...
+    def raw_size(self, name: str, /) -> int: ...
 
-    def read_json(self, name: str) -> dict[str, Any]: ...
+    def view(self, name: str, /) -> memoryview: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +58,11 @@ class TensorSpec:
 
     dtype: DType
     shape: tuple[int, ...]
+    row_bytes: int = field(init=False, compare=False, repr=False)
+    """Bytes of one row."""
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return self.dtype.itemsize * math.prod(self.shape)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row_bytes", self.dtype.itemsize * math.prod(self.shape))
 
 
 class TextSpec(NamedTuple):
@@ -105,20 +109,18 @@ class Timebase:
         return {"type": self.type, "tick_hz": self.tick_hz, "dt_ns": self.dt_ns}
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelSpec:
+class ChannelSpec(NamedTuple):
     """One channel as the metadata describes it."""
 
     id: str
     lane: str
     block: str
     tensor: TensorSpec
-    clock: str | None = None
-    about: dict[str, Any] = field(default_factory=dict)
+    clock: str | None
+    about: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeSchema:
+class EpisodeSchema(NamedTuple):
     """Everything the metadata blocks of an episode say."""
 
     id: str
@@ -137,6 +139,14 @@ class EpisodeSchema:
     about: dict[str, Any]
 
 
+T = TypeVar("T")
+
+
+def own_copy(said: T) -> T:
+    """A copy of what metadata says, for one episode to change: all readers of a file share what was read."""
+    return copy.deepcopy(said) if said else type(said)()
+
+
 def check_channel_id(channel_id: str) -> None:
     """Raise ValueError unless this is text without control characters, in parts joined by `/`, none `.` or `..`."""
     if not isinstance(channel_id, str):
@@ -149,45 +159,90 @@ def check_channel_id(channel_id: str) -> None:
 
 def read_schema(shard: MetaSource) -> EpisodeSchema:
     """Read the metadata of an episode shard, whichever program wrote it."""
-    wshard = shard.read_json(layout.META_WSHARD) if layout.META_WSHARD in shard else {}
-    with _Blame(shard, layout.META_EPISODE) as meta:
-        episode = _required(shard, layout.META_EPISODE)
+    block = layout.META_WSHARD
+    try:
+        stated = _stated(bytes(shard.view(block))) if block in shard else _NOTHING_STATED
+        block = layout.META_EPISODE
+        episode = parse_json_object(_required(shard, block))
         length = _length(episode, shard)
-        timebase = _timebase(episode.get("timebase"), wshard.get("timebase"))
+        timebase = _timebase(episode.get("timebase"), stated.timebase)
         chunk = _chunk(episode, length)
         identity = _text(episode, "episode_id", "id"), _text(episode, "env_id")
         metadata = _object(episode.get("metadata"))
         about: dict[str, Any] = {key: episode[key] for key in episode if key not in EPISODE_KEYS}
-    with meta.blame(layout.META_CHANNELS):
-        listed = list(_channels(_required(shard, layout.META_CHANNELS), shard))
-        channels = tuple(channel for channel, _ in listed)
-        texts = _texts((channel.block, each) for channel, each in listed)
-    with meta.blame(layout.META_WSHARD):
-        lanes, flags, absent = _lanes(wshard), _flags(wshard), _absent(wshard)
-        texts |= _texts((_text(each, "block"), each) for each in _lane_entries(wshard))
-        block_about = _block_about(wshard)
-    models = shard.read_json(layout.META_MODELS).get("models", []) if layout.META_MODELS in shard else []
-    with meta.blame(layout.META_MODELS):
-        models = _list(models)
+        block = layout.META_CHANNELS
+        channels, texts = _listed(bytes(_required(shard, block)), tuple(shard.names))
+        block = layout.META_MODELS
+        models = _list(parse_json_object(shard.view(block)).get("models", [])) if block in shard else []
+    except FormatError as error:
+        if error.path is not None:
+            raise
+        raise type(error)(error.message, block=block, path=shard.path) from None
+    except (ValueError, TypeError) as error:
+        raise CorruptLayoutError(str(error), block=block, path=shard.path) from None
     return EpisodeSchema(
-        *identity, length, timebase, channels, lanes, texts, flags, block_about, absent, metadata, models,
-        chunk, about,
+        *identity, length, timebase, channels, stated.lanes, texts | stated.texts, stated.flags, stated.block_about,
+        stated.absent, metadata, models, chunk, about,
     )  # fmt: skip
 
 
-def tensor_specs(shard: MetaSource) -> dict[str, TensorSpec]:
+class _Stated(NamedTuple):
+    """What `meta/wshard` says."""
+
+    timebase: object
+    lanes: dict[str, TensorSpec]
+    texts: dict[str, TextSpec]
+    flags: dict[str, DType]
+    block_about: dict[str, dict[str, Any]]
+    absent: frozenset[str]
+
+
+_NOTHING_STATED = _Stated(None, {}, {}, {}, {}, frozenset())
+
+
+def _shared(read: Callable[..., Any]) -> Callable[..., Any]:
+    """Remember what was read from the last few texts: the files of one recorder have the same."""
+    remembered = lru_cache(maxsize=64)(read)
+
+    @wraps(read)
+    def reading(text: bytes, *rest: Any) -> Any:
+        return (remembered if len(text) <= _SHARED_BYTES else read)(text, *rest)
+
+    return reading
+
+
+@_shared
+def _stated(text: bytes) -> _Stated:
+    wshard = parse_json_object(text)
+    texts = _texts((_text(each, "block"), each) for each in _lane_entries(wshard))
+    lanes, flags, absent = _lanes(wshard), _flags(wshard), _absent(wshard)
+    return _Stated(wshard.get("timebase"), lanes, texts, flags, _block_about(wshard), absent)
+
+
+@_shared
+def _listed(text: bytes, names: tuple[str, ...]) -> tuple[tuple[ChannelSpec, ...], dict[str, TextSpec]]:
+    """The channels `meta/channels` lists, for a file with blocks of these names."""
+    listed = list(_channels(parse_json_object(text), frozenset(names)))
+    texts = _texts((channel.block, each) for channel, each in listed)
+    return tuple(channel for channel, _ in listed), texts
+
+
+def tensor_specs(shard: MetaSource, schema: EpisodeSchema) -> dict[str, TensorSpec]:
     """Dtype and row shape of every tensor block of an episode shard."""
-    schema = read_schema(shard)
     specs = {channel.block: channel.tensor for channel in schema.channels}
-    specs |= {channel.clock: _spec("i64") for channel in schema.channels if channel.clock}
-    specs |= {layout.REWARD: _spec("f32"), layout.DONE: _spec("u8"), layout.TRUNCATED: _spec("u8")}
-    specs |= {layout.TICKS: _spec("i32"), layout.TIMESTAMPS_NS: _spec("i64")}
+    specs |= {channel.clock: tensor_spec("i64") for channel in schema.channels if channel.clock}
+    specs |= {
+        layout.REWARD: tensor_spec("f32"),
+        layout.DONE: tensor_spec("u8"),
+        layout.TRUNCATED: tensor_spec("u8"),
+    }
+    specs |= {layout.TICKS: tensor_spec("i32"), layout.TIMESTAMPS_NS: tensor_spec("i64")}
     specs |= {layout.EXACT[flag]: TensorSpec(dtype, ()) for flag, dtype in schema.flags.items()}
     specs |= schema.lanes
-    specs |= {text.ends: _spec("i64") for text in schema.texts.values()}
+    specs |= {text.ends: tensor_spec("i64") for text in schema.texts.values()}
     for name in shard.names:
         if name not in specs:
-            found = guess_spec(name, shard.block(name).raw_size, schema)
+            found = guess_spec(name, shard.raw_size(name), schema)
             if found is not None:
                 specs[name] = found
     return specs
@@ -199,7 +254,7 @@ def guess_spec(name: str, raw_size: int, schema: EpisodeSchema) -> TensorSpec | 
     if lane == "action":
         return _spec_of_namesake(name, raw_size, schema) or _rows_of("f32", raw_size, schema.length)
     if lane == "residual":
-        return _spec("u8")
+        return tensor_spec("u8")
     if lane not in ("omen", "uncert"):
         return None
     if name.startswith("omen/latent_action_codebook/"):
@@ -237,46 +292,24 @@ def _rows_of(dtype: str, raw_size: int, length: int) -> TensorSpec | None:
     return TensorSpec(dtype_named(dtype), () if width == 1 else (width,))
 
 
-def _spec(dtype: str) -> TensorSpec:
-    return TensorSpec(dtype_named(dtype), ())
-
-
-class _Blame:
-    """Turns a complaint about metadata into a FormatError that names the block and the file."""
-
-    def __init__(self, shard: MetaSource, block: str) -> None:
-        self._path = shard.path
-        self._block = block
-
-    def blame(self, block: str) -> _Blame:
-        self._block = block
-        return self
-
-    def __enter__(self) -> _Blame:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ValueError | TypeError) and not isinstance(error, FormatError):
-            raise CorruptLayoutError(str(error), block=self._block, path=self._path) from None
-
-
-def _required(shard: MetaSource, name: str) -> dict[str, Any]:
+def _required(shard: MetaSource, name: str) -> memoryview:
     if name not in shard:
         raise CorruptLayoutError("is missing: this is no episode", block=name, path=shard.path)
-    return shard.read_json(name)
+    return shard.view(name)
 
 
 def _text(source: dict[str, Any], *keys: str) -> str:
     for key in keys:
         if key in source:
-            if not isinstance(source[key], str):
+            found = source[key]
+            if not isinstance(found, str):
                 raise ValueError(f"{key} is not a string")
-            return str(source[key])
+            return found
     return ""
 
 
 def _count(value: object, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 48:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_COUNT:
         raise ValueError(f"{what} is {value!r:.40}, a count was expected")
     return value
 
@@ -300,23 +333,31 @@ def _length(episode: dict[str, Any], shard: MetaSource) -> int:
         if key in episode:
             return _count(episode[key], key)
     if layout.DONE in shard:
-        return shard.block(layout.DONE).raw_size
+        return shard.raw_size(layout.DONE)
     raise ValueError("the length of the episode is missing")
 
 
 def _timebase(*sources: object) -> Timebase:
+    """The timebase that the first of these sources says, in any of its forms."""
     kinds = [source for source in sources if isinstance(source, str)]
     given = [source for source in sources if isinstance(source, dict)]
     kind = next((each["type"] for each in given if "type" in each), kinds[0] if kinds else "ticks")
     # Existing readers take microseconds for ticks; a rate without timestamps is all such a file has.
     kind = "ticks" if kind == "timestamps_us" else kind
+    if not isinstance(kind, str):
+        raise ValueError(f"a timebase is 'ticks' or 'timestamps_ns', not {kind!r:.40}")
     for each in given:
         if each.get("tick_hz"):
-            return Timebase(kind, float(_number(each["tick_hz"], "tick_hz")))
+            return _timebase_of(kind, float(_number(each["tick_hz"], "tick_hz")))
     for each in given:
         if each.get("dt_ns"):
-            return Timebase(kind, _rate(_number(each["dt_ns"], "dt_ns")))
-    return Timebase(kind)
+            return _timebase_of(kind, _rate(_number(each["dt_ns"], "dt_ns")))
+    return _timebase_of(kind, DEFAULT_TICK_HZ)
+
+
+@lru_cache(maxsize=64)
+def _timebase_of(kind: str, tick_hz: float) -> Timebase:
+    return Timebase(kind, tick_hz)
 
 
 def _number(value: object, what: str) -> float:
@@ -358,7 +399,7 @@ def _range(value: object, length: int) -> tuple[int, int] | None:
     raise ValueError(f"timestep_range {value} does not hold {length} steps")
 
 
-def _channels(meta: dict[str, Any], shard: MetaSource) -> Iterable[tuple[ChannelSpec, dict[str, Any]]]:
+def _channels(meta: dict[str, Any], shard: Container[str]) -> Iterable[tuple[ChannelSpec, dict[str, Any]]]:
     listed = meta.get("channels", [])
     if isinstance(listed, dict):
         listed = [{"signal_block": name, **_object(value)} for name, value in listed.items()]
@@ -373,7 +414,7 @@ def _channels(meta: dict[str, Any], shard: MetaSource) -> Iterable[tuple[Channel
         yield channel, each
 
 
-def _channel(each: dict[str, Any], shard: MetaSource, named: set[str]) -> ChannelSpec:
+def _channel(each: dict[str, Any], shard: Container[str], named: set[str]) -> ChannelSpec:
     channel_id = _text(each, "id") or _text(each, "signal_block").partition("/")[2]
     block = _text(each, "signal_block")
     if not block or (block not in shard and f"action/{channel_id}" not in named):
@@ -389,20 +430,29 @@ def _channel(each: dict[str, Any], shard: MetaSource, named: set[str]) -> Channe
     return ChannelSpec(channel_id, lane, block, _tensor(each, channel_id), clock, about)
 
 
-def _stored_block(block: str, channel_id: str, shard: MetaSource) -> str:
+def _stored_block(block: str, channel_id: str, shard: Container[str]) -> str:
     """Two existing writers list actions as if they were signals; the block that is there decides."""
     action = f"action/{channel_id}"
     return action if block == f"signal/{channel_id}" and block not in shard and action in shard else block
 
 
 def _tensor(each: dict[str, Any], what: str) -> TensorSpec:
-    shape = tuple(_count(size, f"shape of {what!r}") for size in _list(each.get("shape", [])))
+    shape = _list(each.get("shape", []))
+    for size in shape:
+        if type(size) is not int or not 0 <= size < _MAX_COUNT:
+            _count(size, f"shape of {what!r}")
     if len(shape) > MAX_RANK:
         raise ValueError(f"{what!r} has {len(shape)} axes")
-    spec = TensorSpec(dtype_named(_text(each, "dtype") or "f32"), shape)
+    spec = tensor_spec(_text(each, "dtype") or "f32", tuple(shape))
     if spec.row_bytes > MAX_ROW_BYTES:
         raise ValueError(f"{what!r} has rows of {spec.row_bytes} bytes")
     return spec
+
+
+@lru_cache(maxsize=1024)
+def tensor_spec(dtype: str, shape: tuple[int, ...] = ()) -> TensorSpec:
+    """The spec of rows of this dtype and shape; files of one kind share theirs."""
+    return TensorSpec(dtype_named(dtype), shape)
 
 
 def _lanes(wshard: dict[str, Any]) -> dict[str, TensorSpec]:

@@ -33,6 +33,9 @@ class Block(NamedTuple):
     content_type: int
 
 
+_RAW_SIZE = layout.Entry._fields.index("raw_size")
+
+
 class BlockTable:
     """The header of a shard and where its blocks are, by name, in the order of the table."""
 
@@ -59,6 +62,11 @@ class BlockTable:
     def __contains__(self, name: object) -> bool:
         return name in self._entries or name in self._blocks
 
+    def raw_size(self, name: str) -> int | None:
+        """How many bytes the block of this name has when it is decompressed, or None."""
+        found = self._entries.get(name)
+        return None if found is None else found[_RAW_SIZE]
+
     def get(self, name: str) -> Block | None:
         """The block of this name, or None."""
         found = self._blocks.get(name)
@@ -72,13 +80,13 @@ class BlockTable:
 
 def unpack_header(start: memoryview, size: int, path: str) -> layout.Header:
     """The header, with everything checked that needs no other byte."""
-    if bytes(start[:4]) != layout.MAGIC:
+    if start[:4] != layout.MAGIC:
         if size == 0 or layout.MAGIC.startswith(bytes(start[:4])):
             raise TruncatedError(f"a file of {size} bytes is too short for a shard", path=path)
         raise BadMagicError("not a shard: the file does not begin with SHRD", path=path)
     if len(start) < layout.TABLE_OFFSET:
         raise TruncatedError(f"a file of {size} bytes is too short for a shard", path=path)
-    header = layout.Header(*layout.HEADER.unpack(start[: layout.TABLE_OFFSET]))
+    header = layout.Header._make(layout.HEADER.unpack_from(start))
     if header.version != layout.VERSION:
         raise UnsupportedVersionError(f"shard version {header.version} is not known", path=path)
     _check_header(header, size, path)

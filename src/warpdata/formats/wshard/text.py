@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import DType, dtype_named
-from warpdata.bytekit.jsontext import dump_json, parse_json
+from warpdata.bytekit.jsontext import dump_json, parse_json, plain_json
 from warpdata.errors import CorruptLayoutError, FormatError, SchemaMismatchError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.schema import RowSource, TensorSpec
@@ -66,7 +66,7 @@ def value_array(encoding: str, values: Iterable[Any]) -> NDArray[Any]:
     out = np.empty(len(listed), object)
     for index, each in enumerate(listed):
         encode_value(encoding, each)
-        out[index] = each
+        out[index] = plain_json(each)
     return out
 
 
@@ -82,20 +82,21 @@ def encode_value(encoding: str, value: Any) -> bytes:
         raise ValueError(f"not JSON ({error})") from None
 
 
-def decode_value(encoding: str, data: bytes, block: str) -> Any:
+def decode_value(encoding: str, data: bytes, block: str, path: str) -> Any:
     """The value behind the bytes of one step, or CorruptLayoutError."""
     try:
         return data.decode() if encoding == "text" else parse_json(data)
     except UnicodeDecodeError:
-        raise CorruptLayoutError("holds text that is not UTF-8", block=block) from None
+        raise CorruptLayoutError("holds text that is not UTF-8", block=block, path=path) from None
     except FormatError as error:
-        raise type(error)(error.message, block=block) from None
+        raise type(error)(error.message, block=block, path=path) from None
 
 
 class TextRows:
     """Values out of a block of bytes and a block of ends."""
 
-    def __init__(self, data: RowSource, ends: RowSource, encoding: str, block: str) -> None:
+    def __init__(self, data: RowSource, ends: RowSource, encoding: str, block: str, path: str) -> None:
+        self._path = path
         self._data = data
         self._ends = ends
         self._encoding = encoding
@@ -118,11 +119,13 @@ class TextRows:
             or bounds[-1] > whole
             or (end == self.length and bounds[-1] != whole)
         ):
-            raise CorruptLayoutError("the ends of its values are not those of its bytes", block=self._block)
+            raise CorruptLayoutError(
+                "the ends of its values are not those of its bytes", block=self._block, path=self._path
+            )
         data = self._data.rows(bounds[0], bounds[-1]).tobytes()
         for index in range(end - start):
             low, high = bounds[index] - bounds[0], bounds[index + 1] - bounds[0]
-            out[index] = decode_value(self._encoding, data[low:high], self._block)
+            out[index] = decode_value(self._encoding, data[low:high], self._block, self._path)
         return out
 
 

@@ -60,7 +60,12 @@ def _notes(shard: ShardReader) -> Iterator[Finding]:
         block = shard.block(name)
         unguarded = block.codec == "none" and block.raw_size > layout.PIECES_FROM_BYTES
         if unguarded and layout.PIECES_PREFIX + name not in shard:
-            yield Finding("no_piece_checksums", "windows of it are read unverified", name, is_damage=False)
+            yield Finding(
+                "no_piece_checksums",
+                "a window of it cannot be checked alone: the first one reads the whole block",
+                name,
+                is_damage=False,
+            )
 
 
 def _contents(shard: ShardReader, *, full: bool) -> Iterator[Finding]:

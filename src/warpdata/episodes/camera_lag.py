@@ -1,0 +1,138 @@
+"""How late a camera is: a model of the set says from a picture what the state is, and when the state was that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.timeline.signal import Signal
+
+MIN_VIEWS = 20
+
+_TILES = 6
+_MAX_VIEWS = 48
+_STATE_POINTS = 512
+_MAX_LAG_S, _LAG_STEPS = 1.5, 91
+_RIDGE = 1e-2
+MIN_EXPLAINED = 0.5
+"""A model that explains less of the state than this says nothing about time."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Some pictures of one camera of one episode, small, and the state of the episode."""
+
+    times_s: Floats
+    views: NDArray[np.float32]
+    pause_s: float
+    state_times_s: Floats
+    state: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """By how many seconds a camera is late, and how much of the state its pictures explain then and at no lag."""
+
+    seconds: float
+    explained: float
+    explained_at: Floats
+
+    def at(self, seconds: float) -> float:
+        """How much of the state the pictures explain if they are late by this."""
+        return float(np.interp(seconds, lag_grid(), self.explained_at))
+
+
+def lag_grid() -> Floats:
+    """The lags that are tried."""
+    return np.linspace(-_MAX_LAG_S, _MAX_LAG_S, _LAG_STEPS)
+
+
+def look(camera: Signal, states: Sequence[Signal]) -> Sight | None:
+    """What is remembered of a camera beside its states; None of one too short to say anything."""
+    if len(camera) < MIN_VIEWS or not states:
+        return None
+    rows = np.unique(np.linspace(0, len(camera) - 1, min(_MAX_VIEWS, len(camera))).astype(np.int64))
+    views = np.stack([_small(camera[int(row)][0]) for row in rows])
+    first = max(signal.first_ts for signal in states)
+    last = min(signal.last_ts for signal in states)
+    if last <= first:
+        return None
+    grid = np.linspace(first, last, _STATE_POINTS)
+    columns = [
+        np.interp(grid, signal.timestamps, column)
+        for signal in states
+        for column in np.asarray(signal.values(), np.float64).reshape(len(signal), -1).T
+    ]
+    stamps = camera.timestamps
+    return Sight(
+        (stamps[rows] - first) / 1e9, views, float(np.median(np.diff(stamps))) / 1e9,
+        (grid - first) / 1e9, np.stack(columns, 1).astype(np.float32),
+    )  # fmt: skip
+
+
+def lags_of(sights: Sequence[Sight]) -> list[Lag] | None:
+    """The lag of each camera, if pictures of this set tell the state at all; else None."""
+    centre, scale = _spread(np.concatenate([each.state for each in sights]))
+    moving = scale > 1e-9
+    if not moving.any():
+        return None
+    wanted = [_state_at(each, each.times_s, centre, scale)[:, moving] for each in sights]
+    middle, width = _spread(np.concatenate([each.views for each in sights]))
+    seen = [
+        np.c_[(each.views - middle) / np.where(width > 1e-6, width, 1.0), np.ones(len(each.views))]
+        for each in sights
+    ]
+    model = _fitted(np.concatenate(seen), np.concatenate(wanted))
+    lags = []
+    for sight, features in zip(sights, seen, strict=True):
+        said = features @ model
+        curve = np.array([_explained(sight, said, lag, centre, scale, moving) for lag in lag_grid()])
+        lags.append(Lag(float(lag_grid()[curve.argmax()]), float(curve.max()), curve))
+    usual = np.median([each.explained for each in lags])
+    return lags if usual >= MIN_EXPLAINED else None
+
+
+def _small(image: NDArray[np.generic]) -> NDArray[np.float32]:
+    """The mean colour of a few tiles."""
+    pixels = np.asarray(image, np.float32)
+    rows = np.array_split(pixels, min(_TILES, pixels.shape[0]), axis=0)
+    tiles = [
+        tile.mean(axis=(0, 1))
+        for row in rows
+        for tile in np.array_split(row, min(_TILES, pixels.shape[1]), axis=1)
+    ]
+    return np.asarray(tiles, np.float32).reshape(-1)
+
+
+def _spread(values: NDArray[np.float32]) -> tuple[Floats, Floats]:
+    return values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64)
+
+
+def _state_at(sight: Sight, times_s: Floats, centre: Floats, scale: Floats) -> Floats:
+    columns = [np.interp(times_s, sight.state_times_s, column) for column in sight.state.T]
+    return (np.stack(columns, 1) - centre) / np.where(scale > 1e-9, scale, 1.0)
+
+
+def _fitted(features: Floats, wanted: Floats) -> Floats:
+    """Least squares with a little ridge, so that tiles that hardly change do not decide."""
+    gram = features.T @ features
+    gram[np.diag_indices_from(gram)] += _RIDGE * len(features)
+    return np.asarray(np.linalg.solve(gram, features.T @ wanted))
+
+
+def _explained(
+    sight: Sight, said: Floats, lag_s: float, centre: Floats, scale: Floats, moving: NDArray[np.bool_]
+) -> float:
+    """The share of the state's variance that the pictures explain if they are late by `lag_s`."""
+    times = sight.times_s - lag_s
+    inside = (times >= 0) & (times <= sight.state_times_s[-1])
+    if inside.sum() < max(MIN_VIEWS // 2, len(times) // 2):
+        return -np.inf
+    truth = _state_at(sight, times[inside], centre, scale)[:, moving]
+    spread = ((truth - truth.mean(0)) ** 2).sum()
+    return float(1.0 - ((said[inside] - truth) ** 2).sum() / spread) if spread else -np.inf

@@ -1,0 +1,108 @@
+"""The outline of an episode that was made before: enough to make it again over the same blocks, with nothing checked
+twice."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from warpdata.formats.wshard.block_rows import BlockRows
+from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.episode import ChannelMap, LaneMap, WShardEpisode
+from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.schema import RowSource, TensorSpec, own_copy
+
+_MAPS = {
+    "observations": ChannelMap, "actions": ChannelMap, "omens": LaneMap, "uncerts": LaneMap, "residuals": LaneMap,
+}  # fmt: skip
+_FLAGS = ("rewards", "terminations", "truncations")
+_COPIED = ("metadata", "models", "about")
+
+
+class _Rows(NamedTuple):
+    """Rows of one block."""
+
+    block: str
+    spec: TensorSpec
+    length: int
+
+
+class _Channel(NamedTuple):
+    name: str
+    rows: _Rows
+    clock: _Rows | None
+    about: dict[str, Any]
+
+
+class Outline(NamedTuple):
+    """Everything of an episode but the shard it lies in."""
+
+    fields: dict[str, Any]
+    copied: dict[str, Any]
+    maps: list[tuple[str, type[ChannelMap], list[_Channel]]]
+    flags: list[tuple[str, _Channel]]
+    clock: _Rows | None
+
+
+def outline_of(episode: WShardEpisode) -> Outline | None:
+    """The outline of an episode just loaded; None where it holds more than rows of blocks."""
+    if episode.blocks:
+        return None
+    fields = dict(episode.__dict__) | dict.fromkeys((*_MAPS, *_FLAGS, *_COPIED, "timestamps_ns", "blocks"))
+    clock = episode.__dict__["timestamps_ns"]
+    try:
+        return Outline(
+            fields,
+            {name: own_copy(getattr(episode, name)) for name in _COPIED},
+            [
+                (name, kind, [_channel(each) for each in getattr(episode, name).data.values()])
+                for name, kind in _MAPS.items()
+            ],
+            [(name, _channel(flag)) for name in _FLAGS if (flag := getattr(episode, name)) is not None],
+            None if clock is None else _rows(clock),
+        )
+    except TypeError:
+        return None
+
+
+def made_again(outline: Outline, shard: ShardReader) -> WShardEpisode:
+    """The episode of this outline over a shard whose head is the same."""
+
+    def over(channel: _Channel) -> Channel:
+        rows, clock = channel.rows, channel.clock
+        return Channel.over(
+            channel.name,
+            BlockRows(shard, rows.block, rows.spec, rows.length),
+            clock=None if clock is None else BlockRows(shard, *clock),
+            about=own_copy(channel.about) if channel.about else None,
+        )
+
+    episode = WShardEpisode.__new__(WShardEpisode)
+    episode.__dict__ = fields = dict(outline.fields)
+    fields["blocks"] = {}
+    for name, kind, channels in outline.maps:
+        fields[name] = filled = kind()
+        if channels:
+            filled.data = {channel.name: over(channel) for channel in channels}
+    for name, value in outline.copied.items():
+        fields[name] = own_copy(value)
+    for name, channel in outline.flags:
+        fields[name] = over(channel)
+    if outline.clock is not None:
+        fields["timestamps_ns"] = BlockRows(shard, *outline.clock)
+    return episode
+
+
+def _channel(channel: Channel) -> _Channel:
+    clock = channel.clock_source
+    return _Channel(
+        channel.name,
+        _rows(channel.row_source),
+        None if clock is None else _rows(clock),
+        own_copy(channel.about),
+    )
+
+
+def _rows(rows: RowSource) -> _Rows:
+    if not isinstance(rows, BlockRows):
+        raise TypeError("not the rows of a block")
+    return _Rows(rows.block, rows.spec, rows.length)

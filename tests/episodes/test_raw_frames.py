@@ -1,0 +1,82 @@
+"""Raw frames wait in memory for the encoder: the disk sees their video, and raw only those that wait too long."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from warpdata.bytekit import mapping
+from warpdata.episodes import camera, journals
+from warpdata.formats.journal import writer as journal_writer
+
+FRAMES, SHAPE = 120, (48, 64, 3)
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How many bytes of each journal were brought to the disk."""
+    found: dict[str, int] = {}
+
+    def counted(fd: int, start: int, end: int) -> None:
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
+        found[name] = found.get(name, 0) + end - start
+        mapping.sync_range(fd, start, end)
+
+    monkeypatch.setattr(journal_writer, "sync_range", counted)
+    return found
+
+
+def record(folder: Path, durability: str, pause_s: float = 0.0) -> None:
+    with wd.DiskEpisodeWriter(folder, durability=durability) as writer:
+        for i in range(FRAMES):
+            writer.append("cam", np.full(SHAPE, i, np.uint8), i)
+            writer.append("x", i, i)
+            time.sleep(pause_s)
+    assert len(wd.open_episode(folder)["cam"]) == FRAMES
+
+
+def raw_bytes(synced: dict[str, int]) -> int:
+    return sum(size for name, size in synced.items() if name.startswith("frames-"))
+
+
+def test_raw_frames_that_are_encoded_soon_are_never_synced(
+    tmp_path: Path, synced: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "RAW_SYNC_S", 600.0)
+    record(tmp_path / "ep", "5ms", 0.002)
+    assert raw_bytes(synced) == 0
+    assert synced["signals.journal"] > 0
+
+
+def test_raw_frames_that_wait_too_long_are_synced_once(
+    tmp_path: Path, synced: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "RAW_SYNC_S", 0.0)
+    slow = camera.VideoFile.encode
+    monkeypatch.setattr(camera.VideoFile, "encode", lambda *args: (time.sleep(0.005), slow(*args))[1])
+    record(tmp_path / "ep", "1ms")
+    assert 0 < raw_bytes(synced) <= FRAMES * (np.prod(SHAPE) + 64) + 4096
+
+
+def test_every_frame_is_synced_where_every_step_is(tmp_path: Path, synced: dict[str, int]) -> None:
+    record(tmp_path / "ep", "step")
+    assert raw_bytes(synced) >= FRAMES * np.prod(SHAPE)
+
+
+def test_a_slow_camera_leaves_its_journals_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few small frames never fill a journal: they leave it by age, before the kernel writes it to the disk."""
+    monkeypatch.setattr(journals, "SEGMENT_S", 0.02)
+    work, seen = tmp_path / "ep" / ".recording", set()
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for i in range(FRAMES):
+            writer.append("cam", np.full(SHAPE, i, np.uint8), i)
+            seen |= {path.name for path in work.glob("frames-*")}
+            time.sleep(0.005)
+        left = {path.name for path in work.glob("frames-*")}
+    assert len(seen) >= 4
+    assert min(seen) not in left

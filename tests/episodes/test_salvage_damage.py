@@ -1,0 +1,315 @@
+"""An unfinished recording whose files were cut, flipped or deleted: what can be read comes back, the rest is kept."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from tests.episodes.crash_recorder import picture, step_in
+from warpdata.cli.main import main
+from warpdata.episodes import journals
+from warpdata.errors import WarpError
+from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.frame_index import read_marks
+from warpdata.formats.journal.reader import JournalReader
+
+STEPS = 45
+SPREAD = 20_000
+FLIPS, CUTS = 10, 6
+SAMPLE = 30
+"""How many of the random places are tried, beside deleting and emptying each file."""
+
+
+def value(name: str, step: int) -> Any:
+    match name:
+        case "arm":
+            return np.arange(7, dtype="f4") + step * 10 + 1
+        case "wide":
+            return np.full(SPREAD, step + 1, "f8")
+        case "words":
+            return f"step {step} " + "x" * (70_000 if step == 30 else 0)
+        case "cam":
+            return picture("cam/left", step)
+    return picture("cam/left", step)[:, :, 0]
+
+
+NAMES = ("arm", "wide", "words", "cam", "depth")
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a recorder leaves that was killed, with frames in the video, in the journal, and in both."""
+    folder = tmp_path_factory.mktemp("crashed") / "ep"
+    child = os.fork()
+    if child == 0:
+        journals.SEGMENT_BYTES = 12 * 48 * 64 * 3
+        writer = wd.DiskEpisodeWriter(folder, durability="none")
+        writer.set_static("task", "to be damaged")
+        for step in range(STEPS):
+            for name in NAMES:
+                writer.append(name, value(name, step), step * 1000)
+            while any(lane._handed > lane._encoded for lane in map(writer._lanes.get, ("cam", "depth"))):
+                time.sleep(0.0005)
+        os._exit(0)
+    os.waitpid(child, 0)
+    for path in (folder / ".recording").glob("*.journal"):  # less to copy; some room stays, as always
+        os.truncate(path, JournalReader.open(path).scan().end_offset + 512)
+    inside = {path.name for path in (folder / ".recording").iterdir()}
+    assert "frames-4-000000.journal" not in inside, "the first raw frames must have left"
+    assert {"signals.journal", "4.mp4", "4.marks", "5.mkv", "5.marks", "large-18.journal"} <= inside
+    return folder
+
+
+@dataclass
+class Damage:
+    """What happens to one file: bytes [start, end) are others or gone."""
+
+    file: str
+    how: str
+    start: int
+    end: int = 1 << 62
+    names: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.file}-{self.how}-{self.start}"
+
+    def apply(self, work: Path) -> None:
+        path = work / self.file
+        if self.how == "delete":
+            path.unlink()
+        elif self.how == "cut":
+            os.truncate(path, self.start)
+        else:
+            with open(path, "r+b") as file:
+                file.seek(self.start)
+                old = file.read(1)
+                file.seek(self.start)
+                file.write(bytes([old[0] ^ 0x10]))
+
+    def hits(self, file: str, start: int, end: int) -> bool:
+        return file == self.file and start < self.end and self.start < end
+
+
+def damages(work: Path) -> list[Damage]:
+    rng = random.Random(7)
+    found = []
+    for path in sorted(work.iterdir()):
+        if path.suffix == ".parquet":
+            continue  # made from the journal; nothing reads it
+        used = used_bytes(path)
+        found.append(Damage(path.name, "delete", 0))
+        cuts = [0, 1, 63, 64, used - 1, *(rng.randrange(used) for _ in range(CUTS))]
+        if path.suffix == ".journal":
+            cuts.append(int(JournalReader.open(path).scan().end_offset))
+        found += [Damage(path.name, "cut", at) for at in cuts]
+        flips = [*(rng.randrange(used) for _ in range(FLIPS)), rng.randrange(min(64, used))]
+        found += [Damage(path.name, "flip", at, at + 1) for at in flips]
+    return found
+
+
+def used_bytes(path: Path) -> int:
+    data = path.read_bytes().rstrip(b"\0")
+    return len(data)
+
+
+@dataclass
+class Readable:
+    """Which records a slow and obvious reader finds after the damage, by name."""
+
+    steps: dict[str, set[int]]
+    lost: bool
+
+
+def readable(work: Path, damage: Damage) -> Readable:
+    """By looking at the whole recording and at which of its bytes are hit."""
+    streams = {1: "arm", 2: "wide", 3: "words", 4: "cam", 5: "depth"}
+    steps: dict[str, set[int]] = {name: set() for name in NAMES}
+    described: set[int] = set()
+    for path in sorted(work.glob("*.journal")):
+        reader = JournalReader.open(path)
+        records = reader.scan().records
+        head_hit = damage.hits(path.name, 0, 64 + reader.header.descriptor_bytes)
+        if not head_hit and reader.descriptor.get("kind") == "episode-frames":
+            described.add(reader.descriptor["stream"])
+        columns = (records.offset, records.payload_bytes, records.stream, records.first_step)
+        for offset, size, stream, step in zip(*(each.tolist() for each in columns), strict=True):
+            if damage.hits(path.name, offset, offset + 32 + size):
+                continue
+            if stream == 0 and b'"signal"' in bytes(reader.payload(offset, size)):
+                described |= {
+                    n for n in streams if f'"stream":{n},'.encode() in bytes(reader.payload(offset, size))
+                }
+            elif stream:
+                steps[streams[stream]].add(step)
+    for stream, suffix in ((4, ".mp4"), (5, ".mkv")):
+        steps[streams[stream]] |= decodable(work, stream, suffix, damage)
+    found = {name: steps[name] if stream in described else set() for stream, name in streams.items()}
+    return Readable(found, any(len(each) < STEPS for each in found.values()))
+
+
+def decodable(work: Path, stream: int, suffix: str, damage: Damage) -> set[int]:
+    found, group = set(), False
+    for number, mark in enumerate(read_marks(str(work / f"{stream}.marks"))):
+        assert mark is not None
+        at = number * layout.FRAME_MARK_BYTES
+        hit = damage.hits(f"{stream}.marks", at, at + layout.FRAME_MARK_BYTES)
+        hit |= damage.hits(f"{stream}{suffix}", mark.offset, mark.offset + mark.size)
+        group = not hit and (group or bool(mark.flags & layout.KEYFRAME_FLAG))
+        if group:
+            found.add(number)
+    return found
+
+
+def test_nothing_readable_is_lost_and_nothing_unreadable_removed(crashed: Path, tmp_path: Path) -> None:
+    all_damage = damages(crashed / ".recording")
+    always = [each for each in all_damage if each.how == "delete" or (each.how == "cut" and each.start == 1)]
+    all_damage = always + random.Random(11).sample(all_damage, SAMPLE)
+    said = 0
+    for number, damage in enumerate(all_damage):
+        folder = tmp_path / str(number)
+        shutil.copytree(crashed, folder)
+        work = folder / ".recording"
+        damage.apply(work)
+        left = (work / damage.file).read_bytes() if (work / damage.file).exists() else None
+        expected = readable(crashed / ".recording", damage)
+        receipt = wd.salvage(folder)
+        check(folder, expected, damage)
+        if expected.lost:
+            assert not receipt.is_complete, str(damage)
+        if not receipt.is_complete:
+            said += 1
+            assert receipt.kept_aside is not None, str(damage)
+            assert receipt.damage, str(damage)
+            kept = Path(receipt.kept_aside) / damage.file
+            assert (kept.read_bytes() if kept.exists() else None) == left, f"{damage}: {receipt}"
+        shutil.rmtree(folder)
+    assert said > 30
+
+
+def check(folder: Path, expected: Readable, damage: Damage) -> None:
+    episode = wd.open_episode(folder)
+    for name, steps in expected.steps.items():
+        signal = episode.signals.get(name)
+        found = {} if signal is None else {ts_ns // 1000: each for each, ts_ns in signal}
+        assert set(found) >= steps, f"{damage}: {name} has lost {sorted(steps - set(found))}"
+        for step, each in found.items():
+            if name in ("cam", "depth"):
+                assert step_in(each if each.ndim == 3 else np.dstack([each] * 3)) == step, str(damage)
+            else:
+                assert np.array_equal(each, value(name, step)), str(damage)
+
+
+def test_the_whole_recording_is_complete(crashed: Path, tmp_path: Path) -> None:
+    shutil.copytree(crashed, tmp_path / "ep")
+    receipt = wd.salvage(tmp_path / "ep")
+    assert receipt.is_complete
+    assert receipt.channels == dict.fromkeys(NAMES, STEPS)
+    assert receipt.kept_aside is None
+    assert not list((tmp_path / "ep").glob(".*"))
+    assert wd.check_dataset(tmp_path / "ep").is_damaged is False
+
+
+@pytest.mark.parametrize("size", [None, 0, 1, 63])
+def test_without_its_main_journal_a_recording_is_kept_and_said_to_be_lost(
+    crashed: Path, tmp_path: Path, size: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(crashed, tmp_path / "ep")
+    journal = tmp_path / "ep" / ".recording" / "signals.journal"
+    journal.unlink() if size is None else os.truncate(journal, size)
+    assert main(["salvage", str(tmp_path / "ep")]) == 3
+    assert "unreadable: signals.journal" in capsys.readouterr().out
+    aside = tmp_path / "ep" / ".recording-damaged"
+    assert (aside / "large-18.journal").stat().st_size == (
+        crashed / ".recording/large-18.journal"
+    ).stat().st_size
+    assert len(wd.open_episode(tmp_path / "ep")["cam"]) == STEPS  # its own journals say what it is
+
+
+def test_a_finished_episode_is_not_made_again_from_its_journals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recorder died while it removed them: a damaged journal must not replace a whole file."""
+    from warpdata.episodes import workbench
+
+    monkeypatch.setattr(workbench, "remove_folder", lambda _: None)
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for step in range(30):
+            writer.append("arm", value("arm", step), step)
+            writer.append("cam", value("cam", step), step)
+    os.truncate(tmp_path / "ep" / ".recording" / "signals.journal", 5000)
+    receipt = wd.salvage(tmp_path / "ep")
+    assert receipt.is_complete
+    assert receipt.channels == {"arm": 30, "cam": 30}
+    assert "interrupted" not in wd.open_episode(tmp_path / "ep").meta
+
+
+def test_a_file_that_was_finished_gives_what_its_journal_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from warpdata.episodes import disk_writer
+
+    def fails(*_: object) -> None:
+        raise OSError("no more")
+
+    monkeypatch.setattr(disk_writer, "finish_documents", fails)
+    writer = wd.DiskEpisodeWriter(tmp_path / "ep")
+    for step in range(30):
+        writer.append("arm", value("arm", step), step)
+    with pytest.raises(OSError, match="no more"):
+        writer.close()
+    monkeypatch.undo()
+    journal = tmp_path / "ep" / ".recording" / "signals.journal"
+    damage = int(JournalReader.open(journal).scan().records.of_stream(1).payload_offset[7])
+    Damage("signals.journal", "flip", damage).apply(journal.parent)
+    receipt = wd.salvage(tmp_path / "ep")
+    assert (receipt.steps_kept, receipt.steps_lost, receipt.is_complete) == (30, 0, False)
+
+
+def test_one_that_cannot_be_salvaged_does_not_stop_the_others(crashed: Path, tmp_path: Path) -> None:
+    for number in range(2):
+        shutil.copytree(crashed, tmp_path / f"{0:012d}" / f"{number:012d}")
+    first = tmp_path / f"{0:012d}" / f"{0:012d}" / ".recording" / "signals.journal"
+    first.unlink()
+    from warpdata.formats.journal.writer import JournalWriter
+
+    JournalWriter(first, {"kind": "of another program"}, max_record_bytes=10).close()
+    assert main(["salvage", str(tmp_path)]) == 3
+    assert first.exists()
+    assert len(wd.LocalDataset(tmp_path)) == 1
+    with pytest.raises(WarpError, match="of another program"):
+        wd.salvage(first.parent.parent)
+
+
+def test_an_older_file_of_the_same_name_is_kept(tmp_path: Path) -> None:
+    """A single signal is recorded over an older one: salvage finishes it, and keeps what it replaces."""
+    for make, names in (
+        (lambda: wd.SimpleSignalWriter(tmp_path / "s.parquet"), ["s.parquet"]),
+        (
+            lambda: wd.VideoSignalWriter(tmp_path / "c.mp4", tmp_path / "c.frames.parquet"),
+            ["c.mp4", "c.frames.parquet"],
+        ),
+    ):
+        item = value("arm" if names[0] == "s.parquet" else "cam", 3)
+        with make() as old:
+            old.append(item, 1)
+        before = {name: (tmp_path / name).read_bytes() for name in names}
+        child = os.fork()
+        if child == 0:
+            writer = make()
+            for step in range(5):
+                writer.append(item, step)
+            os._exit(0)
+        os.waitpid(child, 0)
+        receipt = wd.salvage(tmp_path / names[0])
+        assert (receipt.steps_kept, receipt.is_complete) == (5, True)
+        for name in names:
+            assert (tmp_path / f"{name}.bak").read_bytes() == before[name]

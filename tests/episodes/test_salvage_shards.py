@@ -1,0 +1,232 @@
+"""Damaged and cut shards: the blocks that hold come back, the original is kept, the receipt names the rest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from tests.formats.test_wshard_repair import finished_file, stream_data
+from warpdata.cli.main import main
+from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError
+from warpdata.formats.wshard.reader import ShardReader
+
+STEPS = 60
+
+
+def made() -> wd.WShardEpisode:
+    rng = np.random.default_rng(1)
+    episode = wd.WShardEpisode("e", "E", STEPS)
+    episode.observations["a"] = wd.Channel("a", rng.normal(size=(STEPS, 3)))
+    episode.observations["b"] = wd.Channel(
+        "b", rng.normal(size=(90, 2)).astype("f4"), timestamps_ns=np.arange(90) * 7
+    )
+    episode.observations["text"] = wd.Channel("text", np.zeros((STEPS, 400), np.uint8))
+    episode.actions["u"] = rng.normal(size=STEPS).astype("f4")
+    episode.omens["a/m"] = rng.normal(size=(STEPS, 3)).astype("f4")
+    episode.rewards = wd.Channel("reward", rng.normal(size=STEPS))
+    episode.terminations = wd.Channel("done", np.arange(STEPS) == STEPS - 1)
+    episode.blocks["aux/mine"] = b"some bytes"
+    episode.timebase = wd.Timebase("timestamps_ns")
+    episode.timestamps_ns = np.arange(STEPS) * 11
+    return episode
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shard") / "e.wshard"
+    wd.save_wshard(made(), path, compression={"text": "zstd"})
+    return path
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Every array of a shard by block name, and what is no tensor."""
+    episode = wd.load_wshard(path)
+    found = {name: channel.data.tobytes() for name, channel in episode.lanes()}
+    for name, channel in (("reward", episode.rewards), ("done", episode.terminations)):
+        if channel is not None:
+            found[name] = channel.data.tobytes()
+    others = {name: bytes(data) for name, data in episode.blocks.items()}
+    return found | {name: data for name, data in others.items() if not name.startswith("aux/orphan/")}
+
+
+def test_a_whole_shard_is_left_alone(whole: Path) -> None:
+    before = whole.read_bytes()
+    receipt = wd.salvage(whole)
+    assert receipt.is_complete
+    assert receipt.output is None
+    assert whole.read_bytes() == before
+    assert main(["salvage", str(whole)]) == 0
+
+
+def test_a_flipped_byte_costs_its_block_and_nothing_else(whole: Path, tmp_path: Path) -> None:
+    expected = contents(whole)
+    shard = ShardReader.open(whole)
+    clocks = {"signal/b": "time/signal/b/timestamps_ns"}
+    for name in shard.names:
+        block = shard.block(name)
+        if not block.disk_size:
+            continue
+        path = tmp_path / "e.wshard"
+        shutil.copyfile(whole, path)
+        data = bytearray(path.read_bytes())
+        data[block.data_offset + block.disk_size // 2] ^= 4
+        path.write_bytes(data)
+        if name in ("meta/episode", "meta/channels"):
+            with pytest.raises(CorruptLayoutError, match="nothing says what the blocks hold"):
+                wd.salvage(path)
+            assert path.read_bytes() == data
+            continue
+        receipt = wd.salvage(path)
+        assert not receipt.is_complete
+        assert name in {each["block"] for each in receipt.damage}
+        assert receipt.kept_aside is not None
+        assert Path(receipt.kept_aside).read_bytes() == data
+        lost = {name, *(channel for channel, clock in clocks.items() if clock == name)}
+        lost |= {"omen/a/m"} if name == "meta/wshard" else set()  # it alone says what lanes hold
+        found = contents(path)
+        assert set(found) >= set(expected) - lost - {"reward"}, name
+        assert all(found[each] == expected[each] for each in found if each != "reward"), name
+        assert wd.load_wshard(path).length == STEPS
+        if name == "time/signal/b/timestamps_ns":
+            assert bytes(wd.load_wshard(path).blocks["aux/orphan/signal/b"]) == expected["signal/b"]
+        assert wd.salvage(path).is_complete
+        for each in tmp_path.iterdir():
+            each.unlink()
+
+
+def test_a_cut_shard_gives_back_the_blocks_before_the_cut(whole: Path, tmp_path: Path) -> None:
+    expected, size = contents(whole), whole.stat().st_size
+    shard = ShardReader.open(whole)
+    ends = {name: shard.block(name).data_offset + shard.block(name).disk_size for name in shard.names}
+    first = max(ends[name] for name in ("meta/wshard", "meta/episode", "meta/channels"))
+    kept_sizes = set()
+    for cut in [*range(first, size, max(1, (size - first) // 25)), size - 1]:
+        path = tmp_path / "e.wshard"
+        shutil.copyfile(whole, path)
+        os.truncate(path, cut)
+        assert main(["salvage", str(path)]) == 3
+        found = contents(path)
+        here = {name for name, end in ends.items() if end <= cut}
+        want = {name for name in expected if name in here} - {"reward"}
+        if "time/signal/b/timestamps_ns" not in here:
+            want -= {"signal/b"}
+        assert want <= set(found), cut
+        assert all(found[each] == expected[each] for each in want)
+        kept_sizes.add(len(found))
+        for each in tmp_path.iterdir():
+            each.unlink()
+    assert len(kept_sizes) > 3
+
+
+@pytest.mark.parametrize("cut", [0, 3, 63, 64, 200])
+def test_a_shard_cut_in_its_table_is_an_error_and_stays(whole: Path, tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "e.wshard"
+    path.write_bytes(whole.read_bytes()[:cut])
+    with pytest.raises(FormatError):
+        wd.salvage(path)
+    assert path.stat().st_size == cut
+    assert [each.name for each in tmp_path.iterdir()] == ["e.wshard"]
+
+
+def test_damage_in_the_table_costs_what_it_hits(whole: Path, tmp_path: Path) -> None:
+    expected = contents(whole)
+    end = ShardReader.open(whole).table.header.data_section_offset
+    rng = np.random.default_rng(0)
+    for at in rng.integers(64, end, 40).tolist():
+        path = tmp_path / "e.wshard"
+        data = bytearray(whole.read_bytes())
+        data[at] ^= 1 << int(rng.integers(8))
+        path.write_bytes(data)
+        try:
+            receipt = wd.salvage(path)
+        except FormatError:
+            assert path.read_bytes() == data
+            continue
+        found = contents(path)
+        assert set(found) == set(expected) or not receipt.is_complete
+        assert receipt.kept_aside is not None
+        assert all(found[each] == expected[each] for each in found if each not in ("reward", "done"))
+        for each in tmp_path.iterdir():
+            each.unlink()
+
+
+def test_the_original_goes_only_when_asked(whole: Path, tmp_path: Path) -> None:
+    data = bytearray(whole.read_bytes())
+    data[-1] ^= 1
+    for arguments, left in (([], ["e.wshard", "e.wshard.bak"]), (["--overwrite"], ["e.wshard"])):
+        (tmp_path / "e.wshard").write_bytes(data)
+        assert main(["salvage", str(tmp_path / "e.wshard"), *arguments]) == 3
+        assert sorted(each.name for each in tmp_path.iterdir()) == left
+        for each in tmp_path.iterdir():
+            each.unlink()
+    (tmp_path / "e.wshard").write_bytes(data)
+    (tmp_path / "other.wshard").write_bytes(b"mine")
+    assert main(["salvage", str(tmp_path / "e.wshard"), "--output", str(tmp_path / "other.wshard")]) == 1
+    assert (tmp_path / "other.wshard").read_bytes() == b"mine"
+    assert main(["salvage", str(tmp_path / "e.wshard"), "--output", str(tmp_path / "new.wshard")]) == 3
+    assert (tmp_path / "e.wshard").read_bytes() == data
+
+
+def test_an_interleaved_stream_keeps_a_backup_and_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "py.wshard"
+    data = bytearray(finished_file(stream_data(1000), 64))
+    path.write_bytes(data)
+    assert wd.salvage(path).is_complete
+    assert (tmp_path / "py.wshard.bak").read_bytes() == data
+    data[5000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ChecksumError):
+        wd.salvage(path)
+    assert path.read_bytes() == data
+
+
+def test_a_packed_recording_loses_only_the_signal_that_is_hit(tmp_path: Path) -> None:
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for i in range(20):
+            writer.append("x", float(i), i)
+            writer.append("action/u", float(i), i)
+            writer.append("say", f"{i}", i)
+            writer.append("cam", np.full((16, 16, 3), i, np.uint8), i)
+    shard = wd.pack_episode(tmp_path / "ep", tmp_path / "e.wshard")
+    for block, lost in (("video/cam.mp4", "cam"), ("aux/frames/cam", "cam"), ("aux/table/say", "say"),
+                        ("signal/x", "x"), ("action/u", "action/u")):  # fmt: skip
+        path = tmp_path / "damaged.wshard"
+        data = bytearray(shard.read_bytes())
+        place = ShardReader.open(shard).block(block)
+        data[place.data_offset + place.disk_size // 2] ^= 1
+        path.write_bytes(data)
+        assert not wd.salvage(path, overwrite=True).is_complete
+        episode = wd.open_episode(path)
+        assert set(episode.signals) == {"x", "action/u", "say", "cam"} - {lost}
+        for name, signal in episode.signals.items():
+            assert len(signal.values()) == 20, name
+
+
+def test_a_damaged_journal_is_kept_and_a_cut_one_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.wshard"
+    channels = [{"id": "x", "dtype": "f8", "shape": [4]}]
+    for how in ("flip", "cut"):
+        writer = wd.WShardStreamWriter(path, "a", [{**each, "dtype": "f64"} for each in channels])
+        writer.begin_episode()
+        for i in range(30):
+            writer.write_timestep({"x": np.full(4, float(i))})
+        writer.close()
+        partial = Path(f"{path}.partial")
+        data = bytearray(partial.read_bytes())
+        if how == "flip":
+            data[6000] ^= 1
+        else:
+            data = data[: -32 - writer._record.size]  # exactly behind a record: no record is torn
+        partial.write_bytes(data)
+        receipt = wd.salvage(path)
+        assert not receipt.is_complete
+        assert receipt.steps_kept == 29
+        assert receipt.kept_aside == f"{partial}-damaged"
+        assert Path(f"{partial}-damaged").read_bytes() == data
+        for each in tmp_path.iterdir():
+            each.unlink()
