@@ -286,7 +286,7 @@ def _vectors(reader: RangeReader) -> Any:
 
 def load(name: str, table: str = "main", *, limit: int | None = None, **options: Any) -> Any:
     """A table as a pandas frame in one line; large tables are refused, stream those."""
-    from warpdata.catalog.frames import pandas_from
+    from warpdata.sql.frames import pandas_from
 
     view = dataset(name, **options).table(table)
     return view.pandas() if limit is None else pandas_from(view.head(limit))

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
-from warpdata.catalog.engine import RowMatcher, parse_condition
-from warpdata.catalog.enginetypes import engine_columns
 from warpdata.catalog.sources import ParquetOptions
 from warpdata.errors import DatasetError
+from warpdata.sql.engine import RowMatcher, parse_condition
+from warpdata.sql.enginetypes import engine_columns
 
 ROWS = 240
 GROUP = 50

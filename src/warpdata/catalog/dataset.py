@@ -12,13 +12,13 @@ from warpdata.catalog import refarray
 from warpdata.catalog.access import Access, AccessOptions, Catalog, access_options
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.diff import DatasetDiff, diff_manifests
-from warpdata.catalog.engine import ArrowSource, SqlResult, run_sql
 from warpdata.catalog.history import Version, list_tags, list_versions
 from warpdata.catalog.names import DatasetName, parse_name, parse_size
 from warpdata.catalog.opened import PublishedEpisodes, one_of_kind, open_corpus
 from warpdata.catalog.refarray import RefType
 from warpdata.catalog.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup
 from warpdata.catalog.resolve import Resolved, Resolver
+from warpdata.catalog.staging import Staging
 from warpdata.catalog.table import (
     BatchStream,
     ChangedStream,
@@ -34,6 +34,7 @@ from warpdata.corpora.store_source import StoreShardSource
 from warpdata.errors import DatasetError
 from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, VECTOR_KIND, Manifest
 from warpdata.settings import Settings
+from warpdata.sql.engine import ArrowSource, SqlResult, run_sql
 from warpdata.stores.cache import PageCache
 from warpdata.stores.meter import Budget, Listener, Spent
 
@@ -151,16 +152,16 @@ class Dataset:
         """A query over the tables by name: `ds.sql("select … from main join labels using (id)")`."""
         self._check_open()
         given = {name: table.source() for name, table in (extra or {}).items()}
-        return run_sql(query, {**self.sources(), **given}, may_spill=self.may_spill)
+        return run_sql(query, {**self.sources(), **given}, spill=self.spill)
 
     def sources(self) -> dict[str, ArrowSource]:
         """The tables as the SQL engine sees them."""
         return {name: self.table(name).source() for name in self.tables}
 
     @property
-    def may_spill(self) -> bool:
-        """Whether a query that needs more than memory may use this disk."""
-        return self.access.options.mode != "remote"
+    def spill(self) -> type[Staging] | None:
+        """What makes a folder for a query that needs more than memory; None where this disk may not be used."""
+        return None if self.access.options.mode == "remote" else Staging
 
     def plan(self, table: str = "main", **options: Any) -> ReadPlan:
         """What a pass with these options of `batches` will read."""

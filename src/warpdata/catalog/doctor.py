@@ -15,10 +15,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from warpdata.catalog.access import Access, AccessOptions, Catalog
-from warpdata.catalog.engine import engine_check
 from warpdata.catalog.media import video_codecs
 from warpdata.errors import ConflictError, StoreError, WarpError
 from warpdata.settings import Settings
+from warpdata.sql.engine import engine_check
 from warpdata.stores.blobstore import BlobStore
 
 _PROBE_BYTES = 1 << 20

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from warpdata.catalog.engine import RowMatcher, fields_in, parse_condition, pushed_down
-from warpdata.catalog.enginetypes import engine_columns
-from warpdata.catalog.rowpicking import Positions, rows_at
 from warpdata.errors import DatasetError
+from warpdata.sql.engine import RowMatcher, fields_in, parse_condition, pushed_down
+from warpdata.sql.enginetypes import engine_columns
+from warpdata.sql.rowpicking import Positions, rows_at
 
 if TYPE_CHECKING:
     from warpdata.catalog.table import Table

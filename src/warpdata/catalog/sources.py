@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.catalog.rowgroups import parse_footer, read_tail
-from warpdata.catalog.rowpicking import cast_column, without_views
 from warpdata.catalog.rowsources import batches_reader, csv_reader, json_rows, kind_of, rows_reader
-from warpdata.catalog.sqltext import folded
 from warpdata.errors import CorruptLayoutError, DatasetError
+from warpdata.sql.rowpicking import cast_column, without_views
+from warpdata.sql.sqltext import folded
 
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError)
 

@@ -14,17 +14,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from warpdata.bytekit.locks import ThreadLock
-from warpdata.catalog.engine import ROW_NUMBER, ArrowSource, check_condition, run_sql
-from warpdata.catalog.enginetypes import EngineColumn
-from warpdata.catalog.frames import pandas_from, polars_from
 from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, recipe_of
 from warpdata.catalog.rowfilter import RowFilter
 from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
-from warpdata.catalog.rowpicking import Positions, rows_at
-from warpdata.catalog.sqltext import VIEW, Condition
 from warpdata.errors import DatasetError, TooLargeError, nearest
 from warpdata.formats.manifest.guide import Guide
 from warpdata.formats.manifest.model import TablePart
+from warpdata.sql.engine import ROW_NUMBER, ArrowSource, check_condition, run_sql
+from warpdata.sql.enginetypes import EngineColumn
+from warpdata.sql.frames import pandas_from, polars_from
+from warpdata.sql.rowpicking import Positions, rows_at
+from warpdata.sql.sqltext import VIEW, Condition
 from warpdata.stores.blobs import AnyBlobReader
 from warpdata.stores.readahead import ReadAhead
 
@@ -361,7 +361,7 @@ class Table:
         numbered = ArrowSource([_ROW_FIELD, *self.files.schema], whole._scan)
         query = f"select {ROW_NUMBER} from {VIEW} where {condition.clause}"
         tables = {**self.dataset.sources(), VIEW: numbered}
-        found = run_sql(query, tables, may_spill=self.dataset.may_spill).arrow().column(0).to_numpy()
+        found = run_sql(query, tables, spill=self.dataset.spill).arrow().column(0).to_numpy()
         return np.sort(found)
 
     def _scan(self, columns: Sequence[EngineColumn], expression: Any) -> Iterator[pa.Table]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import xxh64
+from warpdata.bytekit.keys import positions
 from warpdata.episodes.derived import with_signals
 from warpdata.episodes.facts import facts_table, joined_tables
 from warpdata.episodes.summary import SignalSummary, summaries_of
@@ -18,7 +19,6 @@ from warpdata.errors import nearest
 from warpdata.ordering.splitmix import splitmix64, stream_key
 from warpdata.sql.engine import matching_rows
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.times import as_int, as_int_array, is_many
 
 Rows = NDArray[np.int64]
 
@@ -82,18 +82,11 @@ class Episodes(Sequence[Episode]):
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
             return self.open(key)
-        if isinstance(key, slice):
-            return self._chosen(self._numbers()[key])
-        count = len(self)
-        if is_many(key):
-            wanted = as_int_array(key, "an index")
-            if len(wanted) and not (-count <= wanted.min() and wanted.max() < count):
-                raise IndexError(f"an episode out of range; there are {count}")
-            return self._chosen(self._numbers()[wanted])
-        index = as_int(key, "an index")
-        if not -count <= index < count:
-            raise IndexError(f"episode {index} of {count}")
-        return self._at(index % count)
+        found = positions(key, len(self), "episode")
+        if isinstance(found, int):
+            return self._at(found)
+        rows = np.arange(found.start, found.stop, found.step) if isinstance(found, range) else found
+        return self._chosen(self._numbers()[rows])
 
     def __iter__(self) -> Iterator[Episode]:
         return (self._at(position) for position in range(len(self)))

@@ -17,7 +17,9 @@ def record_again(episode: Episode, directory: str | os.PathLike[str]) -> Path:
     The identity follows from the recordings and the edits, so that doing it twice gives the same episode.
     """
     created = episode.meta.get("created_ts_ns")
-    writer = DiskEpisodeWriter(directory, created_ts_ns=created, uid=episode.meta.get("uid"), durability="none")
+    writer = DiskEpisodeWriter(
+        directory, created_ts_ns=created, uid=episode.meta.get("uid"), durability="none"
+    )
     with writer:
         for name, value in episode.static.items():
             writer.set_static(name, value)

@@ -13,10 +13,10 @@ import numpy as np
 
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
+from warpdata.episodes.opening import DIRECTORY_BLOCK
 from warpdata.episodes.packed import directory_of
 from warpdata.episodes.receipt import LossReceipt
 from warpdata.episodes.salvage_folder import free_name, salvage_episode, salvage_single, set_aside
-from warpdata.episodes.shard_episode import DIRECTORY_BLOCK
 from warpdata.episodes.step_journal import KIND, Run, step_episode
 from warpdata.episodes.stream_writer import owner_of
 from warpdata.errors import (

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.folders import FolderReader
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
@@ -25,6 +24,7 @@ from warpdata.timeline.source import STEPS, EpisodeSource, StepClock
 from warpdata.timeline.times import frozen
 
 __all__ = ["ChannelSignal", "ShardSource", "WShardEpisode", "load_wshard"]
+
 
 class ChannelSignal(ClockedSignal):
     """A channel of a shard, or of its chunks, as a signal; reads only the rows it is asked for."""

@@ -1,1 +1,1 @@
-"""SQL."""
+"""SQL over tables in memory or behind a reader: one shut engine, and what its text may say."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from warpdata.catalog.rowpicking import cast_column, list_of, without_views
-from warpdata.catalog.sqltext import folded
 from warpdata.errors import DatasetError
+from warpdata.sql.rowpicking import cast_column, list_of, without_views
+from warpdata.sql.sqltext import folded
 
 _KNOWN_EXTENSIONS = ("arrow.uuid", "arrow.json", "arrow.bool8")
 _MAX_DECIMAL_DIGITS = 38
