@@ -30,7 +30,7 @@ def publish(tmp_path: Path, kind: str, source: object, catalog: str) -> wd.Datas
 def test_a_root_of_recordings_is_published_and_opened_in_time(tmp_path: Path, s3_catalog: str) -> None:
     record(tmp_path / "root", 2)
     with publish(tmp_path, "wshard_episodes", tmp_path / "root", s3_catalog) as ds:
-        episodes, local = ds.episodes(), wd.LocalDataset(tmp_path / "root")
+        episodes, local = ds.episodes, wd.LocalDataset(tmp_path / "root")
         assert episodes.names == ["000000000000.wshard", "000000000001.wshard"]
         for remote, disk in zip(episodes, local, strict=True):
             assert remote.keys == disk.keys
@@ -51,7 +51,7 @@ def test_edits_are_published_as_readers_see_them(tmp_path: Path, local_catalog: 
     edits.trim(1, 50, 100)
     edits.set_static(2, "task", "another")
     with publish(tmp_path, "wshard_episodes", tmp_path / "root", local_catalog) as ds:
-        trimmed, renamed = ds.episodes()
+        trimmed, renamed = ds.episodes
         assert trimmed["joints"].timestamps.tolist() == [50, 60, 70, 80, 90]
         assert trimmed["camera"][0][0].mean() == pytest.approx(50, abs=3)
         assert renamed.static["task"] == "another"
@@ -68,14 +68,14 @@ def test_unfinished_recordings_are_not_left_out_in_silence(tmp_path: Path, local
         publish(tmp_path, "wshard_episodes", tmp_path / "root", local_catalog)
     open_one.close()
     with publish(tmp_path, "wshard_episodes", tmp_path / "root", local_catalog) as ds:
-        assert len(ds.episodes()) == 2
+        assert len(ds.episodes) == 2
 
 
 def test_one_directory_is_an_episode_too(tmp_path: Path, local_catalog: str) -> None:
     record(tmp_path / "root", 1)
     folder = tmp_path / "root/000000000000/000000000000"
     with publish(tmp_path, "wshard_episodes", [folder], local_catalog) as ds:
-        assert ds.episodes().open("000000000000.wshard")["joints"][3][1] == 30
+        assert ds.episodes.open("000000000000.wshard")["joints"][3][1] == 30
 
 
 def test_a_chunked_episode_opens_by_its_chunk_list(tmp_path: Path, s3_catalog: str) -> None:
@@ -84,10 +84,10 @@ def test_a_chunked_episode_opens_by_its_chunk_list(tmp_path: Path, s3_catalog: s
     listed = wd.chunk_episode(made, tmp_path / "chunks", steps=10)
     assert listed.path is not None
     with publish(tmp_path, "wshard_episodes", tmp_path / "chunks", s3_catalog) as ds:
-        whole = ds.episodes().open(listed.path.name)
+        whole = ds.episodes.open(listed.path.name)
         assert whole["x"].values().tolist() == list(range(30))
         with pytest.raises(BlobNotFoundError):
-            ds.episodes().open("absent.wshard")
+            ds.episodes.open("absent.wshard")
 
 
 def test_a_corpus_streams_from_a_published_version(tmp_path: Path, s3_catalog: str) -> None:
@@ -123,4 +123,4 @@ def test_a_part_that_is_not_there_is_named(tmp_path: Path, local_catalog: str) -
             with pytest.raises(DatasetError, match="0 artifacts of kind"):
                 ask()
         with pytest.raises(DatasetError, match="no artifact 'part' of kind"):
-            ds.episodes("part")
+            ds.episodes_of("part")

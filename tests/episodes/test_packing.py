@@ -36,7 +36,7 @@ def test_a_camera_of_the_existing_program_plays_from_the_shard(tmp_path: Path) -
         builder.add_artifact("main", tmp_path / "root", kind="wshard_episodes")
         builder.publish()
     with wd.dataset("w/foreign", catalog=str(tmp_path / "catalog")) as dataset:
-        check_camera(dataset.episodes("main")[0]["cam"])
+        check_camera(dataset.episodes_of("main")[0]["cam"])
 
 
 def test_a_shard_packed_before_plays_too(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_single_edited_episode_is_published_as_it_is_shown(root: Path, tmp_pat
         builder.add_artifact("main", root / f"{0:012d}" / f"{0:012d}", kind="wshard_episodes")
         builder.publish()
     with wd.dataset("w/one", catalog=str(tmp_path / "catalog")) as dataset:
-        assert dataset.episodes("main")[0].static["task"] == "place"
+        assert dataset.episodes_of("main")[0].static["task"] == "place"
 
 
 def test_an_edit_cannot_give_a_static_item_the_name_of_a_signal(root: Path) -> None:

@@ -110,7 +110,7 @@ def counted_dataset(folder: Path) -> Iterator[tuple[wd.Dataset, list[int]]]:
 
 def test_published_episodes_are_read_and_decoded_once(tmp_path: Path, decoded: list[str]) -> None:
     with counted_dataset(tmp_path) as (dataset, asked):
-        episode = dataset.episodes()[0]
+        episode = dataset.episodes[0]
         channel, signal = episode.observations["rgb"], episode["rgb"]
         asked.clear()
         for row in range(50):

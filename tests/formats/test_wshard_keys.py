@@ -62,7 +62,7 @@ def published(folder: Path) -> Iterator[Open]:
         builder.add_artifact("episodes", folder / "a.wshard", kind="wshard_episodes")
         builder.publish(message="keys")
     with wd.dataset("t/keys", catalog=folder / "catalog") as dataset:
-        yield lambda: dataset.episodes("episodes")[0].observations["x"]
+        yield lambda: dataset.episodes_of("episodes")[0].observations["x"]
 
 
 KINDS: dict[str, Callable[[Path], Any]] = {

@@ -14,16 +14,16 @@ from warpdata.catalog import sources
 from warpdata.catalog.access import Access, AccessOptions, access_options, catalog_tuple, plain_address
 from warpdata.catalog.bindings import check_binding, default_ref_type
 from warpdata.catalog.names import parse_name
+from warpdata.catalog.opened import EPISODES_TABLE
 from warpdata.catalog.packing import (
     PackedShard,
     digested,
-    listed,
     pack_artifact,
     read_packed,
     webdataset_rows,
 )
 from warpdata.catalog.publish import Published, PublishOptions, publish
-from warpdata.catalog.recordings import packed_recordings
+from warpdata.catalog.recordings import episode_rows, episodes_table, packed_recordings
 from warpdata.catalog.rowgroups import schema_fields, schema_to_base64
 from warpdata.catalog.sources import ParquetFacts, ParquetOptions
 from warpdata.catalog.staging import Staging, staging_for
@@ -123,7 +123,11 @@ class DatasetBuilder:
     ) -> DatasetBuilder:
         """A table from parquet files, a pattern, a folder, Arrow data, or a pandas or polars frame."""
         self._new_part(name)
-        options = options or ParquetOptions()
+        return self._set_table(name, source, options or ParquetOptions(), optimize=optimize)
+
+    def _set_table(
+        self, name: str, source: Any, options: ParquetOptions, *, optimize: bool = False
+    ) -> DatasetBuilder:
         paths = sources.parquet_paths(source, self._staging / "tables" / name, options)
         if optimize:
             paths = sources.rewrite(paths, self._staging / "optimized" / name, options)
@@ -146,7 +150,7 @@ class DatasetBuilder:
         is_tar = kind in model.TAR_KINDS
         staging = self._staging / "artifacts" / name
         if kind == model.EPISODE_KIND:
-            source = packed_recordings(listed(source), staging)
+            source = packed_recordings(source, staging)
         shards = pack_artifact(source, is_tar=is_tar, staging=staging, options=options)
         members = {m.name: m for shard in shards for m in shard.members}
         if not is_tar:
@@ -155,6 +159,13 @@ class DatasetBuilder:
             }
         self._artifacts[name] = _StagedArtifact(kind, shards, members)
         return self
+
+    def add_episodes(self, name: str, source: Any) -> DatasetBuilder:
+        """Episodes: a root of recordings with its edits, directories, shards, folders of shards, or `Episodes`.
+
+        Their ids are kept. The version gets a table `episodes` with what is known of each.
+        """
+        return self.add_artifact(name, source, kind=model.EPISODE_KIND)
 
     def add_webdataset(self, name: str, tars: Any, *, artifact: str | None = None) -> DatasetBuilder:
         """Existing webdataset tars as they are, and a table of their samples with a column per extension."""
@@ -278,6 +289,7 @@ class DatasetBuilder:
     def _built(self) -> tuple[Manifest, list[Upload]]:
         if not (self._tables or self._kept_tables or self._artifacts or self._kept_artifacts):
             raise DatasetError("there is nothing to publish", hint="Add a table or an artifact first.")
+        self._add_episode_facts()
         bindings = self._all_bindings()
         for binding in bindings:
             self._check(binding)
@@ -301,6 +313,15 @@ class DatasetBuilder:
             metadata=self._metadata,
         )
         return manifest, uploads
+
+    def _add_episode_facts(self) -> None:
+        """The table of all episodes, unless the caller brought one."""
+        if EPISODES_TABLE in {*self._tables, *self._kept_tables}:
+            return
+        staged = {name: each for name, each in self._artifacts.items() if each.kind == model.EPISODE_KIND}
+        rows = [row for name, each in staged.items() for row in episode_rows(name, each.shards)]
+        if rows:
+            self._set_table(EPISODES_TABLE, episodes_table(rows), ParquetOptions())
 
     def _all_bindings(self) -> list[Binding]:
         """The bindings that were made here, and the kept ones of other columns."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,7 +16,7 @@ from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.diff import DatasetDiff, diff_manifests
 from warpdata.catalog.history import Version, list_tags, list_versions
 from warpdata.catalog.names import DatasetName, parse_name, parse_size
-from warpdata.catalog.opened import PublishedEpisodes, one_of_kind, open_corpus
+from warpdata.catalog.opened import EPISODES_TABLE, PublishedSource, one_of_kind, open_corpus
 from warpdata.catalog.refarray import RefType
 from warpdata.catalog.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup
 from warpdata.catalog.resolve import Resolved, Resolver
@@ -31,6 +33,7 @@ from warpdata.catalog.table import (
 )
 from warpdata.catalog.warm import WarmReport, verify_blobs, warm_blobs
 from warpdata.corpora.store_source import StoreShardSource
+from warpdata.episodes.collection import Episodes
 from warpdata.errors import DatasetError
 from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, VECTOR_KIND, Manifest
 from warpdata.settings import Settings
@@ -135,9 +138,31 @@ class Dataset:
             RefGroup(self.artifact(artifact), self.access.cache, [member], recipe), 0
         )
 
-    def episodes(self, artifact: str | None = None) -> PublishedEpisodes:
-        """The published episodes as a sequence, each opened in time when it is asked for."""
-        return PublishedEpisodes(one_of_kind(self._artifacts, EPISODE_KIND, artifact))
+    @property
+    def episodes(self) -> Episodes:
+        """All published episodes, each opened when it is asked for; `where` asks the table `episodes`."""
+        self._check_open()
+        names = [each.name for each in self._artifacts.values() if each.kind == EPISODE_KIND]
+        if not names:
+            one_of_kind(self._artifacts, EPISODE_KIND, None)  # raises, and says what there is
+        found = [self.episodes_of(name) for name in names]
+        return functools.reduce(operator.add, found)
+
+    def episodes_of(self, artifact: str) -> Episodes:
+        """The published episodes of one artifact."""
+        return Episodes(self.episodes_source(artifact))
+
+    def episodes_source(self, artifact: str) -> PublishedSource:
+        """Where the episodes of an artifact come from."""
+        found = one_of_kind(self._artifacts, EPISODE_KIND, artifact)
+        has_table = EPISODES_TABLE in self.tables and {"id", "artifact", "blob"} <= set(
+            self.table(EPISODES_TABLE).schema().names
+        )
+        return PublishedSource(found, self._episode_facts if has_table else None, self.recipe)
+
+    def _episode_facts(self) -> Any:
+        table = self.table(EPISODES_TABLE)
+        return table.take(range(table.row_count))
 
     def corpus(self, artifact: str | None = None, **options: Any) -> StoreShardSource:
         """The published activation corpus as a source of rows, read by range."""
@@ -319,13 +344,21 @@ def budget_of(max_bytes: str | int | None, max_requests: int | None) -> Budget:
 
 def reopened_artifacts(recipe: str) -> ArtifactOpener:
     """The artifacts of a dataset whose batches outlived it or came to another process."""
-    fields = json.loads(recipe)["dataset"]
+    return _reopened(json.loads(recipe)["dataset"]).artifact_and_cache
+
+
+def _reopened(fields: dict[str, Any]) -> Dataset:
     given = {key: fields[key] for key in ("mode", "cache_dir", "cache_bytes")}
     options = access_options(Settings.from_env(), catalogs=tuple(fields["catalogs"]), **given)
     name = parse_name(fields["name"])
     access = Access(options)
-    dataset = Dataset(name, Resolver(access).resolve(name), access, _NO_STREAMS)
-    return dataset.artifact_and_cache
+    return Dataset(name, Resolver(access).resolve(name), access, _NO_STREAMS)
+
+
+@functools.lru_cache(maxsize=8)
+def reopened_episodes(recipe: str, artifact: str) -> PublishedSource:
+    """The episodes of a dataset that came to another process."""
+    return _reopened(json.loads(recipe)).episodes_source(artifact)
 
 
 def _no_streams(*_: Any, **__: Any) -> Any:

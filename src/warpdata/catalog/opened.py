@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
+
+import pyarrow as pa
 
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog.artifacts import Artifact
+from warpdata.catalog.recordings import SUFFIX
 from warpdata.corpora.store_source import StoreShardSource
+from warpdata.episodes.collection import EpisodesSource
 from warpdata.episodes.opening import episode_of_shard
 from warpdata.errors import DatasetError
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.sequence import EpisodeSequence
+from warpdata.timeline.source import EpisodeSource, SourceAround
+
+EPISODES_TABLE = "episodes"
+"""The table with what is known of every episode of a version."""
 
 
 class ArtifactFolder:
@@ -40,25 +50,76 @@ def episode_of(artifact: Artifact, member: Member) -> Episode:
     return episode_of_shard(ShardReader.open(artifact.reader_of(member)), ArtifactFolder(artifact))
 
 
-class PublishedEpisodes(EpisodeSequence):
-    """The episodes of an artifact by name order; each is opened when it is asked for."""
+class PublishedSource(EpisodesSource):
+    """The episodes of an artifact; what is known of them comes from the table of the version."""
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, table: Callable[[], pa.Table] | None, recipe: Any) -> None:
         self._artifact = artifact
-        self.names = list(artifact.members())
+        self._table = table
+        self._recipe = recipe
+        self._known: pa.Table | None = None
 
-    def open(self, name: str) -> Episode:
-        """The episode with this name."""
-        return episode_of(self._artifact, self._artifact.find([name])[0])
+    @cached_property
+    def _members(self) -> list[str]:
+        """The member of every episode, in order."""
+        if self._table is not None:
+            return [str(name) for name in self.facts().column("blob").to_pylist()]
+        return list(self._artifact.members())
 
-    def __len__(self) -> int:
-        return len(self.names)
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """The id of every episode, in order."""
+        if self._table is not None:
+            return [str(each) for each in self.facts().column("id").to_pylist()]
+        return [name.removesuffix(SUFFIX) for name in self._members]
 
-    def _at(self, position: int) -> Episode:
-        return self.open(self.names[position])
+    def open(self, position: int) -> Episode:
+        """The episode at a position."""
+        return self.open_member(self._members[position])
 
-    def __repr__(self) -> str:
-        return f"<PublishedEpisodes {self._artifact.name}: {len(self)} episodes>"
+    def open_member(self, name: str) -> Episode:
+        """The episode that a member of the artifact holds."""
+        found = episode_of(self._artifact, self._artifact.find([name])[0])
+        return Episode(PublishedEpisode(found.source, self._recipe, self._artifact.name, name))
+
+    def facts(self) -> pa.Table:
+        """The table of the version, as far as it speaks of this artifact."""
+        if self._table is None:
+            return super().facts()
+        if self._known is None:
+            whole = self._table()
+            mine = [name == self._artifact.name for name in whole.column("artifact").to_pylist()]
+            self._known = whole.filter(pa.array(mine))
+        return self._known
+
+    @property
+    def name(self) -> str:
+        """The artifact."""
+        return f"artifact {self._artifact.name!r}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_published_again, (self._recipe, self._artifact.name))
+
+
+class PublishedEpisode(SourceAround):
+    """A published episode, which pickles to the name of its dataset, version, artifact and member."""
+
+    def __init__(self, inner: EpisodeSource, recipe: Any, artifact: str, member: str) -> None:
+        super().__init__(inner)
+        self._address = (recipe, artifact, member)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_episode_again, self._address)
+
+
+def _episode_again(recipe: Any, artifact: str, member: str) -> EpisodeSource:
+    return _published_again(recipe, artifact).open_member(member).source
+
+
+def _published_again(recipe: Any, artifact: str) -> PublishedSource:
+    from warpdata.catalog.dataset import reopened_episodes  # which needs this module first
+
+    return reopened_episodes(json.dumps(recipe), artifact)
 
 
 def open_corpus(artifact: Artifact, **options: Any) -> StoreShardSource:

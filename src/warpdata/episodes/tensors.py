@@ -15,6 +15,7 @@ from warpdata.formats.wshard.schema import RowSource, TensorSpec, Timebase
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
+from warpdata.timeline.source import SourceAround
 from warpdata.timeline.steps import PREFIXES, StepSignal, StepSignals
 
 
@@ -23,8 +24,11 @@ def tensors_of(episode: Episode) -> WShardEpisode:
 
     A signal that has no record of its own for every step keeps its own clock. Text and bytes are left out.
     """
-    if isinstance(episode.source, ShardSource):
-        return episode.source.tensors
+    source = episode.source
+    while type(source).signals is SourceAround.signals and isinstance(source, SourceAround):
+        source = source.inner  # something around it that shows the same signals
+    if isinstance(source, ShardSource):
+        return source.tensors
     steps = episode.steps
     made = WShardEpisode(
         episode.id, str(episode.static.get("env_id", "")), steps.length, Timebase("timestamps_ns"),
