@@ -27,6 +27,9 @@ from warpdata.timeline.writing import EpisodeWriter
 if TYPE_CHECKING:
     from types import TracebackType
 
+RECORDING_SUFFIX = ".recording"
+"""The directory in which a recording into one file is made: beside it, until it is whole."""
+
 _WRITER = "warpdata.episodes.disk_writer.DiskEpisodeWriter"
 
 

@@ -135,7 +135,7 @@ class _Packing:
         stored = {name: self._add(name, signal) for name, signal in episode.signals.items()}
         static = {name: plain_static(name, value) for name, value in episode.static.items()}
         about = {
-            "version": VERSION, "id": episode.id, "meta": dict(episode.meta), "static": static,
+            "version": VERSION, "id": self.shard.id, "meta": dict(episode.meta), "static": static,
             "signals": stored,
         }  # fmt: skip
         if self.steps is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 
-from warpdata.episodes.disk_writer import DiskEpisodeWriter
+from warpdata.episodes.disk_writer import RECORDING_SUFFIX, DiskEpisodeWriter
 from warpdata.episodes.local import LocalDatasetWriter
 from warpdata.episodes.packed import pack_episode
 from warpdata.episodes.recorder import Durability
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 Clock = Literal["monotonic", "wall", "simulated"]
 
 SHARD_SUFFIX = ".wshard"
-RECORDING_SUFFIX = ".recording"
-"""Where a recording into one file is made: beside it, until it is whole."""
-
 _STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -97,6 +95,7 @@ class Recorder:
         self._writer: DiskEpisodeWriter | None = None
         self._lock = threading.RLock()
         self._closed: str | None = None
+        self._is_new = not self._is_file and not self.target.exists()
         self._check_target()
         self.mark(**dict(static or {}))
 
@@ -112,8 +111,8 @@ class Recorder:
 
         Times of one signal increase; without `ts_ns` the clock is read.
         """
-        writer = self._writer or self._begin()
-        writer.append(signal, value, self._now() if ts_ns is None else ts_ns)
+        now = self._now() if ts_ns is None else ts_ns
+        (self._writer or self._begin()).append(signal, value, now)
 
     def step(
         self,
@@ -193,7 +192,7 @@ class Recorder:
             self._check_open()
             self._closed = "discarded"
             if self._writer is not None:
-                self._writer.abort()
+                self._remove(self._writer)
 
     def counts(self) -> dict[str, int]:
         """How many records each signal has so far."""
@@ -294,12 +293,21 @@ class Recorder:
             self._writer.declare(name, **about)
         self._declared[name] = about
 
+    def _remove(self, writer: DiskEpisodeWriter) -> None:
+        """Remove the episode, and the folders that were made for it and are empty again."""
+        writer.abort()
+        with contextlib.suppress(OSError):
+            for folder in (writer.path.parent, self.target) if self._is_new else ():
+                folder.rmdir()
+
     def _close(self, interrupted: str | None) -> None:
         with self._lock:
             if self._closed == "closed":
                 return
             self._check_open()
-            if self._writer is None:
+            if self._writer is None or not any(self._writer.counts().values()):
+                if self._writer is not None:
+                    self._remove(self._writer)  # every record was refused: there is no episode
                 self._closed = "closed"
                 return
             try:

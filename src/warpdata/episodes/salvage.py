@@ -13,10 +13,18 @@ import numpy as np
 
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
+from warpdata.episodes.disk_episode import DiskEpisode
+from warpdata.episodes.disk_writer import RECORDING_SUFFIX
 from warpdata.episodes.opening import DIRECTORY_BLOCK
-from warpdata.episodes.packed import directory_of
+from warpdata.episodes.packed import directory_of, pack_episode
 from warpdata.episodes.receipt import LossReceipt
-from warpdata.episodes.salvage_folder import free_name, salvage_episode, salvage_single, set_aside
+from warpdata.episodes.salvage_folder import (
+    free_name,
+    is_unfinished,
+    salvage_episode,
+    salvage_single,
+    set_aside,
+)
 from warpdata.episodes.step_journal import KIND, Run, step_episode
 from warpdata.episodes.stream_writer import owner_of
 from warpdata.errors import (
@@ -26,6 +34,7 @@ from warpdata.errors import (
     JournalInUseError,
     WarpError,
 )
+from warpdata.formats.episodedir import layout
 from warpdata.formats.journal.layout import record_span
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_journal, is_live
 from warpdata.formats.wshard.episode import WShardEpisode
@@ -37,6 +46,7 @@ from warpdata.formats.wshard.schema import Timebase
 from warpdata.formats.wshard.verify import Finding, verify_shard
 
 PARTIAL = ".partial"
+SHARD = ".wshard"
 _LANES = ("signal/", "action/", "time/", "omen/", "uncert/", "residual/", "reward", "done", "truncated")
 _ORPHANS = "aux/orphan/"
 
@@ -56,6 +66,9 @@ def salvage(
         single = salvage_single(path)
         if single is not None:
             return single
+        work = _recording_of(os.fspath(path))
+        if work is not None:
+            return _into_one_file(work, overwrite=overwrite)
         if os.path.isdir(path):
             return salvage_episode(path)
     source = _find(os.fspath(path))
@@ -69,6 +82,28 @@ def salvage(
     if source.endswith(PARTIAL):
         return _from_foreign_partial(source, target, channels, flush_interval, overwrite=overwrite)
     return _from_foreign_file(source, target, overwrite=overwrite)
+
+
+def _recording_of(path: str) -> str | None:
+    """The directory in which a recording into this one file was made, if it was never finished."""
+    work = path if path.endswith(SHARD + RECORDING_SUFFIX) else path + RECORDING_SUFFIX
+    return work if work.endswith(SHARD + RECORDING_SUFFIX) and os.path.isdir(work) else None
+
+
+def _into_one_file(work: str, *, overwrite: bool) -> LossReceipt:
+    """Finish the directory, then pack it into the file it was meant to be."""
+    target = Path(work.removesuffix(RECORDING_SUFFIX))
+    if is_unfinished(work):
+        receipt = salvage_episode(work)
+        if not receipt.is_complete or os.path.isdir(os.path.join(work, layout.RECORDING_FOLDER)):
+            return receipt  # what could not be read stays where it is
+    else:
+        counts = {name: len(signal) for name, signal in DiskEpisode(work).signals.items()}
+        why = "the recorder ended before it packed the episode"
+        receipt = LossReceipt(work, work, target.stem, sum(counts.values()), 0, 0.0, counts, 0, why)
+    pack_episode(work, target, episode_id=target.stem, overwrite=overwrite)
+    shutil.rmtree(work)
+    return replace(receipt, source=str(target), output=str(target), episode_id=target.stem)
 
 
 def _find(path: str) -> str:

@@ -1,0 +1,165 @@
+"""The one recorder: into a root or into one file, by step and in time; nothing is left where nothing was recorded."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from warpdata.errors import ConflictError, RecordingError, SchemaMismatchError, WriterClosedError
+
+
+@pytest.mark.parametrize("name", ["root", "one.wshard"])
+def test_a_failure_before_the_first_record_leaves_nothing(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ZeroDivisionError), wd.record(tmp_path / name, static={"task": "x"}) as rec:
+        rec.declare("a", dtype="float32")
+        rec.mark(success=False)
+        raise ZeroDivisionError
+    with wd.record(tmp_path / name):
+        pass
+    with pytest.raises(TypeError), wd.record(tmp_path / name) as rec:
+        rec.append("x", object())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_with_adds_an_episode(tmp_path: Path) -> None:
+    for number in range(3):
+        with wd.record(tmp_path, static={"n": number}) as rec:
+            rec.append("x", number)
+    assert [episode["n"] for episode in wd.open_recordings(tmp_path)] == [0, 1, 2]
+
+
+def test_one_file_appears_whole_and_is_not_replaced_unasked(tmp_path: Path) -> None:
+    target = tmp_path / "ep.wshard"
+    with wd.record(target, clock="simulated") as rec:
+        rec.step({"x": 1.0}, {"u": 2.0}, ts_ns=0)
+        assert not target.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["ep.wshard"]
+    assert wd.open_episode(target).id == "ep"
+    with pytest.raises(ConflictError, match="exists"):
+        wd.record(target)
+    with wd.record(target, overwrite=True, clock="simulated") as rec:
+        rec.append("y", 1.0, 5)
+    assert list(wd.open_episode(target).signals) == ["y"]
+
+
+def test_types_are_numpys_and_an_int_is_no_float(tmp_path: Path) -> None:
+    with wd.record(tmp_path, clock="simulated") as rec:
+        for number, dtype in enumerate(("float32", np.float32, "f4", "f32", np.dtype("<f4"))):
+            rec.declare(f"x{number}", dtype=dtype)
+            rec.append(f"x{number}", 1, 0)
+            rec.append(f"x{number}", 2.5, 1)
+        rec.append("plain", 1, 0)
+        with pytest.raises(SchemaMismatchError, match="holds int64") as error:
+            rec.append("plain", 2.5, 1)
+        assert "declare('plain', dtype=" in error.value.hint
+        rec.declare("whole", dtype="uint8")
+        with pytest.raises(SchemaMismatchError):
+            rec.append("whole", 0.5, 0)
+        with pytest.raises(SchemaMismatchError, match="does not fit"):
+            rec.append("whole", 300, 0)
+        with pytest.raises(ValueError, match="no such element type"):
+            rec.declare("bad", dtype="float31")
+    episode = wd.open_recordings(tmp_path)[0]
+    for number in range(5):
+        assert episode[f"x{number}"].values().dtype == np.float32
+        assert episode[f"x{number}"].values().tolist() == [1.0, 2.5]
+
+
+def test_roles_are_recorded_and_one_name_has_one(tmp_path: Path) -> None:
+    with wd.record(tmp_path, clock="simulated") as rec:
+        rec.declare("guess", role="prediction", of="state", model="dreamer")
+        rec.append("guess", 1.0, 0)
+        rec.step({"state": 1.0}, {"push": 2.0}, ts_ns=0)
+        rec.append("note", "hello", 3)
+        rec.append("action/old", 1.0, 3)
+        with pytest.raises(RecordingError, match="is a observation and cannot be a action"):
+            rec.step({"state": 1.0}, {"state": 2.0}, ts_ns=1)
+        with pytest.raises(ValueError, match="unknown role"):
+            rec.declare("z", role="actoin")
+        with pytest.raises(ValueError, match="go with the roles"):
+            rec.declare("z", role="action", model="m")
+    roles = {n: s.meta.role for n, s in wd.open_recordings(tmp_path)[0].signals.items()}
+    assert roles == {
+        "guess": "prediction", "state": "observation", "push": "action", "note": "event", "action/old": "action"
+    }  # fmt: skip
+    meta = wd.open_recordings(tmp_path)[0]["guess"].meta
+    assert (meta.of, meta.model) == ("state", "dreamer")
+
+
+def test_the_clock_is_named(tmp_path: Path) -> None:
+    with wd.record(tmp_path) as rec:
+        rec.append("x", 1.0)
+        rec.append("x", 2.0)
+    with wd.record(tmp_path, clock="wall") as rec:
+        rec.append("x", 1.0)
+    with pytest.raises(ValueError, match="pass ts_ns"), wd.record(tmp_path, clock="simulated") as rec:
+        rec.append("x", 1.0)
+    monotonic, wall = (episode.meta["clock"] for episode in wd.open_recordings(tmp_path))
+    assert (monotonic["name"], wall["name"], wall["wall_offset_ns"]) == ("monotonic", "wall", 0)
+    first = wd.open_recordings(tmp_path)[0]
+    seen = first.first_ts_ns + monotonic["wall_offset_ns"]
+    assert abs(seen - first.meta["created_ts_ns"]) < 60 * 10**9
+
+
+def test_marks_discards_and_closed_recorders(tmp_path: Path) -> None:
+    with wd.record(tmp_path, static={"task": "pick"}) as rec:
+        rec.append("x", 1.0)
+        rec.mark(success=False)
+        rec.mark(success=True, note=b"bytes")
+        with pytest.raises(RecordingError, match="set already"):
+            rec.set_static("task", "place")
+    assert dict(wd.open_recordings(tmp_path)[0].static) == {"task": "pick", "success": True, "note": b"bytes"}
+    with pytest.raises(WriterClosedError):
+        rec.append("x", 2.0)
+    with wd.record(tmp_path) as rec:
+        rec.append("x", 1.0)
+        rec.discard()
+    assert len(wd.open_recordings(tmp_path)) == 1
+
+
+def test_what_was_seen_after_the_last_action(tmp_path: Path) -> None:
+    for target in (tmp_path / "root", tmp_path / "e.wshard"):
+        with wd.record(target, clock="simulated") as rec:
+            for k in range(3):
+                rec.step({"state": np.float32(k)}, {"push": 2000 + k}, reward=1000.0 + k, ts_ns=k)
+            rec.step({"state": np.float32(3)}, ts_ns=3)
+    for episode in (wd.open_recordings(tmp_path / "root")[0], wd.open_episode(tmp_path / "e.wshard")):
+        steps = episode.steps
+        assert steps.length == 3
+        assert steps.observations["state"].data.tolist() == [0, 1, 2]
+        assert steps.final_observations == {"state": 3}
+        assert episode["state"].values().tolist() == [0, 1, 2, 3]
+
+
+CODE = """
+import os, signal, sys
+import numpy as np
+import warpdata as wd
+rec = wd.record(sys.argv[1], static={"task": "die"}, clock="simulated").__enter__()
+for k in range(50):
+    rec.step({"state": np.float32(k)}, {"push": 2000 + k}, reward=1000.0 + k, ts_ns=k)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_recording_of_one_file_is_salvaged(tmp_path: Path) -> None:
+    target = tmp_path / "ep.wshard"
+    done = subprocess.run([sys.executable, "-c", CODE, str(target)], env={**os.environ}, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not target.exists()
+    with pytest.raises(ConflictError, match="never finished"):
+        wd.record(target)
+    receipt = wd.salvage(target)
+    assert receipt.is_complete
+    episode = wd.open_episode(target)
+    assert episode.steps.rewards is not None
+    assert episode.steps.rewards.data.tolist() == [1000.0 + k for k in range(50)]
+    assert episode["task"] == "die"
+    assert [path.name for path in tmp_path.iterdir()] == ["ep.wshard"]
