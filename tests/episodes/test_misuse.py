@@ -93,7 +93,7 @@ def test_metadata_is_a_dict_that_does_not_change(tmp_path: Path) -> None:
         episode.meta,
         episode.static,
         episode.time[:].meta,
-        wd.Episode({}, {"a": {}}, {"b": {}}).meta,
+        wd.Episode.of({}, {"a": {}}, {"b": {}}).meta,
     ):
         assert isinstance(found, dict)
         assert json.loads(json.dumps(found)) == found == pickle.loads(pickle.dumps(found))

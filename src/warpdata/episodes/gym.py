@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from warpdata.episodes.local import LocalDatasetWriter
-from warpdata.episodes.record import Recorder, nested, plain_name
+from warpdata.episodes.record import Recorder, nested, plain_part
 from warpdata.errors import MissingExtraError, RecordingError
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.meta import Role
@@ -169,7 +169,7 @@ class _Lane:
     def _informed(self, info: Mapping[str, Any], now: int) -> None:
         """What the environment said besides; what cannot be a signal is left out, and named in the end."""
         for key, value in info.items() if self._info else ():
-            for name, leaf in nested(f"info/{plain_name(key)}", value):
+            for name, leaf in nested(f"info/{plain_part(key)}", value):
                 try:
                     self._append(name, leaf, now, "other", None)
                 except (TypeError, ValueError):

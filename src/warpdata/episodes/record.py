@@ -337,7 +337,7 @@ def nested(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a value, their names joined by `/`."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from nested(f"{name}/{plain_name(key)}", inner)
+            yield from nested(f"{name}/{plain_part(key)}", inner)
     elif isinstance(value, tuple):
         for number, inner in enumerate(value):
             yield from nested(f"{name}/{number}", inner)
@@ -346,6 +346,11 @@ def nested(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def plain_name(key: Any) -> str:
-    """A key as parts of a signal's name: what may not stand there becomes `_`."""
-    parts = [_STRANGE.sub("_", part) for part in str(key).split("/")]
-    return "/".join(part if part.strip(".") else "_" for part in parts)
+    """A key as a signal's name, which may have several parts: what may not stand there becomes `_`."""
+    return "/".join(plain_part(part) for part in str(key).split("/"))
+
+
+def plain_part(key: Any) -> str:
+    """A key as one part of a signal's name: what may not stand there becomes `_`."""
+    part = _STRANGE.sub("_", str(key))
+    return part if part.strip(".") else "_"
