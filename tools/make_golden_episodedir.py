@@ -1,7 +1,8 @@
-"""Make the golden episode directories: `python tools/make_golden_episodedir.py tests/golden/episodedir`."""
+"""Make golden recordings: `python tools/make_golden_episodedir.py tests/golden/episodedir tests/golden/packed`."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sys
@@ -56,5 +57,36 @@ def describe(episode: wd.Episode) -> dict[str, Any]:
     return {"static": dict(episode.static), "signals": signals}
 
 
+def make_packed(folder: Path, root: Path) -> None:
+    """The same episodes, and one by step, as one file each, and what must be read from them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with wd.record(folder / "steps.wshard", static={"task": "golden"}, clock="simulated") as rec:
+        for k in range(6):
+            rec.step(
+                {"state": np.array([k, -k], "f4")}, {"push": np.float32(2000 + k)}, reward=1000.0 + k,
+                terminated=k == 5, truncated=False, ts_ns=k * 1000,
+            )  # fmt: skip
+            rec.append("imu", k / 4, k * 1000 + 7)
+        rec.step({"state": np.array([6, -6], "f4")}, ts_ns=6000)
+    for number, episode in enumerate(wd.LocalDataset(root)):
+        wd.pack_episode(episode, folder / f"recording_{number}.wshard")
+    expected = {path.name: summary(wd.open_episode(path)) for path in sorted(folder.glob("*.wshard"))}
+    (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+def summary(episode: wd.Episode) -> dict[str, Any]:
+    """What a reader of one file must find."""
+    signals = {
+        name: {
+            "times": signal.times_ns.tolist(), "kind": signal.meta.kind, "shape": list(signal.meta.shape),
+            "sha256": hashlib.sha256(repr(signal.values().tolist()).encode()).hexdigest(),
+        }
+        for name, signal in episode.signals.items()
+    }  # fmt: skip
+    return {"static": dict(episode.static), "signals": signals}
+
+
 if __name__ == "__main__":
     make(Path(sys.argv[1]))
+    make_packed(Path(sys.argv[2]), Path(sys.argv[1]) / "root")

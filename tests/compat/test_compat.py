@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import warpdata as wd
+from tests.conftest import OWN_GOLDEN
 from warpdata.formats.journal.reader import JournalReader
 from warpdata.formats.wshard import ShardReader
 
@@ -44,12 +45,12 @@ def test_journals_of_every_release(path: Path) -> None:
     assert scan.dropped_bytes == expected["dropped_bytes"]
 
 
-PACKED = sorted((HERE / "packed").rglob("*.wshard"))
+PACKED = sorted([*(HERE / "packed").rglob("*.wshard"), *(OWN_GOLDEN / "packed").glob("*.wshard")])
 
 
-@pytest.mark.parametrize("path", PACKED, ids=lambda p: p.relative_to(HERE).as_posix())
+@pytest.mark.parametrize("path", PACKED, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_packed_recordings_of_every_release(path: Path) -> None:
-    expected = json.loads((release_folder(path, "packed") / "expected.json").read_text())[path.name]
+    expected = json.loads((path.parent / "expected.json").read_text())[path.name]
     episode = wd.open_episode(path)
     assert dict(episode.static) == expected["static"]
     assert list(episode.signals) == list(expected["signals"])

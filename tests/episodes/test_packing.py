@@ -102,7 +102,9 @@ def root(tmp_path: Path) -> Path:
 
 def packed(root: Path, number: int, **options: bool) -> wd.Episode:
     folder = root / f"{0:012d}" / f"{number:012d}"
-    return wd.open_episode(wd.pack_episode(folder, root.parent / f"{number}.wshard", overwrite=True, **options))
+    return wd.open_episode(
+        wd.pack_episode(folder, root.parent / f"{number}.wshard", overwrite=True, **options)
+    )
 
 
 def test_an_edited_episode_packs_as_it_is_shown(root: Path) -> None:
@@ -136,7 +138,9 @@ def test_what_edits_show_in_another_way_must_be_chosen(root: Path) -> None:
         assert "raw" in caught.value.hint
         assert len(packed(root, number, raw=True)["x"]) == 20
     dataset = wd.LocalDataset(root)
-    halves = [wd.open_episode(wd.pack_episode(each, root.parent / f"{each.id}.wshard"))["x"] for each in dataset]
+    halves = [
+        wd.open_episode(wd.pack_episode(each, root.parent / f"{each.id}.wshard"))["x"] for each in dataset
+    ]
     assert [len(each) for each in halves] == [10, 30]
     folder = str(root / f"{0:012d}" / f"{0:012d}")
     assert main(["pack", folder, "--output", str(root.parent / "a.wshard")]) == 1
