@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test setup lint check bench format clean
+.PHONY: demo test test-all setup lint check bench soak coverage format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m tools.demo
@@ -23,8 +23,27 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The wheel on every Python that is here, and once with the oldest libraries it claims.
+test-all:
+	$(PYTHON) -m tools.test_all
+
+# Judges the bars: writes bench/results and says what slipped against the committed ones.
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m bench.run
+
+# What takes too long for every day: whole sweeps, many examples, thousands of kills.
+soak: $(VENV)/.installed-test
+	WARPDATA_SOAK=1 HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 -m soak tests
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 tests/stateful
+	$(BIN)/python -m bench.soak_kill
+	$(BIN)/python -m bench.soak_recording
+
+coverage: $(VENV)/.installed-test
+	rm -rf build/coverage && mkdir -p build/coverage
+	$(BIN)/python -m coverage run -m pytest -n 0 tests
+	$(BIN)/python -m coverage combine -q
+	$(BIN)/python -m coverage report
+	$(BIN)/python -m coverage html -q -d build/coverage/html
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff format .

@@ -13,13 +13,7 @@ SLOT = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.S)
 
 def table(report: dict[str, Any]) -> str:
     """Bars as rows if the report has them, else its plain numbers."""
-    if isinstance(report.get("bars"), list):
-        lines = ["| task | measured | bar | holds |", "|---|---|---|---|"]
-        lines += [
-            f"| {row['work']} | {row['measured']:.3g} | >= {row['bar']} | {'yes' if row['is_met'] else '**no**'} |"
-            for row in report["bars"]
-        ]
-    elif "bars" in report:
+    if "bars" in report:
         lines = ["| task | measured | bar | holds |", "|---|---|---|---|"]
         lines += [
             f"| {name} | {row['value']:.3g} | {row['bar']} | {'yes' if row['holds'] else '**no**'} |"

@@ -31,7 +31,7 @@ def shard(episode: wd.WShardEpisode, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="module")
 def seekable(episode: wd.WShardEpisode, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bench") / "seekable.wshard"
-    wd.save_wshard(episode, path, {"rgb": wd.Compression("zstd", 3, "seekable")})
+    wd.save_wshard(episode, path, {"rgb": "zstd-seekable:3"})
     return path
 
 

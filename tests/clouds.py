@@ -15,13 +15,13 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 from tests.servers import serving
+from tests.waiting import until
 
 AZURITE = shutil.which(
     "azurite-blob", path=f"{sys.prefix}/node/node_modules/.bin{os.pathsep}{os.environ['PATH']}"
@@ -170,10 +170,7 @@ def run_azurite(folder: Path, port: int) -> Iterator[str]:
             [*command, "--skipApiVersionCheck", "--disableTelemetry"], stdout=log, stderr=log, cwd=folder
         )
     try:
-        deadline = time.monotonic() + 30
-        while _create_container(port) != 201:
-            assert time.monotonic() < deadline, (folder / "azurite.log").read_text()
-            time.sleep(0.1)
+        until(lambda: _create_container(port) == 201, "azurite does not answer", pause_s=0.1)
         yield f"http://127.0.0.1:{port}/{ACCOUNT}"
     finally:
         process.kill()

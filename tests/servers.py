@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.waiting import until
+
 KEY, SECRET = "testkey", "testsecret-7f3a"
 BUCKET = "tst"
 
@@ -98,15 +100,15 @@ def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], log: P
     """Ready is the first successful PUT, not the open port."""
     from warpdata.errors import StoreError
 
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    def is_ready() -> bool:
         assert process.poll() is None, log.read_text()[-2000:]
         try:
             s3_store(server, "ready").put_if_absent(f"probe-{random.random()}", b"x")
-            return
         except StoreError:
-            time.sleep(0.2)
-    raise RuntimeError(log.read_text()[-2000:])
+            return False
+        return True
+
+    until(is_ready, "the server does not answer", pause_s=0.2)
 
 
 def s3_store(server: S3Server, prefix: str, *, endpoint: str | None = None):
@@ -209,10 +211,10 @@ class Proxy:
         self.cut_every = cut_every
         self.rate = rate
         self.cuts = 0
-        self.refuse_until_s = 0.0
+        self._to_refuse = 0
         self.retry_after_s = 0
-        self.asked: list[tuple[float, bytes]] = []
-        """When each request came and how it begins."""
+        self.asked: list[bytes] = []
+        """How each request begins."""
         self._pieces = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.port = self._listener.getsockname()[1]
@@ -238,19 +240,20 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 if data.startswith((b"GET ", b"HEAD ", b"PUT ")):
-                    self.asked.append((time.monotonic(), data[:200]))
+                    self.asked.append(data[:200])
                     if self._refused(source, data):
                         continue
                 sink.sendall(data)
         self._close(source, sink)
 
-    def slow_down(self, seconds: float, retry_after_s: int) -> None:
-        """Refuse every read for a while, as a busy store does."""
-        self.refuse_until_s, self.retry_after_s = time.monotonic() + seconds, retry_after_s
+    def slow_down(self, reads: int, retry_after_s: int) -> None:
+        """Refuse the next reads, as a busy store does."""
+        self._to_refuse, self.retry_after_s = reads, retry_after_s
 
     def _refused(self, source: socket.socket, data: bytes) -> bool:
-        if time.monotonic() >= self.refuse_until_s or data.startswith(b"PUT "):
+        if not self._to_refuse or data.startswith(b"PUT "):
             return False
+        self._to_refuse -= 1
         body = b"" if data.startswith(b"HEAD ") else b"<Error><Code>SlowDown</Code></Error>"
         head = f"HTTP/1.1 503 Slow Down\r\nRetry-After: {self.retry_after_s}\r\nContent-Length: {len(body)}"
         source.sendall(head.encode() + b"\r\n\r\n" + body)

@@ -70,11 +70,27 @@ def compressed() -> wd.WShardEpisode:
     return episode
 
 
+def every_word() -> wd.WShardEpisode:
+    """Text and JSON, names of other alphabets, rewards and flags of dtypes that need a block beside their own."""
+    episode = wd.WShardEpisode(id="golden_words", env_id="Gölden-v1", length=4, about={"source": "sim"})
+    episode.observations["said"] = wd.Channel("said", ["pick", "", "place ↓", "stöp"], language="en")
+    episode.observations["关节/α β"] = np.arange(8, dtype=np.float32).reshape(4, 2)
+    episode.actions["call"] = wd.Channel.json("call", [{"tool": "grip", "force": 0.5}, None, [1, 2], "ok"])
+    episode.omens["said/llm"] = wd.Channel(
+        "said/llm", ["a", "bc", "", "d"], about={"of": "said", "model": "llm"}
+    )
+    episode.rewards = wd.Channel("reward", np.array([0.1, 0.2, 0.3, 0.4]), unit="points")
+    episode.terminations = np.array([0, 0, 0, 1], np.float32)
+    episode.truncations = np.array([0, 0, 1, 0], np.int64)
+    return episode
+
+
 def write_shards(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    wd.save_wshard(every_word(), folder / "words.wshard")
     wd.save_wshard(every_dtype(), folder / "dtypes.wshard")
     wd.save_wshard(every_lane(), folder / "lanes.wshard")
-    how = {"zstd": "zstd", "lz4": "lz4", "seekable": wd.Compression("zstd", 3, "seekable")}
+    how = {"zstd": "zstd", "lz4": "lz4", "seekable": "zstd-seekable:3"}
     wd.save_wshard(compressed(), folder / "compressed.wshard", how)
     wd.chunk_episode(every_dtype(), folder / "chunks", 4)
     expected = {

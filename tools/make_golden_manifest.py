@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from warpdata.catalog.names import parse_name
+from warpdata.catalog.signing import public_text, seeded_key, signature_file
 from warpdata.formats.manifest.guide import ShardGuide, pack_guide
 from warpdata.formats.manifest.model import (
     ArtifactPart,
@@ -48,6 +50,10 @@ def example() -> Manifest:
     )
 
 
+SEED = bytes(range(32))
+"""The private half of the key that signs the golden manifest: no secret."""
+
+
 def guide_shards() -> list[ShardGuide]:
     """Two shards of a guide."""
     return [
@@ -60,10 +66,16 @@ def main(folder: Path) -> None:
     """Write the files."""
     folder.mkdir(parents=True, exist_ok=True)
     manifest = example()
-    (folder / "manifest.json").write_bytes(pack_manifest(manifest))
+    packed = pack_manifest(manifest)
+    version = to_json(manifest)["version_hash"]
+    (folder / "manifest.json").write_bytes(packed)
+    name, key = parse_name(manifest.dataset_id), seeded_key(SEED)
+    for kind, file in ((1, "content.sig.json"), (2, "notes.sig.json")):
+        (folder / file).write_bytes(signature_file(name, version, packed, key, kind))
     (folder / "guide.bin").write_bytes(pack_guide(guide_shards()))
     expected = {
-        "version_hash": to_json(manifest)["version_hash"],
+        "version_hash": version,
+        "public_key": public_text(key),
         "total_rows": manifest.total_rows,
         "total_bytes": manifest.total_bytes,
         "blobs": sorted(manifest.blobs()),

@@ -77,10 +77,28 @@ def codes(path: Path) -> None:
         store.delete([10])
 
 
+def commits(path: Path) -> None:
+    """Many small commits: small segments merged, the root behind each, metadata hashed before its end mark."""
+    with VectorStore.create(path, dim=4, overwrite=True) as store:
+        for number, row in enumerate(vectors(18, 4)):
+            store.add(row, metadata=[{"n": number}])
+        store.delete([3, 10, 16])
+        store.add(vectors(2, 4), ids=[10, 1 << 50])
+        store.update([5], [{"n": -5, "tag": "late"}])
+
+
+def copies(path: Path) -> None:
+    """Equal vectors: the graph is one of distinct ones, the copies hang on it."""
+    with VectorStore.create(path, dim=8, overwrite=True) as store:
+        store.add(np.repeat(vectors(12, 8), 10, axis=0))
+        store.build_index("hnsw", m=4, ef_construction=40)
+
+
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "tests" / "golden" / "rvf"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, make in (("plain", plain), ("indexed", indexed), ("parts", parts), ("codes", codes)):
+    for make in (plain, indexed, parts, codes, commits, copies):
+        name = make.__name__
         if (folder / f"{name}.rvf").exists():
             continue
         make(folder / f"{name}.rvf")

@@ -365,12 +365,12 @@ def _resumed(source: wd.MmapShardSource, position: int) -> None:
         assert rows.next_batch() is not None
 
 
-def bars(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every bar with what was measured; `is_met` is the honest answer."""
-    found = []
+def bars(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Each bar: what was measured, what was asked, and whether it holds."""
+    found = {}
 
     def bar(work: str, measured: float, least: float) -> None:
-        found.append({"work": work, "measured": measured, "bar": least, "is_met": measured >= least})
+        found[work] = {"value": measured, "bar": f">= {least}", "holds": measured >= least}
 
     for width in WIDTHS:
         part = report[f"width {width}"]
@@ -421,10 +421,8 @@ def main() -> None:
     for part, numbers in report.items():
         if isinstance(numbers, dict):
             print(part, {k: (v if isinstance(v, dict) else round(v, 2)) for k, v in numbers.items()})
-    for bar in report["bars"]:
-        print(
-            f"{'met ' if bar['is_met'] else 'LOST'} {bar['measured']:6.2f} (bar {bar['bar']}) {bar['work']}"
-        )
+    for work, bar in report["bars"].items():
+        print(f"{'met ' if bar['holds'] else 'LOST'} {bar['value']:6.2f} (bar {bar['bar']}) {work}")
 
 
 if __name__ == "__main__":

@@ -156,9 +156,7 @@ def files(
     saved = measure.race(save, rounds, judge=statistics.median)
     found = {"save_raw": saved, "read_all_raw": measure.race(read, rounds)}
     write_h5(folder / "gzip.h5", arrays, compression="gzip")
-    wd.save_wshard(
-        episode, folder / "seekable.wshard", {"rgb": wd.Compression("zstd", 3, "seekable")}, durable=False
-    )
+    wd.save_wshard(episode, folder / "seekable.wshard", {"rgb": "zstd-seekable:3"}, durable=False)
     names = ("warpdata", "h5py", "npz", "safetensors", "zarr")
     found["open_and_read_one_block"] = measure.race(
         {name: one_block(name, folder) for name in names}, rounds, calls=20

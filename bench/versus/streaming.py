@@ -22,6 +22,7 @@ from typing import Any
 
 from tests.servers import BUCKET, KEY, SECRET, Proxy, run_s3
 
+from bench import measure
 from bench.catalog_data import WANTED, publish_pictures, publish_table, write_pictures, write_table
 from bench.versus.streaming_peers import MODULES, WRITERS, rate, write_for
 
@@ -467,9 +468,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--part", choices=("core", "peers"), help="only this part; the other stays as it was")
-    parser.add_argument("--out")
+    parser.add_argument("--out", help="write here (bench/results, unless shrunk)")
     args = parser.parse_args()
-    out = Path(args.out) if args.out else None
+    out = Path(args.out) if args.out else None if args.quick else measure.RESULTS / "streaming.json"
     results = json.loads(out.read_text()) if out and args.part and out.exists() else {}
     results |= run(QUICK if args.quick else Sizes(), (args.part,) if args.part else ("core", "peers"))
     if args.part != "peers":

@@ -6,10 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from warpdata._version import __version__ as __version__
+from warpdata.bytekit.late import provide as _provide
 
 if TYPE_CHECKING:
     from warpdata._api import check_dataset as check_dataset
     from warpdata._api import dataset as dataset
+    from warpdata._api import keep_decoded as keep_decoded
     from warpdata._api import load as load
     from warpdata._api import load_wshard as load_wshard
     from warpdata._api import open_corpus as open_corpus
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from warpdata.episodes.receipt import LossReceipt as LossReceipt
     from warpdata.episodes.replay import replay as replay
     from warpdata.episodes.salvage import salvage as salvage
-    from warpdata.episodes.shard_episode import WShardEpisode as WShardEpisode
     from warpdata.episodes.signal_writers import SimpleSignalWriter as SimpleSignalWriter
     from warpdata.episodes.signal_writers import VideoSignalWriter as VideoSignalWriter
     from warpdata.episodes.signals import SimpleSignal as SimpleSignal
@@ -55,17 +56,35 @@ if TYPE_CHECKING:
     from warpdata.errors import ConflictError as ConflictError
     from warpdata.errors import DatasetNotFoundError as DatasetNotFoundError
     from warpdata.errors import ManifestCorruptedError as ManifestCorruptedError
+    from warpdata.errors import PermissionError_ as PermissionError  # noqa: A004, F401 - the builtin's name
     from warpdata.errors import WarpError as WarpError
     from warpdata.formats.episodedir.images import VideoOptions as VideoOptions
     from warpdata.formats.gamsae.writer import ShardWriter as ShardWriter
     from warpdata.formats.gamsae.writer import encode_shard_bytes as encode_shard_bytes
     from warpdata.formats.rvf.signing import SigningKey as SigningKey
+    from warpdata.formats.wshard.bits import compute_error_residual as compute_error_residual
+    from warpdata.formats.wshard.bits import dequantize_delta as dequantize_delta
+    from warpdata.formats.wshard.bits import pack_bool_mask as pack_bool_mask
+    from warpdata.formats.wshard.bits import pack_multidim_residual_bitmask as pack_multidim_residual_bitmask
+    from warpdata.formats.wshard.bits import pack_residual_bits as pack_residual_bits
+    from warpdata.formats.wshard.bits import quantize_delta as quantize_delta
+    from warpdata.formats.wshard.bits import (
+        reconstruct_from_omen_and_delta as reconstruct_from_omen_and_delta,
+    )
+    from warpdata.formats.wshard.bits import unpack_bool_mask as unpack_bool_mask
+    from warpdata.formats.wshard.bits import (
+        unpack_multidim_residual_bitmask as unpack_multidim_residual_bitmask,
+    )
+    from warpdata.formats.wshard.bits import unpack_multidim_residual_bits as unpack_multidim_residual_bits
+    from warpdata.formats.wshard.bits import unpack_residual_bits as unpack_residual_bits
     from warpdata.formats.wshard.channel import Channel as Channel
     from warpdata.formats.wshard.chunked import ChunkedEpisodeReader as ChunkedEpisodeReader
     from warpdata.formats.wshard.chunked import ChunkedEpisodeWriter as ChunkedEpisodeWriter
     from warpdata.formats.wshard.chunked import chunk_episode as chunk_episode
     from warpdata.formats.wshard.chunks import ChunkList as ChunkList
     from warpdata.formats.wshard.chunks import validate_chunk_continuity as validate_chunk_continuity
+    from warpdata.formats.wshard.compression import Compression as Compression
+    from warpdata.formats.wshard.episode import WShardEpisode as WShardEpisode
     from warpdata.formats.wshard.hashes import compute_crc32 as compute_crc32
     from warpdata.formats.wshard.hashes import name_hash as name_hash
     from warpdata.formats.wshard.residual import error_residual as error_residual
@@ -74,7 +93,6 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.residual import unpack_residual as unpack_residual
     from warpdata.formats.wshard.save import save_wshard as save_wshard
     from warpdata.formats.wshard.schema import Timebase as Timebase
-    from warpdata.formats.wshard.writer import Compression as Compression
     from warpdata.ordering.fraction import Cascade as Cascade
     from warpdata.ordering.fraction import row_in_fraction as row_in_fraction
     from warpdata.search.store import VectorStore as VectorStore
@@ -96,7 +114,7 @@ _HOMES: dict[str, str] = {
     "ChunkList": "warpdata.formats.wshard.chunks",
     "ChunkedEpisodeReader": "warpdata.formats.wshard.chunked",
     "ChunkedEpisodeWriter": "warpdata.formats.wshard.chunked",
-    "Compression": "warpdata.formats.wshard.writer",
+    "Compression": "warpdata.formats.wshard.compression",
     "ConflictError": "warpdata.errors",
     "CorpusWriter": "warpdata.corpora.writer",
     "Dataset": "warpdata.catalog.dataset",
@@ -117,6 +135,7 @@ _HOMES: dict[str, str] = {
     "ManifestCorruptedError": "warpdata.errors",
     "MixedRows": "warpdata.corpora.mixed",
     "MmapShardSource": "warpdata.corpora.source",
+    "PermissionError": "warpdata.errors",
     "RecordEpisodes": "warpdata.episodes.gym",
     "RowBatch": "warpdata.corpora.batch",
     "RowWarmCache": "warpdata.corpora.warm_cache",
@@ -138,16 +157,19 @@ _HOMES: dict[str, str] = {
     "VideoRef": "warpdata.catalog.refs",
     "VideoSignal": "warpdata.episodes.signals",
     "VideoSignalWriter": "warpdata.episodes.signal_writers",
-    "WShardEpisode": "warpdata.episodes.shard_episode",
+    "WShardEpisode": "warpdata.formats.wshard.episode",
     "WShardStreamWriter": "warpdata.episodes.stream_writer",
     "WarmRows": "warpdata.corpora.warm_cache",
     "WarpError": "warpdata.errors",
     "check_dataset": "warpdata._api",
     "chunk_episode": "warpdata.formats.wshard.chunked",
     "compute_crc32": "warpdata.formats.wshard.hashes",
+    "compute_error_residual": "warpdata.formats.wshard.bits",
     "dataset": "warpdata._api",
+    "dequantize_delta": "warpdata.formats.wshard.bits",
     "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     "error_residual": "warpdata.formats.wshard.residual",
+    "keep_decoded": "warpdata._api",
     "load": "warpdata._api",
     "load_wshard": "warpdata._api",
     "name_hash": "warpdata.formats.wshard.hashes",
@@ -155,19 +177,31 @@ _HOMES: dict[str, str] = {
     "open_episode": "warpdata._api",
     "open_recordings": "warpdata._api",
     "open_vectors": "warpdata._api",
+    "pack_bool_mask": "warpdata.formats.wshard.bits",
     "pack_episode": "warpdata.episodes.packed",
+    "pack_multidim_residual_bitmask": "warpdata.formats.wshard.bits",
     "pack_residual": "warpdata.formats.wshard.residual",
+    "pack_residual_bits": "warpdata.formats.wshard.bits",
+    "quantize_delta": "warpdata.formats.wshard.bits",
     "read_refs": "warpdata.catalog.refs",
+    "reconstruct_from_omen_and_delta": "warpdata.formats.wshard.bits",
     "replay": "warpdata.episodes.replay",
     "row_in_fraction": "warpdata.ordering.fraction",
     "salvage": "warpdata.episodes.salvage",
     "save_wshard": "warpdata.formats.wshard.save",
     "sign2nddiff": "warpdata.formats.wshard.residual",
+    "unpack_bool_mask": "warpdata.formats.wshard.bits",
     "unpack_episode": "warpdata.episodes.packed",
+    "unpack_multidim_residual_bitmask": "warpdata.formats.wshard.bits",
+    "unpack_multidim_residual_bits": "warpdata.formats.wshard.bits",
     "unpack_residual": "warpdata.formats.wshard.residual",
+    "unpack_residual_bits": "warpdata.formats.wshard.bits",
     "validate_chunk_continuity": "warpdata.formats.wshard.chunks",
 }
 """Public name -> the module it lives in; nothing is imported until the name is asked for."""
+
+_provide("an episode by step, seen in time", "warpdata.episodes.shard_episode:ShardEpisode")
+_provide("the artifacts of a recipe", "warpdata.catalog.dataset:reopened_artifacts")
 
 __all__ = sorted([*_HOMES, "__version__"])
 

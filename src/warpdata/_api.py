@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from warpdata.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -16,38 +18,42 @@ if TYPE_CHECKING:
     from warpdata.episodes.local import LocalDataset
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.episode import WShardEpisode
+    from warpdata.formats.wshard.reader import Verify
     from warpdata.search.store import VectorStore
     from warpdata.stores.blobstore import BlobStore
     from warpdata.stores.meter import Listener
     from warpdata.timeline.episode import Episode
 
-DIRECTORY_BLOCK = "meta/directory"
-"""Only a packed episode directory has this block; looking for its name needs no parquet library."""
 
+def open_episode(source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO | ChunkList) -> Episode:
+    """Open an episode in time: a directory, a shard or a chunk list, by path or URL; reads lazily.
 
-def open_episode(source: str | os.PathLike[str] | RangeReader | ChunkList) -> Episode:
-    """Open an episode in time: a directory, a shard or a chunk list, by path or URL; reads lazily."""
-    from warpdata.episodes.shard_episode import ShardEpisode
-    from warpdata.formats.wshard.chunks import ChunkList, read_chunk_list
-    from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
-    from warpdata.formats.wshard.load import load_wshard
-    from warpdata.formats.wshard.reader import ShardReader
+    A shard may also be bytes, a file opened in binary mode or a RangeReader.
+    """
+    from warpdata.episodes.shard_episode import ChunkList, ShardEpisode, ShardReader, open_shard
 
     if isinstance(source, ChunkList):
         return ShardEpisode.of_chunks(source)
     place, found = _located(source)
-    if found is None or (isinstance(found, str | os.PathLike) and os.path.isdir(found)):
-        from warpdata.episodes.disk_episode import DiskEpisode
-
-        return DiskEpisode(place if found is None else found)
-    shard = ShardReader.open(found)
-    if shard.role == ROLE_CHUNK_LIST:
-        return ShardEpisode.of_chunks(read_chunk_list(shard, place))
-    if DIRECTORY_BLOCK in shard:
+    if found is None and place is not None:
+        return _directory(place)
+    try:
+        opened = open_shard(found, place)
+    except StoreError:
+        if isinstance(found, str) and os.path.isdir(found):
+            return _directory(found)
+        raise
+    if isinstance(opened, ShardReader):
         from warpdata.episodes.packed import PackedEpisode
 
-        return PackedEpisode(shard)
-    return ShardEpisode(load_wshard(shard))
+        return PackedEpisode(opened)
+    return opened
+
+
+def _directory(folder: Any) -> Episode:
+    from warpdata.episodes.disk_episode import DiskEpisode
+
+    return DiskEpisode(folder)
 
 
 def open_recordings(root: str | os.PathLike[str], **options: Any) -> LocalDataset:
@@ -112,7 +118,7 @@ def _is_root(source: str | os.PathLike[str]) -> bool:
     from pathlib import Path
 
     from warpdata.episodes.check import is_directory
-    from warpdata.errors import BlobNotFoundError, StoreError
+    from warpdata.errors import BlobNotFoundError
 
     place = _folder(source)
     if isinstance(place, str | os.PathLike):
@@ -128,7 +134,7 @@ def _is_root(source: str | os.PathLike[str]) -> bool:
     return False
 
 
-def _located(source: str | os.PathLike[str] | RangeReader) -> tuple[Any, Any]:
+def _located(source: object) -> tuple[Any, Any]:
     """The folder a URL lies in and the bytes of its file; without bytes, the folder of an episode directory."""
     if isinstance(source, str | os.PathLike) and "://" not in os.fspath(source):
         return None, os.path.abspath(source)  # the process may go elsewhere before everything is read
@@ -194,21 +200,35 @@ def _shard_bytes(place: str) -> RangeReader:
 
 
 def load_wshard(
-    source: str | os.PathLike[str] | RangeReader,
+    source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO,
     channels: Collection[str] | None = None,
     *,
-    verify: bool = True,
+    verify: Verify = "block",
 ) -> WShardEpisode:
-    """Open an episode by step, from a path, a URL or a RangeReader; lazy, zero-copy for raw blocks on this machine.
+    """Open an episode by step; lazy, zero-copy for raw blocks on this machine.
 
-    `channels` keeps only these ids or block names; `verify=False` trusts the bytes of raw blocks.
+    The source is a path, a URL, bytes, a file opened in binary mode or a RangeReader. `channels` keeps only these ids
+    or block names, and rewards, flags and times. `verify`: `"block"` holds every byte against a checksum before it is
+    handed out; `"window"` does not read a whole raw block to check a window for which the file has no checksum (large
+    ones of other programs); False trusts the bytes of blocks.
     """
     from warpdata.formats.wshard.load import load_wshard as load
 
-    found = _located(source)[1]
-    if found is None:
+    place, found = _located(source)
+    if found is None and place is not None:
         raise _directory_error(source)
     return load(found, channels, verify=verify)
+
+
+def keep_decoded(max_bytes: str | int) -> None:
+    """Keep at most this much of decoded blocks in this process (512 MiB unless told; 0 for none, "2GB" for more).
+
+    A compressed block that is one frame is decoded whole for any of its rows: kept, it is decoded once.
+    """
+    from warpdata.bytekit.kept import KEPT
+    from warpdata.catalog.names import parse_size
+
+    KEPT.max_bytes = parse_size(max_bytes)
 
 
 def _directory_error(source: Any) -> Exception:

@@ -14,13 +14,16 @@ WarpError                      .code is stable, .hint says what to do next
 ├── StoreError                 the bytes could not be moved
 │   ├── BlobNotFoundError      (also FileNotFoundError)
 │   ├── AuthenticationError
-│   ├── PermissionError_       (also PermissionError)
+│   ├── PermissionError_       (also PermissionError) wd.PermissionError
 │   ├── ConflictError          the pointer moved or the blob exists: re-read and decide
 │   ├── OutOfSpaceError        (also OSError) no room left: free some, then run again
+│   ├── NoLocksError           this file system cannot lock files: write elsewhere
 │   └── UnavailableError       timeout, 5xx: retry
 ├── DatasetError
 │   ├── DatasetNotFoundError   (also LookupError)
 │   ├── ManifestCorruptedError
+│   │   └── UntrustedError     not signed, wrongly signed, or by a key that is not trusted
+│   ├── RollbackError          the catalog shows an older state than it did before
 │   ├── OfflineError
 │   ├── BudgetExceededError    the next request would cost more than was allowed
 │   └── TooLargeError          the whole would not fit in memory: stream it
@@ -43,9 +46,9 @@ from typing import Any, ClassVar
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the known name most like a misspelt one, or nothing where none is like it."""
-    known = {each.lower(): each for each in names}
-    found = difflib.get_close_matches(name.lower(), known, n=1)
+    """The end of a message about a misspelt name: which of the right ones was meant, or nothing."""
+    known = {str(each).casefold(): str(each) for each in names}
+    found = difflib.get_close_matches(str(name).casefold(), known, n=1)
     return f" Did you mean {known[found[0]]!r}?" if found else ""
 
 
@@ -225,6 +228,13 @@ class OutOfSpaceError(StoreError, OSError):
     )
 
 
+class NoLocksError(StoreError):
+    """Files cannot be locked here, as on some network disks, so writing would not be safe."""
+
+    code = "no_locks"
+    default_hint = "Write to a disk of this machine, or mount the network disk with locks, then run again."
+
+
 class UnavailableError(StoreError):
     """The store did not answer in time."""
 
@@ -252,6 +262,22 @@ class ManifestCorruptedError(DatasetError):
 
     code = "manifest_corrupted"
     default_hint = "Do not use this version; publish it again from its source."
+
+
+class UntrustedError(ManifestCorruptedError):
+    """A version is not signed, is signed wrongly, or by a key that is not trusted."""
+
+    code = "untrusted"
+    default_hint = "Ask its publisher to sign it (`warp publish --sign`), or open it with verify='off'."
+
+
+class RollbackError(DatasetError):
+    """A catalog shows an older state of a dataset than it did before."""
+
+    code = "rollback"
+    default_hint = (
+        "Ask who runs the catalog; if it is meant, open the dataset once with accept_rollback=True."
+    )
 
 
 class OfflineError(DatasetError):

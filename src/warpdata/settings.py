@@ -34,6 +34,8 @@ class Settings:
     """`WARP_VERIFY`: what to do about signatures: off, if-present or require."""
     trusted_keys: tuple[str, ...] = ()
     """`WARP_TRUSTED_KEYS`: public keys (base64) whose signatures count, separated by commas."""
+    accept_rollback: bool = False
+    """`WARP_ACCEPT_ROLLBACK`: take a catalog's `latest` also where it is older than one seen before."""
     rank: int | None = None
     """`RANK`: which of the training processes this is."""
     world_size: int | None = None
@@ -65,6 +67,7 @@ class Settings:
             prefetch=source.get("WARP_PREFETCH") or "auto",
             verify=_choice(source, "WARP_VERIFY", ("if-present", "off", "require")),
             trusted_keys=_names(source, "WARP_TRUSTED_KEYS"),
+            accept_rollback=_is_true(source, "WARP_ACCEPT_ROLLBACK"),
             rank=_count(source, "RANK"),
             world_size=_count(source, "WORLD_SIZE"),
             local_rank=_count(source, "LOCAL_RANK"),

@@ -29,20 +29,25 @@ DOORS: dict[str, set[str]] = {
     "pyarrow": {
         "catalog/bindings.py",
         "catalog/engine.py",
+        "catalog/enginetypes.py",
         "catalog/refarray.py",
+        "catalog/rowfilter.py",
         "catalog/rowgroups.py",
+        "catalog/rowpicking.py",
+        "catalog/rowsources.py",
         "catalog/sources.py",
         "catalog/table.py",
         "catalog/arrowout.py",
         "corpora/side_table.py",
         "formats/episodedir/arrow.py",
+        "loading/arrays.py",
         "loading/batch.py",
         "search/columns.py",
     },
     "PIL": {"catalog/media.py"},
     "soundfile": {"catalog/media.py"},
     "av": {"catalog/media.py", "formats/episodedir/video.py"},
-    "torch": {"corpora/torch_door.py", "loading/torch.py"},
+    "torch": {"corpora/torch_passes.py"},
 }
 """Foreign library -> the only modules that may import it. numpy is free everywhere."""
 
@@ -53,10 +58,9 @@ OPTIONAL_DOORS: set[str] = {
     "catalog/frames.py",
     "catalog/media.py",
     "catalog/signing.py",
-    "corpora/torch_door.py",
+    "corpora/torch_passes.py",
     "formats/episodedir/video.py",
     "formats/rvf/signing.py",
-    "loading/torch.py",
     "search/ann.py",
 }
 """Doors of optional libraries: they may import inside a function and raise MissingExtraError."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.catalog.conftest import publish_demo, rows
+from tests.published import publish_demo, rows
 from tests.servers import run_http
 from warpdata.errors import (
     BudgetExceededError,
@@ -296,24 +296,59 @@ def cached_bytes(ds: wd.Dataset) -> int:
     return sum(s.byte_size - ds.access.reader(ds.catalog, s, "shard").missing_bytes() for s in shards)
 
 
-def test_hybrid_mode_brings_whole_shards_behind_what_is_read(s3_catalog: str, tmp_path: Path) -> None:
-    """Aggressive prefetch and cache: one column was read, then everything can be read offline."""
+def publish_wide(catalog: str) -> bytes:
     wide = np.random.default_rng(0).bytes(2_000_000)
     table = {"id": list(range(1000)), "wide": [wide[i * 2000 : i * 2000 + 2000] for i in range(1000)]}
-    with wd.DatasetBuilder("ws/wide", catalog=s3_catalog) as builder:
+    with wd.DatasetBuilder("ws/wide", catalog=catalog) as builder:
         builder.add_table("main", table).publish()
-    found = {}
-    for mode in ("auto", "hybrid"):
-        with wd.dataset("ws/wide", catalog=s3_catalog, mode=mode, cache_dir=str(tmp_path / mode)) as ds:
-            assert sum(b.num_rows for b in ds.table().batches(100, columns=["id"])) == 1000
-            whole = ds.manifest.tables["main"].byte_size
-            deadline = time.monotonic() + (20 if mode == "hybrid" else 0.5)
-            while cached_bytes(ds) < whole and time.monotonic() < deadline:
-                time.sleep(0.02)
-            found[mode] = cached_bytes(ds) == whole
-    assert found == {"auto": False, "hybrid": True}
-    offline = wd.dataset("ws/wide", catalog=s3_catalog, mode="local", cache_dir=str(tmp_path / "hybrid"))
+    return wide
+
+
+def becomes_whole(ds: wd.Dataset, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while cached_bytes(ds) < ds.manifest.tables["main"].byte_size and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return cached_bytes(ds) == ds.manifest.tables["main"].byte_size
+
+
+READS = {
+    "batches": lambda ds: list(ds.table().batches(100, columns=["id"])),
+    "head": lambda ds: ds.table().select("id").head(1),
+    "sql": lambda ds: ds.sql("select max(id) from main").arrow(),
+    "filter": lambda ds: ds.table().select("id").filter("id > 3").head(1),
+    "count": lambda ds: ds.table().filter("id > 3").count(),
+    "take": lambda ds: ds.table().take([3], "id"),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_hybrid_mode_brings_whole_shards_behind_what_is_read(
+    s3_catalog: str, tmp_path: Path, read: str
+) -> None:
+    """Aggressive prefetch and cache: one column was read, then everything can be read offline."""
+    wide = publish_wide(s3_catalog)
+    options = {"catalog": s3_catalog, "cache_dir": str(tmp_path / "hybrid")}
+    with wd.dataset("ws/wide", mode="hybrid", **options) as ds:
+        READS[read](ds)
+        assert becomes_whole(ds, timeout_s=30)
+    offline = wd.dataset("ws/wide", mode="local", **options)
     assert b"".join(offline.table().arrow()["wide"].to_pylist()) == wide
+
+
+@pytest.mark.parametrize("read", READS)
+def test_other_modes_bring_what_is_read(s3_catalog: str, read: str) -> None:
+    publish_wide(s3_catalog)
+    with wd.dataset("ws/wide", catalog=s3_catalog) as ds:
+        READS[read](ds)
+        assert not becomes_whole(ds, timeout_s=0.2)
+
+
+def test_hybrid_mode_spends_no_budget_on_what_was_not_asked(s3_catalog: str) -> None:
+    publish_wide(s3_catalog)
+    with wd.dataset("ws/wide", catalog=s3_catalog, mode="hybrid", max_bytes="1MB") as ds:
+        ds.table().select("id").head(1)
+        assert not becomes_whole(ds, timeout_s=0.5)
+        assert ds.spent.bytes_read < 1_000_000
 
 
 def test_hybrid_mode_evicts_nothing_for_what_was_not_asked(

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
-from tests.catalog.conftest import publish_demo, rows
+from tests.published import publish_demo, rows
 from tests.servers import S3Server, s3_store
 from warpdata.catalog.access import Access, AccessOptions, access_options
 from warpdata.catalog.doctor import examine
@@ -340,11 +340,10 @@ def key(tmp_path: Path) -> Path:
 def test_signatures_are_required_on_request(local_catalog: str, picture_folder: Path, key: Path) -> None:
     publish_demo(local_catalog, picture_folder, name="ws/bare")
     done = publish_demo(local_catalog, picture_folder, sign_key=key)
-    assert wd.dataset("ws/demo", catalog=local_catalog, verify="require").version == done.version
     trusted = {"verify": "require", "trusted_keys": (done.signed_by,)}
     assert wd.dataset("ws/demo", catalog=local_catalog, **trusted).version == done.version
     with pytest.raises(ManifestCorruptedError, match="not signed"):
-        wd.dataset("ws/bare", catalog=local_catalog, verify="require")
+        wd.dataset("ws/bare", catalog=local_catalog, **trusted)
     with pytest.raises(ManifestCorruptedError, match="unknown key"):
         wd.dataset("ws/demo", catalog=local_catalog, trusted_keys=("AAAA",))
     path = Path(local_catalog) / f"datasets/ws/demo/versions/{done.version}.sig.json"
@@ -356,11 +355,11 @@ def test_signatures_are_required_on_request(local_catalog: str, picture_folder: 
     )
     path.write_text(json.dumps(signature))
     with pytest.raises(ManifestCorruptedError, match="wrong"):
-        wd.dataset("ws/demo", catalog=local_catalog, verify="require")
+        wd.dataset("ws/demo", catalog=local_catalog, **trusted)
     assert wd.dataset("ws/demo", catalog=local_catalog, verify="off").version == done.version
     path.write_text("{")
     with pytest.raises(ManifestCorruptedError, match="damaged"):
-        wd.dataset("ws/demo", catalog=local_catalog, verify="require")
+        wd.dataset("ws/demo", catalog=local_catalog, **trusted)
 
 
 def test_a_wrong_key_file_is_a_typed_error(local_catalog: str, picture_folder: Path, tmp_path: Path) -> None:
@@ -403,22 +402,23 @@ class TestPointer:
 
         assert move_pointer(Lossy(), "p", "a" * 64, PointerState(None, None)).version == "a" * 64
 
-    def test_a_store_without_conditions_uses_a_lock(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("warpdata.catalog.pointer._SETTLE_S", 0.0)
-        store = MemoryStore()
+    def test_a_store_without_conditions_moves_it_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("warpdata.catalog.claims._sleep", lambda _: None)
+        clock = [1000.0]
+        store = MemoryStore(now_s=lambda: clock[0])
         store.is_conditional = False
         move_pointer(store, "p", "a" * 64, PointerState(None, None))
         seen = read_pointer(store, "p")
         move_pointer(store, "p", "b" * 64, seen)
         with pytest.raises(ConflictError):
             move_pointer(store, "p", "c" * 64, seen)
-        store.put_if_absent("p.lock", json.dumps({"owner": "other", "expires_s": 2**40}).encode())
-        with pytest.raises(ConflictError):
+        store.put_if_absent("claims/move/other.json", b'{"keys":["p"]}')
+        with pytest.raises(ConflictError, match="another publisher"):
             move_pointer(store, "p", "c" * 64, read_pointer(store, "p"))
-        store.delete("p.lock")
-        store.put_if_absent("p.lock", json.dumps({"owner": "dead", "expires_s": 1}).encode())
+        assert move_pointer(store, "q", "a" * 64, PointerState(None, None)).sequence == 1
+        clock[0] += 3600
         assert move_pointer(store, "p", "c" * 64, read_pointer(store, "p")).version == "c" * 64
-        assert [info.key for info in store.list("p")] == ["p"]
+        assert [info.key for info in store.list("")] == ["claims/move/other.json", "p", "q"]
 
     @pytest.mark.parametrize(
         "data", [b"", b"[]", b'{"version":"x","sequence":1}', b'{"version":"' + b"a" * 64 + b'"}']
@@ -538,18 +538,21 @@ if sys.argv[2] == "fork":
 def test_nothing_staged_outlives_its_process(
     tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "no such folder"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no such folder"))
     with wd.DatasetBuilder("ws/y", catalog=tmp_path / "cat") as alive:
+        alive.add_table("main", {"x": [1]})
         done = subprocess.run(
             [sys.executable, "-c", STAGE, str(tmp_path / "cat"), end], capture_output=True, text=True
         )
         assert done.returncode == (-9 if end == "kill" else 0), done.stderr
         left = Path(done.stdout.split()[0])
-        assert left.parent == tmp_path
+        assert left.parent == tmp_path / "cat" / ".staging"
         assert left.exists() == (end == "kill")
-        with wd.DatasetBuilder("ws/z", catalog=tmp_path / "cat"):
+        with wd.DatasetBuilder("ws/z", catalog=tmp_path / "cat") as later:
+            later.add_table("main", {"x": [1]})
             assert not left.exists(), "the next builder sweeps what a killed one left"
-        assert alive._staging.exists(), "and nothing of those that live"
-    assert not alive._staging.exists()
-    assert not list(tmp_path.glob("warpdata-*"))
+        staged = alive._staging
+        assert staged.exists(), "and nothing of those that live"
+    assert not staged.exists()
+    assert not (tmp_path / "cat").exists(), "and no trace of a catalog to which nothing was published"

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import warpdata as wd
-from tests.catalog.conftest import publish_demo
+from tests.published import publish_demo
 from warpdata.catalog.names import parse_size
 from warpdata.catalog.scaffold import loader_code
 from warpdata.errors import DatasetError
@@ -92,6 +92,21 @@ def test_references_by_any_index(demo: wd.Dataset) -> None:
     assert (
         [ref.name for ref in column[2:4]] == [ref.name for ref in column][2:4] == ["a/002.png", "a/003.png"]
     )
+    for key in (
+        slice(2, 9, 3),
+        slice(None, None, -7),
+        [5, -1, 5],
+        np.array([4, 0]),
+        range(3),
+        ...,
+        (),
+        (slice(1, 4),),
+    ):
+        expected = np.arange(len(column))[key]
+        assert [ref.name for ref in column[key]] == [column[int(i)].name for i in expected]
+    for wrong in (len(column), True, None, (1, 2), [0, len(column)], 1.0, "a", [True] * len(column)):
+        with pytest.raises(IndexError):
+            column[wrong]
     assert pa.Table.from_batches([batch])["image"][3].as_py().as_numpy()[0, 0, 0] == 15
     with pytest.raises(IndexError):
         column[10]

@@ -226,3 +226,37 @@ def test_doctor(workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch
 )
 def test_usage_errors_are_2(published: str, arguments: list[str]) -> None:
     assert main(arguments) == 2
+
+
+def test_versions_copy_and_repair(
+    published: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = run_json(capsys, "publish", "ws/name", "--table", "main=part0.parquet")["version"]
+    third = run_json(capsys, "publish", "ws/name", "--table", "main=part1.parquet")["version"]
+    assert {v["version"] for v in run_json(capsys, "versions", "list", "ws/name")} == {
+        published, second, third,
+    }  # fmt: skip
+    copied = run_json(capsys, "copy", "ws/name", "--to", "mirror", "--all")
+    assert set(copied["versions"]) == {published, second, third}
+    assert "copied" in run_text(capsys, "copy", "ws/name", "--to", "mirror")
+    assert run_json(capsys, "versions", "expire", "ws/name", "--keep", "1")["versions"] == [second]
+    assert "would be deleted" in run_text(capsys, "versions", "expire", "ws/name", "--keep", "1")
+    assert run_json(capsys, "versions", "delete", "ws/name", second[:9])["versions"] == [second]
+    assert main(["versions", "delete", "ws/name@v1", published[:9]]) == 1
+    assert "v1" in capsys.readouterr().err
+    for blob in (workplace / "catalog/blobs").rglob("*"):
+        if blob.is_file():
+            blob.write_bytes(b"damaged")
+    assert run_json(capsys, "repair", "ws/name", code=3)["lost"]
+    mended = run_json(capsys, "repair", "ws/name@v1", "--from", "mirror")
+    assert mended["lost"] == []
+    assert "replaced" in run_text(capsys, "repair", "ws/name", "--files", "mirror/blobs")
+    assert "ok" in run_text(capsys, "verify", "ws/name", "ws/name@v1")
+    assert run_json(capsys, *PUBLISH, "--repair", "--staging", "here")["blobs_replaced"] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["delete", "ws/name"], ["expire", "ws/name"], ["expire", "ws/name", "x"]]
+)
+def test_versions_needs_to_be_told(published: str, arguments: list[str]) -> None:
+    assert main(["versions", *arguments]) == 2

@@ -6,13 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import warpdata as wd
+from tests.waiting import until
 from warpdata.cli.main import main
 from warpdata.cli.sparkline import human_time, sparkline
 
@@ -112,14 +112,12 @@ def test_record_stops_at_ctrl_c_and_salvage_takes_a_root(tmp_path: Path) -> None
     command = [sys.executable, "-m", "warpdata"]
     child = subprocess.Popen([*command, "record", "--demo", str(tmp_path)], stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            waiting = wd.LocalDataset(tmp_path).unfinished
-            if waiting and waiting[0].records.get("joints", 0) > 10:
-                break
-            time.sleep(0.05)
+        until(
+            lambda: any(e.records.get("joints", 0) > 10 for e in wd.LocalDataset(tmp_path).unfinished),
+            pause_s=0.05,
+        )
         child.send_signal(signal.SIGINT)
-        assert child.wait(20) == 0
+        assert child.wait(120) == 0
     finally:
         child.kill()
     assert len(wd.LocalDataset(tmp_path)[0]["joints"]) > 10

@@ -56,33 +56,15 @@ def test_inspect(warp: Run, shard: Path) -> None:
     assert report["table_checksum"] is True
 
 
-def test_inspect_says_where_windows_are_not_verified(warp: Run, tmp_path: Path) -> None:
-    from warpdata.formats.wshard import ShardReader, layout
-
+def test_inspect_says_what_windows_are_verified_by(warp: Run, tmp_path: Path) -> None:
     episode = wd.WShardEpisode(id="e", length=100)
     episode.observations["big"] = np.zeros((100, 20_000), np.uint8)
     wd.save_wshard(episode, tmp_path / "ours")
     assert "pieces" in warp("inspect", tmp_path / "ours")[1]
-    data = (tmp_path / "ours").read_bytes()
-    shard = ShardReader.open(tmp_path / "ours")
-    header = shard.table.header
-    # Without mark and piece checksums, as other programs write it.
-    kept = 64 + 48 * (header.entry_count - 1)
-    names = data[header.string_table_offset : header.data_section_offset]
-    last = shard.block(layout.PIECES_PREFIX + "signal/big")
-    plain = header._replace(
-        table_mark=bytes(4), table_crc32c=0, entry_count=header.entry_count - 1, string_table_offset=kept,
-        total_file_size=last.data_offset,
-    )  # fmt: skip
-    body = (data[64:kept] + names).ljust(header.data_section_offset - 64, b"\0")[
-        : header.data_section_offset - 64
-    ]
-    (tmp_path / "theirs").write_bytes(
-        layout.HEADER.pack(*plain) + body + data[header.data_section_offset : last.data_offset]
-    )
+    episodes.as_others_write_it(tmp_path / "ours", tmp_path / "theirs", "signal/big")
     assert wd.load_wshard(tmp_path / "theirs") == episode
-    assert "nothing" in warp("inspect", tmp_path / "theirs")[1]
-    assert "unverified" in warp("verify", tmp_path / "theirs")[1]
+    assert "pieces" not in warp("inspect", tmp_path / "theirs")[1]
+    assert "reads the whole block" in warp("verify", tmp_path / "theirs")[1]
 
 
 def test_verify(warp: Run, shard: Path, tmp_path: Path) -> None:

@@ -174,3 +174,24 @@ class BlobStoreContract(ReadableStoreContract):
             store.put_file("blobs/x", path, digest)
         with pytest.raises(BlobNotFoundError):
             store.head("blobs/x")
+
+    def test_streams_arrive_whole_in_place_of_what_was_there(self, tmp_path: Path) -> None:
+        store = self.fill({"blobs/x": b"damaged"}, tmp_path)
+        pieces = [DATA * 500, b"", DATA * 3, b"end"]
+        store.put_stream("blobs/x", lambda: iter(pieces), sum(map(len, pieces)))
+        size = store.head("blobs/x").size
+        assert bytes(store.get_ranges("blobs/x", [(0, size)])[0]) == b"".join(pieces)
+
+    @pytest.mark.parametrize("fault", ["error", "short", "long"])
+    def test_a_stream_that_fails_changes_nothing(self, tmp_path: Path, fault: str) -> None:
+        store = self.fill({"blobs/x": b"before"}, tmp_path)
+
+        def chunks():
+            yield DATA
+            if fault == "error":
+                raise ChecksumError("the source is damaged")
+
+        size = len(DATA) + {"error": 5, "short": 5, "long": -5}[fault]
+        with pytest.raises((ChecksumError, TruncatedError)):
+            store.put_stream("blobs/x", chunks, size)
+        assert bytes(store.get("blobs/x", max_bytes=100).data) == b"before"

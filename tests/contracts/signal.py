@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
+from tests.keys import keys
 from warpdata.errors import TimeRangeError
 from warpdata.timeline.signal import Signal
 
@@ -101,7 +103,7 @@ class SignalContract:
     def test_lists_in_any_order(self, made: Any) -> None:
         signal, stamps, _ = made
         batch = signal.values()
-        for picks in ([4, 1, 1, -1], np.array([4, 1, 1, -1], np.int32), (4, 1, 1, -1)):
+        for picks in ([4, 1, 1, -1], np.array([4, 1, 1, -1], np.int32)):
             view = signal[picks]
             assert view.timestamps.tolist() == [stamps[i] for i in (4, 1, 1, -1)]
             assert same(view.values(), batch[[4, 1, 1, -1]])
@@ -116,6 +118,41 @@ class SignalContract:
                 signal.time[times]
         with pytest.raises(ValueError, match="order of time"):
             signal[[4, 1]].time[stamps[4]]
+
+    def test_keys_mean_what_they_mean_in_numpy(self, made: Any) -> None:
+        signal, stamps, _ = made
+        clock, batch = np.array(stamps), signal.values()
+
+        @settings(max_examples=30)
+        @given(keys((len(stamps),)))
+        def check(key: Any) -> None:
+            try:
+                found = signal[key]
+            except IndexError:
+                return  # refused: a mask, a new axis, time backwards
+            rows = np.arange(len(stamps))[key]
+            if isinstance(found, tuple):
+                assert found[1] == clock[rows]
+                assert same(found[0], batch[rows])
+            else:
+                assert np.array_equal(found.timestamps, clock[rows])
+                assert same(found.values(), batch[rows])
+
+        check()
+        for key in (..., (), (slice(2, 5),), ([3, 1],)):
+            assert np.array_equal(signal[key].timestamps, clock[key])
+        for key in (
+            (1, 2),
+            (4, 1, 1, -1),
+            (slice(2), slice(2)),
+            True,
+            [True] * len(stamps),
+            None,
+            (..., 0),
+            ([1], [2]),
+        ):
+            with pytest.raises(IndexError):
+                signal[key]
 
     def test_floor_lookup(self, made: Any) -> None:
         signal, stamps, _ = made

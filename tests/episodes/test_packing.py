@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.integration.test_video import COUNT, foreign_episode, number_in, scene
+from tests.episodes.test_video import COUNT, foreign_episode, number_in, scene
 from warpdata.cli.main import main
 from warpdata.errors import ConflictError, RecordingError
 from warpdata.formats.wshard.load import load_wshard

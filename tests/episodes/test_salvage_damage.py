@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.integration.crash_recorder import picture, step_in
+from tests.episodes.crash_recorder import picture, step_in
 from warpdata.cli.main import main
 from warpdata.episodes import journals
 from warpdata.errors import WarpError

@@ -31,7 +31,7 @@ def everything(data: bytes) -> Any:
     episode = load_wshard(shard)
     rows = []
     for name, channel in episode.lanes():
-        rows.append((name, str(channel.dtype), channel.shape, channel[1:3].tobytes(), channel.data.tobytes()))
+        rows.append((name, str(channel.dtype), channel.shape, values(channel[1:3]), values(channel.data)))
     flags = [
         None if flag is None else (str(flag.dtype), flag.data.tobytes())
         for flag in (episode.rewards, episode.terminations, episode.truncations)
@@ -46,6 +46,11 @@ def everything(data: bytes) -> Any:
         episode.models,
     )
     return blocks, rows, flags, clock, identity
+
+
+def values(array: np.ndarray[Any, Any]) -> Any:
+    """What an array holds; the bytes of an array of objects are only where they lie."""
+    return array.tolist() if array.dtype == object else array.tobytes()
 
 
 def outcome(data: bytes, good: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 import warpdata as wd
 from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named
+from warpdata.formats.wshard import ShardReader, layout
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 IDS = st.from_regex(r"[A-Za-z0-9_-]{1,8}(/[A-Za-z0-9_-]{1,5}){0,2}", fullmatch=True)
@@ -19,6 +21,24 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )  # fmt: skip
+
+
+def as_others_write_it(source: Path, target: Path, block: str) -> None:
+    """A copy of a shard without table checksum and without piece checksums for its last large raw block."""
+    data, shard = source.read_bytes(), ShardReader.open(source)
+    header, last = shard.table.header, shard.block(layout.PIECES_PREFIX + block)
+    assert last.data_offset == max(shard.block(name).data_offset for name in shard.names)
+    kept = layout.TABLE_OFFSET + layout.ENTRY_BYTES * (header.entry_count - 1)
+    names = data[header.string_table_offset : header.data_section_offset]
+    plain = header._replace(
+        table_mark=bytes(4), table_crc32c=0, entry_count=header.entry_count - 1, string_table_offset=kept,
+        total_file_size=last.data_offset,
+    )  # fmt: skip
+    room = header.data_section_offset - layout.TABLE_OFFSET
+    body = (data[layout.TABLE_OFFSET : kept] + names).ljust(room, b"\0")[:room]
+    target.write_bytes(
+        layout.HEADER.pack(*plain) + body + data[header.data_section_offset : last.data_offset]
+    )
 
 
 def simple(steps: int = 20, *, seed: int = 0) -> wd.WShardEpisode:

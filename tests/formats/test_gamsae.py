@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as npst
 
 from tests.conftest import OWN_GOLDEN, ROOT, shared_golden
 from tests.formats.spec_tables import assert_spec_matches
+from tests.sweeps import thinned
 from warpdata.bytekit.checksum import fnv1a64, sha256_hex
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
@@ -193,6 +194,7 @@ def corpus_rows(folder: Path) -> np.ndarray:
         return np.concatenate([batch.rows for batch in source])
 
 
+@pytest.mark.soak
 def test_with_corpus_json_every_flip_of_every_file_is_found(tmp_path: Path) -> None:
     golden = OWN_GOLDEN / "gamsae" / "corpus"
     good = corpus_rows(golden)
@@ -201,7 +203,7 @@ def test_with_corpus_json_every_flip_of_every_file_is_found(tmp_path: Path) -> N
     for path in [*sorted(folder.glob("*.shard")), folder / "corpus.json"]:
         original = path.read_bytes()
         step = 1 if path.suffix == ".shard" else 11
-        for bit in range(0, len(original) * 8, step):
+        for bit in thinned(range(0, len(original) * 8, step), 600):
             damaged = bytearray(original)
             damaged[bit // 8] ^= 1 << bit % 8
             path.write_bytes(damaged)

@@ -15,7 +15,9 @@ from tools.make_golden_manifest import example, guide_shards, main
 from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
 from warpdata.bytekit.ranges import BytesRangeReader
-from warpdata.errors import FormatError, ManifestCorruptedError
+from warpdata.catalog.names import parse_name
+from warpdata.catalog.signing import check_signature
+from warpdata.errors import FormatError, ManifestCorruptedError, UntrustedError
 from warpdata.formats.manifest import layout
 from warpdata.formats.manifest.canonical import canonical_json, version_hash
 from warpdata.formats.manifest.guide import Guide, ShardGuide, pack_guide
@@ -47,6 +49,35 @@ def test_golden(folder: Path) -> None:
     guide = Guide(BytesRangeReader((folder / "guide.bin").read_bytes()), 2)
     found = [guide.shard(i) for i in range(2)]
     assert [{"sums": g.page_sums.tolist(), "tail": g.tail.decode()} for g in found] == expected["guide"]
+
+
+SIGNATURES = [
+    (OWN_GOLDEN / "manifest", "content.sig.json", "content"),
+    (OWN_GOLDEN / "manifest", "notes.sig.json", "content and notes"),
+    (ROOT / "tests/compat/manifest/0.1", "manifest.sig.json", "content"),
+]
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "covers"), SIGNATURES, ids=lambda value: str(value).split("/")[-1]
+)
+def test_golden_signatures(folder: Path, file: str, covers: str) -> None:
+    pytest.importorskip("cryptography")
+    data, signature = (folder / "manifest.json").read_bytes(), (folder / file).read_bytes()
+    manifest = parse_manifest(data)
+    trusted = (json.loads(signature)["public_key"],)
+    name = parse_name(manifest.dataset_id)
+    found = check_signature(signature, data, name, manifest.version_hash, trusted)
+    assert (found.covers, found.public_key) == (covers, trusted[0])
+    other = data.replace(b'"ratio": 0.5', b'"ratio": 0.6')
+    assert other != data
+    if covers == "content":
+        check_signature(signature, other, name, manifest.version_hash, trusted)
+    else:
+        with pytest.raises(UntrustedError, match="wrong"):
+            check_signature(signature, other, name, manifest.version_hash, trusted)
+    with pytest.raises(UntrustedError, match="wrong"):
+        check_signature(signature, data, name, "0" * 64, trusted)
 
 
 def test_the_tool_writes_the_golden_files_again(tmp_path: Path) -> None:

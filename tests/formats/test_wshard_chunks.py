@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,9 +22,11 @@ from warpdata.errors import (
     ChecksumError,
     ConflictError,
     CorruptLayoutError,
+    RecordingError,
     SchemaMismatchError,
 )
 from warpdata.formats.wshard import ShardReader, ShardWriter, layout
+from warpdata.formats.wshard.chunks import file_sha256
 
 
 def write_list(path: Path, meta: object, block: str = layout.META_CHUNK_LIST) -> Path:
@@ -173,15 +176,93 @@ def test_a_changed_or_missing_chunk_is_found(tmp_path: Path) -> None:
         wd.validate_chunk_continuity(listed, check_files=True)
 
 
-def test_channels_must_agree_on_request(tmp_path: Path) -> None:
-    writer = wd.ChunkedEpisodeWriter(tmp_path, "e", chunk_size_t=5)
-    writer.write_chunk(episodes.simple(5))
-    other = episodes.simple(5)
+def without_state(steps: int) -> wd.WShardEpisode:
+    other = episodes.simple(steps)
     del other.observations["state"]
     other.omens, other.uncerts, other.residuals = {}, {}, {}
-    writer.write_chunk(other)
-    with pytest.raises(CorruptLayoutError, match="other channels"):
-        wd.validate_chunk_continuity(writer.finalize_manifest(), check_channels=True)
+    return other
+
+
+def without_reward(steps: int) -> wd.WShardEpisode:
+    return replace(episodes.simple(steps), rewards=None)
+
+
+def with_more(steps: int) -> wd.WShardEpisode:
+    other = episodes.simple(steps)
+    other.observations["more"] = np.zeros(steps)
+    return other
+
+
+def with_a_clock(steps: int) -> wd.WShardEpisode:
+    other = episodes.simple(steps)
+    state = other.observations["state"]
+    other.observations["state"] = wd.Channel("state", state.data, timestamps_ns=np.arange(steps), unit="rad")
+    return other
+
+
+@pytest.mark.parametrize("other", [without_state, without_reward, with_more, with_a_clock])
+def test_chunks_must_have_the_same_channels(tmp_path: Path, other: Callable[[int], wd.WShardEpisode]) -> None:
+    writer = wd.ChunkedEpisodeWriter(tmp_path / "refused", "e", chunk_size_t=5)
+    writer.write_chunk(episodes.simple(5))
+    with pytest.raises(SchemaMismatchError, match="this chunk has"):
+        writer.write_chunk(other(5))
+    # A list that another program made of such chunks is refused too, as soon as both are seen.
+    listed = wd.chunk_episode(episodes.simple(10), tmp_path, 5)
+    second = tmp_path / "ep_chunk_0001.wshard"
+    chunk = replace(other(5), chunk_index=1, total_chunks=2, timestep_range=(5, 10))
+    wd.save_wshard(chunk, second)
+    mixed = replace(listed, chunks=(listed.chunks[0], replace(listed.chunks[1], sha256=file_sha256(second))))
+    with pytest.raises(CorruptLayoutError, match="chunk 1 has"):
+        wd.validate_chunk_continuity(mixed)
+    with pytest.raises(CorruptLayoutError, match="another chunk"):
+        wd.open_episode(mixed).actions["ctrl"][4:6]
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 7), (7, 3), (5, 5), (4, 20)])
+def test_an_episode_is_cut_anew_while_it_is_read_from_its_chunks(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    wanted = episodes.simple(20)
+    old = wd.open_episode(wd.chunk_episode(wanted, tmp_path, before))
+    (tmp_path / "ep_chunk_0099.wshard").write_bytes(b"unreadable: nobody knows whose it is")
+    wd.save_wshard(episodes.simple(2), tmp_path / "ep_chunk_0098.wshard")  # no chunk, by its own word
+    listed = wd.chunk_episode(old.tensors, tmp_path, after)
+    assert wd.open_episode(listed) == wanted
+    wd.validate_chunk_continuity(listed, check_files=True)
+    kept = {"ep_chunk_0098.wshard", "ep_chunk_0099.wshard", "ep_manifest.wshard"}
+    assert {path.name for path in tmp_path.iterdir()} == {entry.uri for entry in listed.chunks} | kept
+
+
+def test_cutting_anew_that_fails_leaves_the_old_chunks(tmp_path: Path) -> None:
+    listed = wd.chunk_episode(episodes.simple(20), tmp_path, 5)
+    writer = wd.ChunkedEpisodeWriter(tmp_path, "ep", 7)
+    writer.write_chunk(episodes.simple(7, seed=1))
+    with pytest.raises(SchemaMismatchError):
+        writer.write_chunk(without_state(7))
+    wd.validate_chunk_continuity(listed, check_files=True)
+    assert wd.open_episode(listed) == episodes.simple(20)
+
+
+def test_write_episode_chunked(tmp_path: Path) -> None:
+    writer = wd.ChunkedEpisodeWriter(tmp_path, "ep", chunk_size_t=6)
+    paths = writer.write_episode_chunked(episodes.simple(20))
+    assert [wd.load_wshard(path).length for path in paths] == [6, 6, 6, 2]
+    assert all(wd.load_wshard(path).is_chunked for path in paths)
+    assert wd.open_episode(writer.finalize_manifest()) == episodes.simple(20)
+    with pytest.raises(RecordingError):
+        writer.write_chunk(episodes.simple(3))
+
+
+def test_an_empty_episode_keeps_what_is_known_of_it(tmp_path: Path) -> None:
+    empty = wd.WShardEpisode("nothing", "Env", metadata={"task": "pick"})
+    empty.observations["state"] = wd.Channel("state", np.zeros((0, 3), np.float32), unit="rad")
+    empty.observations["said"] = wd.Channel.text("said", [])
+    empty.add_residual("state")
+    wd.save_wshard(empty, tmp_path / "a.wshard", "auto")
+    assert wd.load_wshard(tmp_path / "a.wshard") == empty
+    listed = wd.chunk_episode(empty, tmp_path / "chunks", 5)
+    wd.validate_chunk_continuity(listed, check_files=True)
+    assert wd.open_episode(listed) == empty
 
 
 def test_wrong_arguments(tmp_path: Path) -> None:

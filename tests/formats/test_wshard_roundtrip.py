@@ -16,7 +16,7 @@ from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.wshard import ShardReader, layout
 
-CODECS = st.sampled_from([None, "none", "zstd", "lz4", "auto", "zstd:19"])
+CODECS = st.sampled_from([None, "none", "zstd", "zstd-seekable", "lz4", "auto", "zstd:19"])
 
 
 @settings(max_examples=150)
@@ -81,7 +81,9 @@ def test_picked_channels(tmp_path: Path) -> None:
     assert list(episode.observations) == ["state"]
     assert list(episode.actions) == ["ctrl"]
     assert not episode.omens
-    assert episode.rewards is None
+    whole = wd.load_wshard(tmp_path / "a")
+    assert episode.rewards == whole.rewards
+    assert episode.terminations == whole.terminations
 
 
 def test_episode_is_picklable_through_its_file(tmp_path: Path) -> None:
@@ -142,10 +144,13 @@ def test_multi_rate_channels_keep_their_clock(tmp_path: Path) -> None:
     [
         ("observations", {"x": np.zeros((4, 2))}, "4 rows"),
         ("observations", {"../evil": np.zeros((3, 2))}, "channel id"),
-        ("observations", {"a/b/c/d/e": np.zeros((3, 2))}, "channel id"),
+        ("observations", {"a//b": np.zeros((3, 2))}, "channel id"),
+        ("observations", {"a\nb": np.zeros((3, 2))}, "channel id"),
+        ("observations", {"": np.zeros((3, 2))}, "channel id"),
         ("rewards", np.zeros(4, np.float32), "4 rows"),
         ("rewards", np.zeros((3, 2), np.float32), "one value per step"),
-        ("terminations", np.zeros(3, np.float32), "bool or u8"),
+        ("terminations", np.full(3, 0.5, np.float32), "0 and 1"),
+        ("terminations", ["a", "b", "c"], "one number per step"),
         ("terminations", np.full(3, 2, np.uint8), "0 and 1"),
         ("timestamps_ns", np.zeros(2, np.int64), "2 rows"),
         ("timestamps_ns", np.zeros(3), "int64"),
@@ -165,7 +170,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(
 
 
 @pytest.mark.parametrize(
-    "bad", [np.zeros(3, ">f4"), np.zeros(3, complex), np.array(["a"]), np.float32(3), None]
+    "bad", [np.zeros(3, ">f4"), np.zeros(3, complex), np.array([b"a"]), np.float32(3), None]
 )
 def test_channels_of_other_types_are_refused(bad: object) -> None:
     with pytest.raises(SchemaMismatchError):

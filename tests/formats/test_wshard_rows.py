@@ -183,6 +183,6 @@ def test_large_blocks_are_seekable_unless_strict(tmp_path: Path) -> None:
     episode = wd.WShardEpisode(id="a", length=3000)
     episode.observations["big"] = np.zeros((3000, 4000), np.uint8)
     for compat, seekable in (("default", True), ("strict", False)):
-        wd.save_wshard(episode, tmp_path / "a", "zstd", compat=compat)
+        wd.save_wshard(episode, tmp_path / "a", "auto", compat=compat)
         assert ShardReader.open(tmp_path / "a").block("signal/big").is_seekable is seekable
         assert wd.load_wshard(tmp_path / "a") == episode

@@ -1,24 +1,44 @@
-"""Episodes found by behaviour: nearest first, each once, within the bounds asked for."""
+"""Episodes found by behaviour, in a file and on a server: nearest first, each once, within the bounds asked for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.search.deepdata import Server, run_deepdata
+from warpdata.errors import (
+    AuthenticationError,
+    BlobNotFoundError,
+    LimitExceededError,
+    PermissionError_,
+    StoreError,
+    UnavailableError,
+)
 from warpdata.search import trajectories
+from warpdata.search.observation import Observation, as_observation
+from warpdata.search.trajectories import EpisodeRef
+from warpdata.stores.jsonservice import JsonService
+from warpdata.stores.reliable import RetryPolicy
 
 
-def embed(observation: dict[str, np.ndarray]) -> np.ndarray:
+def embed(observation: Any) -> np.ndarray:
     return np.concatenate([observation["state"], [1.0]])
+
+
+def embed_array(observation: Any) -> np.ndarray:
+    return np.append(observation * 1.0, 1.0)
 
 
 def record(folder: Path, number: int, *, steps: int = 40, env: str = "A", reward: float = 0.5) -> Path:
     episode = wd.WShardEpisode(id=f"ep_{number}", env_id=env, length=steps)
     angle = number * 0.4 + np.linspace(0, 0.1, steps)
     episode.observations["state"] = np.stack([np.cos(angle), np.sin(angle)], 1).astype(np.float32) * 5
+    episode.observations["other"] = np.zeros((steps, 3), np.float32)
     episode.rewards = np.full(steps, reward / steps, np.float32)
     path = folder / f"ep_{number}.wshard"
     wd.save_wshard(episode, path)
@@ -30,34 +50,80 @@ def query(number: float) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Path:
-    with wd.TrajectoryIngestor(tmp_path / "t.rvf", embedder=embed) as ingestor:
+def server() -> Iterator[Server]:
+    with run_deepdata() as running:
+        yield running
+
+
+@pytest.fixture(params=["file", "server"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "file":
+        return str(tmp_path / "t.rvf")
+    running: Server = request.getfixturevalue("server")
+    return f"{running.url}/"
+
+
+@pytest.fixture
+def index(target: str, tmp_path: Path) -> str:
+    with wd.TrajectoryIngestor(target, embedder=embed) as ingestor:
         for number in range(8):
             path = record(tmp_path, number, steps=20 + number, env="AB"[number % 2], reward=number / 8)
-            assert ingestor.ingest_episode(path) == 20 + number
-    return tmp_path / "t.rvf"
+            assert ingestor.ingest_episode(path) == f"ep_{number}"
+            assert ingestor.ingest_timesteps(path, window_size=8, stride=8)[0] == f"ep_{number}#0@0"
+    return target
 
 
-def test_the_nearest_episode_comes_first_and_each_once(index: Path) -> None:
+def test_the_nearest_episode_comes_first_and_each_once(index: str) -> None:
     with wd.TrajectoryRetriever(index, embedder=embed) as retriever:
         found = retriever.search_similar_episodes(query_obs=query(3), top_k=4)
     assert found[0].episode_id == "ep_3"
+    assert isinstance(found[0], EpisodeRef)
     assert len({each.file_path for each in found}) == 4
-    assert [each.score for each in found] == sorted(each.score for each in found)
+    assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
+    assert found[0].score == pytest.approx(1, abs=0.01)
+    assert found[0].metadata["length_T"] == 23
+    assert found[0].metadata["total_reward"] == pytest.approx(3 / 8)
     assert wd.load_wshard(found[0].file_path).id == "ep_3"
 
 
-def test_bounds(index: Path) -> None:
+def test_bounds(index: str) -> None:
     with wd.TrajectoryRetriever(index, embedder=embed) as retriever:
         ask = retriever.search_similar_episodes
         assert {each.episode_id for each in ask(query(3), env_id="A")} == {"ep_0", "ep_2", "ep_4", "ep_6"}
         assert {each.episode_id for each in ask(query(3), min_length=26)} == {"ep_6", "ep_7"}
-        found = ask(query(3), reward_range=(0.2, 0.45), min_length=0)
+        found = ask(query(3), 10, None, 0, (0.2, 0.45))
         assert {each.episode_id for each in found} == {"ep_2", "ep_3"}
         assert ask(query(3), env_id="none") == []
+        with pytest.raises(ValueError, match="at least 1"):
+            ask(query(3), top_k=0)
 
 
-def test_adding_again_replaces(index: Path, tmp_path: Path) -> None:
+def test_arrays_and_several_steps_ask_as_dicts_do(index: str) -> None:
+    state = query(3)["state"]
+    with wd.TrajectoryRetriever(index, embedder=embed) as retriever:
+        by_name = retriever.search_similar_episodes({"state": state}, top_k=3)
+        with pytest.raises(KeyError, match="give a dict"):
+            retriever.search_similar_episodes(state)
+    with wd.TrajectoryRetriever(index, embedder=embed_array) as retriever:
+        one = retriever.search_similar_episodes(state, top_k=3)
+        several = retriever.search_similar_episodes(np.stack([state - 0.1, state + 0.1]), top_k=3)
+    assert [each.episode_id for each in one] == [each.episode_id for each in by_name]
+    assert [each.episode_id for each in several] == [each.episode_id for each in by_name]
+    assert several[0].score == pytest.approx(one[0].score, abs=1e-5)
+
+
+def test_windows_reach_the_end_and_are_found(index: str) -> None:
+    with wd.TrajectoryRetriever(index, embedder=embed) as retriever:
+        found = retriever.search_similar_timesteps(query(3), top_k=100)
+        assert len(retriever.search_similar_timesteps(query(3), top_k=5, env_id="B")) == 5
+        ends = {each.metadata["window_end"] for each in found if each.episode_id == "ep_3"}
+    assert found[0].episode_id == "ep_3"
+    assert found[0].step == 0
+    assert ends == {8, 16, 23}
+    assert len(found) == 8 * 3 + 3  # 20 to 24 steps are three windows of eight, 25 to 27 four
+
+
+def test_adding_again_replaces(index: str, tmp_path: Path) -> None:
     with wd.TrajectoryIngestor(index, embedder=embed) as ingestor:
         ingestor.ingest_episode(record(tmp_path, 3, steps=10))
     with wd.TrajectoryRetriever(index, embedder=embed) as retriever:
@@ -65,15 +131,183 @@ def test_adding_again_replaces(index: Path, tmp_path: Path) -> None:
             each for each in retriever.search_similar_episodes(query(3), top_k=8) if each.episode_id == "ep_3"
         ]
     assert len(found) == 1
-    with wd.VectorStore.open(index) as store:
-        assert len(store) == sum(20 + number for number in range(8)) - 23 + 10
+    assert found[0].metadata["length_T"] == 10
 
 
 def test_few_steps_of_a_long_episode(tmp_path: Path) -> None:
     with wd.TrajectoryIngestor(tmp_path / "t.rvf", embedder=embed) as ingestor:
-        assert ingestor.ingest_episode(record(tmp_path, 1, steps=3000)) == trajectories.MAX_STEPS
+        ingestor.ingest_episode(record(tmp_path, 1, steps=3000))
+    with wd.VectorStore.open(tmp_path / "t.rvf") as store:
+        assert len(store) == trajectories.MAX_STEPS
 
 
-def test_a_server_address_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no server"):
-        wd.TrajectoryIngestor("http://somewhere:8080", embedder=embed)
+def test_chunks_of_an_episode_do_not_collide(target: str, tmp_path: Path) -> None:
+    keys = []
+    with wd.TrajectoryIngestor(target, embedder=embed) as ingestor:
+        for chunk in range(2):
+            episode = wd.WShardEpisode(id="long", env_id="A", length=10)
+            episode.observations["state"] = np.full((10, 2), chunk + 1, np.float32)
+            episode.chunk_index, episode.total_chunks = chunk, 2
+            episode.timestep_range = (10 * chunk, 10 * chunk + 10)
+            wd.save_wshard(episode, tmp_path / f"{chunk}.wshard")
+            keys.append(ingestor.ingest_episode(tmp_path / f"{chunk}.wshard"))
+            keys += ingestor.ingest_timesteps(tmp_path / f"{chunk}.wshard")
+    assert keys == ["long#0", "long#0@0", "long#1", "long#1@0"]
+    with wd.TrajectoryRetriever(target, embedder=embed) as retriever:
+        found = retriever.search_similar_episodes({"state": np.full(2, 2.0)})
+    assert [each.metadata["chunk_index"] for each in found] == [1, 0]
+
+
+def test_files_of_the_first_release_are_asked_too(tmp_path: Path) -> None:
+    with wd.VectorStore.create(tmp_path / "old.rvf", dim=3, metric="cosine") as store:
+        rows = [
+            {
+                "episode_id": f"e{i}",
+                "file_path": f"/e{i}",
+                "env_id": "A",
+                "length": 10 * i,
+                "reward": 0.5,
+                "step": i,
+            }
+            for i in range(3)
+        ]
+        store.add(np.eye(3), metadata=rows)
+    with wd.TrajectoryRetriever(tmp_path / "old.rvf", embedder=lambda obs: obs) as retriever:
+        found = retriever.search_similar_episodes([0.0, 1.0, 0.1], min_length=10)
+        assert [each.episode_id for each in found] == ["e1", "e2"]
+        assert (found[0].step, found[0].metadata["length_T"]) == (1, 10)
+        assert retriever.search_similar_timesteps([0.0, 1.0, 0.1]) == []
+
+
+# -- the wire --------------------------------------------------------------------------------------------
+
+
+def test_the_wire(server: Server, tmp_path: Path) -> None:
+    path = record(tmp_path, 1, steps=5)
+    with wd.TrajectoryIngestor(server.url, embedder=embed_array, headers={"X-Token": "t"}) as ingestor:
+        ingestor.ensure_collection(3)
+        ingestor.ingest_episode(path)
+        ingestor.ingest_episode(path)
+    mean = wd.load_wshard(path).observations["state"].data.mean(axis=0)
+    assert [each[0] for each in server.requests] == [
+        "/v2/collections", "/v2/collections/traj_episodes/insert", "/v2/collections/traj_episodes/insert",
+    ]  # fmt: skip
+    assert server.requests[0][1] == {"name": "traj_episodes", "dimension": 3, "index_type": "hnsw"}
+    body = server.requests[1][1]
+    assert body["ids"] == ["ep_1"]
+    assert np.allclose(body["vectors"], [[*mean, 1.0]])
+    assert body["metadata"] == [
+        {
+            "episode_id": "ep_1", "env_id": "A", "length_T": 5, "file_path": str(path),
+            "total_reward": pytest.approx(0.5),
+        }
+    ]  # fmt: skip
+    assert server.headers[0]["X-Token"] == "t"
+    with wd.TrajectoryRetriever(server.url, embedder=embed_array) as retriever:
+        retriever.search_similar_episodes(mean, top_k=7, env_id="A")
+        retriever.search_similar_episodes(mean, top_k=7, min_length=2, reward_range=(0.0, 1.0))
+        with pytest.raises(BlobNotFoundError, match="traj_timesteps"):
+            retriever.search_similar_timesteps(mean)
+    one, many = server.requests[-3][1], server.requests[-2][1]
+    assert one == {
+        "vector": pytest.approx([*mean, 1.0]), "top_k": 7, "filter": {"field": "env_id", "$eq": "A"},
+    }  # fmt: skip
+    assert many["filter"] == {
+        "$and": [
+            {"field": "length_T", "$gte": 2},
+            {"field": "total_reward", "$gte": 0.0},
+            {"field": "total_reward", "$lte": 1.0},
+        ]
+    }
+
+
+def test_a_collection_that_exists_is_used(server: Server, tmp_path: Path) -> None:
+    for _ in range(2):
+        with wd.TrajectoryIngestor(server.url, embedder=embed) as ingestor:
+            ingestor.ingest_episode(record(tmp_path, 1))
+    assert len(server.collections["traj_episodes"]["rows"]) == 1
+
+
+def test_large_inserts_are_sent_in_batches(server: Server, tmp_path: Path) -> None:
+    with wd.TrajectoryIngestor(server.url, embedder=embed) as ingestor:
+        keys = ingestor.ingest_timesteps(record(tmp_path, 1, steps=600), window_size=1, stride=1)
+    sizes = [len(body["ids"]) for path, body in server.requests if path.endswith("insert")]
+    assert len(keys) == 600 == sum(sizes)
+    assert max(sizes) <= 256
+
+
+def service(server: Server, **options: Any) -> JsonService:
+    policy = RetryPolicy(attempts=3, sleep=lambda _: None)
+    return JsonService(server.url, policy=policy, **options)
+
+
+def test_passing_failures_are_tried_again(server: Server) -> None:
+    server.failures = [(503, b"busy", {"Retry-After": "1"}), (429, b"", {})]
+    assert service(server).post("/v2/collections", {"name": "x", "dimension": 2, "index_type": "hnsw"}) == {}
+    assert len(server.requests) == 3
+    server.failures = [(500, b"broken", {})] * 3
+    with pytest.raises(UnavailableError, match="500: broken"):
+        service(server).post("/v2/collections", {"name": "x"})
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "words"),
+    [
+        ((401, b"who are you", {}), AuthenticationError, "401: who are you"),
+        ((403, b"", {}), PermissionError_, "403"),
+        ((400, b"wrong dimension", {}), StoreError, "wrong dimension"),
+        ((200, b"<html>", {}), StoreError, "not a JSON object"),
+        ((200, b"[1]", {}), StoreError, "not a JSON object"),
+        ((200, b'{"results": [{"id": 1}]}', {}), StoreError, "no id, score or metadata"),
+        ((200, b'{"results": 5}', {}), StoreError, "no id, score or metadata"),
+    ],
+)
+def test_wrong_answers_have_a_name(server: Server, failure: Any, kind: type[Exception], words: str) -> None:
+    server.failures = [failure]
+    with (
+        wd.TrajectoryRetriever(server.url, embedder=embed_array) as retriever,
+        pytest.raises(kind, match=words),
+    ):
+        retriever.search_similar_episodes(np.ones(2))
+
+
+def test_an_endless_answer_is_not_kept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warpdata.stores.jsonservice._MAX_ANSWER_BYTES", 1000)
+    server.failures = [(200, b" " * 2000, {})]
+    with pytest.raises(LimitExceededError):
+        service(server).post("/x", {})
+
+
+def test_a_silent_or_absent_server(server: Server) -> None:
+    server.delay_s = 0.5
+    with pytest.raises(UnavailableError, match=r"within 0\.05 s"):
+        service(server, timeout_s=0.05).post("/x", {})
+    gone = JsonService("http://127.0.0.1:9", policy=RetryPolicy(attempts=1))
+    with pytest.raises(UnavailableError, match="connection failed"):
+        gone.post("/x", {})
+
+
+def test_wrong_places_and_vectors_are_refused(tmp_path: Path) -> None:
+    for place in ("ftp://somewhere", "http://user:secret@host", "http://"):
+        with pytest.raises(ValueError, match=r"http|URL"):
+            wd.TrajectoryIngestor(place, embedder=embed)
+    with wd.TrajectoryIngestor(tmp_path / "t.rvf", embedder=lambda _: [np.nan]) as ingestor:
+        with pytest.raises(ValueError, match="finite"):
+            ingestor.ingest_episode(record(tmp_path, 1))
+        with pytest.raises(ValueError, match="at least 1"):
+            ingestor.ingest_timesteps(record(tmp_path, 1), stride=0)
+
+
+def test_observations_are_arrays_with_names() -> None:
+    found = Observation({"a": np.arange(4).reshape(2, 2), "b": np.ones(3)})
+    assert found.tolist() == [0, 1, 2, 3]
+    assert found["b"].tolist() == [1, 1, 1]
+    assert (found.keys(), "a" in found, "c" in found) == (["a", "b"], True, False)
+    assert dict(**found).keys() == {"a", "b"}
+    assert (found + 1).keys() == []
+    with pytest.raises(KeyError, match="Did you mean 'joint'"):
+        Observation({"joint": np.ones(1)})["jiont"]
+    with pytest.raises(ValueError, match="no observations"):
+        as_observation({})
+    with pytest.raises(ValueError, match="array of numbers"):
+        as_observation("text")

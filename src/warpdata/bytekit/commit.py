@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
+import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from warpdata.bytekit import system
+from warpdata.bytekit.ranges import kind_of_file
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import ConflictError, OutOfSpaceError, PermissionError_, StoreError
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 TEMP_MARK = ".tmp-"
 """Part of the name of every file that is not committed yet; what a crash leaves behind carries it."""
 
+_NAME_CHARS = 120
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -44,12 +48,7 @@ class NewFile:
 
     def reserve(self, size_bytes: int) -> None:
         """Allocate what this file will need: a full disk shows now, and renaming over a file is quick."""
-        if size_bytes and hasattr(os, "posix_fallocate"):
-            try:
-                os.posix_fallocate(self.fd, 0, size_bytes)
-            except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                    raise
+        if size_bytes and system.try_allocate(self.fd, 0, size_bytes):
             self._reserved_bytes = size_bytes
 
     def trim(self) -> None:
@@ -85,18 +84,21 @@ class NewFile:
 def commit_file(
     path: str | os.PathLike[str], *, durable: bool = True, replace: bool = True
 ) -> Iterator[NewFile]:
-    """Write a file under a temporary name and give it its own on success; on any failure nothing changes."""
-    target = os.fspath(path)
+    """Write a file under a temporary name and give it its own on success; on any failure nothing changes.
+
+    A link stays and the file it names is replaced; what is no regular file is refused.
+    """
+    target = writable_path(path)
     temp = _temp_name(target)
-    with map_os_errors(target):
+    with map_os_errors(path):
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             try:
-                new = NewFile(fd, target)
+                new = NewFile(fd, os.fspath(path))
                 yield new
                 new.trim()
                 if durable:
-                    os.fsync(fd)
+                    system.sync(fd)
             finally:
                 os.close(fd)
             _move(temp, target, replace=replace)
@@ -106,6 +108,21 @@ def commit_file(
             raise
         if durable:
             fsync_folder(os.path.dirname(target))
+
+
+def writable_path(path: str | os.PathLike[str]) -> str:
+    """Where a file written to `path` goes: a link is followed, and anything but a regular file is refused."""
+    target = os.fspath(path)
+    with map_os_errors(path):
+        try:
+            mode = os.stat(target).st_mode
+        except FileNotFoundError:
+            return os.path.realpath(target)
+        if not stat.S_ISREG(mode):
+            raise StoreError(
+                f"{kind_of_file(mode)} is there, not a file", path=path, hint="Write to another path."
+            )
+        return os.path.realpath(target)
 
 
 @contextlib.contextmanager
@@ -129,6 +146,21 @@ def commit_folder(path: str | os.PathLike[str], *, durable: bool = True) -> Iter
             fsync_folder(os.path.dirname(target))
 
 
+def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Give a finished file a second name, in place of what is there; OSError where that cannot be."""
+    target = os.fspath(path)
+    fsync_file(source)
+    temp = _temp_name(target)
+    os.link(source, temp)
+    try:
+        os.replace(temp, target)
+    finally:
+        # Replacing a name by another name of the same file does nothing and leaves both.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temp)
+    fsync_folder(os.path.dirname(target))
+
+
 def write_file(path: str | os.PathLike[str], data: Buffer, *, durable: bool = True) -> None:
     """Replace the file at `path` by one that holds `data`, atomically."""
     with commit_file(path, durable=durable) as out:
@@ -139,7 +171,16 @@ def fsync_folder(path: str | os.PathLike[str]) -> None:
     """Make the names inside a folder survive power loss."""
     fd = os.open(os.fspath(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        system.sync(fd)
+    finally:
+        os.close(fd)
+
+
+def fsync_file(path: str | os.PathLike[str]) -> None:
+    """Make the bytes of a finished file survive power loss."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        system.sync(fd)
     finally:
         os.close(fd)
 
@@ -148,17 +189,25 @@ def fsync_tree(path: Path) -> None:
     """Make every file and name below a folder survive power loss."""
     for folder, _, names in os.walk(path):
         for name in names:
-            fd = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            fsync_file(os.path.join(folder, name))
         fsync_folder(folder)
 
 
 def stale_temps(folder: str | os.PathLike[str]) -> Sequence[Path]:
     """What a killed commit left in `folder`: never visible to readers, safe to delete."""
     return sorted(entry for entry in Path(folder).iterdir() if TEMP_MARK in entry.name)
+
+
+def remove_temps_of(path: str | os.PathLike[str]) -> None:
+    """Remove what killed commits of exactly this file left beside it. Only for who keeps others from writing it."""
+    folder, name = os.path.split(os.path.abspath(path))
+    if len(name) > _NAME_CHARS:
+        return  # a shortened name may be that of another file
+    ours = re.compile(re.escape(f".{name}{TEMP_MARK}") + r"[0-9a-f]{12}")
+    for entry in stale_temps(folder):
+        if ours.fullmatch(entry.name) and entry.is_file():
+            with contextlib.suppress(OSError):
+                entry.unlink()
 
 
 @contextlib.contextmanager
@@ -178,6 +227,8 @@ def os_error(error: OSError, path: str | os.PathLike[str]) -> StoreError:
         return OutOfSpaceError("no space left on the disk", path=path)
     if isinstance(error, PermissionError):
         return PermissionError_("this path may not be written", path=path)
+    if error.errno == errno.EROFS:
+        return PermissionError_("the file system is read-only", path=path, hint="Write to another place.")
     if isinstance(error, FileNotFoundError):
         return StoreError("the folder does not exist", path=path, hint="Create the folder first.")
     return StoreError(f"cannot write ({error.strerror or error})", path=path)
@@ -188,36 +239,11 @@ def _move(temp: str, target: str, *, replace: bool) -> None:
         os.replace(temp, target)
         return
     try:
-        rename_new(temp, target)
+        system.rename_new(temp, target)
     except FileExistsError:
         raise ConflictError("the file exists already", path=target) from None
 
 
-def rename_new(source: str, target: str) -> None:
-    """Give a file another name, or FileExistsError if anything has that name already."""
-    if _renameat2 is not None:
-        if not _renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE):
-            return
-        code = ctypes.get_errno()
-        if code not in (errno.EINVAL, errno.ENOSYS):  # some file systems do not know this call
-            raise OSError(code, os.strerror(code), target)
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
-        # Without links either: look first, which is as good as it gets there.
-        if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
-        os.rename(source, target)
-        return
-    os.unlink(source)
-
-
-_renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
-
-
 def _temp_name(target: str) -> str:
     folder, name = os.path.split(target)
-    return os.path.join(folder, f".{name[:120]}{TEMP_MARK}{secrets.token_hex(6)}")
+    return os.path.join(folder, f".{name[:_NAME_CHARS]}{TEMP_MARK}{secrets.token_hex(6)}")

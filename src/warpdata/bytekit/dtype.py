@@ -7,6 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from warpdata.errors import nearest
+
 _NUMPY: dict[str, np.dtype[Any]] = {
     "f64": np.dtype("<f8"),
     "f32": np.dtype("<f4"),
@@ -36,7 +38,10 @@ class DType:
 
     def __init__(self, name: str) -> None:
         if name not in _NUMPY:
-            raise ValueError(f"unknown dtype {name!r}; the thirteen are {', '.join(DTYPE_NAMES)}")
+            known = ", ".join(DTYPE_NAMES)
+            raise ValueError(
+                f"unknown dtype {name!r}; the thirteen are {known}.{nearest(str(name), DTYPE_NAMES)}"
+            )
         self.name = name
         self.dtype = _NUMPY[name]  # numpy finds this attribute, so np.zeros(3, dtype=DType("f32")) works
 

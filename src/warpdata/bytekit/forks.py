@@ -1,31 +1,66 @@
-"""What must stay with its process: a forked child inherits open writers, and must never touch their files."""
+"""What a forked child inherits. The one place that knows about forks: whoever holds what a child must not use is
+told in the child, before anything else runs there.
+
+A reader begins anew with what it needs, so it works in the child. A writer lets go, so it refuses there: what it writes
+stays with the process that began it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
-from typing import Protocol
+from typing import Any, Protocol
 
 
-class Inheritable(Protocol):
-    """Something open for writing that a fork would duplicate."""
+class Inherited(Protocol):
+    """Something that holds threads, locks between threads, connections, decoders or files open for writing."""
 
-    def disown(self) -> None:
-        """In a child: refuse everything from now on, without waiting for a lock."""
-
-
-_OPEN: weakref.WeakSet[Inheritable] = weakref.WeakSet()
+    def in_child(self) -> None:
+        """Renew it, or let go of it, without waiting for a lock: whoever held one has stayed behind."""
 
 
-def stays_with_its_process(thing: Inheritable) -> None:
-    """Have `disown` called in every child that is forked from now on."""
-    _OPEN.add(thing)
+_told: weakref.WeakSet[Inherited] = weakref.WeakSet()
+_generation = 0
 
 
-def _disown_all() -> None:
-    for thing in list(_OPEN):
-        thing.disown()
-    _OPEN.clear()
+def tell_in_child(thing: Inherited) -> None:
+    """Call `thing.in_child()` in every child that is forked from now on, as long as `thing` lives."""
+    _told.add(thing)
 
 
-os.register_at_fork(after_in_child=_disown_all)
+def generation() -> int:
+    """How many forks lie between the first process and this one: what was noted in a parent differs in its children."""
+    return _generation
+
+
+def process_id() -> int:
+    """The number of this process, to be named in files; to tell processes apart there is `generation`."""
+    return os.getpid()
+
+
+def _tell_all() -> None:
+    global _generation
+    _generation += 1
+    for thing in list(_told):
+        # One that fails is used by nobody yet; the others must be told all the same.
+        with contextlib.suppress(Exception):
+            thing.in_child()
+
+
+os.register_at_fork(after_in_child=_tell_all)
+
+
+class OwnProcess:
+    """Whether this process is the one that made this, and not a child of it."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self) -> None:
+        self._made = _generation
+
+    def __bool__(self) -> bool:
+        return self._made == _generation
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (OwnProcess, ())

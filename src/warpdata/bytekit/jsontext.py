@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from warpdata.errors import CorruptLayoutError, LimitExceededError
@@ -20,22 +21,38 @@ def parse_json_object(
 
     `allow_nan` takes the words NaN and Infinity, which other programs write though JSON has none.
     """
-    size = memoryview(data).nbytes
-    if size > max_bytes:
-        raise LimitExceededError(f"JSON of {size} bytes, at most {max_bytes} are allowed")
-    try:
-        constant = float if allow_nan else _refuse_constant
-        value = json.loads(bytes(data), object_pairs_hook=_unique_keys, parse_constant=constant)
-    except (ValueError, RecursionError) as error:
-        raise CorruptLayoutError(f"not valid JSON ({error})") from None
+    value = parse_json(data, max_bytes=max_bytes, allow_nan=allow_nan)
     if not isinstance(value, dict):
         raise CorruptLayoutError(f"JSON is a {type(value).__name__}, an object was expected")
     return value
 
 
+def parse_json(data: Buffer, *, max_bytes: int = MAX_JSON_BYTES, allow_nan: bool = False) -> Any:
+    """Parse any JSON value, as strictly as `parse_json_object` does."""
+    raw = bytes(data)
+    if len(raw) > max_bytes:
+        raise LimitExceededError(f"JSON of {len(raw)} bytes, at most {max_bytes} are allowed")
+    try:
+        return (_LENIENT if allow_nan else _STRICT).decode(
+            raw.decode(json.detect_encoding(raw), "surrogatepass")
+        )
+    except (ValueError, RecursionError) as error:
+        raise CorruptLayoutError(f"not valid JSON ({error})") from None
+
+
 def dump_json(value: object) -> bytes:
     """Compact JSON with the keys in the order given; NaN and infinities are refused."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def plain_json(value: Any) -> Any:
+    """The value as JSON gives it back: tuples are lists; a key that is no string is a ValueError."""
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"the key {key!r:.40} is not a string")
+        return {key: plain_json(each) for key, each in value.items()}
+    return [plain_json(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -47,3 +64,8 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+# Making a decoder costs more than most of the texts it is made for.
+_STRICT = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+_LENIENT = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=float)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from warpdata.bytekit import system
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import BlobNotFoundError, PermissionError_, StoreError, TruncatedError
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from numpy.typing import NDArray
     from typing_extensions import Buffer
 
 Range = tuple[int, int]
@@ -98,6 +101,21 @@ def check_range(reader: RangeReader, start: int, end: int) -> None:
         raise ValueError(f"no such byte range: [{start}, {end})")
     if end > reader.size:
         raise TruncatedError(f"bytes [{start}, {end}) lie past the end at {reader.size}", path=reader.name)
+
+
+def read_at(fd: int, out: Buffer | NDArray[Any], offset: int) -> int:
+    """Fill `out` from `offset` of a file on; how many bytes came, fewer only where the file ends.
+
+    One call of the system gives at most 2 GiB, and less whenever it likes.
+    """
+    view = byte_view(out)
+    done = 0
+    while done < view.nbytes:
+        count = system.read_into(fd, view[done:], offset + done)
+        if not count:
+            break
+        done += count
+    return done
 
 
 class BytesRangeReader:
@@ -207,7 +225,15 @@ class FileStamp(NamedTuple):
     @classmethod
     def of(cls, fd: int) -> FileStamp:
         """The stamp of an open file."""
-        found = os.fstat(fd)
+        return cls._made(os.fstat(fd))
+
+    @classmethod
+    def of_path(cls, path: str | os.PathLike[str]) -> FileStamp:
+        """The stamp of the file of this name now."""
+        return cls._made(os.stat(path))
+
+    @classmethod
+    def _made(cls, found: os.stat_result) -> FileStamp:
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
@@ -258,11 +284,26 @@ class LocalRangeReader(FileRangeReader):
         super().__init__(path)
         self._view: memoryview | None = None
 
+    @classmethod
+    def of_file(cls, file: io.RawIOBase | io.BufferedIOBase) -> LocalRangeReader:
+        """The bytes of a file that is open already; its position does not matter and does not change."""
+        if file.writable():
+            file.flush()
+        reader = cls.__new__(cls)
+        name = getattr(file, "name", None)
+        reader.name = name if isinstance(name, str) else "<open file>"
+        reader._fd, reader._view = os.dup(file.fileno()), None
+        reader.size = _regular_size(reader._fd, reader.name)
+        return reader
+
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end): a copy below 64 KiB, else a view of the mapping."""
-        if end - start <= COPY_BELOW_BYTES:
-            return super().read(start, end)
-        return self.view(start, end)
+        count = end - start
+        if count > COPY_BELOW_BYTES:
+            return self.view(start, end)
+        if 0 <= start <= end <= self.size and len(piece := os.pread(self._fd, count, start)) == count:
+            return memoryview(piece)
+        return super().read(start, end)
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range."""
@@ -293,17 +334,59 @@ def total_bytes(ranges: Iterable[Range]) -> int:
     return sum(end - start for start, end in ranges)
 
 
+_KINDS = {
+    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+}  # fmt: skip
+
+
+def kind_of_file(mode: int) -> str:
+    """What stands at a path where a regular file was expected, in words."""
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
+def open_source(source: object) -> RangeReader:
+    """A reader over whatever bytes a caller has: a path, bytes, a binary file that is open, or a reader."""
+    if isinstance(source, str | os.PathLike):
+        return LocalRangeReader(source)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return BytesRangeReader(source)
+    if isinstance(source, io.BytesIO):
+        return BytesRangeReader(source.getvalue(), "<BytesIO>")
+    if isinstance(source, io.RawIOBase | io.BufferedIOBase) and _has_descriptor(source):
+        return LocalRangeReader.of_file(source)
+    if isinstance(source, RangeReader):
+        return source
+    raise TypeError(
+        f"bytes come from a path, a bytes object, a file opened in binary mode or a RangeReader, "
+        f"not from {type(source).__name__}"
+    )
+
+
+def _has_descriptor(file: io.RawIOBase | io.BufferedIOBase) -> bool:
+    try:
+        return file.fileno() >= 0
+    except (OSError, ValueError):
+        return False
+
+
 def _open_file(path: str) -> tuple[int, int]:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Without O_NONBLOCK, opening a pipe waits for somebody to write into it.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         raise BlobNotFoundError("no such file", path=path) from None
     except PermissionError:
         raise PermissionError_("this file may not be read", path=path) from None
     except OSError as error:
         raise StoreError(f"cannot open ({error.strerror})", path=path) from None
+    return fd, _regular_size(fd, path)
+
+
+def _regular_size(fd: int, path: str) -> int:
+    """The size of an open regular file; anything else is closed and refused."""
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         os.close(fd)
-        raise StoreError("not a regular file", path=path)
-    return fd, found.st_size
+        raise StoreError(f"not a regular file but {kind_of_file(found.st_mode)}", path=path)
+    return found.st_size

@@ -36,6 +36,8 @@ class AccessOptions:
     verify: str = "if-present"
     trusted_keys: tuple[str, ...] = ()
     allow_foreign_uris: bool = False
+    accept_rollback: bool = False
+    """Whether a catalog may show an older `latest` than it did before."""
     store: StoreOptions = field(default_factory=StoreOptions, repr=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +69,7 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
         prefetch=settings.prefetch,
         verify=settings.verify,
         trusted_keys=settings.trusted_keys,
+        accept_rollback=settings.accept_rollback,
         store=store,
     )
     given = {name: value for name, value in changes.items() if value is not None}
@@ -153,7 +156,7 @@ class Access:
 
     def _catalog(self, address: str) -> Catalog:
         offline = self.options.mode == "local" and is_remote(address)
-        return Catalog(_plain(address), None if offline else self.store_of(address))
+        return Catalog(plain_address(address), None if offline else self.store_of(address))
 
     def _open_cache(self) -> PageCache | None:
         if self.options.mode == "remote":
@@ -164,20 +167,23 @@ class Access:
     def _open_reader(
         self, catalog: Catalog, blob: BlobRef, label: str, sums: PageSums | None
     ) -> AnyBlobReader:
-        store, key = self._place(catalog, blob)
+        store, key = self.place(catalog, blob)
         address = BlobAddress(blob.hash, blob.byte_size, key, label)
         inner = store.inner if isinstance(store, ReliableStore) else store
         if isinstance(inner, LocalStore):
             return LocalBlobReader(address, inner, sums, self.meter)
         return BlobReader(address, store, self.cache, sums)
 
-    def _place(self, catalog: Catalog, blob: BlobRef) -> tuple[BlobStore | None, str]:
+    def place(self, catalog: Catalog, blob: BlobRef) -> tuple[BlobStore | None, str]:
         """The store and the name of a blob: the catalog's own blob area unless its address says otherwise."""
-        if blob.uri is None or "://" not in blob.uri:
+        if not blob.is_elsewhere:
             return catalog.store, blob.key
+        assert blob.uri is not None
         if not same_place(catalog.address, blob.uri) and not self.options.allow_foreign_uris:
             hint = "Pass allow_foreign_uris=True if you trust the publisher of this dataset."
-            raise DatasetError("the manifest points outside its catalog", path=_plain(blob.uri), hint=hint)
+            raise DatasetError(
+                "the manifest points outside its catalog", path=plain_address(blob.uri), hint=hint
+            )
         if self.is_offline and is_remote(blob.uri):
             return None, blob.key
         folder, _, key = blob.uri.rpartition("/")
@@ -195,7 +201,7 @@ def writable_catalog(access: Access) -> Catalog:
     return catalog
 
 
-def _plain(address: str) -> str:
+def plain_address(address: str) -> str:
     """An address without query, user and password: safe to print."""
     parts = urllib.parse.urlsplit(address)
     if "://" not in address:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode, zstd_frame_size
+from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import BytesRangeReader, Range, RangeReader, coalesce
 from warpdata.catalog.access import Access, Catalog
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, LimitExceededError
@@ -14,7 +15,6 @@ from warpdata.formats.manifest.model import ArtifactPart
 from warpdata.formats.tarshard.member_index import Member, MemberIndex
 from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader
 from warpdata.stores.following import FollowedReader, Following
-from warpdata.stores.locks import ThreadLock
 from warpdata.stores.parallel import MAX_PARALLEL, run_parallel
 
 _GAP_BYTES = 32 << 10

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from warpdata.catalog.sources import column_values, parquet_facts
 from warpdata.errors import DatasetError
 from warpdata.formats.manifest.model import Binding
-from warpdata.formats.tarshard.member_index import Member
 
 _BY_EXTENSION = {
     "image": {"jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm"},
@@ -28,18 +25,15 @@ def default_ref_type(extension: str) -> str:
 
 
 def check_binding(
-    binding: Binding, paths: Sequence[Path], members: Mapping[str, Member], shard_sizes: Sequence[int]
+    binding: Binding, values: Iterable[pa.Array], members: Iterable[str], shard_sizes: Sequence[int]
 ) -> None:
     """Every value of the column must name a member, or lie inside a shard; the first bad one is named."""
-    if binding.column not in parquet_facts(paths[0]).schema.names:
-        raise DatasetError(f"table {binding.table!r} has no column {binding.column!r}")
     known = pa.array(sorted(members), pa.large_string())
-    for path in paths:
-        for values in column_values(path, binding.column):
-            if binding.addressing == "member":
-                _check_names(binding, values, known)
-            else:
-                _check_ranges(binding, values, shard_sizes)
+    for array in values:
+        if binding.addressing == "member":
+            _check_names(binding, array, known)
+        else:
+            _check_ranges(binding, array, shard_sizes)
 
 
 def _check_names(binding: Binding, values: pa.Array, known: pa.Array) -> None:

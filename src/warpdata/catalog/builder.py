@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from warpdata.bytekit.commit import write_file
 from warpdata.catalog import sources
-from warpdata.catalog.access import Access, AccessOptions, access_options, catalog_tuple
+from warpdata.catalog.access import Access, AccessOptions, access_options, catalog_tuple, plain_address
 from warpdata.catalog.bindings import check_binding, default_ref_type
 from warpdata.catalog.names import parse_name
-from warpdata.catalog.packing import PackedShard, listed, pack_artifact, read_packed, webdataset_rows
-from warpdata.catalog.publish import Published, PublishOptions, Upload, publish
+from warpdata.catalog.packing import (
+    PackedShard,
+    digested,
+    listed,
+    pack_artifact,
+    read_packed,
+    webdataset_rows,
+)
+from warpdata.catalog.publish import Published, PublishOptions, publish
 from warpdata.catalog.recordings import packed_recordings
 from warpdata.catalog.rowgroups import schema_fields, schema_to_base64
 from warpdata.catalog.sources import ParquetFacts, ParquetOptions
-from warpdata.catalog.staging import Staging
-from warpdata.errors import DatasetError
+from warpdata.catalog.staging import Staging, staging_for
+from warpdata.catalog.table import StreamRequest
+from warpdata.catalog.transfer import Progress, Upload, upload_blob, upload_file
+from warpdata.errors import DatasetError, nearest
 from warpdata.formats.manifest import model
 from warpdata.formats.manifest.guide import ShardGuide, pack_guide
 from warpdata.formats.manifest.model import (
@@ -35,50 +44,79 @@ from warpdata.formats.manifest.model import (
 from warpdata.formats.tarshard.member_index import Member, pack_index
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.settings import Settings
-from warpdata.stores.digest import FileDigest, digest_file
+from warpdata.stores.digest import DigestedFile, FileDigest, check_unchanged, digest_file
 from warpdata.stores.parallel import run_parallel
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
 
-_HASH_WORKERS = max(2, min(8, os.cpu_count() or 2))
+_CHECK_ROWS = 65_536
+"""Rows of a kept table that are looked at together when its references are checked."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _StagedTable:
     facts: list[ParquetFacts]
+    digests: list[FileDigest]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _StagedArtifact:
     kind: str
     shards: list[PackedShard]
     members: dict[str, Member] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _KeptTable:
+    part: TablePart
+    dataset: Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptArtifact:
+    part: ArtifactPart
+    dataset: Dataset
+
+
 class DatasetBuilder:
-    """Tables, artifacts and the bindings between them; `publish` makes them a version of a dataset."""
+    """Tables, artifacts and the bindings between them; `publish` makes them a version of a dataset.
+
+    What has to be written anew on the way (tables out of memory, packed folders) is staged on the disk of a local
+    catalog, from where it moves into place, else in the cache folder; `staging` names another folder.
+    """
 
     def __init__(
         self,
         dataset_id: str,
         *,
         catalog: str | os.PathLike[str] | None = None,
+        staging: str | os.PathLike[str] | None = None,
         options: AccessOptions | None = None,
     ) -> None:
         self.name = parse_name(dataset_id)
         if str(self.name) != self.name.dataset_id:
             raise ValueError(f"publish to {self.name.dataset_id}, not to one version of it")
+        given = catalog_tuple(catalog)
         base = options or access_options(Settings.from_env())
-        self._options = access_options_with(base, catalog)
-        self._owned = Staging()
-        self._staging = self._owned.path
+        self._options = base if given is None else replace(base, catalogs=given)
+        self._chosen_staging = staging
+        self._owned: Staging | None = None
         self._tables: dict[str, _StagedTable] = {}
         self._artifacts: dict[str, _StagedArtifact] = {}
-        self._kept_tables: dict[str, TablePart] = {}
-        self._kept_artifacts: dict[str, ArtifactPart] = {}
+        self._kept_tables: dict[str, _KeptTable] = {}
+        self._kept_artifacts: dict[str, _KeptArtifact] = {}
         self._bindings: list[Binding] = []
+        self._kept_bindings: list[Binding] = []
         self._metadata: dict[str, Any] = {}
+
+    @property
+    def _staging(self) -> Path:
+        """The folder for what is written on the way, made when it is needed."""
+        if self._owned is None:
+            options = self._options
+            self._owned = staging_for(options.catalogs[0], options.cache_dir, self._chosen_staging)
+        return self._owned.path
 
     def add_table(
         self, name: str, source: Any, *, optimize: bool = False, options: ParquetOptions | None = None
@@ -89,9 +127,10 @@ class DatasetBuilder:
         paths = sources.parquet_paths(source, self._staging / "tables" / name, options)
         if optimize:
             paths = sources.rewrite(paths, self._staging / "optimized" / name, options)
-        facts = run_parallel(sources.parquet_facts, paths)
+        digests = digested(paths)
+        facts = run_parallel(_facts, list(zip(paths, digests, strict=True)))
         sources.same_schema(facts, name)
-        self._tables[name] = _StagedTable(facts)
+        self._tables[name] = _StagedTable(facts, digests)
         return self
 
     def add_artifact(
@@ -112,9 +151,7 @@ class DatasetBuilder:
         members = {m.name: m for shard in shards for m in shard.members}
         if not is_tar:
             members = {
-                s.name: Member(s.name, i, 0, s.path.stat().st_size, -1)
-                for i, s in enumerate(shards)
-                if s.name
+                s.name: Member(s.name, i, 0, s.digest.size, -1) for i, s in enumerate(shards) if s.name
             }
         self._artifacts[name] = _StagedArtifact(kind, shards, members)
         return self
@@ -157,39 +194,67 @@ class DatasetBuilder:
         return self
 
     def keep(
-        self, dataset: Dataset, *, tables: Iterable[str] | None = None, artifacts: Iterable[str] | None = None
+        self,
+        dataset: Dataset,
+        *,
+        tables: Iterable[str] | None = None,
+        artifacts: Iterable[str] | None = None,
+        bindings: bool = True,
     ) -> DatasetBuilder:
-        """Parts of an existing version as they are: nothing of them is read or sent again."""
+        """Parts of an existing version as they are, with the bindings of its tables unless told otherwise.
+
+        Nothing of them is sent again where it is in the catalog; from another catalog it is copied at `publish`,
+        until when the dataset must stay open.
+        """
         manifest = dataset.manifest
-        for name in manifest.tables if tables is None else tables:
+        chosen = _names_of("table", manifest.tables, tables)
+        for name in chosen:
             self._new_part(name)
-            self._kept_tables[name] = manifest.tables[name]
-        for name in manifest.artifacts if artifacts is None else artifacts:
+            self._kept_tables[name] = _KeptTable(manifest.tables[name], dataset)
+        for name in _names_of("artifact", manifest.artifacts, artifacts):
             self._new_part(name)
-            self._kept_artifacts[name] = manifest.artifacts[name]
-        here = {b.column for b in self._bindings}
-        kept = (b for b in manifest.bindings if b.table in self._kept_tables and b.column not in here)
-        self._bindings += [b for b in kept if b.artifact in {*self._kept_artifacts, *self._artifacts}]
+            self._kept_artifacts[name] = _KeptArtifact(manifest.artifacts[name], dataset)
+        if bindings:
+            self._kept_bindings += [b for b in manifest.bindings if b.table in chosen]
         return self
 
     def manifest(self) -> Manifest:
         """The version as it would be published now."""
         return self._built()[0]
 
-    def publish(self, *, set_latest: bool = True, **options: Any) -> Published:
-        """Send what is missing, then the manifest, then move the pointers; running it again is harmless."""
+    def publish(
+        self,
+        *,
+        set_latest: bool = True,
+        tags: Sequence[str] = (),
+        message: str = "",
+        sign_key: str | os.PathLike[str] | None = None,
+        retries: int = 0,
+        expect_latest: str | None = None,
+        repair: bool = False,
+        progress: Progress | None = None,
+        workers: int = 4,
+    ) -> Published:
+        """Send what is missing, then the manifest, then move the pointers; running it again is harmless.
+
+        `retries`: how often to move `latest` after all when somebody else moved it meanwhile; `expect_latest`: the
+        version it must still point at; `repair`: read back what is there already and replace what is damaged.
+        """
         manifest, uploads = self._built()
+        options = PublishOptions(
+            set_latest, (tags,) if isinstance(tags, str) else tuple(tags), message,
+            None if sign_key is None else Path(sign_key), retries, expect_latest, repair, progress, workers,
+        )  # fmt: skip
         access = Access(self._options)
         try:
-            return publish(
-                access, self.name, manifest, uploads, PublishOptions(set_latest=set_latest, **options)
-            )
+            return publish(access, self.name, manifest, uploads, options)
         finally:
             access.close()
 
     def close(self) -> None:
         """Delete what was staged."""
-        self._owned.close()
+        if self._owned is not None:
+            self._owned.close()
 
     def __repr__(self) -> str:
         return (
@@ -213,41 +278,76 @@ class DatasetBuilder:
     def _built(self) -> tuple[Manifest, list[Upload]]:
         if not (self._tables or self._kept_tables or self._artifacts or self._kept_artifacts):
             raise DatasetError("there is nothing to publish", hint="Add a table or an artifact first.")
-        for binding in self._bindings:
+        bindings = self._all_bindings()
+        for binding in bindings:
             self._check(binding)
         uploads: list[Upload] = []
-        tables = {**self._kept_tables, **{n: self._table(n, t, uploads) for n, t in self._tables.items()}}
-        artifacts = {n: self._artifact(n, a, uploads) for n, a in self._artifacts.items()}
+        tables = {n: _without_places(t.part) for n, t in self._kept_tables.items()}
+        tables |= {n: self._table(n, t, uploads) for n, t in self._tables.items()}
+        artifacts = {n: _without_places(a.part) for n, a in self._kept_artifacts.items()}
+        artifacts |= {n: self._artifact(n, a, uploads) for n, a in self._artifacts.items()}
+        kept_parts: list[_KeptTable | _KeptArtifact] = [
+            *self._kept_tables.values(),
+            *self._kept_artifacts.values(),
+        ]
+        for kept in kept_parts:
+            uploads += self._kept_uploads(kept)
         manifest = Manifest(
             dataset_id=self.name.dataset_id,
             tables=tables,
-            artifacts={**self._kept_artifacts, **artifacts},
-            bindings=tuple(sorted(self._bindings, key=lambda b: (b.table, b.column))),
+            artifacts=artifacts,
+            bindings=tuple(sorted(bindings, key=lambda b: (b.table, b.column))),
             created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             metadata=self._metadata,
         )
         return manifest, uploads
 
+    def _all_bindings(self) -> list[Binding]:
+        """The bindings that were made here, and the kept ones of other columns."""
+        here = {(b.table, b.column) for b in self._bindings}
+        kept = [b for b in self._kept_bindings if (b.table, b.column) not in here]
+        for binding in kept:
+            if binding.artifact not in {*self._artifacts, *self._kept_artifacts}:
+                fact = f"{binding.table}.{binding.column} points into {binding.artifact!r}, which is not kept"
+                hint = "Keep or add that artifact too, bind the column anew, or keep(..., bindings=False)."
+                raise DatasetError(fact, hint=hint)
+        return [*self._bindings, *kept]
+
     def _check(self, binding: Binding) -> None:
-        table = self._tables.get(binding.table)
-        artifact = self._artifacts.get(binding.artifact)
-        known_table = table is not None or binding.table in self._kept_tables
-        if not known_table or (artifact is None and binding.artifact not in self._kept_artifacts):
-            raise DatasetError(
-                f"a binding names no part of this version: {binding.table} -> {binding.artifact}"
+        """A binding whose table and artifact come out of one version held there already; others are looked at."""
+        table = self._tables.get(binding.table) or self._kept_tables.get(binding.table)
+        artifact = self._artifacts.get(binding.artifact) or self._kept_artifacts.get(binding.artifact)
+        if table is None or artifact is None:
+            name, known = (
+                (binding.table, [*self._tables, *self._kept_tables])
+                if table is None
+                else (binding.artifact, [*self._artifacts, *self._kept_artifacts])
             )
-        if table is not None and artifact is not None:
-            sizes = [shard.path.stat().st_size for shard in artifact.shards]
-            check_binding(binding, [facts.path for facts in table.facts], artifact.members, sizes)
+            fact = f"a binding names no part of this version: {binding.table} -> {binding.artifact}"
+            raise DatasetError(f"{fact}.{nearest(name, known)}")
+        if (
+            isinstance(table, _KeptTable)
+            and isinstance(artifact, _KeptArtifact)
+            and table.dataset.version == artifact.dataset.version
+            and binding in table.dataset.manifest.bindings
+        ):
+            return
+        columns = _column_names(table)
+        if binding.column not in columns:
+            fact = f"table {binding.table!r} has no column {binding.column!r}"
+            raise DatasetError(f"{fact}.{nearest(binding.column, columns)}")
+        members = (
+            artifact.members if isinstance(artifact, _StagedArtifact) else _kept_members(binding, artifact)
+        )
+        check_binding(binding, _values(binding, table), members, _shard_sizes(artifact))
 
     def _table(self, name: str, staged: _StagedTable, uploads: list[Upload]) -> TablePart:
-        digests = _digested([facts.path for facts in staged.facts])
         shards = []
-        for facts, digest in zip(staged.facts, digests, strict=True):
-            uploads.append(Upload(facts.path, digest))
+        for facts, digest in zip(staged.facts, staged.digests, strict=True):
+            uploads.append(self._upload(facts.path, digest))
             shards.append(TableShard(digest.sha256, digest.size, row_count=facts.rows))
         guide = pack_guide(
-            [ShardGuide(d.page_sums, f.tail) for f, d in zip(staged.facts, digests, strict=True)]
+            [ShardGuide(d.page_sums, f.tail) for f, d in zip(staged.facts, staged.digests, strict=True)]
         )
         schema = staged.facts[0].schema.remove_metadata()
         return TablePart(
@@ -256,12 +356,8 @@ class DatasetBuilder:
         )  # fmt: skip
 
     def _artifact(self, name: str, staged: _StagedArtifact, uploads: list[Upload]) -> ArtifactPart:
-        digests = _digested([shard.path for shard in staged.shards])
-        uploads += [Upload(shard.path, digest) for shard, digest in zip(staged.shards, digests, strict=True)]
-        shards = tuple(
-            BlobRef(digest.sha256, digest.size, name=shard.name)
-            for shard, digest in zip(staged.shards, digests, strict=True)
-        )
+        uploads += [self._upload(shard.path, shard.digest) for shard in staged.shards]
+        shards = tuple(BlobRef(s.digest.sha256, s.digest.size, name=s.name) for s in staged.shards)
         if staged.kind not in model.TAR_KINDS:
             return ArtifactPart(staged.kind, shards)
         packed, buckets = pack_index(list(staged.members.values()))
@@ -275,24 +371,81 @@ class DatasetBuilder:
         path = self._staging / name
         write_file(path, data, durable=False)
         digest = digest_file(path)
-        uploads.append(Upload(path, digest))
+        uploads.append(self._upload(path, digest))
         return BlobRef(digest.sha256, digest.size)
+
+    def _upload(self, path: Path, digest: FileDigest) -> Upload:
+        """A file as it was when it was added; one that is another by now is refused, even if it is there already."""
+        is_staged = path.is_relative_to(self._staging)
+        if not is_staged:
+            check_unchanged(path, digest)
+        return upload_file(path, digest, is_staged=is_staged)
+
+    def _kept_uploads(self, kept: _KeptTable | _KeptArtifact) -> list[Upload]:
+        """The blobs of a kept part: they must be in the catalog, or come from the one the part was published in."""
+        dataset = kept.dataset
+        is_here = plain_address(self._options.catalogs[0]) == dataset.catalog.address
+        found = []
+        for blob in kept.part.blobs():
+            if is_here and not blob.is_elsewhere:
+                found.append(Upload(blob.hash, blob.byte_size))
+            else:
+                found.append(upload_blob(*dataset.access.place(dataset.catalog, blob), blob))
+        return found
 
 
 _INLINE: dict[str, Any] = {"cls": lambda text: int(text.strip()), "txt": str, "json": str}
 """Extensions of webdataset whose content is a value of the table rather than a file."""
 
 
-def access_options_with(base: AccessOptions, catalog: str | os.PathLike[str] | None) -> AccessOptions:
-    """The options with another catalog, if one is given."""
-    given = catalog_tuple(catalog)
-    if given is None:
-        return base
-    return AccessOptions(
-        given, base.mode, base.cache_dir, base.cache_bytes, base.prefetch, base.budget, base.verify,
-        base.trusted_keys, base.allow_foreign_uris, base.store,
-    )  # fmt: skip
+def _facts(added: tuple[Path, FileDigest]) -> ParquetFacts:
+    """What a parquet file says about itself, out of the very bytes that were hashed."""
+    path, digest = added
+    return sources.parquet_facts(path, DigestedFile(path, digest))
 
 
-def _digested(paths: Sequence[Path]) -> list[FileDigest]:
-    return run_parallel(digest_file, paths, workers=_HASH_WORKERS)
+def _names_of(kind: str, known: Mapping[str, Any], chosen: Iterable[str] | None) -> list[str]:
+    names = list(known) if chosen is None else [chosen] if isinstance(chosen, str) else list(chosen)
+    for name in names:
+        if name not in known:
+            hint = f"It has: {', '.join(known) or 'none'}.{nearest(name, known)}"
+            raise DatasetError(f"no {kind} {name!r} to keep", hint=hint)
+    return names
+
+
+_Part = TypeVar("_Part", TablePart, ArtifactPart)
+
+
+def _without_places(part: _Part) -> _Part:
+    """A kept part whose blobs are in the catalog it is kept in, wherever they came from."""
+    shards: Any = tuple(replace(shard, uri=None) for shard in part.shards)
+    if isinstance(part, TablePart):
+        return replace(part, shards=shards, guide=part.guide and replace(part.guide, uri=None))
+    return replace(part, shards=shards, index=part.index and replace(part.index, uri=None))
+
+
+def _column_names(table: _StagedTable | _KeptTable) -> list[str]:
+    if isinstance(table, _KeptTable):
+        return [str(field["name"]) for field in table.part.fields]
+    return list(table.facts[0].schema.names)
+
+
+def _values(binding: Binding, table: _StagedTable | _KeptTable) -> Iterator[Any]:
+    """The values of a bound column, as Arrow arrays."""
+    if isinstance(table, _StagedTable):
+        for facts in table.facts:
+            yield from sources.column_values(facts.path, binding.column)
+        return
+    view = table.dataset.table(binding.table).select([binding.column])
+    for batch in table.dataset.open_stream(view, StreamRequest(_CHECK_ROWS)):
+        yield batch.column(0)
+
+
+def _kept_members(binding: Binding, artifact: _KeptArtifact) -> Iterable[str]:
+    return artifact.dataset.artifact(binding.artifact).members()
+
+
+def _shard_sizes(artifact: _StagedArtifact | _KeptArtifact) -> list[int]:
+    if isinstance(artifact, _KeptArtifact):
+        return [shard.byte_size for shard in artifact.part.shards]
+    return [shard.digest.size for shard in artifact.shards]

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from warpdata.catalog.names import DatasetName
-from warpdata.errors import ConflictError
 from warpdata.formats.manifest.model import Manifest
-from warpdata.stores.blobstore import BlobStore
 
 _CROISSANT_TYPES = {
     "bool": "sc:Boolean", "string": "sc:Text", "large_string": "sc:Text", "double": "sc:Float",
@@ -16,16 +13,10 @@ _CROISSANT_TYPES = {
 }  # fmt: skip
 
 
-def write_cards(store: BlobStore, name: DatasetName, manifest: Manifest) -> None:
-    """Put the card and the metadata beside the manifest, once."""
-    for suffix, text in (
-        (".card.md", card(manifest)),
-        (".croissant.json", json.dumps(croissant(manifest), indent=1)),
-    ):
-        try:
-            store.put_if_absent(name.version_key(manifest.version_hash, suffix), text.encode() + b"\n")
-        except ConflictError:
-            continue
+def cards(manifest: Manifest) -> dict[str, bytes]:
+    """The card and the metadata of a version, by the suffix of their names beside the manifest."""
+    metadata = json.dumps(croissant(manifest), indent=1)
+    return {".card.md": card(manifest).encode() + b"\n", ".croissant.json": metadata.encode() + b"\n"}
 
 
 def card(manifest: Manifest) -> str:

@@ -12,12 +12,12 @@ from warpdata.catalog import refarray
 from warpdata.catalog.access import Access, AccessOptions, Catalog, access_options
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.diff import DatasetDiff, diff_manifests
-from warpdata.catalog.engine import SqlResult, run_sql
+from warpdata.catalog.engine import ArrowSource, SqlResult, run_sql
 from warpdata.catalog.history import Version, list_tags, list_versions
 from warpdata.catalog.names import DatasetName, parse_name, parse_size
 from warpdata.catalog.opened import PublishedEpisodes, one_of_kind, open_corpus
 from warpdata.catalog.refarray import RefType
-from warpdata.catalog.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup, set_reopener
+from warpdata.catalog.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup
 from warpdata.catalog.resolve import Resolved, Resolver
 from warpdata.catalog.table import (
     BatchStream,
@@ -37,7 +37,7 @@ from warpdata.settings import Settings
 from warpdata.stores.cache import PageCache
 from warpdata.stores.meter import Budget, Listener, Spent
 
-TorchOpener = Callable[[Table, StreamRequest], Any]
+TorchOpener = Callable[[Table, StreamRequest, str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,8 @@ class Dataset:
         self.manifest: Manifest = resolved.manifest
         self.catalog: Catalog = resolved.catalog
         self.is_remembered = resolved.is_remembered
+        self.signature = resolved.signature
+        """Who signed the version and what the signature covers, where that was checked."""
         self.access = access
         self._streams = streams
         self._files = {n: TableFiles(self, n, part) for n, part in self.manifest.tables.items()}
@@ -147,13 +149,18 @@ class Dataset:
 
     def sql(self, query: str, *, extra: dict[str, Table] | None = None) -> SqlResult:
         """A query over the tables by name: `ds.sql("select … from main join labels using (id)")`."""
-        tables = {name: self.table(name).source() for name in self.tables}
-        views: dict[str, str] = {}
-        for name, table in (extra or {}).items():
-            whole = f"__whole_{name}__"
-            tables[whole] = table.source()
-            views[name] = table.select_from(whole)
-        return run_sql(query, {n: s for n, s in tables.items() if n not in views}, views)
+        self._check_open()
+        given = {name: table.source() for name, table in (extra or {}).items()}
+        return run_sql(query, {**self.sources(), **given}, may_spill=self.may_spill)
+
+    def sources(self) -> dict[str, ArrowSource]:
+        """The tables as the SQL engine sees them."""
+        return {name: self.table(name).source() for name in self.tables}
+
+    @property
+    def may_spill(self) -> bool:
+        """Whether a query that needs more than memory may use this disk."""
+        return self.access.options.mode != "remote"
 
     def plan(self, table: str = "main", **options: Any) -> ReadPlan:
         """What a pass with these options of `batches` will read."""
@@ -168,10 +175,17 @@ class Dataset:
         prefetch: str | int | None = None,
         *,
         table: str = "main",
-        **options: Any,
+        columns: str | Sequence[str] | None = None,
+        limit: int | None = None,
+        drop_last: bool = False,
+        pad: bool = False,
+        nulls: str = "error",
     ) -> Any:
-        """A torch IterableDataset of a table's batches as tensors."""
-        return self.table(table).to_torch(batch_size, shard, prefetch, **options)
+        """A torch IterableDataset of a table's batches as tensors; see `Table.to_torch`."""
+        return self.table(table).to_torch(
+            batch_size, shard, prefetch,
+            columns=columns, limit=limit, drop_last=drop_last, pad=pad, nulls=nulls,
+        )  # fmt: skip
 
     def warm(
         self,
@@ -219,9 +233,9 @@ class Dataset:
         types = table.ref_types() if bound else {}
         return ChangedStream(stream, lambda batch: refarray.bound_batch(batch, types)) if types else stream
 
-    def open_torch(self, table: Table, request: StreamRequest) -> Any:
+    def open_torch(self, table: Table, request: StreamRequest, nulls: str) -> Any:
         """A torch dataset over a view of a table."""
-        return self._streams.torch(table, request)
+        return self._streams.torch(table, request, nulls)
 
     def ref_type(self, storage: Any, recipe: str) -> RefType:
         """The type of a bound column, kept alive as long as the dataset."""
@@ -302,7 +316,7 @@ def budget_of(max_bytes: str | int | None, max_requests: int | None) -> Budget:
     return Budget(None if max_bytes is None else parse_size(max_bytes), max_requests)
 
 
-def _reopen(recipe: str) -> ArtifactOpener:
+def reopened_artifacts(recipe: str) -> ArtifactOpener:
     """The artifacts of a dataset whose batches outlived it or came to another process."""
     fields = json.loads(recipe)["dataset"]
     given = {key: fields[key] for key in ("mode", "cache_dir", "cache_bytes")}
@@ -318,8 +332,6 @@ def _no_streams(*_: Any, **__: Any) -> Any:
 
 
 _NO_STREAMS = Streams(_no_streams, _no_streams, _no_streams, _no_streams)
-
-set_reopener(_reopen)
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
@@ -348,4 +360,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "bindings": [asdict(binding) for binding in manifest.bindings],
         "metadata": dict(manifest.metadata),
         "is_remembered": dataset.is_remembered,
+        "signature": None
+        if dataset.signature is None
+        else {"public_key": dataset.signature.public_key, "covers": dataset.signature.covers},
     }

@@ -1,50 +1,94 @@
-"""SQL over tables: DuckDB fed by our range reader, columns and filters pushed down. The door of duckdb."""
+"""SQL over tables: DuckDB fed by our range reader, columns and filters pushed down. The door of duckdb.
+
+Every connection is made by `_connect`: it can reach no file, network, extension or variable of the caller, and no
+text that runs on it can change that.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pads
 
+from warpdata.bytekit.forks import OwnProcess, generation
+from warpdata.catalog.enginetypes import EngineColumn, engine_columns, refuse_unheld
 from warpdata.catalog.frames import pandas_from, polars_from
-from warpdata.errors import DatasetError, WarpError
+from warpdata.catalog.rowpicking import Positions
+from warpdata.catalog.sqltext import VIEW, Condition, condition_of, condition_query, folded, tables_of
+from warpdata.catalog.staging import Staging
+from warpdata.errors import DatasetError, TooLargeError, WarpError, nearest
 
-BatchScan = Callable[[Sequence[str] | None, Any], Iterator[pa.RecordBatch]]
-"""Given columns and a filter expression, the batches in row order; the filter must be applied in full."""
+TableScan = Callable[[Sequence[EngineColumn], Any], Iterator[pa.Table]]
+"""Given columns and an expression that may rule row groups out, the rows in order, as they are stored."""
 
-_NO_COLUMNS = ["__no_column__"]
+ROW_NUMBER = "__warp_row__"
+_SANDBOX = {
+    "enable_external_access": "false",
+    "autoload_known_extensions": "false",
+    "autoinstall_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "allow_unsigned_extensions": "false",
+    "python_enable_replacements": "false",
+    "python_scan_all_frames": "false",
+    "temp_directory": "",
+}
+_KEPT_TREES = 256
 
 
 class ArrowSource(pads.Dataset):  # type: ignore[misc]
     """A table as DuckDB sees it: a schema, and scans that read only the columns and rows asked for."""
 
-    def __init__(self, schema: pa.Schema, scan: BatchScan) -> None:
-        self._schema = schema
+    def __init__(self, fields: Sequence[pa.Field], scan: TableScan) -> None:
+        columns = engine_columns(fields)
+        # Who only counts rows asks for the first column, so that must be one that can be read.
+        self._columns = {c.name: c for c in sorted(columns, key=lambda column: column.held is None)}
         self._scan = scan
+        self.failures: list[BaseException] = []
+        """Why scans failed: DuckDB passes only the text on."""
 
     @property
     def schema(self) -> pa.Schema:
         """The columns."""
-        return self._schema
+        return _engine_schema(self._columns.values())
 
     def scanner(self, columns: list[str] | None = None, filter: Any = None, **_: Any) -> Any:  # noqa: A002
         """A scan with projection and filter, as DuckDB asks for it."""
-        names = self._schema.names if columns is None else columns
-        schema = pa.schema([self._schema.field(name) for name in names])
-        batches = (batch.select(names) for batch in self._scan(names, filter))
-        return pads.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, batches))
+        names = list(self._columns) if columns is None else columns
+        in_filter = fields_in(filter, list(self._columns))
+        needed = [self._columns[name] for name in dict.fromkeys([*names, *in_filter])]
+        schema = _engine_schema(self._columns[name] for name in names)
+        can_prune = all(self._columns[name].is_as_stored for name in in_filter)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            try:
+                refuse_unheld(needed)
+                for stored in self._scan(needed, filter if can_prune else None):
+                    held = pa.table([column.of(stored) for column in needed], _engine_schema(needed))
+                    kept = held if filter is None else held.filter(filter)
+                    yield from kept.select(names).to_batches()
+            except WarpError as error:
+                self.failures.append(error)
+                raise
+
+        return pads.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, batches()))
 
 
 class SqlResult:
     """The rows of a query, streamed; the connection lives as long as they do."""
 
-    def __init__(self, connection: Any, reader: pa.RecordBatchReader, failures: list[BaseException]) -> None:
-        self._connection = connection
+    def __init__(
+        self, reader: pa.RecordBatchReader, sources: Sequence[ArrowSource], resources: contextlib.ExitStack
+    ) -> None:
         self._reader = reader
-        self._failures = failures
+        self._sources = sources
+        self._resources = resources
 
     @property
     def schema(self) -> pa.Schema:
@@ -54,7 +98,7 @@ class SqlResult:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, batch by batch."""
         try:
-            with _mapped(self._failures):
+            with _mapped(self._sources):
                 yield from self._reader
         finally:
             self.close()
@@ -80,49 +124,75 @@ class SqlResult:
     def close(self) -> None:
         """End the query."""
         self._reader = pa.RecordBatchReader.from_batches(self.schema, [])
-        self._connection.close()
+        self._resources.close()
 
 
 def run_sql(
-    query: str, tables: dict[str, ArrowSource], views: dict[str, str] | None = None, batch_rows: int = 65_536
+    query: str, tables: Mapping[str, ArrowSource], *, may_spill: bool = False, batch_rows: int = 65_536
 ) -> SqlResult:
-    """Run a query over tables and views of them by name; it can read nothing else on this machine."""
-    connection = _connect()
-    failures: list[BaseException] = []
-    try:
-        with _mapped(failures):
-            for name, source in tables.items():
-                connection.register(name, _Noting(source, failures))
-            for name, select in (views or {}).items():
-                connection.execute(f"create view {quoted(name)} as {select}")
-            connection.execute("set enable_external_access = false")
-            connection.execute("set lock_configuration = true")
-            relation = connection.sql(query)
-            if relation is None:
-                raise DatasetError("the query returns no rows", hint="Write a SELECT.")
-            return SqlResult(connection, relation.to_arrow_reader(batch_rows), failures)
-    except BaseException:
-        connection.close()
-        raise
+    """Run one SELECT over tables by name; it can read nothing else on this machine.
+
+    `may_spill` lets a query that needs more than memory use a temporary folder of its own.
+    """
+    named = tables_of(_parsed(query), tables)
+    used = {name: tables[name] for name in named.values()}
+    if len({folded(name) for name in used}) < len(used):
+        raise DatasetError(f"SQL cannot tell these tables apart: {', '.join(used)}")
+    with contextlib.ExitStack() as stack:
+        options = {}
+        if may_spill:
+            spill = stack.enter_context(contextlib.closing(Staging()))
+            options["temp_directory"] = str(spill.path)
+        connection = stack.enter_context(contextlib.closing(_connect(options)))
+        with _mapped(list(used.values())):
+            for name, source in used.items():
+                connection.register(name, source)
+            reader = connection.sql(query).to_arrow_reader(batch_rows)
+        return SqlResult(reader, list(used.values()), stack.pop_all())
 
 
-def needed_by(predicate: str, schema: pa.Schema) -> tuple[list[str], Any]:
-    """The columns a predicate looks at, and as much of it as can be pushed down, as an Arrow expression."""
-    asked: list[tuple[list[str], Any]] = []
+@functools.lru_cache(_KEPT_TREES)
+def parse_condition(text: str) -> Condition:
+    """A condition on rows, checked: one condition, and nothing in it that looks beyond the dataset."""
+    return condition_of(text, _parsed(condition_query(text)))
 
-    def note(columns: Sequence[str] | None, expression: Any) -> Iterator[pa.RecordBatch]:
-        asked.append((list(columns or schema.names), expression))
-        return iter(())
 
-    connection = _connect()
-    try:
-        with _mapped([]):
-            connection.register("t", ArrowSource(schema, note))
-            connection.sql(f"select 1 from t where ({predicate})").to_arrow_reader(1).read_all()
-    finally:
-        connection.close()
-    columns, expression = asked[0] if asked else ([], None)
-    return sorted({*columns, *fields_in(expression, schema.names)}), expression
+def check_condition(text: str, tables: Sequence[str]) -> None:
+    """DatasetError for a condition that is none, or whose subqueries name anything but these tables."""
+    parse_condition(text)
+    tables_of(_parsed(condition_query(text)), [*tables, VIEW])
+
+
+def pushed_down(condition: Condition, columns: Sequence[EngineColumn]) -> Any:
+    """As much of a condition as can be said about row groups beforehand, as an Arrow expression, or None."""
+    asked: list[Any] = []
+
+    class Noting(ArrowSource):
+        def scanner(self, columns: list[str] | None = None, filter: Any = None, **_: Any) -> Any:  # noqa: A002
+            asked.append(filter)
+            return super().scanner(columns, None)
+
+    if not _pushes_right(columns):
+        return None
+    source = Noting([column.field for column in columns], lambda *_: iter(()))
+    with contextlib.suppress(DatasetError), contextlib.closing(_shared(pushes=True).cursor()) as cursor:
+        with _mapped([source]):
+            cursor.register(VIEW, source)
+            cursor.sql(f"select 1 from {VIEW} where {condition.clause}").to_arrow_reader(1).read_all()
+        names = {column.name for column in columns if not column.is_as_stored}
+        return next((e for e in asked if e is not None and not fields_in(e, list(names))), None)
+    return None
+
+
+def engine_check() -> bool:
+    """Run a query over a table in memory, or raise; whether filters reach the sources."""
+    table = pa.table({"a": [1, 2], "b": [3, 4]})
+    found = run_sql(
+        "select b from main where a > 1", {"main": ArrowSource(list(table.schema), lambda *_: iter([table]))}
+    )
+    if found.arrow().to_pylist() != [{"b": 4}]:
+        raise DatasetError("the engine gave a wrong answer")
+    return pushed_down(parse_condition("a > 1"), engine_columns(table.schema)) is not None
 
 
 def fields_in(expression: Any, names: Sequence[str]) -> list[str]:
@@ -131,65 +201,109 @@ def fields_in(expression: Any, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in text]
 
 
-class PredicateFilter:
-    """A predicate applied to one Arrow table after the other, by the same engine that runs SQL."""
+class RowMatcher:
+    """A condition asked of one Arrow table after the other, by the engine that runs SQL."""
 
-    def __init__(self, predicate: str) -> None:
-        self._predicate = predicate
-        self._connection = _connect()
-        self._connection.execute("set threads = 1")
+    def __init__(self, condition: Condition, columns: Sequence[EngineColumn], known: Sequence[str]) -> None:
+        refuse_unheld(columns)
+        self._columns = columns
+        self._known = known
+        self._condition = condition
+        self._cursor = _shared(pushes=False).cursor()
+        # One transaction: the clock says the same to every row.
+        self._cursor.begin()
+        self.positions(pa.schema([column.field for column in columns]).empty_table())
 
-    def apply(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """The rows of `table` that satisfy the predicate, in order."""
-        listed = ", ".join(quoted(name) for name in columns)
-        with _mapped([]):
-            self._connection.register("t", table)
-            query = f"select {listed} from t where ({self._predicate})"
-            return self._connection.sql(query).to_arrow_reader(1 << 20).read_all()
+    def positions(self, table: pa.Table) -> Positions:
+        """Where in `table` the rows are that satisfy the condition, in order."""
+        rows = np.arange(table.num_rows, dtype=np.int64)
+        held = [column.of(table) for column in self._columns]
+        fields = [*_engine_schema(self._columns), pa.field(ROW_NUMBER, pa.int64())]
+        query = f"select {ROW_NUMBER} from {VIEW} where {self._condition.clause}"
+        with _mapped([], self._hint()):
+            self._cursor.register(VIEW, pa.table([*held, pa.array(rows)], pa.schema(fields)))
+            found = self._cursor.sql(query).to_arrow_reader(1 << 20).read_all()
+            self._cursor.unregister(VIEW)
+        numbers = found.column(0).to_numpy()
+        return np.sort(numbers) if len(numbers) < len(rows) else rows
+
+    def _hint(self) -> str:
+        known = {folded(name) for name in self._known}
+        unknown = sorted(name for name in self._condition.names if folded(name) not in known)
+        return (
+            f"The table has: {', '.join(self._known)}.{nearest(unknown[0], self._known)}" if unknown else ""
+        )
 
     def close(self) -> None:
         """Close the engine."""
-        self._connection.close()
+        self._cursor.close()
 
 
-def quoted(name: str) -> str:
-    """A name as SQL wants it, whatever letters it has."""
-    return '"' + name.replace('"', '""') + '"'
+def _engine_schema(columns: Any) -> pa.Schema:
+    # A column without a type the engine knows is shown as text: whoever asks for it gets the error.
+    return pa.schema([pa.field(column.name, column.held or pa.string()) for column in columns])
 
 
-class _Noting(ArrowSource):
-    """A source that remembers why a scan failed: DuckDB only passes the text on."""
-
-    def __init__(self, inner: ArrowSource, failures: list[BaseException]) -> None:
-        super().__init__(inner.schema, self._noted)
-        self._inner = inner
-        self._failures = failures
-
-    def _noted(self, columns: Sequence[str] | None, expression: Any) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._inner._scan(columns, expression)
-        except WarpError as error:
-            self._failures.append(error)
-            raise
+@functools.lru_cache(_KEPT_TREES)
+def _parsed(sql: str) -> Any:
+    """The tree of some SQL, as the engine's own parser sees it; nothing of it runs."""
+    with contextlib.closing(_shared(pushes=False).cursor()) as cursor, _mapped([]):
+        text = cursor.execute("select json_serialize_sql(?::varchar)", [sql]).fetchone()[0]
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise DatasetError("the SQL is nested too deeply", hint="Write it in several steps.") from None
 
 
-def _connect() -> Any:
+def _connect(options: Mapping[str, str]) -> Any:
+    """The only place that makes an engine: shut before anything runs on it, and locked so."""
     import duckdb
 
-    return duckdb.connect(":memory:")
+    connection = duckdb.connect(":memory:", config={**_SANDBOX, **options})
+    # Text means the same moment on every machine.
+    connection.execute("set TimeZone = 'UTC'")
+    connection.execute("set lock_configuration = true")
+    return connection
+
+
+def _shared(*, pushes: bool) -> Any:
+    """An engine of this process for everything small: it has one thread, no disk, and no tables of its own.
+
+    One that pushes filters hands them to its sources; one that does not evaluates them by itself.
+    """
+    return _shared_by(generation(), pushes)
+
+
+@functools.cache
+def _shared_by(_process: int, pushes: bool) -> Any:
+    options = {"threads": "1"} | ({} if pushes else {"disabled_optimizers": "filter_pushdown"})
+    connection = _connect(options)
+    is_own = OwnProcess()
+    atexit.register(lambda: connection.close() if is_own else None)
+    return connection
+
+
+def _pushes_right(columns: Sequence[EngineColumn]) -> bool:
+    """Whether pushed filters mean what the engine means: before 2.0 they forgot that NaN is above every number."""
+    import duckdb
+
+    is_old = duckdb.__version__.startswith("1.")
+    return not (is_old and any(word in str(c.held) for c in columns for word in ("float", "double")))
 
 
 @contextlib.contextmanager
-def _mapped(failures: list[BaseException]) -> Iterator[None]:
+def _mapped(sources: Sequence[ArrowSource], hint: str = "") -> Iterator[None]:
     import duckdb
 
     try:
         yield
-    except duckdb.Error as error:
-        if failures:
-            raise failures[0] from None
-        raise DatasetError(f"the query failed: {str(error).strip()}", hint="Check the SQL.") from None
-    except (pa.ArrowException, OSError) as error:
-        if failures:
-            raise failures[0] from None
-        raise DatasetError(f"the query failed: {error}", hint="Check the SQL.") from None
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        for source in sources:
+            if source.failures:
+                raise source.failures[0] from None
+        fact = str(error).strip()
+        if isinstance(error, duckdb.OutOfMemoryException):
+            # The engine's advice is about settings, which are locked here.
+            fact, hint = fact.splitlines()[0], "Select fewer columns or rows, or aggregate first."
+            raise TooLargeError(f"the query failed: {fact}", hint=hint) from None
+        raise DatasetError(f"the query failed: {fact}", hint=hint or "Check the SQL.") from None

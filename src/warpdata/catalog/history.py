@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from warpdata.catalog.access import Access, Catalog
+from warpdata.catalog.claims import keeping
 from warpdata.catalog.names import DatasetName, check_tag, is_dataset_name, parse_name
 from warpdata.catalog.pointer import Pointer, move_pointer, read_pointer
 from warpdata.catalog.resolve import Resolver
-from warpdata.errors import BlobNotFoundError, OfflineError, StoreError
-from warpdata.formats.manifest.model import HASH, Manifest
+from warpdata.catalog.roster import Roster, listed_roster, read_roster, write_roster
+from warpdata.errors import BlobNotFoundError, OfflineError, StoreError, UnavailableError, nearest
+from warpdata.formats.manifest.model import Manifest
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.parallel import run_parallel
 
@@ -42,40 +45,58 @@ def list_versions(access: Access, catalog: Catalog, name: DatasetName) -> list[V
     store = _store(catalog)
     latest = read_pointer(store, name.latest_key).pointer
     resolver = Resolver(access)
-    tags = list_tags(catalog, name)
-    hashes = _version_hashes(store, name) or _parents(resolver, catalog, name, latest)
-    found = [
-        _version(resolver.manifest(catalog, name, version), tags, latest) for version in sorted(set(hashes))
-    ]
+    roster = roster_of(store, name)
+    hashes = roster.versions or resolver.line(catalog, name)
+    found = []
+    for version in sorted(set(hashes)):
+        with contextlib.suppress(BlobNotFoundError):  # deleted meanwhile
+            found.append(_version(resolver.manifest(catalog, name, version), roster.tags, latest))
     return sorted(found, key=lambda v: (v.created_at or "", v.is_latest), reverse=True)
 
 
 def list_tags(catalog: Catalog, name: DatasetName) -> dict[str, str]:
-    """Tag -> version; nothing where a catalog cannot be listed."""
-    store = _store(catalog)
-    prefix = f"{name.folder}tags/"
+    """Tag -> version; where a catalog cannot be listed, as its last writer wrote them down."""
+    return roster_of(_store(catalog), name).tags
+
+
+def roster_of(store: BlobStore, name: DatasetName) -> Roster:
+    """Versions and tags as the catalog shows them, or as they were written down where it cannot be listed."""
     try:
-        keys = [info.key for info in store.list(prefix)]
+        return listed_roster(store, name)
+    except UnavailableError:
+        raise
     except StoreError:
-        return {}
-    found = {key.removeprefix(prefix).removesuffix(".json"): read_pointer(store, key).pointer for key in keys}
-    return {tag: pointer.version for tag, pointer in found.items() if pointer is not None}
+        return read_roster(store, name) or Roster((), {})
 
 
 def set_tag(access: Access, catalog: Catalog, name: DatasetName, tag: str) -> Pointer:
     """Point a tag at the version `name` stands for; a tag that points elsewhere moves."""
     version = Resolver(access).resolve(name).manifest.version_hash
-    key = name.tag_key(check_tag(tag))
-    store = _store(catalog)
-    return move_pointer(store, key, version, read_pointer(store, key))
+    return tag_version(_store(catalog), name, version, check_tag(tag))
+
+
+def tag_version(store: BlobStore, name: DatasetName, version: str, tag: str) -> Pointer:
+    """Point a tag at a version that is there, and stays there meanwhile."""
+    key = name.tag_key(tag)
+    with keeping(store, name.version_keys(version)):
+        store.head(name.version_key(version))
+        pointer = move_pointer(store, key, version, read_pointer(store, key))
+    write_roster(store, name)
+    return pointer
 
 
 def delete_tag(catalog: Catalog, name: DatasetName, tag: str) -> None:
     """Remove a tag; the version stays."""
     key = name.tag_key(check_tag(tag))
     store = _store(catalog)
-    store.head(key)
+    try:
+        store.head(key)
+    except BlobNotFoundError:
+        tags = list_tags(catalog, name)
+        hint = f"It has: {', '.join(sorted(tags)) or 'none'}.{nearest(tag, tags)}"
+        raise BlobNotFoundError(f"{name.dataset_id} has no tag {tag!r}", hint=hint) from None
     store.delete(key)
+    write_roster(store, name)
 
 
 def list_datasets(catalog: Catalog, workspace: str = "") -> list[ListedDataset]:
@@ -91,29 +112,6 @@ def list_datasets(catalog: Catalog, workspace: str = "") -> list[ListedDataset]:
         for name, pointer in zip(ids, pointers, strict=True)
         if pointer is not None
     ]
-
-
-def _version_hashes(store: BlobStore, name: DatasetName) -> list[str]:
-    try:
-        keys = [info.key for info in store.list(f"{name.folder}versions/")]
-    except StoreError:
-        return []
-    names = [key.rpartition("/")[2] for key in keys]
-    return [n.removesuffix(".json") for n in names if HASH.fullmatch(n.removesuffix(".json"))]
-
-
-def _parents(resolver: Resolver, catalog: Catalog, name: DatasetName, latest: Pointer | None) -> list[str]:
-    found: list[str] = []
-    version = latest.version if latest else None
-    while version is not None and version not in found:
-        try:
-            manifest = resolver.manifest(catalog, name, version)
-        except BlobNotFoundError:
-            break
-        found.append(version)
-        parent = manifest.metadata.get("parent")
-        version = parent if isinstance(parent, str) and HASH.fullmatch(parent) else None
-    return found
 
 
 def _version(manifest: Manifest, tags: dict[str, str], latest: Pointer | None) -> Version:

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from warpdata.formats.manifest.model import DATASET_ID
 
+LATEST = "latest.json"
+VERSION_SUFFIXES = (".json", ".sig.json", ".card.md", ".croissant.json")
+"""The files of a version in a catalog: the manifest, and what is about it."""
+
 _HASH_PREFIX = re.compile(r"[a-f0-9]{8,64}")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -27,11 +31,20 @@ class DatasetName:
     @property
     def latest_key(self) -> str:
         """The pointer to the newest version."""
-        return f"{self.folder}latest.json"
+        return f"{self.folder}{LATEST}"
 
     def version_key(self, version: str, suffix: str = ".json") -> str:
         """The manifest of a version, or what lies beside it."""
         return f"{self.folder}versions/{version}{suffix}"
+
+    @property
+    def roster_key(self) -> str:
+        """The list of versions and tags."""
+        return f"{self.folder}versions.json"
+
+    def version_keys(self, version: str) -> list[str]:
+        """The manifest of a version, then everything that may lie beside it."""
+        return [self.version_key(version, suffix) for suffix in VERSION_SUFFIXES]
 
     def tag_key(self, tag: str) -> str:
         """The pointer of a tag."""
@@ -77,3 +90,11 @@ def parse_size(text: str | float) -> int:
         raise ValueError(f"not a size: {text!r}; write it like 500MB or 10GiB")
     power = " kmgt".index(found[2].lower() or " ")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from a text like "30d", "12h", "90m" or "45s"; a bare number is days."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw]?)\s*", text)
+    if found is None:
+        raise ValueError(f"not a duration: {text!r}; write it like 30d or 12h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "w": 7 * 86400}.get(found[2], 86400)

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.ranges import MmapRangeReader
 from warpdata.catalog.sources import expand_paths
 from warpdata.errors import CorruptLayoutError, DatasetError
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.tarshard.reader import is_safe_name, scan_members
 from warpdata.formats.tarshard.writer import PackOptions, pack_shards
+from warpdata.stores.digest import DigestedFile, FileDigest, digest_file
+from warpdata.stores.parallel import run_parallel
 
 _KEY_SPLIT = "."
+_HASH_WORKERS = max(2, min(8, os.cpu_count() or 2))
+_COPY_BELOW_BYTES = 16 << 20
+"""Smaller files are read at once, so that their sum is of the very bytes that are packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,8 @@ class PackedShard:
 
     path: Path
     name: str | None
+    digest: FileDigest
+    """What the file was when it was added: everything said of it is about these bytes."""
     members: tuple[Member, ...] = ()
 
 
@@ -40,7 +46,7 @@ def pack_artifact(
         return _indexed(paths)
     staging.mkdir(parents=True, exist_ok=True)
     packed = pack_shards(_files(paths), staging, options or PackOptions())
-    return [PackedShard(path, None, tuple(members)) for path, members in packed]
+    return [PackedShard(path, None, digest_file(path), tuple(members)) for path, members in packed]
 
 
 def webdataset_rows(shards: Sequence[PackedShard]) -> tuple[list[str], list[dict[str, str]]]:
@@ -61,7 +67,8 @@ def webdataset_rows(shards: Sequence[PackedShard]) -> tuple[list[str], list[dict
 
 def read_packed(shards: Sequence[PackedShard], member: Member) -> bytes:
     """One member of shards that are still on this disk."""
-    with MmapRangeReader(shards[member.shard].path) as reader:
+    shard = shards[member.shard]
+    with DigestedFile(shard.path, shard.digest) as reader:
         return bytes(reader.read(*member.read_range))
 
 
@@ -107,16 +114,16 @@ def _below(path: Path) -> Iterator[tuple[str, Path]]:
 
 def _mapped(path: Path) -> Any:
     with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return b""
+        if os.fstat(file.fileno()).st_size < _COPY_BELOW_BYTES:
+            return file.read()
         return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
 
 def _indexed(paths: Sequence[Path]) -> list[PackedShard]:
     """Tar files as they are, with their members found and summed."""
     shards, seen = [], set()
-    for number, path in enumerate(paths):
-        with MmapRangeReader(path) as reader:
+    for number, (path, digest) in enumerate(zip(paths, digested(paths), strict=True)):
+        with DigestedFile(path, digest) as reader:
             members = [
                 Member(m.name, number, m.offset, m.length, crc32c(reader.read(m.offset, m.offset + m.length)))
                 for m in scan_members(reader)
@@ -125,7 +132,7 @@ def _indexed(paths: Sequence[Path]) -> list[PackedShard]:
             if member.name in seen:
                 raise CorruptLayoutError(f"member {member.name!r} is in two shards", path=path)
             seen.add(member.name)
-        shards.append(PackedShard(path, None, tuple(members)))
+        shards.append(PackedShard(path, None, digest, tuple(members)))
     return shards
 
 
@@ -133,4 +140,10 @@ def _opaque(paths: Sequence[Path]) -> list[PackedShard]:
     named = sorted(pair for path in paths for pair in _below(path))
     if len({name for name, _ in named}) != len(named):
         raise CorruptLayoutError("two files of the artifact have one name")
-    return [PackedShard(path, name) for name, path in named]
+    digests = digested([path for _, path in named])
+    return [PackedShard(path, name, digest) for (name, path), digest in zip(named, digests, strict=True)]
+
+
+def digested(paths: Sequence[Path]) -> list[FileDigest]:
+    """Hash files, several at a time."""
+    return run_parallel(digest_file, paths, workers=_HASH_WORKERS)

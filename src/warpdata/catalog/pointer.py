@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from dataclasses import dataclass
 
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.catalog.claims import alone
 from warpdata.errors import BlobNotFoundError, ConflictError, FormatError, ManifestCorruptedError
 from warpdata.formats.manifest.layout import MAX_POINTER_BYTES
 from warpdata.formats.manifest.model import HASH
 from warpdata.stores.blobstore import BlobStore
-
-_LOCK_S = 30.0
-_SETTLE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +68,21 @@ def move_pointer(store: BlobStore, key: str, version: str, seen: PointerState) -
         if store.is_conditional:
             store.compare_and_swap(key, pack_pointer(after), seen.etag)
         else:
-            _swap_with_lock(store, key, after, seen)
-    except ConflictError:
-        return _after_conflict(store, key, after, seen)
+            _swap_alone(store, key, after, seen)
+    except ConflictError as conflict:
+        return _after_conflict(store, key, after, seen, conflict)
     return after
 
 
-def _after_conflict(store: BlobStore, key: str, after: Pointer, seen: PointerState) -> Pointer:
+def _after_conflict(
+    store: BlobStore, key: str, after: Pointer, seen: PointerState, conflict: ConflictError
+) -> Pointer:
     """A conflict that is our own write whose answer was lost is no conflict."""
     now = read_pointer(store, key).pointer
     if now == after:
         return after
+    if now == seen.pointer:
+        raise conflict
     expected = seen.pointer.version[:12] if seen.pointer else "nothing"
     found = now.version[:12] if now else "nothing"
     fact = f"the pointer moved from {expected} to {found} while {after.version[:12]} was being published"
@@ -90,33 +90,10 @@ def _after_conflict(store: BlobStore, key: str, after: Pointer, seen: PointerSta
     raise ConflictError(fact, path=f"{store.address}/{key}", hint=hint)
 
 
-def _swap_with_lock(store: BlobStore, key: str, after: Pointer, seen: PointerState) -> None:
-    """For stores without conditional writes: a lock blob with owner and expiry, believed once settled."""
-    lock_key, owner = f"{key}.lock", secrets.token_hex(8)
-    held = _read_lock(store, lock_key)
-    if held is not None and held[1] > time.time():
-        raise ConflictError("another publisher holds the lock", path=f"{store.address}/{lock_key}")
-    store.delete(lock_key)
-    store.put_if_absent(lock_key, dump_json({"owner": owner, "expires_s": int(time.time() + _LOCK_S)}))
-    time.sleep(_SETTLE_S)
-    try:
-        held = _read_lock(store, lock_key)
-        if held is None or held[0] != owner or read_pointer(store, key).pointer != seen.pointer:
+def _swap_alone(store: BlobStore, key: str, after: Pointer, seen: PointerState) -> None:
+    """For stores without conditional writes: nobody else moves it, and one put replaces it as a whole."""
+    with alone(store, key) as claim:
+        now = read_pointer(store, key)
+        if now.pointer != seen.pointer or not claim.is_fresh:
             raise ConflictError("another publisher was quicker", path=f"{store.address}/{key}")
-        store.delete(key)
-        store.put_if_absent(key, pack_pointer(after))
-    finally:
-        held = _read_lock(store, lock_key)
-        if held is not None and held[0] == owner:
-            store.delete(lock_key)
-
-
-def _read_lock(store: BlobStore, key: str) -> tuple[str, float] | None:
-    try:
-        blob = store.get(key, max_bytes=MAX_POINTER_BYTES)
-    except BlobNotFoundError:
-        return None
-    if blob is None:
-        return None
-    raw = parse_json_object(blob.data)
-    return str(raw.get("owner")), float(raw.get("expires_s", 0))
+        store.compare_and_swap(key, pack_pointer(after), now.etag)

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from warpdata.catalog.access import Access, writable_catalog
-from warpdata.catalog.card import write_cards
+from warpdata.catalog.card import cards
+from warpdata.catalog.claims import Claim, keeping, wait_for_removers
 from warpdata.catalog.names import DatasetName, check_tag
 from warpdata.catalog.pointer import PointerState, move_pointer, read_pointer
+from warpdata.catalog.roster import write_roster
+from warpdata.catalog.signing import SUFFIX as SIGNATURE
 from warpdata.catalog.signing import sign_version
-from warpdata.errors import BlobNotFoundError, ConflictError, ManifestCorruptedError
+from warpdata.catalog.transfer import Progress, Sent, Upload, send
+from warpdata.errors import ConflictError, ManifestCorruptedError
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
-from warpdata.formats.manifest.model import Manifest, blob_key
+from warpdata.formats.manifest.model import Manifest
 from warpdata.formats.manifest.reader import check_portable, parse_manifest
 from warpdata.formats.manifest.writer import pack_manifest
 from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.digest import FileDigest
-from warpdata.stores.parallel import run_parallel
-
-Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """One file that becomes a blob."""
-
-    path: Path
-    digest: FileDigest
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +37,8 @@ class PublishOptions:
     """How often to move `latest` after all when somebody else moved it meanwhile."""
     expect_latest: str | None = None
     """The version `latest` must still point at; by default what it was when publishing began."""
+    repair: bool = False
+    """Read back every blob that is there already and replace those that are damaged, the manifest too."""
     progress: Progress | None = None
     workers: int = 4
 
@@ -61,9 +56,36 @@ class Published:
     is_new: bool
     is_latest: bool
     signed_by: str | None = None
+    blobs_replaced: int = 0
+    """How many of those sent took the place of damaged ones."""
 
     def __str__(self) -> str:
         return f"{self.dataset_id}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFiles:
+    """The files of one version beside its blobs."""
+
+    version: str
+    manifest: bytes
+    beside: Mapping[str, bytes] = field(default_factory=dict)
+    """What else lies beside the manifest, by the suffix that stands in place of `.json`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVersion:
+    """A version that is in a catalog, whole."""
+
+    is_new: bool
+    sent: tuple[Sent, ...]
+    manifest: bytes
+    """The manifest as it lies there: of a version that was there before, with the notes it had."""
+
+    @property
+    def uploads(self) -> list[Upload]:
+        """Every blob that was put."""
+        return [upload for sent in self.sent for upload in sent.uploads]
 
 
 def publish(
@@ -75,22 +97,129 @@ def publish(
     catalog = writable_catalog(access)
     store = catalog.store
     assert store is not None
+    return publish_to(store, name, manifest, uploads, options)
+
+
+def publish_to(
+    store: BlobStore,
+    name: DatasetName,
+    manifest: Manifest,
+    uploads: Sequence[Upload],
+    options: PublishOptions,
+) -> Published:
+    """The same, to an open store."""
     seen = read_pointer(store, name.latest_key)
     _check_expected(seen, options, name)
     manifest = _with_notes(manifest, seen, options)
     packed = pack_manifest(manifest)
     version = parse_manifest(packed).version_hash
     manifest = replace(manifest, version_hash=version)
-    sent = _send_blobs(store, uploads, _known_blobs(store, name, seen), options)
-    is_new = _put_manifest(store, name, version, packed)
-    if is_new:
-        write_cards(store, name, manifest)
-    signed_by = sign_version(store, name, version, options.sign_key) if options.sign_key else None
-    _move_pointers(store, name, version, seen, options)
+    files = VersionFiles(version, packed, cards(manifest))
+    signed_by = None
+    with storing(store, name, files, uploads, options) as stored:
+        if options.sign_key is not None:
+            _check_notes(manifest, stored.manifest, name)
+            signed_by = sign_version(store, name, version, stored.manifest, options.sign_key)
+        if options.set_latest:
+            move_latest(store, name, version, seen, options.retries)
+        for tag in options.tags:
+            key = name.tag_key(tag)
+            move_pointer(store, key, version, read_pointer(store, key))
+    write_roster(store, name)
+    sent = stored.uploads
     return Published(
-        name.dataset_id, version, catalog.address, len(sent), sum(u.digest.size for u in sent),
-        len({u.digest.sha256 for u in uploads}) - len(sent), is_new, options.set_latest, signed_by,
+        name.dataset_id, version, store.address, len(sent), sum(upload.size for upload in sent),
+        len({upload.sha256 for upload in uploads} - {upload.sha256 for upload in sent}), stored.is_new,
+        options.set_latest, signed_by, sum(len(each.replaced) for each in stored.sent),
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def storing(
+    store: BlobStore,
+    name: DatasetName,
+    files: VersionFiles,
+    uploads: Sequence[Upload],
+    options: PublishOptions,
+) -> Iterator[StoredVersion]:
+    """A version in the catalog, whole, and claimed: inside, pointers may be moved to it."""
+    keys = {upload.key for upload in uploads} | set(name.version_keys(files.version))
+    with keeping(store, keys) as claim:
+        sent, is_new = _bring(store, name, files, uploads, options, claim)
+        manifest = _stored_manifest(store, name, files, is_new=is_new)
+        for suffix, data in files.beside.items():
+            # A signature is over the very bytes of a manifest: it is of no use beside another spelling.
+            if suffix != SIGNATURE or manifest == files.manifest:
+                with contextlib.suppress(ConflictError):
+                    store.put_if_absent(name.version_key(files.version, suffix), data)
+        yield StoredVersion(is_new, sent, manifest)
+
+
+def move_latest(store: BlobStore, name: DatasetName, version: str, seen: PointerState, retries: int) -> None:
+    """Point `latest` at a version; what moved it meanwhile is a conflict unless there are retries."""
+    for attempt in range(retries + 1):
+        try:
+            move_pointer(store, name.latest_key, version, seen)
+            return
+        except ConflictError:
+            if attempt == retries:
+                raise
+            seen = read_pointer(store, name.latest_key)
+
+
+def _bring(
+    store: BlobStore,
+    name: DatasetName,
+    files: VersionFiles,
+    uploads: Sequence[Upload],
+    options: PublishOptions,
+    claim: Claim,
+) -> tuple[tuple[Sent, ...], bool]:
+    """Blobs and manifest, all of them under one claim that was never taken for dead."""
+    sent: list[Sent] = []
+    is_new = False
+    while True:
+        sent.append(
+            send(
+                store, uploads, repair=options.repair, progress=options.progress, workers=options.workers
+            )
+        )  # fmt: skip
+        if claim.is_fresh:
+            is_new |= _put_manifest(store, name, files, repair=options.repair)
+            if claim.is_held():
+                return tuple(sent), is_new
+        # It took so long that a collector may have gone before us: claim anew and look at everything again.
+        claim.announce()
+        wait_for_removers(claim)
+
+
+def _put_manifest(store: BlobStore, name: DatasetName, files: VersionFiles, *, repair: bool) -> bool:
+    """Whether the manifest was not there before; one that is damaged is replaced if asked."""
+    key = name.version_key(files.version)
+    try:
+        store.put_if_absent(key, files.manifest)
+        return True
+    except ConflictError:
+        held = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
+    assert held is not None
+    try:
+        parse_manifest(held.data, expected_hash=files.version)
+    except ManifestCorruptedError as error:
+        if not repair:
+            hint = "Publish again with repair=True (`warp publish --repair`)."
+            raise ManifestCorruptedError(
+                f"the stored manifest is damaged ({error})", path=f"{store.address}/{key}", hint=hint
+            ) from None
+        store.compare_and_swap(key, files.manifest, held.info.etag)
+    return False
+
+
+def _stored_manifest(store: BlobStore, name: DatasetName, files: VersionFiles, *, is_new: bool) -> bytes:
+    if is_new:
+        return files.manifest
+    held = store.get(name.version_key(files.version), max_bytes=MAX_MANIFEST_BYTES)
+    assert held is not None
+    return bytes(held.data)
 
 
 def _check_expected(seen: PointerState, options: PublishOptions, name: DatasetName) -> None:
@@ -98,6 +227,19 @@ def _check_expected(seen: PointerState, options: PublishOptions, name: DatasetNa
     if options.expect_latest is not None and now != options.expect_latest:
         fact = f"latest is {now and now[:12]}, not {options.expect_latest[:12]} as expected"
         raise ConflictError(fact, path=name.dataset_id)
+
+
+def _check_notes(manifest: Manifest, stored: bytes, name: DatasetName) -> None:
+    """Whoever signs answers for the notes too: sign only what was said, not what lies there."""
+    ours, theirs = (
+        {key: value for key, value in notes.items() if key != "parent"}
+        for notes in (manifest.metadata, parse_manifest(stored).metadata)
+    )
+    if ours != theirs:
+        differing = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
+        fact = f"this version is published with another {' and '.join(differing)}, which would be signed"
+        hint = "Give the same notes and message as then, or publish without signing."
+        raise ConflictError(fact, path=name.dataset_id, hint=hint)
 
 
 def _with_notes(manifest: Manifest, seen: PointerState, options: PublishOptions) -> Manifest:
@@ -110,70 +252,3 @@ def _with_notes(manifest: Manifest, seen: PointerState, options: PublishOptions)
         if blob.uri is not None:
             check_portable(blob.uri)
     return replace(manifest, metadata=notes)
-
-
-def _known_blobs(store: BlobStore, name: DatasetName, seen: PointerState) -> set[str]:
-    """Blobs of the version that is latest now: they are there, no need to ask one by one."""
-    if seen.pointer is None:
-        return set()
-    try:
-        blob = store.get(name.version_key(seen.pointer.version), max_bytes=MAX_MANIFEST_BYTES)
-        return set() if blob is None else set(parse_manifest(blob.data).blobs())
-    except (BlobNotFoundError, ManifestCorruptedError):
-        return set()
-
-
-def _send_blobs(
-    store: BlobStore, uploads: Sequence[Upload], known: set[str], options: PublishOptions
-) -> list[Upload]:
-    wanted = {u.digest.sha256: u for u in uploads if u.digest.sha256 not in known}
-    total = sum(u.digest.size for u in wanted.values())
-    done = [0]
-
-    def send(upload: Upload) -> bool:
-        sent = not _is_there(store, upload.digest)
-        if sent:
-            store.put_file(blob_key(upload.digest.sha256), upload.path, upload.digest)
-        done[0] += upload.digest.size
-        if options.progress is not None:
-            options.progress(done[0], total)
-        return sent
-
-    flags = run_parallel(send, list(wanted.values()), workers=options.workers)
-    return [upload for upload, sent in zip(wanted.values(), flags, strict=True) if sent]
-
-
-def _is_there(store: BlobStore, digest: FileDigest) -> bool:
-    try:
-        return store.head(blob_key(digest.sha256)).size == digest.size
-    except BlobNotFoundError:
-        return False
-
-
-def _put_manifest(store: BlobStore, name: DatasetName, version: str, packed: bytes) -> bool:
-    try:
-        store.put_if_absent(name.version_key(version), packed)
-    except ConflictError:
-        return False
-    return True
-
-
-def _move_pointers(
-    store: BlobStore, name: DatasetName, version: str, seen: PointerState, options: PublishOptions
-) -> None:
-    if options.set_latest:
-        _move_latest(store, name, version, seen, options.retries)
-    for tag in options.tags:
-        key = name.tag_key(tag)
-        move_pointer(store, key, version, read_pointer(store, key))
-
-
-def _move_latest(store: BlobStore, name: DatasetName, version: str, seen: PointerState, retries: int) -> None:
-    for attempt in range(retries + 1):
-        try:
-            move_pointer(store, name.latest_key, version, seen)
-            return
-        except ConflictError:
-            if attempt == retries:
-                raise
-            seen = read_pointer(store, name.latest_key)

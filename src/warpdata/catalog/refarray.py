@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
+from warpdata.bytekit.keys import positions
 from warpdata.catalog.artifacts import Artifact, range_member
 from warpdata.catalog.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup, reopened
 from warpdata.errors import DatasetError
@@ -70,9 +70,12 @@ class RefArray(pa.ExtensionArray):  # type: ignore[misc]
     """A bound column: `column[i]` is a reference, and reading one brings its neighbours along."""
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return super().__getitem__(key)
-        return self.refs()[operator.index(key)]
+        found = positions(key, len(self), "row")
+        if isinstance(found, int):
+            return self.refs()[found]
+        if isinstance(found, range) and found.step == 1:
+            return self.slice(found.start, len(found))
+        return self.take(pa.array(found, pa.int64()))
 
     def __iter__(self) -> Iterator[FileRef | None]:
         return iter(self.refs())

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.folders import RangeFile
+from warpdata.bytekit.late import provided
+from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import PartRangeReader
 from warpdata.catalog import media
 from warpdata.catalog.artifacts import Artifact
@@ -21,7 +23,6 @@ from warpdata.catalog.opened import episode_of
 from warpdata.errors import DatasetError
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.stores.cache import PageCache
-from warpdata.stores.locks import ThreadLock
 from warpdata.timeline.episode import Episode
 
 _AHEAD_BYTES = 64 << 20
@@ -32,7 +33,6 @@ _STREAM_BYTES = 16 << 20
 _BUFFER_BYTES = 64 << 10
 
 ArtifactOpener = Callable[[str], tuple[Artifact, PageCache | None]]
-Reopener = Callable[[str], ArtifactOpener]
 
 
 class RefGroup:
@@ -236,20 +236,11 @@ def read_refs(refs: Sequence[FileRef]) -> list[bytes]:
     return out
 
 
-def set_reopener(reopen: Reopener) -> None:
-    """Say how a dataset is opened again from a recipe; called once by the module that can."""
-    _reopeners[:] = [reopen]
-
-
-_reopeners: list[Reopener] = []
-
-
 @lru_cache(maxsize=8)
 def reopened(recipe: str) -> ArtifactOpener:
     """The artifacts of the dataset a recipe describes."""
-    if not _reopeners:
-        raise DatasetError("the dataset of this reference is closed", hint="Import warpdata.catalog.dataset.")
-    return _reopeners[0](recipe)
+    found: ArtifactOpener = provided("the artifacts of a recipe")(recipe)
+    return found
 
 
 def _ref_again(kind: type[FileRef], recipe: str, place: str | Member) -> FileRef:

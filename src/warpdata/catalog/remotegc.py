@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from warpdata.catalog.access import Catalog
-from warpdata.errors import OfflineError
+from warpdata.catalog.claims import Claim, dropping, store_time_s, sweep_claims
+from warpdata.catalog.names import VERSION_SUFFIXES
+from warpdata.errors import BlobNotFoundError, OfflineError, StoreError, UnavailableError
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
-from warpdata.formats.manifest.model import HASH
+from warpdata.formats.manifest.model import HASH, blob_key
 from warpdata.formats.manifest.reader import parse_manifest
+from warpdata.stores.blobstore import BlobInfo, BlobStore
 from warpdata.stores.local import LocalStore
+from warpdata.stores.parallel import MAX_PARALLEL, run_parallel
 from warpdata.stores.reliable import ReliableStore
 
 DEFAULT_GRACE_S = 7 * 24 * 3600.0
-"""A publisher uploads blobs before their manifest: younger blobs may be about to be used."""
+"""A killed publisher finds its blobs again when it is run again; younger blobs stay for it."""
+
+_ROUND = 20_000
+"""How many keys are claimed and removed at a time: publishers that need one of them wait for so long."""
+
+_STEP = 256
+"""How many keys are removed before the claim is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,42 +38,126 @@ class RemoteGarbage:
     versions: int
     temporary_files: int
     is_deleted: bool
+    leftovers: tuple[str, ...] = ()
+    """Cards and signatures of versions that are gone."""
+    dead_claims: int = 0
 
 
-def collect(catalog: Catalog, *, delete: bool = False, grace_s: float = DEFAULT_GRACE_S) -> RemoteGarbage:
+@dataclass(slots=True)
+class _Uses:
+    """What the manifests of a catalog name, each of them read once."""
+
+    workers: int
+    keys: set[str] = field(default_factory=set)
+    versions: set[str] = field(default_factory=set)
+    beside: dict[str, BlobInfo] = field(default_factory=dict)
+
+    def read(self, store: BlobStore) -> None:
+        """Read the manifests that were not seen yet; one that cannot be read stops everything."""
+        new = []
+        for info in store.list("datasets/"):
+            version = _version_of(info.key)
+            if version is not None and info.key.endswith(f"/{version}.json"):
+                new += [info.key] if info.key not in self.versions else []
+            elif version is not None:
+                self.beside[info.key] = info
+        for key, blobs in zip(
+            new, run_parallel(lambda k: _blobs_of(store, k), new, self.workers), strict=True
+        ):
+            if blobs is not None:
+                self.versions.add(key)
+                self.keys |= blobs
+
+    def has(self, key: str) -> bool:
+        """Whether a version needs this key, or it is about a version that is there."""
+        version = _version_of(key)
+        return key in self.keys if version is None else _manifest_of(key, version) in self.versions
+
+
+def collect(
+    catalog: Catalog, *, delete: bool = False, grace_s: float = DEFAULT_GRACE_S, workers: int = MAX_PARALLEL
+) -> RemoteGarbage:
     """Find unused blobs; any unreadable manifest stops everything before a blob is touched."""
     store = catalog.store
     if store is None:
         raise OfflineError("the catalog cannot be asked", path=catalog.address)
-    before_s = time.time() - grace_s
-    used, versions = _used(catalog)
-    unused = [info for info in store.list("blobs/sha256/") if info.key.rpartition("/")[2] not in used]
+    uses = _Uses(workers)
+    uses.read(store)
+    before_s = _time_s(store, must_ask=delete) - grace_s
+    unused = [info for info in store.list("blobs/sha256/") if not uses.has(info.key)]
     old = [info for info in unused if info.modified_s < before_s]
+    beside = [i for i in uses.beside.values() if not uses.has(i.key) and i.modified_s < before_s]
     inner = store.inner if isinstance(store, ReliableStore) else store
     stale = inner.stale_temps(before_s) if isinstance(inner, LocalStore) else []
+    dead = 0
     if delete:
-        # Versions published while we listed are looked at again before anything goes.
-        used, versions = _used(catalog)
-        old = [info for info in old if info.key.rpartition("/")[2] not in used]
-        for info in old:
-            store.delete(info.key)
+        dead = sweep_claims(store)
+        gone = _remove(store, uses, [info.key for info in [*beside, *old]])
+        old, beside = ([info for info in infos if info.key in gone] for infos in (old, beside))
         for path in stale:
             path.unlink(missing_ok=True)
-    total = sum(info.size for info in old)
-    keys = tuple(info.key for info in old)
-    return RemoteGarbage(keys, total, len(unused) - len(old), versions, len(stale), delete)
+    return RemoteGarbage(
+        tuple(info.key for info in old), sum(info.size for info in old), len(unused) - len(old),
+        len(uses.versions), len(stale), delete, tuple(info.key for info in beside), dead,
+    )  # fmt: skip
 
 
-def _used(catalog: Catalog) -> tuple[set[str], int]:
-    assert catalog.store is not None
-    used: set[str] = set()
-    versions = 0
-    for info in catalog.store.list("datasets/"):
-        parts = info.key.split("/")
-        version = parts[-1].removesuffix(".json")
-        if len(parts) == 5 and parts[3] == "versions" and HASH.fullmatch(version):
-            blob = catalog.store.get(info.key, max_bytes=MAX_MANIFEST_BYTES)
-            assert blob is not None
-            used |= parse_manifest(blob.data, expected_hash=version).blobs().keys()
-            versions += 1
-    return used, versions
+def _remove(store: BlobStore, uses: _Uses, keys: Sequence[str]) -> set[str]:
+    """Remove keys that nobody uses or is about to use, a round at a time; those that went."""
+    pending, gone = list(keys), set()
+    while pending:
+        batch, pending = pending[:_ROUND], pending[_ROUND:]
+        with dropping(store, batch) as (claim, free):
+            # Only now: a publisher that had let go of its claim by then has its manifest there.
+            uses.read(store)
+            doomed = [key for key in batch if key in free and not uses.has(key)]
+            done = _delete(store, doomed, claim, uses.workers)
+        if doomed and not done:
+            raise UnavailableError("reading the catalog takes longer than a claim counts", path=store.address)
+        gone.update(doomed[:done])
+        pending = doomed[done:] + pending
+    return gone
+
+
+def _delete(store: BlobStore, keys: Sequence[str], claim: Claim, workers: int) -> int:
+    """Delete keys in order as long as the claim counts; how many went."""
+    done = 0
+    while done < len(keys) and claim.is_fresh:
+        step = keys[done : done + _STEP]
+        run_parallel(store.delete, step, workers)
+        done += len(step)
+    return done
+
+
+def _blobs_of(store: BlobStore, key: str) -> set[str] | None:
+    """The blobs a manifest names; None when its version was deleted meanwhile."""
+    try:
+        blob = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
+    except BlobNotFoundError:
+        return None
+    assert blob is not None
+    manifest = parse_manifest(blob.data, expected_hash=_version_of(key))
+    return {blob_key(sha256) for sha256 in manifest.blobs()}
+
+
+def _version_of(key: str) -> str | None:
+    """The version a key below `datasets/` is about, if it is about one."""
+    parts = key.split("/")
+    if len(parts) != 5 or parts[0] != "datasets" or parts[3] != "versions":
+        return None
+    version, _, suffix = parts[4].partition(".")
+    return version if HASH.fullmatch(version) and f".{suffix}" in VERSION_SUFFIXES else None
+
+
+def _manifest_of(key: str, version: str) -> str:
+    return f"{key.rpartition('/')[0]}/{version}.json"
+
+
+def _time_s(store: BlobStore, *, must_ask: bool) -> float:
+    """The store's time; who only looks and may not write there looks with this machine's clock."""
+    try:
+        return store_time_s(store)
+    except StoreError:
+        if must_ask:
+            raise
+        return time.time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -11,16 +12,19 @@ from pathlib import Path
 from warpdata.bytekit import commit
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.catalog.access import Access, Catalog
-from warpdata.catalog.names import DatasetName
+from warpdata.catalog.names import LATEST, DatasetName
 from warpdata.catalog.pointer import Pointer, unpack_pointer
-from warpdata.catalog.signing import check_signature
+from warpdata.catalog.roster import read_roster
+from warpdata.catalog.signing import SUFFIX as SIGNATURE
+from warpdata.catalog.signing import Signature, check_has_trust, check_signature
 from warpdata.errors import (
     BlobNotFoundError,
     DatasetNotFoundError,
-    FormatError,
     ManifestCorruptedError,
     OfflineError,
+    RollbackError,
     StoreError,
+    UnavailableError,
     WarpError,
 )
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES, MAX_POINTER_BYTES
@@ -37,6 +41,8 @@ class Resolved:
     manifest: Manifest
     catalog: Catalog
     is_remembered: bool = False
+    signature: Signature | None = None
+    """Who signed it, where that was checked."""
 
 
 class Resolver:
@@ -60,38 +66,101 @@ class Resolver:
 
     def manifest(self, catalog: Catalog, name: DatasetName, version: str) -> Manifest:
         """One version's manifest, from the cache or the catalog, checked against its hash."""
+        return self._checked(catalog, name, version)[0]
+
+    def fetched(self, catalog: Catalog, name: DatasetName, version: str) -> bytes:
+        """The very bytes of a manifest as they lie in the catalog, checked like any other."""
+        if catalog.store is None:
+            raise OfflineError("the catalog cannot be asked", path=catalog.address)
+        blob = catalog.store.get(name.version_key(version), max_bytes=MAX_MANIFEST_BYTES)
+        assert blob is not None
+        self._judged(catalog, name, version, blob.data, is_kept=False)
+        return bytes(blob.data)
+
+    def version(self, catalog: Catalog, name: DatasetName) -> str:
+        """The version a name stands for in one catalog, whatever state its manifest is in."""
+        try:
+            return self._version(catalog, name)[0]
+        except (BlobNotFoundError, LookupError):
+            raise DatasetNotFoundError(f"dataset {name} is not published", path=catalog.address) from None
+
+    def _checked(
+        self, catalog: Catalog, name: DatasetName, version: str
+    ) -> tuple[Manifest, Signature | None]:
         kept = self._memory.manifest(name, version)
         if kept is not None:
-            return kept
+            try:
+                return self._judged(catalog, name, version, kept, is_kept=True)
+            except ManifestCorruptedError:
+                # Other catalogs may have the version with other notes, or by now a signature.
+                if catalog.store is None:
+                    raise
         if catalog.store is None:
             raise OfflineError(f"the manifest of {name.dataset_id}@{version[:12]} is not in the cache")
-        key = name.version_key(version)
-        blob = catalog.store.get(key, max_bytes=MAX_MANIFEST_BYTES)
+        blob = catalog.store.get(name.version_key(version), max_bytes=MAX_MANIFEST_BYTES)
         assert blob is not None
+        judged = self._judged(catalog, name, version, blob.data, is_kept=False)
+        if not catalog.store.is_local:
+            self._memory.keep_manifest(name, version, blob.data)
+        return judged
+
+    def _judged(
+        self, catalog: Catalog, name: DatasetName, version: str, data: memoryview, *, is_kept: bool
+    ) -> tuple[Manifest, Signature | None]:
+        """A manifest out of bytes that are what they should be and signed as they should be."""
+        key = name.version_key(version)
         try:
-            manifest = parse_manifest(blob.data, expected_hash=version)
+            manifest = parse_manifest(data, expected_hash=version)
         except ManifestCorruptedError as error:
             raise ManifestCorruptedError(
                 str(error), path=f"{catalog.address}/{key}", hint=error.hint
             ) from None
         if manifest.dataset_id != name.dataset_id:
             raise ManifestCorruptedError(f"the manifest is of {manifest.dataset_id}", path=key)
-        self._check_signature(catalog, name, version)
-        if not catalog.store.is_local:
-            self._memory.keep_manifest(name, version, blob.data)
-        return manifest
+        return manifest, self._signature(catalog, name, version, data, is_kept=is_kept)
 
-    def _check_signature(self, catalog: Catalog, name: DatasetName, version: str) -> None:
+    def _signature(
+        self, catalog: Catalog, name: DatasetName, version: str, data: memoryview, *, is_kept: bool
+    ) -> Signature | None:
         options = self._access.options
-        if options.verify != "off" and catalog.store is not None:
-            check_signature(catalog.store, name, version, options.verify, options.trusted_keys)
+        is_required = options.verify == "require"
+        # Nobody to trust means nothing to learn: do not spend a request on every version.
+        if options.verify == "off" or not (is_required or options.trusted_keys):
+            return None
+        signed = self._signature_file(catalog, name, version, is_kept=is_kept)
+        if is_required:
+            check_has_trust(signed, name, options.trusted_keys)
+        if signed is None and not is_required:
+            return None
+        return check_signature(signed, data, name, version, options.trusted_keys)
+
+    def _signature_file(
+        self, catalog: Catalog, name: DatasetName, version: str, *, is_kept: bool
+    ) -> memoryview | None:
+        """The signature beside a manifest, from where the manifest came; None where there is none."""
+        kept = self._memory.signature(name, version) if is_kept else None
+        if kept is not None:
+            return kept
+        if catalog.store is None:
+            if self._access.options.verify != "require":
+                return None
+            raise OfflineError(f"the signature of {name.dataset_id}@{version[:12]} is not in the cache")
+        try:
+            blob = catalog.store.get(name.version_key(version, SIGNATURE), max_bytes=MAX_POINTER_BYTES)
+        except BlobNotFoundError:
+            return None
+        assert blob is not None
+        if not catalog.store.is_local:
+            self._memory.keep_signature(name, version, blob.data)
+        return blob.data
 
     def _resolve_in(self, catalog: Catalog, name: DatasetName) -> Resolved | None:
         try:
             version, remembered = self._version(catalog, name)
-            return Resolved(self.manifest(catalog, name, version), catalog, remembered)
+            manifest, signature = self._checked(catalog, name, version)
         except (BlobNotFoundError, LookupError):
             return None
+        return Resolved(manifest, catalog, remembered, signature)
 
     def _version(self, catalog: Catalog, name: DatasetName) -> tuple[str, bool]:
         if name.hash_prefix is not None:
@@ -117,6 +186,8 @@ class Resolver:
             assert kept is not None
             return kept[1], False
         pointer = unpack_pointer(blob.data, f"{catalog.address}/{key}")
+        if kept is not None and key.endswith(LATEST):
+            self._check_not_older(kept[1], pointer, f"{catalog.address}/{key}")
         self._memory.keep_pointer(catalog, key, blob.info.etag, blob.data)
         return pointer, False
 
@@ -125,13 +196,60 @@ class Resolver:
             return prefix
         found = set(self._memory.versions(name, prefix))
         if catalog.store is not None and not found:
-            listed = catalog.store.list(name.version_key(prefix, ""))
-            found = {info.key.rpartition("/")[2].split(".")[0] for info in listed}
+            found = {
+                version for version in self._versions(catalog, name, prefix) if version.startswith(prefix)
+            }
         if len(found) > 1:
             raise ValueError(f"{prefix} is the beginning of several versions; give more digits")
         if not found:
             raise LookupError(prefix)
         return found.pop()
+
+    def _versions(self, catalog: Catalog, name: DatasetName, prefix: str) -> list[str]:
+        """Versions that may begin so: listed, or written down where a catalog cannot be listed."""
+        store = catalog.store
+        assert store is not None
+        try:
+            return [
+                info.key.rpartition("/")[2].split(".")[0] for info in store.list(name.version_key(prefix, ""))
+            ]
+        except UnavailableError:
+            raise
+        except StoreError as cannot_list:
+            roster = read_roster(store, name)
+            found = list(roster.versions) if roster is not None else self.line(catalog, name)
+            if not any(version.startswith(prefix) for version in found) and roster is None:
+                hint = "Give all 64 digits, or publish again: that writes the list of versions."
+                raise StoreError(f"{prefix} cannot be looked up: {cannot_list.message}", hint=hint) from None
+            return found
+
+    def line(self, catalog: Catalog, name: DatasetName) -> list[str]:
+        """The latest version and its line of parents: what can be found where nothing is written down."""
+        found: list[str] = []
+        with contextlib.suppress(BlobNotFoundError):
+            version: str | None = self._pointer(catalog, name.latest_key)[0].version
+            while version is not None and version not in found:
+                manifest = self.manifest(catalog, name, version)
+                found.append(version)
+                parent = manifest.metadata.get("parent")
+                version = parent if isinstance(parent, str) and HASH.fullmatch(parent) else None
+        return found
+
+    def _check_not_older(self, before: Pointer, now: Pointer, path: str) -> None:
+        """Whoever shows us a state we saw replaced already shows us the past."""
+        is_older = now.sequence < before.sequence
+        is_other = now.sequence == before.sequence and now.version != before.version
+        if self._access.options.accept_rollback or not (is_older or is_other):
+            return
+        fact = (
+            f"latest is {now.version[:12]} (move {now.sequence}), but this machine has seen"
+            f" {before.version[:12]} (move {before.sequence})"
+        )
+        hint = (
+            "Ask who runs the catalog. If it was restored or made anew on purpose, open the dataset once with"
+            " accept_rollback=True or WARP_ACCEPT_ROLLBACK=1; the newer version opens by its hash."
+        )
+        raise RollbackError(fact, path=path, hint=hint)
 
 
 class _Memory:
@@ -140,33 +258,46 @@ class _Memory:
     def __init__(self, access: Access) -> None:
         everything_here = all(c.store is not None and c.store.is_local for c in access.catalogs)
         writes = access.cache is not None and not everything_here
+        self._cache = access.cache
         self._folder = Path(os.path.expanduser(access.options.cache_dir)) if writes else None
 
-    def manifest(self, name: DatasetName, version: str) -> Manifest | None:
+    def manifest(self, name: DatasetName, version: str) -> memoryview | None:
+        """The bytes of a manifest that is intact; a damaged one is forgotten."""
         path = self._manifest_path(name, version)
-        if path is None or not path.exists():
+        data = None if path is None else _read(path)
+        if path is None or data is None:
             return None
         try:
-            return parse_manifest(path.read_bytes(), expected_hash=version)
-        except (ManifestCorruptedError, OSError):
+            parse_manifest(data, expected_hash=version)
+        except ManifestCorruptedError:
             path.unlink(missing_ok=True)
             return None
+        return data
+
+    def signature(self, name: DatasetName, version: str) -> memoryview | None:
+        path = self._manifest_path(name, version, SIGNATURE)
+        return None if path is None else _read(path)
+
+    def keep_signature(self, name: DatasetName, version: str, data: memoryview) -> None:
+        self._keep(self._manifest_path(name, version, SIGNATURE), data)
 
     def keep_manifest(self, name: DatasetName, version: str, data: memoryview) -> None:
         self._keep(self._manifest_path(name, version), data)
 
     def versions(self, name: DatasetName, prefix: str) -> list[str]:
         path = self._manifest_path(name, prefix)
-        return [] if path is None else [p.stem for p in path.parent.glob(f"{prefix}*.json")]
+        names = [] if path is None else [p.stem for p in path.parent.glob(f"{prefix}*.json")]
+        return [name for name in names if HASH.fullmatch(name)]
 
     def pointer(self, catalog: Catalog, key: str) -> tuple[str | None, Pointer] | None:
         path = self._pointer_path(catalog, key)
-        if path is None or not path.exists():
+        data = None if path is None else _read(path)
+        if path is None or data is None:
             return None
         try:
-            raw = parse_json_object(path.read_bytes(), max_bytes=MAX_POINTER_BYTES)
+            raw = parse_json_object(data, max_bytes=MAX_POINTER_BYTES)
             return raw.get("etag"), unpack_pointer(dump_json(raw.get("pointer")), str(path))
-        except (WarpError, OSError):
+        except WarpError:
             path.unlink(missing_ok=True)
             return None
 
@@ -174,8 +305,8 @@ class _Memory:
         pointer = parse_json_object(data, max_bytes=MAX_POINTER_BYTES)
         self._keep(self._pointer_path(catalog, key), dump_json({"etag": etag, "pointer": pointer}))
 
-    def _manifest_path(self, name: DatasetName, version: str) -> Path | None:
-        return self._folder and self._folder / "manifests" / name.dataset_id / f"{version}.json"
+    def _manifest_path(self, name: DatasetName, version: str, suffix: str = ".json") -> Path | None:
+        return self._folder and self._folder / "manifests" / name.dataset_id / f"{version}{suffix}"
 
     def _pointer_path(self, catalog: Catalog, key: str) -> Path | None:
         place = hashlib.sha256(catalog.address.encode()).hexdigest()[:16]
@@ -185,7 +316,17 @@ class _Memory:
         if path is None:
             return
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            commit.write_file(path, data, durable=False)
-        except (OSError, StoreError, FormatError):
-            _log.debug("the cache cannot keep %s", path)
+            with commit.map_os_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                commit.write_file(path, data, durable=False)
+        except StoreError as error:
+            if self._cache is not None:
+                self._cache.complain(error)
+
+
+def _read(path: Path) -> memoryview | None:
+    """A remembered file; None where it is not there or cannot be read now."""
+    try:
+        return memoryview(path.read_bytes())
+    except OSError:
+        return None

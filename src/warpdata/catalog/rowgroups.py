@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +15,10 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
+from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import Range, RangeReader, Span, check_range, coalesce
 from warpdata.errors import CorruptLayoutError, ManifestCorruptedError, TruncatedError
 from warpdata.stores.blobs import AnyBlobReader, Held, LocalBlobReader
-from warpdata.stores.locks import ThreadLock
 
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8
@@ -39,9 +41,15 @@ class Fetched:
 class ShardFile:
     """One parquet shard: its footer, and its row groups by column."""
 
-    def __init__(self, reader: AnyBlobReader, tail: bytes | None = None) -> None:
+    def __init__(
+        self,
+        reader: AnyBlobReader,
+        tail: bytes | None = None,
+        touched: Callable[[Iterable[AnyBlobReader]], None] = lambda _: None,
+    ) -> None:
         self.reader = reader
         self._tail = tail
+        self._touched = touched
         self._lock = ThreadLock()
         self._metadata: pq.FileMetaData | None = None
         self._idle: list[tuple[object, pq.ParquetFile]] = []
@@ -55,6 +63,13 @@ class ShardFile:
             if self._metadata is None:
                 self._metadata = self._read_footer()
             return self._metadata
+
+    @functools.cached_property
+    def group_starts(self) -> list[int]:
+        """The row of the shard each row group begins with."""
+        metadata = self.metadata
+        rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        return [0, *itertools.accumulate(rows)][: len(rows)]
 
     def _read_footer(self) -> pq.FileMetaData:
         tail = self._tail if self._tail is not None else read_tail(self.reader)
@@ -102,7 +117,9 @@ class ShardFile:
         for start, end in ranges:
             check_range(self.reader, start, end)
         spans = coalesce(ranges, max_gap_bytes=_GAP_BYTES)
-        return Fetched(spans, self.reader.hold([(span.start, span.end) for span in spans]))
+        held = self.reader.hold([(span.start, span.end) for span in spans])
+        self._touched([self.reader])
+        return Fetched(spans, held)
 
     def read(
         self, group: int, columns: Sequence[str] | None, fetched: Fetched, *, use_threads: bool = False
@@ -256,8 +273,3 @@ def _listed(columns: Sequence[str] | None) -> list[str] | None:
 
 def _first_line(error: Exception) -> str:
     return str(error).split("\n")[0][:200] or type(error).__name__
-
-
-def schema_from_columns(columns: dict[str, list[Any]]) -> pa.Schema:
-    """The schema of plain columns."""
-    return pa.table(columns).schema

@@ -1,99 +1,156 @@
-"""Ed25519 signatures over version hashes, kept beside the manifest. The door of cryptography."""
+"""Ed25519 signatures of versions, kept beside the manifest. The door of cryptography."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.catalog.names import DatasetName
-from warpdata.errors import (
-    BlobNotFoundError,
-    ConflictError,
-    FormatError,
-    ManifestCorruptedError,
-    MissingExtraError,
-    StoreError,
-)
+from warpdata.errors import ConflictError, FormatError, MissingExtraError, StoreError, UntrustedError
 from warpdata.formats.manifest.layout import MAX_POINTER_BYTES
-from warpdata.stores.blobstore import BlobStore
+from warpdata.stores.blobstore import Blob, BlobStore
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 SUFFIX = ".sig.json"
-_CONTEXT = b"warpdata version "
 _KEY_HINT = "Make one with: openssl genpkey -algorithm ed25519 -out key.pem"
 
+COVERS = {1: "content", 2: "content and notes"}
+"""What a signature of each payload answers for; the first was made by releases up to 0.1."""
 
-def sign_version(store: BlobStore, name: DatasetName, version: str, key_file: Path) -> str:
-    """Put a signature over the version beside its manifest and return the public key as base64."""
-    serialization, _ = _library()
-    key = _private_key(key_file)
-    raw = serialization.Encoding.Raw, serialization.PublicFormat.Raw
-    public = base64.b64encode(key.public_key().public_bytes(*raw)).decode()
-    signature = base64.b64encode(key.sign(_CONTEXT + version.encode())).decode()
-    body = dump_json({"algorithm": "ed25519", "public_key": public, "signature": signature}) + b"\n"
+NEWEST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Who signed a version, and what the signature answers for."""
+
+    public_key: str
+    """Ed25519, as base64."""
+    payload: int
+
+    @property
+    def covers(self) -> str:
+        """`content`, or `content and notes`: license, message and the rest of the manifest too."""
+        return COVERS[self.payload]
+
+
+def payload(kind: int, name: DatasetName, version: str, manifest: Buffer) -> bytes:
+    """The bytes that are signed."""
+    if kind == 1:
+        return b"warpdata version " + version.encode()
+    return f"warpdata manifest 2\n{name.dataset_id}\n{version}\n{sha256_hex(manifest)}\n".encode()
+
+
+def signature_file(name: DatasetName, version: str, manifest: Buffer, key: Any, kind: int = NEWEST) -> bytes:
+    """The file that lies beside a manifest when it is signed."""
+    signature = base64.b64encode(key.sign(payload(kind, name, version, manifest))).decode()
+    fields: dict[str, Any] = {
+        "algorithm": "ed25519", "public_key": public_text(key), "signature": signature,
+    }  # fmt: skip
+    return dump_json(fields if kind == 1 else {**fields, "payload": kind}) + b"\n"
+
+
+def sign_version(store: BlobStore, name: DatasetName, version: str, manifest: bytes, key_file: Path) -> str:
+    """Put a signature over a stored manifest beside it and return the public key as base64."""
+    key = private_key(key_file)
+    body = signature_file(name, version, manifest, key)
     signature_key = name.version_key(version, SUFFIX)
     try:
         store.put_if_absent(signature_key, body)
     except ConflictError:
         held = store.get(signature_key, max_bytes=MAX_POINTER_BYTES)
         if held is None or bytes(held.data) != body:
-            raise ConflictError("the version is signed by another key", path=signature_key) from None
-    return public
+            _replace_older(store, signature_key, held, body, name)
+    return public_text(key)
 
 
 def check_signature(
-    store: BlobStore, name: DatasetName, version: str, policy: str, trusted: tuple[str, ...]
-) -> str | None:
-    """The key that signed a version; a wrong, untrusted or (if required) missing signature is an error."""
-    if policy == "if-present" and not trusted:
-        # Nobody to trust means nothing to learn: do not spend a request on every version.
-        return None
-    try:
-        blob = store.get(name.version_key(version, SUFFIX), max_bytes=MAX_POINTER_BYTES)
-    except BlobNotFoundError:
-        if policy == "require":
-            raise ManifestCorruptedError(
-                f"version {version[:12]} is not signed", path=name.dataset_id
-            ) from None
-        return None
-    assert blob is not None
-    public, signature = _parsed(bytes(blob.data), name)
-    if not _is_valid(public, signature, version):
-        raise ManifestCorruptedError(
-            f"the signature of version {version[:12]} is wrong", path=name.dataset_id
-        )
-    if trusted and base64.b64encode(public).decode() not in trusted:
-        raise ManifestCorruptedError(
-            f"version {version[:12]} is signed by an unknown key", path=name.dataset_id
-        )
-    return base64.b64encode(public).decode()
+    data: Buffer | None, manifest: Buffer, name: DatasetName, version: str, trusted: tuple[str, ...]
+) -> Signature:
+    """Who signed this manifest; a missing, wrong or untrusted signature is an UntrustedError."""
+    if data is None:
+        raise UntrustedError(f"version {version[:12]} is not signed", path=name.dataset_id)
+    found, public, signature = _parsed(bytes(data), name)
+    if not _is_valid(public, signature, payload(found.payload, name, version, manifest)):
+        raise UntrustedError(f"the signature of version {version[:12]} is wrong", path=name.dataset_id)
+    if found.public_key not in trusted:
+        fact = f"version {version[:12]} is signed by an unknown key"
+        raise UntrustedError(fact, path=name.dataset_id, hint=_trust_hint(found.public_key))
+    return found
 
 
-def _parsed(data: bytes, name: DatasetName) -> tuple[bytes, bytes]:
+def check_has_trust(data: Buffer | None, name: DatasetName, trusted: tuple[str, ...]) -> None:
+    """To require signatures means to know whose: without trusted keys anybody's would do."""
+    if trusted:
+        return
+    signer = "" if data is None else _parsed(bytes(data), name)[0].public_key
+    fact = "verify='require' is set, but no key is trusted"
+    raise UntrustedError(fact, path=name.dataset_id, hint=_trust_hint(signer))
+
+
+def seeded_key(seed: bytes) -> Any:
+    """The key made of 32 bytes: for golden files, and for whoever keeps keys elsewhere than in files."""
+    _, ed25519 = _library()
+    return ed25519.Ed25519PrivateKey.from_private_bytes(seed)
+
+
+def public_text(key: Any) -> str:
+    """The public half of a key as base64."""
+    serialization, _ = _library()
+    raw = serialization.Encoding.Raw, serialization.PublicFormat.Raw
+    return base64.b64encode(key.public_key().public_bytes(*raw)).decode()
+
+
+def _trust_hint(public_key: str) -> str:
+    how = f"set WARP_TRUSTED_KEYS={public_key or '<public key>'} (or pass trusted_keys=)"
+    return f"Ask the publisher whether this key is theirs; if you trust it, {how}."
+
+
+def _replace_older(store: BlobStore, key: str, held: Blob | None, body: bytes, name: DatasetName) -> None:
+    """A signature of ours that covers less gives way; anybody else's stays."""
+    ours = _parsed(body, name)[0]
+    theirs = None if held is None else _parsed(bytes(held.data), name)[0]
+    if held is None or theirs is None or theirs.public_key != ours.public_key:
+        raise ConflictError("the version is signed by another key", path=key)
+    if theirs.payload >= ours.payload:
+        hint = "Its signature may be damaged: check it with verify='require'."
+        raise ConflictError("the version is signed already, in another way", path=key, hint=hint)
+    store.compare_and_swap(key, body, held.info.etag)
+
+
+def _parsed(data: bytes, name: DatasetName) -> tuple[Signature, bytes, bytes]:
     try:
         raw = parse_json_object(data, max_bytes=MAX_POINTER_BYTES)
-        if raw.get("algorithm") != "ed25519":
-            raise ValueError("unknown algorithm")
+        kind = raw.get("payload", 1)
+        if raw.get("algorithm") != "ed25519" or kind not in COVERS or isinstance(kind, bool):
+            raise ValueError("unknown algorithm or payload; upgrade warpdata")
         public = base64.b64decode(str(raw.get("public_key")), validate=True)
-        return public, base64.b64decode(str(raw.get("signature")), validate=True)
+        signature = base64.b64decode(str(raw.get("signature")), validate=True)
     except (FormatError, binascii.Error, ValueError) as error:
-        raise ManifestCorruptedError(f"the signature is damaged ({error})", path=name.dataset_id) from None
+        raise UntrustedError(f"the signature is damaged ({error})", path=name.dataset_id) from None
+    return Signature(base64.b64encode(public).decode(), kind), public, signature
 
 
-def _is_valid(public: bytes, signature: bytes, version: str) -> bool:
+def _is_valid(public: bytes, signature: bytes, signed: bytes) -> bool:
     _, ed25519 = _library()
     from cryptography.exceptions import InvalidSignature
 
     try:
-        ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature, _CONTEXT + version.encode())
+        ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature, signed)
     except (InvalidSignature, ValueError):
         return False
     return True
 
 
-def _private_key(path: Path) -> Any:
+def private_key(path: Path) -> Any:
+    """The Ed25519 key of a PEM file."""
     serialization, ed25519 = _library()
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)

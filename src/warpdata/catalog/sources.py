@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.catalog.rowgroups import parse_footer, read_tail
+from warpdata.catalog.rowpicking import cast_column, without_views
+from warpdata.catalog.rowsources import batches_reader, csv_reader, json_rows, kind_of, rows_reader
+from warpdata.catalog.sqltext import folded
 from warpdata.errors import CorruptLayoutError, DatasetError
 
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError)
@@ -40,11 +45,30 @@ class ParquetFacts:
 
 def parquet_paths(source: Any, staging: Path, options: ParquetOptions) -> list[Path]:
     """The shards of a table: parquet files as they are, anything else written as parquet into `staging`."""
-    if isinstance(source, str | os.PathLike):
-        return expand_paths(source, ".parquet")
-    if isinstance(source, list | tuple) and all(isinstance(one, str | os.PathLike) for one in source):
-        return [path for one in source for path in expand_paths(one, ".parquet")]
-    return write_shards(_batches(source), staging, options)
+    given = [source] if isinstance(source, str | os.PathLike) else source
+    if isinstance(given, list | tuple) and given and all(isinstance(one, str | os.PathLike) for one in given):
+        paths = [path for one in given for path in _table_files(one)]
+        kinds = sorted({kind_of(path) for path in paths})
+        if kinds == ["parquet"]:
+            return paths
+        if len(kinds) > 1:
+            raise DatasetError(
+                f"a table is made of files of one kind, not {' and '.join(kinds)}", path=paths[0]
+            )
+        reader = csv_reader(paths) if kinds == ["csv"] else rows_reader(json_rows(paths), staging)
+        return write_shards(reader, staging, options)
+    return write_shards(_batches(source, staging), staging, options)
+
+
+def _table_files(source: str | os.PathLike[str]) -> list[Path]:
+    """The files a caller means; of a folder its parquet files, or where it has none its CSV or JSON lines."""
+    folder = Path(os.path.expanduser(os.fspath(source)))
+    if not folder.is_dir():
+        return expand_paths(source, "")
+    for suffix in (".parquet", ".csv", ".tsv", ".jsonl", ".ndjson"):
+        if found := sorted(path for path in folder.rglob(f"*{suffix}") if path.is_file()):
+            return found
+    raise DatasetError("no files of a table there", path=folder, hint="Give parquet, csv or jsonl files.")
 
 
 def expand_paths(source: str | os.PathLike[str], suffix: str) -> list[Path]:
@@ -64,10 +88,10 @@ def expand_paths(source: str | os.PathLike[str], suffix: str) -> list[Path]:
     return found
 
 
-def parquet_facts(path: Path) -> ParquetFacts:
-    """Read a parquet file's footer and check that it is one."""
-    with FileRangeReader(path) as reader:
-        tail = read_tail(reader)
+def parquet_facts(path: Path, reader: RangeReader | None = None) -> ParquetFacts:
+    """Read a parquet file's footer, through `reader` if given, and check that it is one."""
+    with contextlib.closing(reader or FileRangeReader(path)) as opened:
+        tail = read_tail(opened)
         metadata = parse_footer(tail, str(path))
     schema = metadata.schema.to_arrow_schema()
     return ParquetFacts(path, metadata.num_rows, schema, tail)
@@ -78,11 +102,22 @@ def same_schema(facts: Sequence[ParquetFacts], table: str) -> pa.Schema:
     if not facts:
         raise DatasetError(f"table {table!r} has no shards")
     first = facts[0].schema.remove_metadata()
+    check_names(first, table)
     for one in facts[1:]:
         if not one.schema.remove_metadata().equals(first):
             hint = "Convert the files to one schema, or publish them as two tables."
             raise DatasetError(f"a shard of table {table!r} has another schema", path=one.path, hint=hint)
     return first
+
+
+def check_names(schema: pa.Schema, table: str) -> None:
+    """DatasetError for two columns of one name; to SQL a name is the same in capitals."""
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        if folded(name) in seen:
+            fact = f"table {table!r} has two columns that SQL cannot tell apart: {seen[folded(name)]!r} and {name!r}"
+            raise DatasetError(fact, hint="Rename one of them.")
+        seen[folded(name)] = name
 
 
 def column_values(path: Path, column: str) -> Iterator[Any]:
@@ -111,6 +146,7 @@ def write_shards(reader: pa.RecordBatchReader, staging: Path, options: ParquetOp
     """Write batches as parquet shards of about equal size; equal rows give equal bytes."""
     staging.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
+    schema = _storable(reader.schema)
     groups = _row_groups(reader, options.row_group_rows)
     group = next(groups, None)
     if group is None:
@@ -119,15 +155,36 @@ def write_shards(reader: pa.RecordBatchReader, staging: Path, options: ParquetOp
         path = staging / f"shard-{len(paths):06d}.parquet"
         paths.append(path)
         with pq.ParquetWriter(
-            path, reader.schema, compression=options.compression, write_page_checksum=True,
+            path, schema, compression=options.compression, write_page_checksum=True,
             write_page_index=False, store_schema=True,
         ) as writer:  # fmt: skip
             while group is not None:
-                writer.write_table(group, row_group_size=options.row_group_rows)
+                writer.write_table(_stored(group, schema), row_group_size=options.row_group_rows)
                 group = next(groups, None)
                 if path.stat().st_size >= options.shard_bytes:
                     break
     return paths
+
+
+def _stored(group: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [cast_column(column, field.type) for column, field in zip(group.columns, schema, strict=True)]
+    return pa.table(columns, schema=schema)
+
+
+def _storable(schema: pa.Schema) -> pa.Schema:
+    """The schema as parquet can hold it, or an error that names the column it cannot."""
+    fields = []
+    for field in schema:
+        # Parquet takes strings that are views as a column, but neither in lists nor as categories.
+        is_view = pa.types.is_string_view(field.type) or pa.types.is_binary_view(field.type)
+        kept = field if is_view else field.with_type(without_views(field.type))
+        try:
+            pq.write_table(pa.schema([kept]).empty_table(), pa.BufferOutputStream())
+        except _ARROW_ERRORS as error:
+            fact = f"column {field.name!r} of type {field.type} cannot be stored in parquet ({error})"
+            raise DatasetError(fact, hint="Cast the column to another type.") from None
+        fields.append(kept)
+    return pa.schema(fields)
 
 
 def _row_groups(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
@@ -146,8 +203,8 @@ def _row_groups(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held, reader.schema)
 
 
-def _batches(source: Any) -> pa.RecordBatchReader:
-    """Anything that speaks Arrow: tables, readers, frames of pandas and polars, dictionaries of columns."""
+def _batches(source: Any, staging: Path) -> pa.RecordBatchReader:
+    """Anything that is a table: Arrow, frames of pandas and polars, columns by name, rows, or pieces of these."""
     try:
         if isinstance(source, pa.RecordBatchReader):
             return source
@@ -161,4 +218,16 @@ def _batches(source: Any) -> pa.RecordBatchReader:
             return source.replace_schema_metadata(None).to_reader()
     except _ARROW_ERRORS as error:
         raise DatasetError(f"the table cannot be turned into Arrow ({error})") from None
-    raise TypeError(f"a {type(source).__name__} is not a table; give parquet files, Arrow or a frame")
+    if isinstance(source, Iterable) and not isinstance(source, str | bytes):
+        return _reader_of_pieces(iter(source), staging)
+    raise TypeError(
+        f"a {type(source).__name__} is not a table; give files, Arrow, a frame, or rows as dictionaries"
+    )
+
+
+def _reader_of_pieces(pieces: Iterator[Any], staging: Path) -> pa.RecordBatchReader:
+    first = next(pieces, None)
+    together = itertools.chain([] if first is None else [first], pieces)
+    if hasattr(first, "__arrow_c_stream__") or hasattr(first, "__arrow_c_array__"):
+        return batches_reader(together)
+    return rows_reader(together, staging)

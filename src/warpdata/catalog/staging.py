@@ -11,7 +11,10 @@ import weakref
 from pathlib import Path
 
 from warpdata.bytekit.commit import map_os_errors
-from warpdata.stores import locks
+from warpdata.bytekit.locks import FileLock, lock_range
+from warpdata.errors import StoreError
+from warpdata.stores.address import is_remote, open_store
+from warpdata.stores.local import STAGING, LocalStore
 
 _PREFIX = "warpdata-staging-"
 _LOCK = "owner.lock"
@@ -24,14 +27,28 @@ class Staging:
 
     def __init__(self, parent: str | os.PathLike[str] | None = None) -> None:
         root = Path(parent or tempfile.gettempdir())
-        sweep(root)
+        made = _absent(root)
         with map_os_errors(root):
-            self.path, fd = _owned_folder(root)
-        self._finalizer = weakref.finalize(self, _remove_own, self.path, fd, os.getpid())
+            self.path, lock = _owned_folder(root)
+        sweep(root)
+        self._finalizer = weakref.finalize(self, _remove_own, self.path, lock, made)
 
     def close(self) -> None:
         """Remove the folder."""
         self._finalizer()
+
+
+def staging_for(catalog: str, cache_dir: str, chosen: str | os.PathLike[str] | None) -> Staging:
+    """A folder on the disk of the catalog, so that files move into it; for catalogs elsewhere, in the cache folder."""
+    if chosen is not None:
+        return Staging(os.path.expanduser(chosen))
+    if not is_remote(catalog):
+        store = open_store(catalog)
+        return Staging(store.folder / STAGING if isinstance(store, LocalStore) else None)
+    try:
+        return Staging(Path(os.path.expanduser(cache_dir)) / "staging")
+    except StoreError:
+        return Staging()
 
 
 def sweep(root: Path) -> int:
@@ -44,35 +61,55 @@ def sweep(root: Path) -> int:
     return removed
 
 
-def _owned_folder(root: Path) -> tuple[Path, int]:
+def _owned_folder(root: Path) -> tuple[Path, FileLock]:
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
-        with contextlib.suppress(FileNotFoundError):
-            fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if locks.try_lock(fd, 0, 1):
-                return folder, fd
-            os.close(fd)
+        root.mkdir(parents=True, exist_ok=True)
+        # A sweeper may take the folder between its making and its locking, or the folder around it.
+        with contextlib.suppress(FileNotFoundError, StoreError):
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+            lock = _taken(folder)
+            if lock is not None:
+                return folder, lock
 
 
 def _swept(folder: Path) -> bool:
-    try:
-        fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    if not (folder / _LOCK).exists():
         is_dead = time.time() - folder.stat().st_mtime > _UNOWNED_S
         if is_dead:
             shutil.rmtree(folder, ignore_errors=True)
         return is_dead
-    try:
-        is_dead = locks.try_lock(fd, 0, 1)
-        if is_dead:
-            shutil.rmtree(folder, ignore_errors=True)
-        return is_dead
-    finally:
-        os.close(fd)
-
-
-def _remove_own(folder: Path, fd: int, owner: int) -> None:
-    """A forked child only lets go of what is its parent's."""
-    if os.getpid() == owner:
+    lock = _taken(folder)
+    if lock is None:
+        return False
+    with lock:
         shutil.rmtree(folder, ignore_errors=True)
-    os.close(fd)
+    return True
+
+
+def _absent(root: Path) -> list[Path]:
+    """The folders that have to be made for `root`, innermost first; our own are always ours to make."""
+    made = [root] if root.name == STAGING else []
+    for folder in (root, *root.parents):
+        if folder.exists():
+            break
+        made += [] if folder in made else [folder]
+    return made
+
+
+def _taken(folder: Path) -> FileLock | None:
+    """The folder as ours, unless somebody lives in it. Earlier releases know a lock on the first byte instead."""
+    lock = FileLock.take(folder / _LOCK, mode=0o600)
+    if lock is not None and not lock_range(lock.fd, 0, 1):
+        lock.let_go()
+        return None
+    return lock
+
+
+def _remove_own(folder: Path, lock: FileLock, made: list[Path]) -> None:
+    """A forked child has let go of what is its parent's."""
+    if lock.fd >= 0:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            for empty in made:
+                empty.rmdir()
+    lock.release()

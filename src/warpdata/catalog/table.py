@@ -8,17 +8,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from warpdata.catalog.engine import ArrowSource, fields_in, quoted
+from warpdata.bytekit.locks import ThreadLock
+from warpdata.catalog.engine import ROW_NUMBER, ArrowSource, check_condition, run_sql
+from warpdata.catalog.enginetypes import EngineColumn
 from warpdata.catalog.frames import pandas_from, polars_from
 from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, recipe_of
+from warpdata.catalog.rowfilter import RowFilter
 from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
-from warpdata.errors import TooLargeError
+from warpdata.catalog.rowpicking import Positions, rows_at
+from warpdata.catalog.sqltext import VIEW, Condition
+from warpdata.errors import DatasetError, TooLargeError, nearest
 from warpdata.formats.manifest.guide import Guide
 from warpdata.formats.manifest.model import TablePart
-from warpdata.stores.locks import ThreadLock
+from warpdata.stores.blobs import AnyBlobReader
 from warpdata.stores.readahead import ReadAhead
 
 if TYPE_CHECKING:
@@ -29,6 +36,8 @@ T = TypeVar("T")
 MAX_ROWS = 1_000_000
 MAX_BYTES = 1 << 30
 _AHEAD_BYTES = 256 << 20
+
+_ROW_FIELD = pa.field(ROW_NUMBER, pa.int64())
 
 Shard = tuple[int, int] | str | None
 
@@ -91,22 +100,36 @@ class TableFiles:
                 self._files[number] = self._opened(number)
             return self._files[number]
 
+    @functools.cached_property
+    def shard_starts(self) -> Positions:
+        """The row of the table each shard begins with, and the number of all rows."""
+        return np.cumsum([0, *(shard.row_count for shard in self.part.shards)], dtype=np.int64)
+
+    def first_row(self, shard: int, group: int) -> int:
+        """The row of the table a row group begins with."""
+        return int(self.shard_starts[shard]) + self.file(shard).group_starts[group]
+
     def hoard(self, numbers: Iterable[int]) -> None:
         """In hybrid mode, bring the rest of these shards into the cache in the background."""
+        self._hoard(self.file(number).reader for number in numbers)
+
+    def _hoard(self, readers: Iterable[AnyBlobReader]) -> None:
         access = self._dataset.access
-        access.hoard(self.file(number).reader for number in numbers)
+        if access.reads_ahead:
+            access.hoard(readers)
 
     def _opened(self, number: int) -> ShardFile:
         dataset, shard = self._dataset, self.part.shards[number]
         label = f"table {self._name!r} shard {number}"
         if self.part.guide is None:
-            return ShardFile(dataset.access.reader(dataset.catalog, shard, label))
+            return ShardFile(dataset.access.reader(dataset.catalog, shard, label), touched=self._hoard)
         if self._guide is None:
             guide_label = f"guide of table {self._name!r}"
             reader = dataset.access.reader(dataset.catalog, self.part.guide, guide_label)
             self._guide = Guide(reader, len(self.part.shards))
         guide = self._guide.shard(number)
-        return ShardFile(dataset.access.reader(dataset.catalog, shard, label, guide.page_sums), guide.tail)
+        reader = dataset.access.reader(dataset.catalog, shard, label, guide.page_sums)
+        return ShardFile(reader, guide.tail, touched=self._hoard)
 
 
 class Table:
@@ -161,14 +184,20 @@ class Table:
         """A view of these columns."""
         names = (columns,) if isinstance(columns, str) else tuple(columns)
         known = self.schema().names
-        if unknown := [name for name in names if name not in known]:
-            raise ValueError(f"no column {unknown[0]!r} in table {self.name!r}; it has {', '.join(known)}")
+        for name in names:
+            if name not in known:
+                listed = f"it has {', '.join(known)}.{nearest(name, known)}"
+                raise ValueError(f"no column {name!r} in table {self.name!r}; {listed}")
+            if known.count(name) > 1 and self.columns is None:
+                hint = "Read all columns, or publish the table again with other names."
+                raise DatasetError(f"table {self.name!r} has two columns called {name!r}", hint=hint)
         return Table(self.dataset, self.name, self.files, names, self.predicate, self.expression)
 
     def filter(self, predicate: str | pc.Expression) -> Table:
         """A view of the rows for which a SQL condition holds, such as "reward > 0 and split = 'train'".
 
-        An Arrow expression such as `pc.field("reward") > 0` does as well.
+        In a subquery `t` is this whole table, and other tables have their names. An Arrow expression such as
+        `pc.field("reward") > 0` does as well.
         """
         sql, expression = self.predicate, self.expression
         if isinstance(predicate, pc.Expression):
@@ -178,7 +207,8 @@ class Table:
         elif not predicate.strip():
             raise ValueError("the condition of a filter is empty")
         else:
-            sql = f"({sql}) and ({predicate})" if sql else predicate
+            check_condition(predicate, self.dataset.tables)
+            sql = f"{_closed(sql)} and {_closed(predicate)}" if sql else predicate
         return Table(self.dataset, self.name, self.files, self.columns, sql, expression)
 
     def head(self, n: int = 5) -> pa.Table:
@@ -229,30 +259,66 @@ class Table:
         prefetch: str | int | None = None,
         *,
         columns: str | Sequence[str] | None = None,
-        **options: Any,
+        limit: int | None = None,
+        drop_last: bool = False,
+        pad: bool = False,
+        nulls: str = "error",
     ) -> Any:
-        """A torch IterableDataset of batches of tensors, split over ranks and DataLoader workers."""
-        request = stream_request(batch_size, shard=shard, prefetch=prefetch, **options)
-        return self.dataset.open_torch(self._of(columns), request)
+        """A torch IterableDataset of batches of tensors, split over ranks and DataLoader workers.
+
+        The type of a tensor follows from the schema. A null is NaN among floats and an error among other numbers;
+        with `nulls="mask"` it is 0, and for every tensor `x` there is one `x.valid` that is False there.
+        """
+        request = StreamRequest(batch_size, shard, limit, prefetch, _even(drop_last, pad))
+        return self.dataset.open_torch(self._of(columns), request, nulls)
 
     def _of(self, columns: str | Sequence[str] | None) -> Table:
         return self if columns is None else self.select(columns)
 
     def count(self) -> int:
         """Rows of the view; without a filter nothing is read."""
-        if not self.is_filtered:
-            return self.row_count
-        return int(self.sql("select count(*) from t").arrow().column(0)[0].as_py())
+        return self.row_count if not self.is_filtered else sum(len(rows) for rows in self._row_numbers())
+
+    def take(
+        self, rows: Sequence[int] | NDArray[np.integer[Any]], columns: str | Sequence[str] | None = None
+    ) -> pa.Table:
+        """These rows of the view, in the order given; negative numbers count from the end.
+
+        Only the row groups that hold them are read.
+        """
+        view = self._of(columns)
+        numbers = _row_list(rows, self.count())
+        if self.is_filtered and len(numbers):
+            numbers = np.concatenate(list(self._row_numbers()))[numbers]
+        wanted, places = np.unique(numbers, return_inverse=True)
+        found = [view._rows_of_group(task, wanted) for task in self._groups_of(wanted)]
+        table = pa.concat_tables(found) if found else view.schema().empty_table()
+        return rows_at(table.select(view.schema().names) if view.columns is not None else table, places)
+
+    def _groups_of(self, rows: Positions) -> Iterator[tuple[int, int]]:
+        """The row groups that hold some of these rows, given in order."""
+        starts = self.files.shard_starts
+        for shard in np.unique(np.searchsorted(starts, rows, side="right") - 1).tolist():
+            inside = rows[(rows >= starts[shard]) & (rows < starts[shard + 1])] - starts[shard]
+            borders = np.asarray(self.files.file(shard).group_starts)
+            for group in np.unique(np.searchsorted(borders, inside, side="right") - 1).tolist():
+                yield shard, group
+
+    def _rows_of_group(self, task: tuple[int, int], rows: Positions) -> pa.Table:
+        file, first = self.files.file(task[0]), self.files.first_row(*task)
+        loaded = file.read(task[1], self.columns, file.fetch(task[1], self.columns), use_threads=True)
+        low, high = np.searchsorted(rows, [first, first + loaded.num_rows])
+        return rows_at(loaded, rows[low:high] - first)
+
+    def _row_numbers(self) -> Iterator[Positions]:
+        """Where in the table the rows of the view are."""
+        column = EngineColumn(ROW_NUMBER, _ROW_FIELD, _ROW_FIELD.type)
+        for table in self._scan([column], None):
+            yield table.column(ROW_NUMBER).to_numpy()
 
     def sql(self, query: str) -> Any:
         """A query in which this view is called `t`; whole tables have their own names."""
-        return self.dataset.sql(query, extra={"t": self})
-
-    def select_from(self, source: str) -> str:
-        """The SQL of this view, given the name under which its source is known."""
-        columns = "*" if self.columns is None else ", ".join(quoted(name) for name in self.columns)
-        where = f" where {self.predicate}" if self.predicate else ""
-        return f"select {columns} from {quoted(source)}{where}"
+        return self.dataset.sql(query, extra={VIEW: self})
 
     def arrow(self, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> pa.Table:
         """All rows in memory, unless they are more than the limits allow."""
@@ -286,35 +352,42 @@ class Table:
         return bound_batch(batch, self.ref_types())
 
     def source(self) -> ArrowSource:
-        """The table as the SQL engine sees it: all columns, and all rows an Arrow filter leaves."""
-        return ArrowSource(self.files.schema, self._scan)
+        """The view as the SQL engine sees it."""
+        return ArrowSource(list(self.schema()), self._scan)
 
-    def _scan(self, columns: Sequence[str] | None, expression: Any) -> Iterator[pa.RecordBatch]:
-        """Batches of the row groups that can match, filtered; read ahead, in order."""
-        everything = self.files.schema.names
-        names = list(columns) if columns is not None else everything
-        if self.expression is not None:
-            expression = self.expression if expression is None else expression & self.expression
-        needed = sorted({*names, *fields_in(expression, everything)})
+    def rows_where(self, condition: Condition) -> Positions:
+        """Where in the table the rows are that satisfy a condition with subqueries, found in one query."""
+        whole = Table(self.dataset, self.name, self.files)
+        numbered = ArrowSource([_ROW_FIELD, *self.files.schema], whole._scan)
+        query = f"select {ROW_NUMBER} from {VIEW} where {condition.clause}"
+        tables = {**self.dataset.sources(), VIEW: numbered}
+        found = run_sql(query, tables, may_spill=self.dataset.may_spill).arrow().column(0).to_numpy()
+        return np.sort(found)
 
-        def _kept(table: pa.Table) -> pa.Table:
-            return table if expression is None else table.filter(expression).select(names)
+    def _scan(self, columns: Sequence[EngineColumn], expression: Any) -> Iterator[pa.Table]:
+        """The rows of the view, group by group and in order; groups that an expression rules out are not read."""
+        stored = {column.field.name for column in columns} - {ROW_NUMBER}
+        with contextlib.closing(RowFilter(self)) as condition:
+            needed = sorted({*stored, *condition.columns})
+            parts = [part for part in (expression, condition.pruning) if part is not None]
+            ahead = ReadAhead(
+                lambda task: self.files.file(task[0]).fetch(task[1], needed),
+                lambda task, fetched: (task, self.files.file(task[0]).read(task[1], needed, fetched)),
+                self._groups(parts), workers=4, cost=self._group_bytes, max_cost=_AHEAD_BYTES,
+            )  # fmt: skip
+            with contextlib.closing(ahead):
+                for task, table in ahead:
+                    first = self.files.first_row(*task)
+                    numbers = np.arange(first, first + table.num_rows, dtype=np.int64)
+                    yield condition.keep(table.append_column(_ROW_FIELD, pa.array(numbers)), first)
 
-        ahead = ReadAhead(
-            lambda task: self.files.file(task[0]).fetch(task[1], needed),
-            lambda task, fetched: _kept(self.files.file(task[0]).read(task[1], needed, fetched)),
-            self._groups(expression), workers=4, cost=self._group_bytes, max_cost=_AHEAD_BYTES,
-        )  # fmt: skip
-        with contextlib.closing(ahead):
-            for table in ahead:
-                yield from table.to_batches()
-
-    def _groups(self, expression: Any) -> Iterator[tuple[int, int]]:
+    def _groups(self, pruning: Sequence[Any]) -> Iterator[tuple[int, int]]:
         for number in range(len(self.part.shards)):
             file = self.files.file(number)
             groups = list(range(file.metadata.num_row_groups))
-            kept = groups if expression is None else file.matching_groups(groups, expression)
-            yield from ((number, group) for group in kept)
+            for expression in pruning:
+                groups = file.matching_groups(groups, expression)
+            yield from ((number, group) for group in groups)
 
     def _group_bytes(self, task: tuple[int, int]) -> int:
         return int(self.files.file(task[0]).metadata.row_group(task[1]).total_byte_size)
@@ -342,6 +415,23 @@ def stream_request(
 ) -> StreamRequest:
     """What the options of `batches` ask for."""
     return StreamRequest(batch_size, shard, limit, prefetch, _even(drop_last, pad))
+
+
+def _closed(predicate: str) -> str:
+    """A condition in brackets that a comment at its end cannot swallow."""
+    return f"(\n{predicate}\n)" if "--" in predicate else f"({predicate})"
+
+
+def _row_list(rows: Any, count: int) -> Positions:
+    """Numbers of rows as a caller writes them, checked against how many there are."""
+    numbers = np.asarray(rows)
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+        raise TypeError("take wants a list of row numbers")
+    outside = numbers[(numbers < -count) | (numbers >= count)]
+    if outside.size:
+        raise IndexError(f"row {outside[0]} of {count} rows")
+    signed = numbers.astype(np.int64)
+    return np.where(signed < 0, signed + count, signed)
 
 
 def _even(drop_last: bool, pad: bool) -> str | None:

@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -54,6 +55,16 @@ class Console:
         """Columns of the terminal."""
         return shutil.get_terminal_size((100, 24)).columns
 
+    @property
+    def fit_width(self) -> int | None:
+        """Columns that lines must fit into: those of a terminal, any number where programs read."""
+        return self.width if self.out.isatty() else None
+
+    def fitted(self, line: str) -> str:
+        """A line as it can be printed: without codes for the terminal, and cut where that ends."""
+        width = self.fit_width
+        return printable(line) if width is None else cut(printable(line), width)
+
     def progress(self, label: str) -> Progress:
         """A bar for long work; silent when standard error is not a terminal."""
         return Progress(label, self.err, visible=self.show_progress and self.err.isatty())
@@ -89,6 +100,22 @@ class Progress:
             self._stream.flush()
 
 
+def add_storage(parser: argparse.ArgumentParser) -> None:
+    """How the blocks of a shard are stored, the same for every command that writes one."""
+    parser.add_argument(
+        "--compression",
+        metavar="NAME",
+        help="none, zstd, lz4 (every program reads these), zstd-seekable (rows can be read one by one, not by every "
+        "program) or auto; a level behind a colon: zstd:19; default: none",
+    )
+    parser.add_argument(
+        "--compat",
+        default="default",
+        metavar="WORD",
+        help="strict: write nothing that one of the existing programs cannot read",
+    )
+
+
 def add_output(parser: argparse.ArgumentParser, text: str) -> None:
     """Where a command writes: as its last argument or as --output."""
     parser.add_argument("output", nargs="?", default=argparse.SUPPRESS, metavar="OUTPUT", help=text)
@@ -100,19 +127,88 @@ def add_json_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def table(rows: Sequence[Sequence[str]], header: Sequence[str], right: Sequence[int] = ()) -> list[str]:
-    """Lines of a table with aligned columns; `right` lists the columns set to the right."""
-    cells = [list(header), *[list(row) for row in rows]]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+def table(
+    rows: Sequence[Sequence[str]],
+    header: Sequence[str],
+    right: Sequence[int] = (),
+    *,
+    fit_width: int | None = None,
+) -> list[str]:
+    """Lines of a table with aligned columns; `right` lists the columns set to the right.
+
+    With `fit_width`, long cells are cut, and columns that have no room are counted at the end.
+    """
+    cells = [[printable(cell) for cell in row] for row in [header, *rows]]
+    widths = [max(text_width(row[column]) for row in cells) for column in range(len(header))]
+    if fit_width is not None:
+        widths = _fitting(widths, fit_width)
     lines = []
     for row in cells:
         parts = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            _padded(cut(cell, width), width, to_right=column in right)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=False))
         ]
-        lines.append("  ".join(parts).rstrip())
-    lines.insert(1, "  ".join("─" * width for width in widths))
+        lines.append(_GAP.join(parts).rstrip())
+    lines.insert(1, _GAP.join("─" * width for width in widths))
+    if left_out := list(header[len(widths) :]):
+        note = f"… and {len(left_out)} more columns: {', '.join(map(printable, left_out))}"
+        lines.append(note if fit_width is None else cut(note, fit_width))
     return lines
+
+
+_GAP = "  "
+_LEAST_WIDTH = 6
+
+
+def _fitting(widths: list[int], total: int) -> list[int]:
+    """Widths of the columns that fit: the widest give way first, the last ones go where nothing else helps."""
+    shown = list(widths)
+    while len(shown) > 1 and sum(min(w, _LEAST_WIDTH) for w in shown) + len(_GAP) * (len(shown) - 1) > total:
+        shown.pop()
+    room = max(1, total - len(_GAP) * (len(shown) - 1))
+    limit = max(shown, default=0)
+    while limit > 1 and sum(min(w, limit) for w in shown) > room:
+        limit -= 1
+    fitted = [min(w, limit) for w in shown]
+    for column, width in enumerate(shown):
+        # What is left over goes to the first columns that were cut.
+        if fitted[column] < width and sum(fitted) < room:
+            fitted[column] += 1
+    return fitted
+
+
+def cut(text: str, width: int) -> str:
+    """A text that takes at most `width` columns of a terminal."""
+    if text_width(text) <= width:
+        return text
+    kept, used = [], 1
+    for letter in text:
+        used += text_width(letter)
+        if used > width:
+            break
+        kept.append(letter)
+    return "".join(kept) + "…"
+
+
+def text_width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
+
+
+def printable(text: str) -> str:
+    """A text without line breaks and without the codes by which data could steer a terminal."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(" " if c in "\n\t" else c if c.isprintable() else "\ufffd" for c in text)
+
+
+def _padded(text: str, width: int, *, to_right: bool) -> str:
+    space = " " * max(0, width - text_width(text))
+    return space + text if to_right else text + space
 
 
 def human_bytes(count: int) -> str:

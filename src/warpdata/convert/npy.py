@@ -1,7 +1,8 @@
-"""NumPy `.npy` matrices to a corpus, in bounded memory."""
+"""NumPy `.npy` matrices to a corpus and back, in bounded memory."""
 
 from __future__ import annotations
 
+import io
 import os
 import tokenize
 from collections.abc import Iterator
@@ -10,8 +11,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from warpdata.convert.corpus_fill import ConvertOptions, batch_rows, fill_corpus
+from warpdata.bytekit.commit import commit_file
+from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.view import byte_view
+from warpdata.convert.corpus_fill import ConvertOptions, Progress, batch_rows, fill_corpus
 from warpdata.corpora.batch import Rows
+from warpdata.corpora.source import MmapShardSource
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, TruncatedError, UnsupportedDtypeError
 
 _HEADER_ERRORS = (
@@ -41,6 +46,38 @@ def npy_to_corpus(
         return fill_corpus(folder, batches, (count, width), chosen)
 
 
+def corpus_to_npy(
+    folder: str | os.PathLike[str], path: str | os.PathLike[str], *, dtype: str | None = None,
+    overwrite: bool = False, progress: Progress | None = None,
+) -> int:  # fmt: skip
+    """Write all rows of a corpus as one matrix; returns the number of rows.
+
+    `dtype` is f32 or f16; what is stored unless told. NumPy has no bf16: such rows become f32, which holds them.
+    """
+    if dtype not in (None, "f32", "f16"):
+        raise ValueError(f"a .npy file holds f32 or f16, not {dtype}")
+    with (
+        MmapShardSource.open_dir(folder, dtype="stored") as source,
+        commit_file(path, replace=overwrite) as out,
+    ):
+        stored = source.shards.dtype.name
+        kind = dtype_named(dtype or ("f32" if stored == "bf16" else stored)).dtype
+        out.write(_packed_header((source.total_rows, source.width), kind))
+        for batch in source:
+            with np.errstate(over="ignore", invalid="ignore"):  # f16 may become infinite
+                out.write(byte_view(np.ascontiguousarray(batch.rows, kind)))
+            if progress is not None:
+                progress(source.position, source.total_rows)
+        return source.total_rows
+
+
+def _packed_header(shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
+    head = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": shape})
+    return head.getvalue()
+
+
 def _header(file: IO[bytes], path: str | os.PathLike[str]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
         version = np.lib.format.read_magic(file)
@@ -64,7 +101,10 @@ def _rows(file: IO[bytes], count: int, width: int, dtype: np.dtype[Any]) -> Iter
     step = batch_rows(width * dtype.itemsize)
     for start in range(0, count, step):
         rows = min(step, count - start)
-        yield np.fromfile(file, dtype, rows * width).reshape(rows, width)
+        found = np.fromfile(file, dtype, rows * width)
+        if len(found) != rows * width:
+            raise TruncatedError("the array was cut while it was read", path=file.name)
+        yield found.reshape(rows, width)
 
 
 def _fortran(path: str | os.PathLike[str], offset: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> Rows:

@@ -79,10 +79,13 @@ def safetensors_to_corpus(
 
 def corpus_to_safetensors(
     folder: str | os.PathLike[str], path: str | os.PathLike[str], *, tensor: str = "activations",
-    progress: Progress | None = None,
+    overwrite: bool = False, progress: Progress | None = None,
 ) -> int:  # fmt: skip
     """Write all rows of a corpus as one tensor of the stored type; returns the number of rows."""
-    with MmapShardSource.open_dir(folder, dtype="stored") as source, commit_file(path) as out:
+    with (
+        MmapShardSource.open_dir(folder, dtype="stored") as source,
+        commit_file(path, replace=overwrite) as out,
+    ):
         shards = source.shards
         entry = {
             "dtype": NAMES[shards.dtype.name],

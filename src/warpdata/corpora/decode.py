@@ -9,6 +9,7 @@ import numpy as np
 
 from warpdata.bytekit.dtype import DType
 from warpdata.corpora.batch import Rows
+from warpdata.errors import nearest
 
 OUTPUT_DTYPES: dict[str, np.dtype[Any]] = {"float64": np.dtype(np.float64), "float32": np.dtype(np.float32)}
 _PIECE_ROWS = 64
@@ -33,7 +34,8 @@ def output_dtype(name: str | type | np.dtype[Any], stored: DType) -> np.dtype[An
         return stored.dtype
     found = OUTPUT_DTYPES.get(text)
     if found is None:
-        raise ValueError(f"rows come as float64, float32 or stored, not as {name!r}")
+        near = nearest(text, (*OUTPUT_DTYPES, "stored"))
+        raise ValueError(f"rows come as float64, float32 or stored, not as {name!r}.{near}")
     return found
 
 

@@ -11,8 +11,9 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from warpdata.bytekit.system import has_idle_core
 from warpdata.corpora.batch import Rows
-from warpdata.corpora.worker import Errand, ErrandRunner, has_idle_core
+from warpdata.corpora.worker import Errand, ErrandRunner
 
 DEPTH = 2
 AHEAD_BATCHES = 2 * DEPTH

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from warpdata.bytekit import system
 from warpdata.corpora import pieces
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import decode_part, raw_dtype
@@ -27,7 +28,7 @@ class DirectPieces:
         self._dtype = shards.dtype
         self._files: dict[int, int] = {}
         self._free: list[mmap.mmap] = []
-        self._is_direct = hasattr(os, "O_DIRECT")
+        self._is_direct = bool(system.DIRECT)
 
     def read_near(self, shard: int, row: int, out: Rows) -> int:  # noqa: ARG002
         """Nothing is near."""
@@ -66,7 +67,7 @@ class DirectPieces:
         got = 0
         while got < view.nbytes:
             try:
-                count = os.preadv(self._fd(shard), [view[got:]], offset + got)
+                count = system.read_into(self._fd(shard), view[got:], offset + got)
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._is_direct:
                     raise StoreError(f"cannot read ({error.strerror})", path=self._name(shard)) from None
@@ -76,7 +77,7 @@ class DirectPieces:
                 return got + count
             got += count
         if not self._is_direct:
-            os.posix_fadvise(self._fd(shard), offset, view.nbytes, os.POSIX_FADV_DONTNEED)
+            system.was_read(self._fd(shard), offset, view.nbytes)
         return got
 
     def release(self, piece: Piece, rows: Rows) -> None:
@@ -102,12 +103,13 @@ class DirectPieces:
             buffer = self._free.pop()
             if len(buffer) >= size:
                 return buffer
-        return mmap.mmap(-1, max(size, DIRECT_ALIGN))
+        # Private: what a forked child reads into its copy must not appear in ours.
+        return mmap.mmap(-1, max(size, DIRECT_ALIGN), flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
 
     def _fd(self, shard: int) -> int:
         fd = self._files.get(shard)
         if fd is None:
-            flags = os.O_DIRECT if self._is_direct else 0
+            flags = system.DIRECT if self._is_direct else 0
             try:
                 fd = pieces.open_shard(self._name(shard), flags)
             except OSError as error:
@@ -115,6 +117,8 @@ class DirectPieces:
                     raise
                 self._fall_back()
                 return self._fd(shard)
+            if not self._is_direct:
+                system.bypass_cache(fd)
             self._files[shard] = fd
         return fd
 

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit import pages
+from warpdata.bytekit import pages, system
 from warpdata.bytekit.dtype import DType
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import decode_rows, raw_dtype
 from warpdata.corpora.pieces import Copier, Piece, now_truncated, open_shard, read_rows
 from warpdata.corpora.shards import ShardSet
 from warpdata.formats.gamsae.reader import ShardInfo
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +37,7 @@ class MappedPieces:
     def __init__(self, shards: ShardSet) -> None:
         self._shards = shards.shards
         self._open: dict[int, _Mapping] = {}
-        self._probe = [bytearray(1)]
+        self._probe = bytearray(1)
 
     def read_near(self, shard: int, row: int, out: Rows) -> int:
         """Take what the page cache has: the kernel copies it, unless it must be decoded."""
@@ -51,12 +45,9 @@ class MappedPieces:
         row_bytes = mapping.row_bytes
         if out.dtype == mapping.stored and out.flags.c_contiguous and out.nbytes:
             raw = out.view(mapping.rows.dtype)
-            return self._cached(mapping.fd, [raw.data], mapping.offset + row * row_bytes) // row_bytes
+            return system.read_cached(mapping.fd, raw.data, mapping.offset + row * row_bytes) // row_bytes
         end = row + len(out)
-        try:
-            if os.preadv(mapping.fd, self._probe, mapping.offset + end * row_bytes - 1, _NOWAIT) != 1:
-                return 0
-        except OSError:
+        if not system.read_cached(mapping.fd, self._probe, mapping.offset + end * row_bytes - 1):
             return 0
         decode_rows(mapping.rows[row:end], out, mapping.dtype)
         return end - row
@@ -70,18 +61,10 @@ class MappedPieces:
             size = mapping.row_bytes
             pages.release(mapping.address + start * size, (end - start) * size)
 
-    @staticmethod
-    def _cached(fd: int, out: Sequence[Buffer], offset: int) -> int:
-        """How many bytes came without waiting for the disk; a file that was cut has none."""
-        try:
-            return os.preadv(fd, out, offset, _NOWAIT)
-        except OSError:
-            return 0
-
     def is_near(self, piece: Piece) -> bool:
         """True if the last byte is in the page cache: faults then cost less than a thread."""
         offset = self._shards[piece.shard].row_offset(piece.end) - 1
-        return self._cached(self._mapping(piece.shard).fd, self._probe, offset) == 1
+        return system.read_cached(self._mapping(piece.shard).fd, self._probe, offset) == 1
 
     def load(self, piece: Piece) -> Rows:
         """Hand out a view; a file that was cut is an error, not a signal."""

@@ -8,15 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
+from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_at
 from warpdata.bytekit.dtype import DType, dtype_named
-from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.ranges import FileRangeReader, read_at
 from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
+from warpdata.errors import TruncatedError, nearest
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.journal import Append, Columns, pack_frame, read_frames
 from warpdata.formats.gamsae.writer import pack_header
+
+_READ_BYTES = 16 << 20
 
 
 def shard_name(index: int) -> str:
@@ -55,31 +59,48 @@ class OpenShard:
 
     def begin(self) -> None:
         """Start with no rows, whatever the files held."""
-        self._cut(layout.HEADER_BYTES, 0)
-        write_at(self._rows_fd, pack_header(0, self._width, self._dtype.name), 0)
+        self._cut_after(layout.HEADER_BYTES, 0)
 
     def recover(self, schema: Mapping[str, str]) -> Iterator[Rows]:
-        """The acknowledged rows of a killed harvest, append by append; everything after them is cut off."""
+        """The acknowledged rows of a killed harvest in order; everything after them is cut off."""
         with FileRangeReader(journal_path(self.folder, self.index)) as journal:
             for append in read_frames(journal, schema):
-                rows = self._acknowledged(append)
-                if rows is None:
+                if not self._is_whole(append):
                     break
+                yield from self._rows(append.n_rows)
                 self.n_rows += append.n_rows
-                self._journal_bytes += len(pack_frame(rows, append.columns))
-                yield rows
-        self._cut(layout.HEADER_BYTES + self.payload_bytes, self._journal_bytes)
-        write_at(self._rows_fd, pack_header(0, self._width, self._dtype.name), 0)
+                self._journal_bytes += append.frame_bytes
+        self._cut_after(layout.HEADER_BYTES + self.payload_bytes, self._journal_bytes)
 
-    def _acknowledged(self, append: Append) -> Rows | None:
-        """The rows of an append, or None if the disk does not hold them whole."""
-        size = append.n_rows * self._width * self._dtype.itemsize
-        if size > os.fstat(self._rows_fd).st_size:
-            return None
-        data = os.pread(self._rows_fd, size, layout.HEADER_BYTES + self.payload_bytes)
-        if len(data) != size or crc32c(data) != append.rows_crc32c:
-            return None
-        return np.frombuffer(data, self._dtype.dtype).reshape(append.n_rows, self._width)
+    def _cut_after(self, rows_bytes: int, journal_bytes: int) -> None:
+        """Keep so much of both files, and say in the header that the shard is unfinished."""
+        with map_os_errors(partial_path(self.folder, self.index)):
+            self._cut(rows_bytes, journal_bytes)
+            write_at(self._rows_fd, pack_header(0, self._width, self._dtype.name), 0)
+
+    def _is_whole(self, append: Append) -> bool:
+        """Whether the disk holds the rows of an append as they were acknowledged."""
+        row_bytes = self._width * self._dtype.itemsize
+        end = layout.HEADER_BYTES + self.payload_bytes + append.n_rows * row_bytes
+        if end > os.fstat(self._rows_fd).st_size:
+            return False
+        crc = 0
+        for rows in self._rows(append.n_rows):
+            crc = crc32c(byte_view(rows), crc)
+        return crc == append.rows_crc32c
+
+    def _rows(self, count: int) -> Iterator[Rows]:
+        """The `count` rows after those counted so far, some MiB at a time."""
+        row_bytes = self._width * self._dtype.itemsize
+        step = max(1, _READ_BYTES // row_bytes)
+        for start in range(0, count, step):
+            rows = np.empty((min(step, count - start), self._width), self._dtype.dtype)
+            at = layout.HEADER_BYTES + (self.n_rows + start) * row_bytes
+            path = partial_path(self.folder, self.index)
+            with map_os_errors(path):
+                if read_at(self._rows_fd, rows, at) != rows.nbytes:
+                    raise TruncatedError("the rows of a harvest were cut while they were read", path=path)
+            yield rows
 
     def append(self, rows: Rows, columns: Columns) -> None:
         """Write rows, then the frame that acknowledges them; on failure the shard is as before."""
@@ -89,10 +110,10 @@ class OpenShard:
             try:
                 write_at(self._rows_fd, byte_view(rows), end)
                 if self._sync_appends:
-                    os.fdatasync(self._rows_fd)
+                    system.sync_data(self._rows_fd)
                 write_at(self._journal_fd, memoryview(frame), self._journal_bytes)
                 if self._sync_appends:
-                    os.fdatasync(self._journal_fd)
+                    system.sync_data(self._journal_fd)
             except BaseException:
                 self._cut(end, self._journal_bytes)
                 raise
@@ -102,8 +123,8 @@ class OpenShard:
     def finish(self) -> Path:
         """Write the header, make everything durable and give the shard its name."""
         write_at(self._rows_fd, pack_header(self.n_rows, self._width, self._dtype.name), 0)
-        os.fsync(self._rows_fd)
-        os.fsync(self._journal_fd)
+        system.sync(self._rows_fd)
+        system.sync(self._journal_fd)
         self.close()
         target = self.folder / shard_name(self.index)
         os.rename(partial_path(self.folder, self.index), target)
@@ -138,7 +159,8 @@ def journal_columns(folder: Path, index: int, schema: Mapping[str, str]) -> Iter
 def stored_dtype(name: str) -> DType:
     """A dtype rows can be stored as."""
     if name not in layout.DTYPE_TAGS:
-        raise ValueError(f"rows can be stored as {', '.join(layout.DTYPE_TAGS)}, not as {name!r}")
+        near = nearest(str(name), layout.DTYPE_TAGS)
+        raise ValueError(f"rows can be stored as {', '.join(layout.DTYPE_TAGS)}, not as {name!r}.{near}")
     return dtype_named(name)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,11 +12,12 @@ from typing import Protocol
 import numpy as np
 
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.ranges import read_at
 from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.shards import ShardSet
-from warpdata.errors import BlobNotFoundError, ChecksumError, StoreError, TruncatedError
+from warpdata.errors import BlobNotFoundError, ChecksumError, PermissionError_, StoreError, TruncatedError
 from warpdata.formats.gamsae.reader import ShardInfo
 
 Copier = Callable[[int, Rows], None]
@@ -125,32 +128,30 @@ def check_runs(shards: ShardSet, piece: Piece, rows: Rows, seen: Rows) -> None:
 def open_shard(path: str, flags: int = 0) -> int:
     """A descriptor of a shard file, or our error."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     except FileNotFoundError:
         raise BlobNotFoundError("no such shard", path=path) from None
+    except PermissionError:
+        raise PermissionError_("this shard may not be read", path=path) from None
+    except OSError as error:
+        if flags and error.errno == errno.EINVAL:
+            raise  # the file system has no such way of reading
+        raise StoreError(f"cannot open ({error.strerror})", path=path) from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StoreError("this shard is no file any more", path=path)
+    return fd
 
 
 def read_rows(fd: int, out: Rows, offset: int, info: ShardInfo) -> None:
     """Let the kernel fill a contiguous matrix with the bytes of a file from `offset` on, or say that it was cut."""
     raw = out.view(raw_dtype(info.dtype))  # bf16 is no buffer by itself
     try:
-        count = os.preadv(fd, [raw.data], offset)
+        count = read_at(fd, raw, offset)
     except OSError as error:
         raise StoreError(f"cannot read ({error.strerror})", path=info.name) from None
     if count != out.nbytes:
-        _read_rest(fd, byte_view(raw)[count:], offset + count, info)
-
-
-def _read_rest(fd: int, view: memoryview, offset: int, info: ShardInfo) -> None:
-    end = offset + view.nbytes
-    while view.nbytes:
-        try:
-            count = os.preadv(fd, [view], end - view.nbytes)
-        except OSError as error:
-            raise StoreError(f"cannot read ({error.strerror})", path=info.name) from None
-        if not count:
-            raise now_truncated(info, end, end - view.nbytes)
-        view = view[count:]
+        raise now_truncated(info, offset + out.nbytes, offset + count)
 
 
 def now_truncated(info: ShardInfo, expected: int, actual: int) -> TruncatedError:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from warpdata.bytekit import system
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.pieces import Piece, PieceReader, check_runs, open_shard, read_rows
@@ -41,10 +42,9 @@ class FileRuns:
 
     def hint(self, piece: Piece) -> None:
         """Ask the system to start reading."""
-        if hasattr(os, "posix_fadvise"):
-            info = self._shards[piece.shard]
-            start, size = info.row_offset(piece.start), (piece.end - piece.start) * info.row_bytes
-            os.posix_fadvise(self._fd(piece.shard), start, size, os.POSIX_FADV_WILLNEED)
+        info = self._shards[piece.shard]
+        size = (piece.end - piece.start) * info.row_bytes
+        system.will_read(self._fd(piece.shard), info.row_offset(piece.start), size)
 
     def read(self, piece: Piece, out: Rows) -> None:
         """Let the kernel copy the rows into the buffer."""
@@ -57,8 +57,7 @@ class FileRuns:
             if len(self._open) >= MAX_OPEN_FILES:
                 os.close(self._open.popitem(last=False)[1])
             fd = open_shard(self._shards[shard].name)
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+            system.will_read_at_random(fd)
         self._open[shard] = fd
         return fd
 

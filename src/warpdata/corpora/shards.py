@@ -17,6 +17,7 @@ from warpdata.errors import (
     CorruptLayoutError,
     EmptyCorpusError,
     LimitExceededError,
+    PermissionError_,
     StoreError,
     WidthMismatchError,
 )
@@ -115,7 +116,7 @@ def open_folder(folder: Path_) -> ShardSet:
     _require_folder(folder)
     if is_bf16_directory(folder):
         return open_bf16_folder(folder)
-    record, names = load_corpus(folder), sort_shard_names(os.listdir(folder))
+    record, names = load_corpus(folder), sort_shard_names(_listed(folder))
     if record is None:
         return replace(open_paths([os.path.join(folder, name) for name in names]), folder=os.fspath(folder))
     _check_names(record, names, os.fspath(folder))
@@ -145,6 +146,13 @@ def bf16_shards(directory: Bf16Directory) -> list[ShardInfo]:
                   file.n_rows * directory.width * bf16.itemsize, data_offset=0)
         for file in directory.files
     ]  # fmt: skip
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except PermissionError:
+        raise PermissionError_("this folder may not be read", path=folder) from None
 
 
 def _require_folder(folder: Path_) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from warpdata.corpora.batch import RowBatch, Rows
 from warpdata.corpora.decode import decode_rows, output_dtype, raw_dtype
+from warpdata.corpora.options import options_of, require_word
 from warpdata.corpora.pool import Window, WindowPool
 from warpdata.errors import LimitExceededError
 from warpdata.ordering.epoch import EpochOrder, Segment, rank_slice
@@ -72,8 +73,7 @@ class ShuffleOptions:
             raise ValueError(f"rank {self.rank} of {self.world}")
         if not 0 <= self.worker < self.workers:
             raise ValueError(f"worker {self.worker} of {self.workers}")
-        if self.tail not in TAILS:
-            raise ValueError(f"tail is one of {', '.join(TAILS)}, not {self.tail!r}")
+        require_word("tail", self.tail, TAILS)
 
 
 class ShuffledRows:
@@ -87,7 +87,7 @@ class ShuffledRows:
     def __init__(
         self, source: FixedOrderSource, options: ShuffleOptions | None = None, **changes: Any
     ) -> None:
-        chosen = replace(options, **changes) if options is not None else ShuffleOptions(**changes)
+        chosen = options_of(ShuffleOptions, changes, options)
         self.source = source
         self.options = chosen
         self.batch_size = chosen.batch_size

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.dtype import dtype_named
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, nearest
 from warpdata.formats.gamsae.layout import ROW_ID_COLUMN, ROWS_PARQUET
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -44,16 +44,20 @@ class SideTable:
         """A whole column, read once."""
         if name not in self._loaded:
             if name not in self.names:
-                raise KeyError(f"no side column {name!r}; there are {', '.join(self.names)}")
+                raise KeyError(
+                    f"no side column {name!r}; there are {', '.join(self.names)}.{nearest(name, self.names)}"
+                )
             self._loaded[name] = _read_column(self._file, name, self._path)
         return self._loaded[name]
 
     def take(self, row_ids: npt.ArrayLike) -> Columns:
         """The side columns of these rows, in their order."""
-        ids = np.asarray(row_ids, np.int64)
+        ids = np.asarray(row_ids)
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise TypeError(f"row ids are one list of integers, not {ids.dtype} of shape {ids.shape}")
         if len(ids) and (ids.min() < 0 or ids.max() >= len(self)):
             raise ValueError(f"row ids are from 0 to {len(self) - 1}")
-        return {name: self.column(name)[ids] for name in self.names}
+        return {name: self.column(name)[ids.astype(np.int64)] for name in self.names}
 
 
 def side_rows(folder: str | os.PathLike[str]) -> int:
@@ -75,7 +79,7 @@ def extend_side_table(
         if path.is_file():
             old = _opened(path)
             for group in range(old.num_row_groups):
-                writer.write_table(old.read_row_group(group))
+                writer.write_table(_read_group(old, group, path))
             done = int(old.metadata.num_rows)
         for columns in _merged(chunks):
             done = _write_chunk(writer, columns, arrow, done)
@@ -112,6 +116,13 @@ def _read_column(file: Any, name: str, path: Path) -> npt.NDArray[Any]:
     except (pa.ArrowException, OSError) as error:
         raise CorruptLayoutError(f"side column {name!r} cannot be read ({error})", path=path) from None
     return values
+
+
+def _read_group(file: Any, group: int, path: Path) -> Any:
+    try:
+        return file.read_row_group(group)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptLayoutError(f"side columns cannot be read ({error})", path=path) from None
 
 
 def _opened(path: Path) -> Any:

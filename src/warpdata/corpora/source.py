@@ -18,6 +18,7 @@ from warpdata.corpora.decode import output_dtype
 from warpdata.corpora.direct import DirectPieces
 from warpdata.corpora.fixed_order import FixedOrderReader
 from warpdata.corpora.mapped import MappedPieces
+from warpdata.corpora.options import options_of, require_word
 from warpdata.corpora.pieces import CheckedPieces, PieceReader
 from warpdata.corpora.runs import CheckedRuns, FileRuns, ParallelRuns, RunReader
 from warpdata.corpora.shards import ShardSet
@@ -48,8 +49,7 @@ class SourceOptions:
     """Check runs of rows against corpus.json the first time they are read, where there is one."""
 
     def __post_init__(self) -> None:
-        if self.io not in ("auto", "mmap", "direct"):
-            raise ValueError(f"io is auto, mmap or direct, not {self.io!r}")
+        require_word("io", self.io, ("auto", "mmap", "direct"))
         for name in ("batch_rows", "prefetch_bytes"):
             object.__setattr__(self, name, operator.index(getattr(self, name)))
         if self.batch_rows < 1 or self.prefetch_bytes < 1:
@@ -162,7 +162,7 @@ class FixedOrderSource(ABC):
 
     def to_torch(self, batch_size: int = DEFAULT_BATCH_ROWS, **options: Any) -> Any:
         """The shuffled corpus as a torch IterableDataset; keyword arguments as for ShuffledRows."""
-        return torch_dataset(self, ShuffleOptions(batch_size=batch_size, **options))
+        return torch_dataset(self, options_of(ShuffleOptions, {"batch_size": batch_size, **options}))
 
     def __iter__(self) -> Iterator[RowBatch]:
         return iter(self.next_batch, None)
@@ -203,12 +203,12 @@ class MmapShardSource(FixedOrderSource):
     @classmethod
     def open(cls, paths: Sequence[str | os.PathLike[str]], **options: Any) -> Self:
         """Open these shard files; their order is the order of the rows."""
-        return cls(shard_sets.open_paths(paths), SourceOptions(**options))
+        return cls(shard_sets.open_paths(paths), options_of(SourceOptions, options))
 
     @classmethod
     def open_dir(cls, folder: str | os.PathLike[str], **options: Any) -> Self:
         """Open every `.shard` file of a folder by name, or a bf16 directory."""
-        return cls(shard_sets.open_folder(folder), SourceOptions(**options))
+        return cls(shard_sets.open_folder(folder), options_of(SourceOptions, options))
 
     def _new_rows(self, take: int) -> Rows:
         if self.options.copy:

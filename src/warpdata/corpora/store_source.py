@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.folders import FolderReader
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.corpora.options import options_of
 from warpdata.corpora.ranged import RangedPieces, read_with_retries
 from warpdata.corpora.runs import ParallelRuns, RunReader
 from warpdata.corpora.shards import ShardSet, bf16_shards, join_recorded, join_shards
@@ -52,7 +53,7 @@ class StoreShardSource(FixedOrderSource):
         """Open the shards behind these readers in their order; `corpus` reads their corpus.json, to check rows."""
         infos = map_in_threads(read_header, readers, HEADER_THREADS)
         shards = join_shards(infos) if corpus is None else join_recorded(read_record(corpus), infos)
-        return cls(shards, readers, SourceOptions(**options))
+        return cls(shards, readers, options_of(SourceOptions, options))
 
     @classmethod
     def open_folder(cls, folder: FolderReader, **options: Any) -> Self:
@@ -63,7 +64,7 @@ class StoreShardSource(FixedOrderSource):
             return cls.open(map_in_threads(folder.open, names, HEADER_THREADS), corpus=corpus, **options)
         manifest = _found(folder, MANIFEST_NAME)
         if manifest is not None and is_bf16_manifest(manifest):
-            return cls._open_bf16(folder, manifest, SourceOptions(**options))
+            return cls._open_bf16(folder, manifest, options_of(SourceOptions, options))
         names = sort_shard_names([name for name in folder.names() if "/" not in name])
         return cls.open(map_in_threads(folder.open, names, HEADER_THREADS), **options)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit import system
+from warpdata.bytekit.commit import map_os_errors, write_at
 from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.errors import LimitExceededError, TruncatedError, WriterClosedError
 from warpdata.formats.rowstate import layout
@@ -88,6 +89,8 @@ class RowWarmCache:
         total_rows: int,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
+        if total_rows < 0 or max_bytes < 1:
+            raise ValueError("a cache has 0 rows or more, and at least one byte")
         self._model = hashlib.sha256(model.encode()).digest()
         self.folder = Path(folder).absolute() / self._model.hex()[:16]
         self.max_bytes = max_bytes
@@ -151,7 +154,8 @@ class RowWarmCache:
     def checkpoint(self) -> None:
         """Commit everything put so far: after a crash exactly this is there."""
         self._require_open()
-        os.fsync(self._fd)
+        with map_os_errors(self._path):
+            system.sync(self._fd)
         ids = np.flatnonzero(self._entries["is_present"]).astype("<u8")
         target = self.folder / layout.CHECKPOINT_NAME
         save_checkpoint(target, Checkpoint(self._model, self._number, self._end, ids, self._entries[ids]))
@@ -192,8 +196,9 @@ class RowWarmCache:
                 )  # fmt: skip
         if len(saved.row_ids) and int(saved.row_ids.max()) >= self.total_rows:
             raise LimitExceededError(f"the cache holds rows beyond {self.total_rows}", path=self.folder)
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        os.ftruncate(self._fd, self._end)
+        with map_os_errors(self._path):
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            os.ftruncate(self._fd, self._end)
         self._entries[saved.row_ids.astype(np.int64)] = saved.entries
         with FileRangeReader(self._path) as reader:
             self._frames = list(walk_frames(reader, self._model))
@@ -202,16 +207,17 @@ class RowWarmCache:
     def _new_log(self, number: int) -> None:
         self._number = number
         self._path = self.folder / layout.LOG_NAME.format(number)
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._end = os.pwrite(self._fd, pack_log_header(self._model), 0)
+        head = pack_log_header(self._model)
+        with map_os_errors(self._path):
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            write_at(self._fd, head, 0)
+        self._end = len(head)
         self._frames, self._unchecked = [], []
 
     def _append(self, frame: bytes, body: FrameBody) -> None:
         start = self._end + layout.FRAME_HEADER.size
         with map_os_errors(self._path):
-            view = memoryview(frame)
-            while view.nbytes:
-                view = view[os.pwrite(self._fd, view, self._end + len(frame) - view.nbytes) :]
+            write_at(self._fd, frame, self._end)
         self._entries[body.row_ids.astype(np.int64)] = body.entries(start)
         self._end += len(frame)
         self._frames.append(FrameBounds(start, self._end, 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections import deque
@@ -10,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
+
+from warpdata.bytekit.forks import OwnProcess, tell_in_child
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -20,54 +21,82 @@ class _Failure:
         self.error = error
 
 
-def _is_alive(thread: threading.Thread, pid: int) -> bool:
+def _is_alive(thread: threading.Thread, own: OwnProcess) -> bool:
     """A forked child has no copy of a thread, and at the end of the interpreter none ever runs again."""
-    return pid == os.getpid() and not sys.is_finalizing() and thread.is_alive()
+    return bool(own) and not sys.is_finalizing() and thread.is_alive()
 
 
 class OrderedWorker(Generic[T]):
-    """Work ahead of the reader in one thread; results come back strictly in order. Close it when done."""
+    """Work ahead of the reader in one thread; results come back strictly in order. Close it when done.
+
+    A forked child has no copy of the thread: there the jobs whose results were not taken are done again.
+    """
 
     def __init__(self, name: str) -> None:
-        self.pending = 0
-        self._jobs: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
-        self._results: SimpleQueue[T | _Failure] = SimpleQueue()
-        self._pid = os.getpid()
-        self._thread = threading.Thread(
-            target=_work, args=(self._jobs, self._results), name=name, daemon=True
-        )
-        self._thread.start()
+        self._name = name
+        self._waiting: deque[Callable[[], T]] = deque()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+        self._begun()
+        tell_in_child(self)
+
+    def in_child(self) -> None:
+        """Begin again, once something is asked for."""
+        self._thread = None
+
+    @property
+    def pending(self) -> int:
+        """How many results are still to be taken."""
+        return len(self._waiting)
 
     def submit(self, job: Callable[[], T]) -> None:
         """Queue a job; its result is taken by `take`, after those queued before."""
-        self.pending += 1
-        self._jobs.put(job)
+        jobs = self._begun()
+        self._waiting.append(job)
+        jobs.put(job)
 
     def take(self) -> T:
         """The result of the oldest job, or what it raised."""
-        if not self.pending:
+        if not self._waiting:
             raise RuntimeError("no job is waiting")
+        self._begun()
         result = self._results.get()
-        self.pending -= 1
+        self._waiting.popleft()
         if isinstance(result, _Failure):
             raise result.error
         return result
 
     @property
     def is_alive(self) -> bool:
-        """False once closed, and in a forked child, which has no copy of the thread."""
-        return _is_alive(self._thread, self._pid)
+        """False once closed, and at the end of the interpreter, when no thread ever runs again."""
+        return not self._is_closed and not sys.is_finalizing()
 
     def close(self) -> None:
         """Drop what is queued and stop the thread."""
         if not self.is_alive:
+            return
+        self._is_closed = True
+        self._waiting.clear()
+        if self._thread is None:
             return
         while not self._jobs.empty():
             self._jobs.get()
         self._jobs.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        self.pending = 0
+
+    def _begun(self) -> SimpleQueue[Callable[[], T] | None]:
+        """Queues with a thread between them that has all jobs that wait."""
+        if self._thread is None:
+            self._jobs: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
+            self._results: SimpleQueue[T | _Failure] = SimpleQueue()
+            for job in self._waiting:
+                self._jobs.put(job)
+            self._thread = threading.Thread(
+                target=_work, args=(self._jobs, self._results), name=self._name, daemon=True
+            )
+            self._thread.start()
+        return self._jobs
 
 
 def _work(jobs: SimpleQueue[Callable[[], T] | None], results: SimpleQueue[T | _Failure]) -> None:
@@ -84,14 +113,14 @@ class SharedWork:
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[_Shared | None] = SimpleQueue()
-        self._pid = os.getpid()
+        self._own = OwnProcess()
         self._thread = threading.Thread(target=_share, args=(self._calls,), name=name, daemon=True)
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
         """False once closed, and in a forked child."""
-        return _is_alive(self._thread, self._pid)
+        return _is_alive(self._thread, self._own)
 
     def run(self, jobs: Iterable[Callable[[], None]]) -> None:
         """Do all jobs, some of them in the thread if it gets to run; raises what a job raised."""
@@ -177,14 +206,14 @@ class ErrandRunner:
 
     def __init__(self, name: str) -> None:
         self._errands: SimpleQueue[Errand[Any] | None] = SimpleQueue()
-        self._pid = os.getpid()
+        self._own = OwnProcess()
         self._thread = threading.Thread(target=_run_errands, args=(self._errands,), name=name, daemon=True)
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
         """False once closed, and in a forked child."""
-        return _is_alive(self._thread, self._pid)
+        return _is_alive(self._thread, self._own)
 
     def send(self, job: Callable[[], T]) -> Errand[T]:
         """Queue a job."""
@@ -204,16 +233,6 @@ def _run_errands(errands: SimpleQueue[Errand[Any] | None]) -> None:
     while (errand := errands.get()) is not None:
         errand.run()
         del errand
-
-
-def has_idle_core(cores: int) -> bool:
-    """True if this very moment some core has nothing to do; an average would remember our own past work."""
-    try:
-        with open("/proc/loadavg", encoding="ascii") as file:
-            running = int(file.read().split()[3].partition("/")[0])
-    except (OSError, ValueError, IndexError):
-        return os.getloadavg()[0] < cores
-    return running < cores
 
 
 def map_in_threads(job: Callable[[A], T], items: Sequence[A], threads: int) -> list[T]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,9 @@ import numpy.typing as npt
 
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.locks import FileLock
+from warpdata.corpora.batch import Rows
 from warpdata.corpora.open_shard import (
     OpenShard,
     journal_columns,
@@ -23,18 +25,22 @@ from warpdata.corpora.open_shard import (
     shard_name,
     stored_dtype,
 )
+from warpdata.corpora.options import options_of, require_word
 from warpdata.corpora.side_table import COLUMN_DTYPES, extend_side_table, side_rows
 from warpdata.corpora.statistics import RowStatistics
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
+    CorruptLayoutError,
     JournalInUseError,
     SchemaMismatchError,
     WriterClosedError,
+    nearest,
 )
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, load_corpus, save_corpus
 from warpdata.formats.gamsae.digest import digest_shard
+from warpdata.formats.gamsae.reader import open_shard_info
 from warpdata.formats.gamsae.writer import encode_rows
 
 if TYPE_CHECKING:
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
 
 LOCK_NAME = ".harvest.lock"
 DEFAULT_SHARD_BYTES = 512 << 20
+_ADOPT_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,7 @@ class CorpusOptions:
 
     dtype: str = "f32"
     shard_bytes: int = DEFAULT_SHARD_BYTES
+    """The most bytes of rows in one shard, and at least one row."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Side columns by name: `{"token_id": "i64", "position": "i32"}`."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -62,7 +70,8 @@ class CorpusWriter:
     """Append rows to a corpus folder: an append that returned survives a kill; `close` completes it."""
 
     def __init__(self, folder: str | os.PathLike[str], width: int, **options: Any) -> None:
-        chosen = CorpusOptions(**options)
+        """Begin a corpus in a new or empty folder; keyword arguments are the fields of CorpusOptions."""
+        chosen = options_of(CorpusOptions, options)
         stored_dtype(chosen.dtype)
         _check_columns(chosen.columns)
         width = operator.index(width)
@@ -82,7 +91,7 @@ class CorpusWriter:
             save_corpus(path, record)
             self._start(path, lock, record, chosen.shard_bytes, chosen.sync_appends)
         except BaseException:
-            _unlock(path, lock)
+            lock.release()
             raise
 
     @classmethod
@@ -104,24 +113,32 @@ class CorpusWriter:
             assert record is not None
             writer._start(path, lock, replace(record, is_complete=False), shard_bytes, sync_appends)
         except BaseException:
-            _unlock(path, lock)
+            lock.release()
             raise
         return writer
 
     def _start(
-        self, folder: Path, lock: int, record: CorpusRecord, shard_bytes: int, sync_appends: bool
+        self, folder: Path, lock: FileLock, record: CorpusRecord, shard_bytes: int, sync_appends: bool
     ) -> None:
+        if not record.width:
+            raise CorruptLayoutError("rows without columns cannot be appended to", path=folder)
+        if operator.index(shard_bytes) < 1:
+            raise ValueError(f"shard_bytes is at least 1, not {shard_bytes}")
         self.folder = folder
         self._lock = lock
         self._record = record
         self._dtype = stored_dtype(record.dtype)
-        self._shard_bytes = max(1, shard_bytes)
+        self._shard_rows = max(1, shard_bytes // (record.width * self._dtype.itemsize))
+        side_bytes = sum(dtype_named(kind).itemsize for kind in record.columns.values())
+        self._frame_rows = layout.MAX_JOURNAL_FRAME_BYTES // max(1, side_bytes)
         self._sync_appends = sync_appends
         stored = record.statistics
         width = record.width
         self._statistics = RowStatistics.from_dict(stored, width) if stored else RowStatistics(width)
         self._shard: OpenShard | None = None
         self._is_open = True
+        self._is_of_parent = False
+        tell_in_child(self)
         self._adopt_finished()
         self._recover_partial()
 
@@ -140,34 +157,65 @@ class CorpusWriter:
         return self._statistics.to_dict()
 
     def append(self, rows: npt.ArrayLike, **columns: npt.ArrayLike) -> int:
-        """Add rows and their side columns; returns the id of the first. Acknowledged when it returns."""
+        """Add rows and their side columns; returns the id of the first. Acknowledged when it returns.
+
+        It is kept whole or not at all, unless it is larger than a shard: then it is cut into shards, and a kill or
+        a full disk in the midst of it leaves the shards that were finished. `total_rows` counts what is there.
+        """
+        self._check_process()
         if not self._is_open:
-            raise WriterClosedError("this corpus writer was closed")
+            raise WriterClosedError("this corpus writer was closed", path=self.folder)
         matrix = encode_rows(rows, self._dtype)
         if matrix.shape[1] != self.width:
             raise SchemaMismatchError(f"rows of width {matrix.shape[1]} in a corpus of width {self.width}")
         side = self._side_columns(columns, len(matrix))
         first = self.total_rows
-        if len(matrix):
-            shard = self._open_shard()
-            shard.append(matrix, side)
-            self._statistics.update(matrix)
-            if shard.payload_bytes >= self._shard_bytes:
-                self._seal()
+        most = min(self._shard_rows, self._frame_rows)
+        for start in range(0, len(matrix), most):
+            part = slice(start, start + most)
+            self._append_whole(matrix[part], {name: column[part] for name, column in side.items()})
         return first
+
+    def _append_whole(self, rows: Rows, side: dict[str, npt.NDArray[Any]]) -> None:
+        """Rows that fit a shard, in the one that is open or else in a new one."""
+        if self._shard is not None and self._shard.n_rows + len(rows) > self._shard_rows:
+            self._seal()
+        shard = self._open_shard()
+        shard.append(rows, side)
+        self._statistics.update(rows)
+        if shard.n_rows >= self._shard_rows:
+            self._seal()
 
     def hook(self, columns: Callable[[], Mapping[str, npt.ArrayLike]] | None = None) -> Callable[..., None]:
         """A forward hook for a torch module: every output is appended, `columns` says its side data."""
 
         def take(_module: Any, _inputs: Any, output: Any) -> None:
             tensor = output[0] if isinstance(output, tuple) else output
-            rows = tensor.detach().reshape(-1, self.width).float().cpu().numpy()
-            self.append(rows, **({} if columns is None else columns()))
+            shape = tuple(getattr(tensor, "shape", ()))
+            if not shape or shape[-1] != self.width:
+                fact = f"the module gave {type(tensor).__name__} of shape {shape}, the corpus has width {self.width}"
+                raise SchemaMismatchError(fact)
+            self.append(tensor.reshape(-1, self.width), **({} if columns is None else columns()))
 
         return take
 
+    def in_child(self) -> None:
+        """In a forked child: the harvest goes on in the process that began it."""
+        self._is_of_parent, self._is_open = True, False
+        if self._shard is not None:
+            self._shard.close()
+
+    def _check_process(self) -> None:
+        if self._is_of_parent:
+            raise WriterClosedError(
+                "this corpus is written by another process",
+                path=self.folder,
+                hint="Append in the process that opened the writer.",
+            )
+
     def close(self) -> None:
         """Finish the last shard, write rows.parquet and the complete corpus.json."""
+        self._check_process()
         if not self._is_open:
             return
         self._seal()
@@ -219,12 +267,22 @@ class CorpusWriter:
     def _adopt_finished(self) -> None:
         """A shard that got its name just before a kill is listed now."""
         path = self.folder / shard_name(len(self._record.shards))
-        if path.is_file():
-            shard = self._record
-            data = np.memmap(path, self._dtype.dtype, "r", offset=layout.HEADER_BYTES)
-            for start in range(0, len(data), shard.width * 4096):
-                self._statistics.update(data[start : start + shard.width * 4096].reshape(-1, shard.width))
-            self._list(path)
+        if not path.is_file():
+            return
+        info = open_shard_info(path)
+        if (info.width, info.dtype) != (self.width, self._dtype) or info.trailing_bytes:
+            raise CorruptLayoutError(
+                "this shard is not of the harvest", path=path, hint="Move it away, then reopen the corpus."
+            )
+        shape = (info.n_rows, self.width)
+        rows = (
+            np.memmap(path, self._dtype.dtype, "r", info.data_offset, shape)
+            if info.n_rows
+            else np.empty(shape)
+        )
+        for start in range(0, info.n_rows, _ADOPT_ROWS):
+            self._statistics.update(rows[start : start + _ADOPT_ROWS])
+        self._list(path)
 
     def _recover_partial(self) -> None:
         """Take over the acknowledged rows of a killed harvest."""
@@ -237,8 +295,9 @@ class CorpusWriter:
     def _side_columns(self, columns: Mapping[str, npt.ArrayLike], count: int) -> dict[str, npt.NDArray[Any]]:
         schema = self._record.columns
         if set(columns) != set(schema):
+            near = "".join(nearest(name, schema) for name in sorted(set(columns) - set(schema))[:1])
             raise SchemaMismatchError(
-                f"side columns {sorted(columns)} were given, the corpus has {sorted(schema)}"
+                f"side columns {sorted(columns)} were given, the corpus has {sorted(schema)}.{near}"
             )
         return {name: _column(name, columns[name], kind, count) for name, kind in schema.items()}
 
@@ -256,7 +315,7 @@ class CorpusWriter:
 
     def _unlock(self) -> None:
         self._is_open = False
-        _unlock(self.folder, self._lock)
+        self._lock.release()
 
     def __repr__(self) -> str:
         return f"<CorpusWriter {self.folder}: {self.total_rows} rows x {self.width} {self._record.dtype}>"
@@ -271,20 +330,13 @@ class CorpusWriter:
             self.abandon()
 
 
-def _locked(folder: Path) -> int:
+def _locked(folder: Path) -> FileLock:
     """Only one harvest writes to a folder; the lock of a killed one is gone with it."""
-    with map_os_errors(folder):
-        fd = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise JournalInUseError(
-            "another harvest is writing this corpus",
-            path=folder,
-            hint="Wait for it, or choose another folder.",
-        ) from None
-    return fd
+    lock = FileLock.take(folder / LOCK_NAME, removes=True)
+    if lock is None:
+        hint = "Wait for it, or choose another folder."
+        raise JournalInUseError("another harvest is writing this corpus", path=folder, hint=hint)
+    return lock
 
 
 def _require_no_corpus(folder: Path) -> None:
@@ -294,15 +346,9 @@ def _require_no_corpus(folder: Path) -> None:
         )
 
 
-def _unlock(folder: Path, lock: int) -> None:
-    (folder / LOCK_NAME).unlink(missing_ok=True)
-    os.close(lock)
-
-
 def _check_columns(columns: Mapping[str, str]) -> None:
     for name, kind in columns.items():
-        if kind not in COLUMN_DTYPES:
-            raise ValueError(f"side column {name!r} is one of {', '.join(COLUMN_DTYPES)}, not {kind!r}")
+        require_word(f"side column {name!r}", kind, COLUMN_DTYPES)
         if name == layout.ROW_ID_COLUMN or not name.isidentifier():
             raise ValueError(f"{name!r} cannot be the name of a side column")
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_at
 from warpdata.episodes.background import Background
@@ -139,7 +140,7 @@ class VideoFile:
         with map_os_errors(self.marks_path):
             noted = b"".join(pack_mark(mark) for mark in marks)
             write_at(self._marks_fd, noted, len(self._marks) * layout.FRAME_MARK_BYTES)
-            os.fdatasync(self._marks_fd)
+            system.sync_data(self._marks_fd)
         self._marks += marks
         return True
 
@@ -150,7 +151,7 @@ class VideoFile:
         write_frame_index(str(temp), index, self.options.fps)
         total = FileSum.of(temp.read_bytes())
         with map_os_errors(frames), open(temp, "rb") as file:
-            os.fsync(file.fileno())
+            system.sync(file.fileno())
         os.replace(temp, frames)
         fsync_folder(frames.parent)
         self.marks_path.unlink(missing_ok=True)

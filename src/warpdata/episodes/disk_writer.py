@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.commit import fsync_folder, map_os_errors
-from warpdata.bytekit.forks import stays_with_its_process
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.episodes.camera import CameraLane
 from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
 from warpdata.episodes.provenance import first_meta
@@ -55,9 +55,9 @@ class DiskEpisodeWriter(EpisodeWriter):
         self._lock = threading.RLock()
         self._closed: str | None = None
         self._create()
-        stays_with_its_process(self)
+        tell_in_child(self)
 
-    def disown(self) -> None:
+    def in_child(self) -> None:
         """In a forked child: the recording goes on in the process that began it."""
         self._closed, self._lanes, self._lock = "recorded by another process", {}, threading.RLock()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpdata.bytekit import system
 from warpdata.bytekit.commit import fsync_folder, map_os_errors
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.interrupts import interrupts_wait
@@ -168,7 +169,7 @@ class Segment:
         """Read the payload of the frame at `offset`."""
         position = offset + RECORD_BYTES
         while out:
-            got = os.preadv(self.fd, [out], position)
+            got = system.read_into(self.fd, out, position)
             if not got:
                 raise TruncatedError("the journal of a camera ends before its frame does")
             out, position = out[got:], position + got

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import fsync_folder, map_os_errors
 from warpdata.bytekit.dtype import dtype_named
@@ -65,7 +66,7 @@ class SummedFile(io.RawIOBase):
     def commit(self, target: Path) -> None:
         """Make it durable and give it its name."""
         with map_os_errors(target):
-            os.fsync(self._fd)
+            system.sync(self._fd)
             self.discard()
             os.replace(self.path, target)
             fsync_folder(target.parent)

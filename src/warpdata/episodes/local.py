@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from warpdata.bytekit.folders import FolderReader, SubFolder
+from warpdata.bytekit.locks import ThreadLock
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.disk_writer import DiskEpisodeWriter
 from warpdata.episodes.edits import EditedEpisode, Edits, Entry
@@ -41,8 +41,7 @@ class LocalDataset(EpisodeSequence):
         self._files: dict[int, list[str]] = {}
         self._edited = edited
         self._cache_bytes = cache_bytes
-        self._lock = threading.Lock()
-        self._owner_pid = os.getpid()
+        self._lock = ThreadLock()
         self._open: OrderedDict[str, Episode] = OrderedDict()
         self.refresh()
 
@@ -98,8 +97,6 @@ class LocalDataset(EpisodeSequence):
 
     def _episode(self, entry: Entry) -> Episode:
         """The opened episode; the last ones used stay open as long as they fit in the cache."""
-        if self._owner_pid != os.getpid():  # another thread may have held the lock at the moment of the fork
-            self._lock, self._owner_pid = threading.Lock(), os.getpid()
         with self._lock:
             found = self._open.get(entry.id)
             if found is not None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.formats.episodedir.frame_reader import FrameReader
 
 MOST_OPEN = 32
@@ -33,9 +33,13 @@ class OpenCameras:
         self.frame_bytes = frame_bytes
         self._keys = itertools.count()
         self._begin()
+        tell_in_child(self)
+
+    def in_child(self) -> None:
+        """A forked child has decoders of its own."""
+        self._begin()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._open: OrderedDict[int, _Entry] = OrderedDict()
         self._gone: deque[int] = deque()
@@ -51,8 +55,6 @@ class OpenCameras:
     @contextlib.contextmanager
     def use(self, key: int, opened: Callable[[], FrameReader]) -> Iterator[FrameReader]:
         """The decoder of a camera, which stays open at least for as long as the block runs."""
-        if self._pid != os.getpid():  # a forked child has decoders of its own
-            self._begin()
         with self._lock:
             entry = self._taken(key)
         if entry is None:

@@ -20,7 +20,7 @@ from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.edits import EditedEpisode, shown
 from warpdata.episodes.lanes import Spool
 from warpdata.episodes.rerecord import identity, record_again
-from warpdata.episodes.shard_episode import ChannelSignals, ShardEpisode
+from warpdata.episodes.shard_episode import DIRECTORY_BLOCK, ChannelSignals, ShardEpisode
 from warpdata.episodes.signals import SimpleSignal, VideoSignal, open_bytes, signal_meta
 from warpdata.episodes.statistics import ClockStatistics
 from warpdata.errors import ChecksumError, CorruptLayoutError
@@ -36,17 +36,15 @@ from warpdata.formats.episodedir.frame_index import FrameIndex, parse_frame_inde
 from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description, parse_signal
 from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.compression import CompressionChoice, check_compat
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader
-from warpdata.formats.wshard.save import CompressionChoice, save_wshard
+from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import DEFAULT_TICK_HZ, check_channel_id
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal
-
-DIRECTORY_BLOCK = "meta/directory"
-"""JSON: what meta.json and static.json of the directory said, and in which blocks the signals are."""
 
 VIDEO_PREFIX = "video/"
 FRAMES_PREFIX = "aux/frames/"
@@ -60,17 +58,21 @@ def pack_episode(
     output: str | os.PathLike[str],
     compression: CompressionChoice = None,
     *,
+    compat: str = "default",
     raw: bool = False,
 ) -> Path:
     """Write an episode directory as one shard, as the edits of its dataset show it; video keeps its encoded bytes.
 
     `raw` packs the recording as it was made. Where edits cut or join cameras, those are encoded again.
     """
+    check_compat(compat)
     source = _as_recorded(episode) if raw else shown(episode)
     if isinstance(source, EditedEpisode) and not source.is_whole:
         with tempfile.TemporaryDirectory(prefix=".warpdata-", dir=Path(output).absolute().parent) as scratch:
-            return _pack(DiskEpisode(record_again(source, Path(scratch) / "edited")), output, compression)
-    return _pack(source, output, compression)
+            return _pack(
+                DiskEpisode(record_again(source, Path(scratch) / "edited")), output, compression, compat
+            )
+    return _pack(source, output, compression, compat)
 
 
 def _as_recorded(episode: str | os.PathLike[str] | Episode) -> Episode:
@@ -79,7 +81,9 @@ def _as_recorded(episode: str | os.PathLike[str] | Episode) -> Episode:
     return episode if isinstance(episode, Episode) else DiskEpisode(episode)
 
 
-def _pack(source: Episode, output: str | os.PathLike[str], compression: CompressionChoice) -> Path:
+def _pack(
+    source: Episode, output: str | os.PathLike[str], compression: CompressionChoice, compat: str
+) -> Path:
     meta, signals = dict(source.meta), source.signals
     if isinstance(source, EditedEpisode):
         meta["uid"], signals = identity(source), source.recording.signals
@@ -90,7 +94,7 @@ def _pack(source: Episode, output: str | os.PathLike[str], compression: Compress
     static = {name: plain_static(name, value) for name, value in source.static.items()}
     about = {"meta": meta, "static": static, "signals": stored}
     packed.blocks = {DIRECTORY_BLOCK: dump_json(about), **packed.blocks}
-    save_wshard(packed, output, compression)
+    save_wshard(packed, output, compression, compat=compat)
     return Path(output)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import socket
 import threading
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from warpdata.bytekit.forks import process_id
 from warpdata.episodes.bell import Bell
 from warpdata.errors import StoreError
 from warpdata.formats.journal.writer import JournalWriter
@@ -41,7 +41,7 @@ class Durability:
 
 def owner() -> dict[str, Any]:
     """Who is recording: written into a journal for whoever finds it."""
-    return {"pid": os.getpid(), "host": socket.gethostname(), "started_ns": time.time_ns()}
+    return {"pid": process_id(), "host": socket.gethostname(), "started_ns": time.time_ns()}
 
 
 class JournalKeeper:

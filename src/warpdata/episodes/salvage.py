@@ -13,9 +13,10 @@ import numpy as np
 
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
-from warpdata.episodes.packed import DIRECTORY_BLOCK, directory_of
+from warpdata.episodes.packed import directory_of
 from warpdata.episodes.receipt import LossReceipt
 from warpdata.episodes.salvage_folder import free_name, salvage_episode, salvage_single, set_aside
+from warpdata.episodes.shard_episode import DIRECTORY_BLOCK
 from warpdata.episodes.step_journal import KIND, Run, step_episode
 from warpdata.episodes.stream_writer import owner_of
 from warpdata.errors import (
@@ -108,7 +109,9 @@ def _from_journal(
             "another file has the name of this recording", path=target,
             hint="Move it away, or give another output, or say overwrite.",
         )  # fmt: skip
-    save_wshard(episode, target, _compression(source, journal.descriptor), progress=progress)
+    compat = "strict" if journal.descriptor.get("compat") == "strict" else "default"
+    how = _compression(source, journal.descriptor)
+    save_wshard(episode, target, how, compat=compat, progress=progress)
     return _let_go(_receipt(source, target, episode, scan))
 
 
@@ -122,7 +125,11 @@ def _let_go(receipt: LossReceipt) -> LossReceipt:
 
 def _compression(source: str, descriptor: Mapping[str, Any]) -> dict[str, str]:
     channels = descriptor.get("channels", [])
-    wanted = {f"{each['lane']}/{each['id']}": each["compression"] for each in channels if each["compression"]}
+    wanted = {
+        f"{each['lane']}/{each.get('path') or each['id']}": each["compression"]
+        for each in channels
+        if each["compression"]
+    }
     if not all(isinstance(each, str) for each in wanted.values()):
         raise CorruptLayoutError("the journal names an unknown compression", path=source)
     return wanted

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.folders import FolderReader
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
-from warpdata.formats.wshard.chunks import ChunkList
+from warpdata.formats.wshard.chunks import ChunkList, read_chunk_list
 from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
 from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.reader import ShardReader, Source
+from warpdata.formats.wshard.text import is_text
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, as_kind, numeric_kind
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.times import frozen
 
-__all__ = ["ChannelSignal", "ShardEpisode", "WShardEpisode", "load_wshard"]
+__all__ = ["ChannelSignal", "ChunkList", "ShardEpisode", "ShardReader", "WShardEpisode", "load_wshard"]
 
-_DENSE = 4
-"""Rows that lie closer together than this on average are read as one stretch."""
+DIRECTORY_BLOCK = "meta/directory"
+"""JSON in a packed episode directory, and only there: what its meta.json and static.json said, and in which blocks
+its signals are."""
 
 
 class ChannelSignal(ClockedSignal):
@@ -43,6 +49,7 @@ class ChannelSignal(ClockedSignal):
         """Element type, shape and kind from the metadata of the shard."""
         about, shape = self._channel.about, self._channel.shape
         kind = about.get("kind") or ("image" if about.get("modality") == "rgb" else numeric_kind(shape))
+        kind = "text" if is_text(self._channel.dtype) else kind
         names = about.get("names")
         return SignalMeta(
             self._channel.dtype.dtype,
@@ -69,16 +76,14 @@ class ChannelSignal(ClockedSignal):
     def _values_in(self, rows: range) -> NDArray[Any]:
         if not len(rows):
             return np.empty((0, *self._channel.shape), self._channel.dtype.dtype)
-        return frozen(self._channel[rows.start : rows[-1] + 1][:: rows.step])
+        if rows.step == 1:
+            return frozen(self._channel.row_source.rows(rows.start, rows.stop))
+        return frozen(self._channel[rows.start : rows[-1] + 1 : rows.step])
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         if not len(indices):
             return self._values_in(range(0))
-        low, high = int(indices.min()), int(indices.max())
-        if high - low < _DENSE * len(indices) + 64:
-            return frozen(self._channel[low : high + 1][indices - low])
-        rows = [self._channel[number] for number in indices.tolist()]
-        return frozen(np.stack(rows).astype(self._channel.dtype.dtype, copy=False))
+        return frozen(self._channel[indices])
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._chunks is not None:
@@ -144,7 +149,10 @@ class ChannelSignals(Mapping[str, Signal]):
         self._tensors = tensors
         self._chunks = chunks
         self._made: dict[str, Signal] = {}
-        self._channels = dict(_named_channels(tensors))
+
+    @cached_property
+    def _channels(self) -> dict[str, Channel]:
+        return dict(_named_channels(self._tensors))
 
     def __getitem__(self, name: str) -> Signal:
         if name not in self._made:
@@ -156,6 +164,16 @@ class ChannelSignals(Mapping[str, Signal]):
 
     def __len__(self) -> int:
         return len(self._channels)
+
+
+def open_shard(source: Source, folder: FolderReader | None) -> ShardEpisode | ShardReader:
+    """The episode of a shard or of a chunk list; the open shard itself where it is a packed directory."""
+    shard = ShardReader.open(source)
+    if DIRECTORY_BLOCK in shard:
+        return shard
+    if shard.role == ROLE_CHUNK_LIST:
+        return ShardEpisode.of_chunks(read_chunk_list(shard, folder))
+    return ShardEpisode(load_wshard(shard))
 
 
 def _named_channels(tensors: WShardEpisode) -> Iterator[tuple[str, Channel]]:
@@ -172,6 +190,3 @@ def _named_channels(tensors: WShardEpisode) -> Iterator[tuple[str, Channel]]:
 
 def _signal_of_chunks(chunks: ChunkList, name: str) -> Signal:
     return ShardEpisode.of_chunks(chunks).signals[name]
-
-
-WShardEpisode.timeline_view = ShardEpisode

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warpdata.bytekit.commit import map_os_errors
-from warpdata.bytekit.forks import stays_with_its_process
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.episodes.camera import CameraLane
 from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
 from warpdata.episodes.journals import remove_folder
@@ -44,9 +44,9 @@ class _JournaledWriter(SignalWriter):
         self._bench: Workbench | None = None
         self._lane: Lane | None = None
         self._closed: str | None = None
-        stays_with_its_process(self)
+        tell_in_child(self)
 
-    def disown(self) -> None:
+    def in_child(self) -> None:
         """In a forked child: the recording goes on in the process that began it."""
         self._closed, self._lane, self._lock = "of another process", None, threading.Lock()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,31 +14,23 @@ from numpy.typing import NDArray
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.mapping import PAGE_BYTES
-from warpdata.errors import CorruptLayoutError
+from warpdata.episodes.step_channels import LANES, TEXT_SIZE_BYTES, StepField, channel_fields
+from warpdata.errors import CorruptLayoutError, nearest
 from warpdata.formats.journal.layout import RECORD_BYTES
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.schema import TensorSpec, Timebase, check_channel_id
+from warpdata.formats.wshard.residual import SIGN_BITS, pack_residual
+from warpdata.formats.wshard.schema import ENCODINGS, TensorSpec, Timebase
+from warpdata.formats.wshard.text import decode_value, text_spec
 
 KIND = "wshard-steps"
-GIVEN_REWARD, GIVEN_DONE, GIVEN_TRUNCATED = 1, 2, 4
+GIVEN_REWARD, GIVEN_DONE, GIVEN_TRUNCATED, GIVEN_TIME = 1, 2, 4, 8
 
+_REWARDS = ("f16", "bf16", "f32", "f64")
 _FIELD_ALIGNMENT = 8
 _WINDOW_BYTES = 16 << 20
 _TS_OFFSET = -8
 """The time of a step is the last field of the record header, just before the payload."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepField:
-    """One channel or flag of a step: where it lies in the payload and what it is."""
-
-    id: str
-    lane: str
-    tensor: TensorSpec
-    offset: int
-    compression: str | None = None
-    about: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +44,14 @@ class StepLayout:
     @classmethod
     def plan(cls, channels: Sequence[Mapping[str, Any]], reward_dtype: str = "f32") -> StepLayout:
         """Place the channels a caller describes, and the flags behind them."""
-        if reward_dtype not in ("f16", "bf16", "f32", "f64"):
-            raise ValueError(f"rewards are floats, not {reward_dtype!r}")
+        if reward_dtype not in _REWARDS:
+            raise ValueError(
+                f"rewards are {', '.join(_REWARDS)}, not {reward_dtype!r}.{nearest(str(reward_dtype), _REWARDS)}"
+            )
         fields, offset = [], 0
-        for each in channels:
-            spec = _channel_field(each, offset)
+        for spec in channel_fields(channels):
+            fields.append(replace(spec, offset=offset))
             offset = align_up(offset + spec.tensor.row_bytes, _FIELD_ALIGNMENT)
-            fields.append(spec)
-        names = [(each.lane, each.id) for each in fields]
-        if len(set(names)) != len(names) or len({each.id for each in fields}) != len(fields):
-            raise ValueError("two channels have the same id")
         flags = {}
         for name, dtype in (
             ("reward", reward_dtype),
@@ -98,7 +88,7 @@ class StepLayout:
 
     def compression(self) -> dict[str, str]:
         """The compression wanted for each block of the finished file."""
-        return {f"{each.lane}/{each.id}": each.compression for each in self.channels if each.compression}
+        return {f"{each.lane}/{each.path}": each.compression for each in self.channels if each.compression}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +103,7 @@ class StepColumn:
     """The rows of one field over all records of a journal, gathered a window at a time."""
 
     def __init__(self, path: str, runs: Sequence[Run], stride: int, offset: int, spec: TensorSpec) -> None:
-        self._path = path
+        self.path = path
         self._runs = runs
         self._stride = stride
         self._offset = RECORD_BYTES + offset
@@ -123,7 +113,9 @@ class StepColumn:
     def rows(self, start: int, end: int) -> NDArray[Any]:
         """Rows [start, end), copied out of the journal in bounded memory."""
         out = np.empty((end - start, self.spec.row_bytes), np.uint8)
-        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        if not len(out):
+            return np.empty((0, *self.spec.shape), self.spec.dtype.dtype)
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             filled = 0
             for low, count in self._stretches(start, end):
@@ -154,6 +146,30 @@ class StepColumn:
             del view
 
 
+class TextColumn:
+    """The texts or JSON values of one field over all records of a journal."""
+
+    def __init__(self, column: StepColumn, encoding: str, name: str) -> None:
+        self._column = column
+        self._encoding = encoding
+        self._name = name
+        self.spec = text_spec(encoding)
+        self.length = column.length
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Values [start, end)."""
+        out = np.empty(end - start, object)
+        for index, stored in enumerate(self._column.rows(start, end)):
+            size = int.from_bytes(stored[:TEXT_SIZE_BYTES].tobytes(), "little")
+            if size > len(stored) - TEXT_SIZE_BYTES:
+                raise CorruptLayoutError(
+                    f"channel {self._name!r} has a value longer than its room", path=self._column.path
+                )
+            data = stored[TEXT_SIZE_BYTES : TEXT_SIZE_BYTES + size].tobytes()
+            out[index] = decode_value(self._encoding, data, self._name, self._column.path)
+        return out
+
+
 def step_episode(path: str, descriptor: Mapping[str, Any], runs: Sequence[Run], stride: int) -> WShardEpisode:
     """The episode a step journal holds, its channels still in the journal."""
     layout = StepLayout.from_json(descriptor, path)
@@ -163,20 +179,34 @@ def step_episode(path: str, descriptor: Mapping[str, Any], runs: Sequence[Run], 
 
     episode = _identity(descriptor, path)
     episode.length = sum(run.count for run in runs)
+    targets = {
+        "signal": episode.observations, "action": episode.actions, "omen": episode.omens,
+        "uncert": episode.uncerts, "residual": episode.residuals,
+    }  # fmt: skip
     for each in layout.channels:
-        target = episode.actions if each.lane == "action" else episode.observations
-        target[each.id] = Channel.over(each.id, column(each), about=each.about)
-    given = int(np.bitwise_or.reduce(column(layout.flags["given"]).rows(0, episode.length), initial=0))
-    if given & GIVEN_REWARD:
+        targets[each.lane][each.path] = _channel(each, column(each))
+    given = column(layout.flags["given"]).rows(0, episode.length)
+    ever, always = int(np.bitwise_or.reduce(given, initial=0)), int(np.bitwise_and.reduce(given, initial=255))
+    if ever & GIVEN_REWARD:
         episode.rewards = Channel.over("reward", column(layout.flags["reward"]))
-    if given & GIVEN_DONE:
+    if ever & GIVEN_DONE:
         episode.terminations = Channel.over("done", column(layout.flags["done"]))
-    if given & GIVEN_TRUNCATED:
+    if ever & GIVEN_TRUNCATED:
         episode.truncations = Channel.over("truncated", column(layout.flags["truncated"]))
-    if episode.timebase.type == "timestamps_ns":
+    if episode.timebase.type == "timestamps_ns" or (episode.length and always & GIVEN_TIME):
         stamps = StepColumn(path, runs, stride, _TS_OFFSET, TensorSpec(dtype_named("i64"), ()))
         episode.set_clock(stamps)
     return episode
+
+
+def _channel(each: StepField, column: StepColumn) -> Channel:
+    if each.encoding is not None:
+        return Channel.over(each.path, TextColumn(column, each.encoding, each.id), about=each.about)
+    if each.lane == "residual" and f"/{SIGN_BITS}" in each.path:
+        # One sign per step and dimension becomes one bit, and bits are packed over all steps.
+        bits = pack_residual(column.rows(0, column.length))
+        return Channel(each.path, np.frombuffer(bits, np.uint8), about=each.about)
+    return Channel.over(each.path, column, about=each.about)
 
 
 def _identity(descriptor: Mapping[str, Any], path: str) -> WShardEpisode:
@@ -188,23 +218,11 @@ def _identity(descriptor: Mapping[str, Any], path: str) -> WShardEpisode:
         raise CorruptLayoutError(f"the journal names no episode ({error})", path=path) from None
 
 
-def _channel_field(each: Mapping[str, Any], offset: int) -> StepField:
-    known = {"id", "dtype", "shape", "compression", "lane"}
-    channel_id, lane = str(each["id"]), str(each.get("lane", "signal"))
-    check_channel_id(channel_id)
-    if lane not in ("signal", "action"):
-        raise ValueError(f"the lane of {channel_id!r} is 'signal' or 'action', not {lane!r}")
-    tensor = TensorSpec(dtype_named(str(each["dtype"])), tuple(int(size) for size in each.get("shape", ())))
-    if any(size < 0 for size in tensor.shape):
-        raise ValueError(f"the shape of {channel_id!r} is negative")
-    about = {key: value for key, value in each.items() if key not in known}
-    return StepField(channel_id, lane, tensor, offset, each.get("compression"), about)
-
-
 def _field_json(each: StepField) -> dict[str, Any]:
     return {
         "id": each.id, "lane": each.lane, "dtype": str(each.tensor.dtype), "shape": list(each.tensor.shape),
-        "offset": each.offset, "compression": each.compression, "about": each.about,
+        "offset": each.offset, "compression": each.compression, "about": each.about, "path": each.path,
+        "encoding": each.encoding,
     }  # fmt: skip
 
 
@@ -212,12 +230,12 @@ def _field_from_json(each: Mapping[str, Any]) -> StepField:
     shape = tuple(int(size) for size in each["shape"])
     if any(size < 0 for size in shape):
         raise ValueError("a shape is negative")
-    tensor = TensorSpec(dtype_named(each["dtype"]), shape)
+    tensor, encoding = TensorSpec(dtype_named(each["dtype"]), shape), each.get("encoding")
+    if encoding is not None and (encoding not in ENCODINGS or tensor.dtype != "u8" or len(shape) != 1):
+        raise ValueError("a text field is not made of bytes")
+    if each["lane"] not in LANES and each["lane"] != "flag":
+        raise ValueError(f"there is no lane {each['lane']!r}")
     return StepField(
-        str(each["id"]),
-        str(each["lane"]),
-        tensor,
-        int(each["offset"]),
-        each["compression"],
-        dict(each["about"]),
-    )
+        str(each["id"]), str(each["lane"]), tensor, int(each["offset"]), each["compression"],
+        dict(each["about"]), str(each.get("path") or each["id"]), encoding,
+    )  # fmt: skip

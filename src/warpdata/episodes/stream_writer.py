@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import map_os_errors
-from warpdata.bytekit.forks import stays_with_its_process
+from warpdata.bytekit.arrays import as_array
+from warpdata.bytekit.commit import map_os_errors, writable_path
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.episodes.recorder import Durability, JournalKeeper, owner
+from warpdata.episodes.step_channels import TEXT_SIZE_BYTES, absent
 from warpdata.episodes.step_journal import (
     GIVEN_DONE,
     GIVEN_REWARD,
+    GIVEN_TIME,
     GIVEN_TRUNCATED,
     KIND,
     Run,
@@ -28,17 +31,20 @@ from warpdata.errors import (
     TimestampOrderError,
     WarpError,
     WriterClosedError,
+    nearest,
 )
 from warpdata.formats.journal.reader import JournalReader, is_live
 from warpdata.formats.journal.writer import JournalWriter, StepRecord
-from warpdata.formats.wshard.save import save_wshard
+from warpdata.formats.wshard.compression import check_compat
+from warpdata.formats.wshard.save import plan_shard, save_wshard
 from warpdata.formats.wshard.schema import Timebase
-from warpdata.formats.wshard.writer import Compression
+from warpdata.formats.wshard.text import encode_value
 
 if TYPE_CHECKING:
     from typing import Self
 
 _NAN = float("nan")
+_INT64 = 1 << 63
 
 
 class WShardStreamWriter:
@@ -55,13 +61,12 @@ class WShardStreamWriter:
         metadata: Mapping[str, Any] | None = None,
         reward_dtype: str = "f32",
         durability: str = "100ms",
+        compat: str = "default",
     ) -> None:
         self.path = os.path.abspath(path)
         self.partial_path = self.path + ".partial"
         self.steps = 0
         self._layout = StepLayout.plan(channels, reward_dtype)
-        for each in self._layout.channels:
-            Compression.parse(each.compression)
         self._durability = Durability.parse(durability)
         self._timebase = timebase or Timebase()
         self._episode = {
@@ -70,13 +75,20 @@ class WShardStreamWriter:
             "timebase": self._timebase.to_json(),
             "metadata": dict(metadata or {}),
         }
+        self._descriptor: dict[str, Any] = {
+            "kind": KIND, "owner": None, "episode": self._episode, "target": os.path.basename(self.path),
+            "compat": check_compat(compat), **self._layout.to_json(),
+        }  # fmt: skip
+        # What could not be saved in the end is refused now, not after an hour of recording.
+        plan_shard(step_episode(self.partial_path, self._descriptor, [], 0), self.path)
         self._journal: JournalWriter | None = None
         self._keeper: JournalKeeper | None = None
         self._state = "new"
         self._last_ts_ns: int | None = None
-        stays_with_its_process(self)
+        self._is_timed: bool | None = True if self._timebase.type == "timestamps_ns" else None
+        tell_in_child(self)
 
-    def disown(self) -> None:
+    def in_child(self) -> None:
         """In a forked child: the recording goes on in the process that began it."""
         if self._state == "recording":
             self._state = "recorded by another process"
@@ -86,6 +98,7 @@ class WShardStreamWriter:
         if self._state != "new":
             raise WriterClosedError(f"the episode is {self._state}", path=self.path)
         check_free(self.partial_path)
+        writable_path(self.path)
         self._record = StepRecord(0, self._layout.payload_bytes)
         self._slots = [
             (
@@ -95,19 +108,23 @@ class WShardStreamWriter:
                 _slot(self._record, each.offset, each.tensor),
             )
             for each in self._layout.channels
+            if each.encoding is None
+        ]
+        self._text_slots = [
+            (each.id, each.encoding, _slot(self._record, each.offset, each.tensor))
+            for each in self._layout.channels
+            if each.encoding is not None
         ]
         flags = self._layout.flags
         self._reward, self._done, self._truncated, self._given = (
             _slot(self._record, flags[name].offset, flags[name].tensor)
             for name in ("reward", "done", "truncated", "given")
         )
-        self._descriptor = {
-            "kind": KIND, "owner": owner(), "episode": self._episode, "target": os.path.basename(self.path),
-            **self._layout.to_json(),
-        }  # fmt: skip
-        self._journal = JournalWriter(
-            self.partial_path, self._descriptor, max_record_bytes=self._layout.payload_bytes
-        )
+        self._descriptor["owner"] = owner()
+        with map_os_errors(self.partial_path):
+            self._journal = JournalWriter(
+                self.partial_path, self._descriptor, max_record_bytes=self._layout.payload_bytes
+            )
         self._keeper = JournalKeeper(self._journal, self._durability)
         self._state = "recording"
 
@@ -125,20 +142,23 @@ class WShardStreamWriter:
             raise self._not_recording()
         if self._keeper.failure is not None:  # type: ignore[union-attr]
             raise self._keeper.failure  # type: ignore[union-attr]
+        if type(values) is not dict and not isinstance(values, Mapping):
+            raise TypeError(f"a step is a dict of values by channel id, not {type(values).__name__}")
         for name, dtype, shape, slot in self._slots:
             value = values.get(name)
             if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
-                value = _fitting(name, value, dtype, shape)
+                value = _fitting(name, value, dtype, shape, values)
             slot[...] = value
-        if len(values) != len(self._slots):
+        for name, encoding, slot in self._text_slots:
+            _put_text(name, encoding, slot, values)
+        if len(values) != len(self._slots) + len(self._text_slots):
             raise self._unknown_channels(values)
-        self._set_flags(reward, done, truncated)
-        ts_ns = 0 if timestamp_ns is None else timestamp_ns
-        if timestamp_ns is not None or self._timebase.type == "timestamps_ns":
-            ts_ns = self._checked_time(timestamp_ns)
+        ts_ns = self._checked_time(timestamp_ns)
+        self._set_flags(reward, done, truncated, timestamp_ns)
         journal: JournalWriter = self._journal  # type: ignore[assignment]
         journal.append_packed(self._record.stamp(self.steps, ts_ns), self._record.size)
         self.steps += 1
+        self._last_ts_ns, self._is_timed = ts_ns, timestamp_ns is not None
         if self._durability.every_step:
             journal.sync()
 
@@ -150,12 +170,13 @@ class WShardStreamWriter:
         try:
             runs = [Run(journal.records_offset, self.steps)]
             episode = step_episode(self.partial_path, self._descriptor, runs, self._record.size)
-            save_wshard(episode, self.path, self._layout.compression())
+            save_wshard(episode, self.path, self._layout.compression(), compat=self._descriptor["compat"])
         except WarpError as error:
             raise with_salvage_hint(error, self.partial_path) from None
         finally:
             self._state = "unfinished"
-        os.unlink(self.partial_path)
+        with map_os_errors(self.partial_path):
+            os.unlink(self.partial_path)
         self._state = "finished"
 
     def abort(self) -> None:
@@ -190,11 +211,18 @@ class WShardStreamWriter:
             f"{self.steps} steps are kept in {self.partial_path}; finish them with `warp salvage {self.path}`"
         )
 
-    def _set_flags(self, reward: float | None, done: bool | None, truncated: bool | None) -> None:
-        given = 0
-        self._reward[...] = _NAN if reward is None else reward
-        self._done[...] = bool(done)
-        self._truncated[...] = bool(truncated)
+    def _set_flags(
+        self, reward: float | None, done: bool | None, truncated: bool | None, timestamp_ns: int | None
+    ) -> None:
+        given = 0 if timestamp_ns is None else GIVEN_TIME
+        try:
+            self._reward[...] = (
+                _NAN if reward is None else reward if type(reward) is float else as_array(reward)
+            )
+            self._done[...] = bool(done)
+            self._truncated[...] = bool(truncated)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise SchemaMismatchError(f"reward is a number, done and truncated are bool: {error}") from None
         if reward is not None:
             given |= GIVEN_REWARD
         if done is not None:
@@ -204,16 +232,21 @@ class WShardStreamWriter:
         self._given[...] = given
 
     def _checked_time(self, timestamp_ns: int | None) -> int:
+        """The time of a step, which all steps have or none has; later than the last, and small enough to store."""
         if timestamp_ns is None:
-            raise TimestampOrderError("this timebase needs timestamp_ns with every step", path=self.path)
+            if not self._is_timed:
+                return 0
+            raise TimestampOrderError("timestamp_ns is needed with every step", path=self.path)
+        if self._is_timed is False:
+            raise TimestampOrderError("the steps before this one came without timestamp_ns", path=self.path)
         if isinstance(timestamp_ns, bool) or not isinstance(timestamp_ns, int | np.integer):
             raise TypeError(f"timestamp_ns is integer nanoseconds, not {type(timestamp_ns).__name__}")
-        if self._last_ts_ns is not None and timestamp_ns <= self._last_ts_ns:
-            raise TimestampOrderError(
-                f"{timestamp_ns} is not increasing after {self._last_ts_ns}", path=self.path
-            )
-        self._last_ts_ns = int(timestamp_ns)
-        return self._last_ts_ns
+        ts_ns = int(timestamp_ns)
+        if not -_INT64 <= ts_ns < _INT64:
+            raise TimestampOrderError(f"{ts_ns} is no number of nanoseconds in 64 bits", path=self.path)
+        if self._last_ts_ns is not None and ts_ns <= self._last_ts_ns:
+            raise TimestampOrderError(f"{ts_ns} is not increasing after {self._last_ts_ns}", path=self.path)
+        return ts_ns
 
     def _release(self) -> JournalWriter:
         """Stop the threads and close the journal; what was written stays in it."""
@@ -233,8 +266,10 @@ class WShardStreamWriter:
         return WriterClosedError(f"the episode is {self._state}", path=self.path)
 
     def _unknown_channels(self, values: Mapping[str, Any]) -> SchemaMismatchError:
-        unknown = sorted(set(values) - {name for name, *_ in self._slots})
-        return SchemaMismatchError(f"no channel has the id {', '.join(map(repr, unknown))}", path=self.path)
+        known = [each.id for each in self._layout.channels]
+        unknown = sorted(map(str, set(values) - set(known)))
+        fact = f"no channel has the id {', '.join(map(repr, unknown))}.{nearest(unknown[0], known)}"
+        return SchemaMismatchError(fact, path=self.path, hint="Use the ids the channels were declared with.")
 
 
 def check_free(partial_path: str) -> None:
@@ -279,12 +314,41 @@ def _slot(record: StepRecord, offset: int, tensor: Any) -> NDArray[Any]:
     return flat.reshape(tensor.shape)
 
 
-def _fitting(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def _put_text(name: str, encoding: str, slot: NDArray[Any], values: Mapping[str, Any]) -> None:
+    """Fill the room of a text field: the length, the bytes, zeros."""
+    if name not in values:
+        raise _missing(name, values)
+    try:
+        data = encode_value(encoding, values[name])
+    except ValueError as error:
+        raise SchemaMismatchError(f"channel {name!r}: {error}") from None
+    room = len(slot) - TEXT_SIZE_BYTES
+    if len(data) > room:
+        raise SchemaMismatchError(
+            f"channel {name!r} has {len(data)} bytes, at most {room} were announced",
+            hint="Announce more with max_bytes in the description of the channel.",
+        )
+    whole = len(data).to_bytes(TEXT_SIZE_BYTES, "little") + data
+    slot[: len(whole)] = np.frombuffer(whole, np.uint8)
+    slot[len(whole) :] = 0
+
+
+def _missing(name: str, values: Mapping[str, Any]) -> SchemaMismatchError:
+    fact = absent(f"channel {name!r} is missing in this step", name, values)
+    return SchemaMismatchError(fact, hint="Give every step a value for every channel.")
+
+
+def _fitting(
+    name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], values: Mapping[str, Any]
+) -> NDArray[Any]:
     """A value that is no exact array: Python numbers and lists are taken, arrays of another dtype are not."""
     if value is None:
-        raise SchemaMismatchError(f"channel {name!r} is missing in this step")
-    if isinstance(value, np.ndarray | np.generic):
-        array = np.asarray(value)
+        raise _missing(name, values)
+    if hasattr(value, "dtype"):
+        try:
+            array = as_array(value)
+        except ValueError as error:
+            raise SchemaMismatchError(f"channel {name!r} is {error}") from None
         if array.dtype != dtype:
             raise SchemaMismatchError(f"channel {name!r} is {dtype}, not {array.dtype}")
     else:

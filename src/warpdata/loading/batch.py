@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
-
-from warpdata.errors import DatasetError
 
 
 def exact_batches(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
@@ -38,24 +35,16 @@ def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def padded(batch: pa.RecordBatch, size: int) -> pa.RecordBatch:
-    """A batch made `size` rows long by repeating its rows."""
-    if batch.num_rows in (0, size):
-        return batch
-    return joined([batch] * (size // batch.num_rows) + [batch.slice(0, size % batch.num_rows)])
+def cut_batches(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The first `rows` rows; after them nothing more is asked for."""
+    while rows > 0 and (batch := next(batches, None)) is not None:
+        yield batch.slice(0, rows)
+        rows -= batch.num_rows
 
 
 def with_positions(table: pa.Table, first: int, name: str) -> pa.Table:
     """A table with a column that counts its rows from `first`."""
     return table.append_column(name, pa.array(range(first, first + table.num_rows), pa.int64()))
-
-
-def matching_rows(table: pa.Table, expression: Any, name: str) -> pa.Table:
-    """The rows for which an Arrow expression holds, or DatasetError if it cannot be applied."""
-    try:
-        return table.filter(expression)
-    except (pa.ArrowException, KeyError, TypeError) as error:
-        raise DatasetError(f"the filter does not fit table {name!r}: {error}") from None
 
 
 def batches_of(table: pa.Table) -> list[pa.RecordBatch]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+from warpdata.errors import nearest
 from warpdata.loading.pieces import Pieces
 from warpdata.stores.readahead import CORES, ReadAhead
 
@@ -106,7 +107,8 @@ def worker_count(table: Table, prefetch: str | int | None) -> int:
             raise ValueError(f"prefetch is {wanted}; a number of row groups is not negative")
         return min(int(wanted), 64)
     if wanted not in ("auto", "aggressive"):
-        raise ValueError(f"prefetch is {wanted!r}; use auto, off, aggressive or a number")
+        near = nearest(wanted, ("auto", "off", "aggressive"))
+        raise ValueError(f"prefetch is {wanted!r}; use auto, off, aggressive or a number.{near}")
     store = table.dataset.catalog.store
     count = CORES + 1 if store is not None and store.is_local else _REMOTE_WORKERS
     return count * 2 if wanted == "aggressive" or options.mode == "hybrid" else count

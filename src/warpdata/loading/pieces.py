@@ -47,7 +47,7 @@ def share_of(pieces: Pieces, group_rows: GroupRows, rank: int, world: int) -> Pi
     if len(pieces) < world:
         pieces = by_group(pieces, group_rows)
     if len(pieces) < world:
-        return _by_rows(pieces, rank, world)
+        return equal_run(pieces, rank, world)
     return pieces[rank::world]
 
 
@@ -84,14 +84,27 @@ def merged(parts: Sequence[Pieces]) -> Pieces:
     return tuple(sorted(piece for part in parts for piece in part))
 
 
-def _by_rows(pieces: Pieces, rank: int, world: int) -> Pieces:
-    """A run of rows of about equal length for each rank."""
+def has_overlap(pieces: Pieces) -> bool:
+    """Whether a row is in two of some sorted pieces."""
+    return any(a.shard == b.shard and b.start < a.end for a, b in pairwise(pieces))
+
+
+def within(pieces: Pieces, beginning: Pieces) -> Pieces:
+    """The rows of some pieces that are also in the beginning of a table."""
+    ends = {piece.shard: piece.end for piece in beginning}
+    cut = [Piece(p.shard, p.start, min(p.end, ends.get(p.shard, 0))) for p in pieces]
+    return tuple(piece for piece in cut if piece.start < piece.end)
+
+
+def equal_run(pieces: Pieces, rank: int, world: int) -> Pieces:
+    """The run of rows of one rank; no two ranks differ by more than one row."""
     total = total_rows(pieces)
     start, end = total * rank // world, total * (rank + 1) // world
-    return _first(remaining(pieces, start), end - start)
+    return first_rows(remaining(pieces, start), end - start)
 
 
-def _first(pieces: Pieces, rows: int) -> Pieces:
+def first_rows(pieces: Pieces, rows: int) -> Pieces:
+    """The first `rows` rows of some pieces."""
     out = []
     for piece in pieces:
         taken = min(rows, piece.rows)

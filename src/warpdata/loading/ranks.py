@@ -22,6 +22,14 @@ def rank_and_world(shard: Any) -> tuple[int, int]:
     return rank, world
 
 
+def known_rank(shard: Any) -> Any:
+    """The same share for a process that this one starts: "auto" as a pair, where this process knows its rank."""
+    if shard != "auto":
+        return shard
+    rank, world = auto_rank()
+    return (rank, world) if world > 1 else shard
+
+
 def auto_rank() -> tuple[int, int]:
     """What torch.distributed says if it is running, else RANK (or LOCAL_RANK) and WORLD_SIZE, else the only one."""
     torch = sys.modules.get("torch")

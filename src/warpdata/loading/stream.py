@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.ranges import coalesce
 from warpdata.catalog.dataset import ReadPlan
-from warpdata.catalog.engine import PredicateFilter, fields_in, needed_by
+from warpdata.catalog.rowfilter import RowFilter
 from warpdata.catalog.table import StreamRequest, Table
-from warpdata.errors import DatasetError
+from warpdata.errors import DatasetError, nearest
 from warpdata.loading import fetch
-from warpdata.loading.batch import batches_of, exact_batches, matching_rows, padded, with_positions
-from warpdata.loading.pieces import Piece, Pieces, merged, remaining, share_of, total_rows, whole_table
+from warpdata.loading.batch import batches_of, cut_batches, exact_batches, joined, with_positions
+from warpdata.loading.pieces import Pieces, remaining, total_rows, whole_table
 from warpdata.loading.ranks import rank_and_world
+from warpdata.loading.share import STATE_FORMAT, Progress, Split, parse_share
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _POSITION = "__warp_position__"
-_STATE_VERSION = 1
 _DECODE_ROWS = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """What this rank reads: the pieces it began with and how many of their rows are done."""
-
-    pieces: Pieces
-    done_rows: int = 0
+_EVEN = ("drop", "pad")
 
 
 class TableStream:
-    """Record batches of a view of a table, in row order; ask it for its state at any time."""
+    """Record batches of a view of a table, in row order; ask it for its state at any time.
 
-    def __init__(self, table: Table, request: StreamRequest) -> None:
+    Ranks split the rows; the readers of a rank (DataLoader workers) split what is the rank's. This is one reader.
+    """
+
+    def __init__(self, table: Table, request: StreamRequest, reader: int = 0, readers: int = 1) -> None:
         if request.batch_size < 1:
             raise ValueError("batch_size must be at least 1")
-        if request.even not in (None, "drop", "pad"):
-            raise ValueError(f"even is {request.even!r}; use drop or pad")
+        if request.even is not None and request.even not in _EVEN:
+            raise ValueError(f"even is {request.even!r}; use drop or pad.{nearest(request.even, _EVEN)}")
         self._table = table
         self._request = request
-        self._rank, self._world = rank_and_world(request.shard)
-        if request.even and table.is_filtered and self._world > 1:
-            raise ValueError("equal steps of several ranks cannot be known beforehand with a filter")
+        self._reader = reader
+        rank, world = rank_and_world(request.shard)
+        self._is_alone = world * readers == 1
+        if request.even and table.is_filtered and not self._is_alone:
+            raise ValueError(
+                "equal steps of several ranks or workers cannot be known beforehand with a filter"
+            )
+        even = None if table.is_filtered else request.even
+        self._split = Split(rank, world, readers, request.batch_size, even, self._group_rows)
         self._everything = self._all_rows()
-        self._share = _Share(self._share_of(self._everything))
-        self._steps_done = 0
-        self._rows_out = 0
+        self._share = self._split.begin(self._everything)
         self._iterator: Iterator[pa.RecordBatch] | None = None
         self._workers = fetch.worker_count(table, request.prefetch)
         self._check_share()
@@ -62,34 +64,25 @@ class TableStream:
         return next(self._iterator)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is: enough to go on at the next row, also with another number of ranks."""
-        return {
-            "format": _STATE_VERSION,
-            "dataset": self._table.dataset.id,
-            "version": self._table.dataset.version,
-            "table": self._table.name,
-            "filter": self._table.condition,
-            "rank": self._rank,
-            "world": self._world,
-            "pieces": [[p.shard, p.start, p.end] for p in self._share.pieces],
-            "rows": self._share.done_rows,
-            "rows_out": self._rows_out,
-            "limit": self._request.limit,
-        }
+        """Where the stream is: enough to go on at the next row; with those of all ranks, in another world too."""
+        return self.state_of({self._reader: self._progress})
+
+    def state_of(self, progress: dict[int, Progress]) -> dict[str, Any]:
+        """The state of this rank with its readers at these places."""
+        share = replace(self._share, progress=progress)
+        return {"format": STATE_FORMAT, **self._identity(), **share.to_dict()}
 
     def load_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
-        """Go on from a state of this rank, or from the states of all ranks of another world."""
+        """Go on from a state of this rank, or from the states of all ranks of any world."""
+        states = list(state) if isinstance(state, list | tuple) else [state]
+        if not states:
+            raise ValueError("give the state of this rank, or the states of all ranks")
+        identity, rows = self._identity(), [shard.row_count for shard in self._table.part.shards]
+        share = self._split.resume([parse_share(one, identity, rows) for one in states], self._everything)
+        if self._reader not in share.progress:
+            raise ValueError(f"the state does not say where reader {self._reader} of {share.readers} is")
         self.close()
-        states = [state] if isinstance(state, dict) else list(state)
-        for one in states:
-            self._check_state(one)
-        if len(states) == 1 and states[0]["world"] == self._world and states[0]["rank"] == self._rank:
-            self._share = _Share(_pieces(states[0]["pieces"]), int(states[0]["rows"]))
-        else:
-            self._share = _Share(self._share_of(self._left_of(states)))
-        self._rows_out = (
-            sum(int(one["rows_out"]) for one in states) if self._world == 1 else self._own_rows(states)
-        )
+        self._share = share
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -101,103 +94,108 @@ class TableStream:
         """How many batches are left, where that is known without reading."""
         if self._table.is_filtered:
             return None
-        own = -(-total_rows(self._left()) // self._request.batch_size)
-        if self._request.even is None:
-            return own
-        counts = [total_rows(self._share_of(self._everything, r)) for r in range(self._world)]
-        size = self._request.batch_size
-        return min(counts) // size if self._request.even == "drop" else -(-max(counts) // size)
+        return -(-(self._part()[1] - self._progress.rows) // self._request.batch_size)
+
+    @property
+    def progress(self) -> dict[int, Progress]:
+        """How far every reader of this rank is, as far as this one knows."""
+        return dict(self._share.progress)
+
+    @property
+    def _progress(self) -> Progress:
+        return self._share.progress[self._reader]
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        size, even = self._request.batch_size, self._request.even
-        steps = self.steps() if even else None
-        last = None
-        count = 0
-        source = self._filtered() if self._table.is_filtered else self._plain()
-        for batch in exact_batches(source, size):
-            if count == steps or self._is_at_limit() or (even == "drop" and batch.num_rows < size):
-                return
-            count += 1
-            last = self._advanced(batch)
-            yield padded(last, size) if even == "pad" else last
-        while steps is not None and count < steps and last is not None:
-            count += 1
-            yield padded(last, size)
+        return self._filtered_batches() if self._table.is_filtered else self._plain_batches()
 
-    def _plain(self) -> Iterator[pa.RecordBatch]:
+    def _plain_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the part, and after them those that pad it."""
+        pieces, gives = self._part()
+        done = self._progress.rows
+        missing = gives - max(done, total_rows(pieces))
+        repeated = max(0, done - total_rows(pieces))
+        source = itertools.chain(self._plain(remaining(pieces, done)), self._padding(repeated, missing))
+        for batch in exact_batches(source, self._request.batch_size):
+            self._advance(self._progress.rows + batch.num_rows, batch.num_rows)
+            yield batch
+
+    def _filtered_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows that satisfy the filter; only the last batch can be short, and is dropped or filled on request."""
+        size, even = self._request.batch_size, self._request.even
+        source = self._matches(self._left(), self._progress.rows, self._share.given)
+        for batch in exact_batches(source, size):
+            if even == "drop" and batch.num_rows < size:
+                return
+            self._advance(int(batch.column(_POSITION)[batch.num_rows - 1].as_py()) + 1, batch.num_rows)
+            whole = batch.drop_columns([_POSITION])
+            if even == "pad" and batch.num_rows < size:
+                whole = joined([whole, *self._padding(0, size - batch.num_rows)])
+            yield whole
+
+    def _advance(self, rows: int, given: int) -> None:
+        self._share = self._share.at(self._reader, Progress(rows, self._progress.given + given))
+
+    def _padding(self, start: int, rows: int) -> Iterator[pa.RecordBatch]:
+        """`rows` rows of this rank from the beginning of the pass, again and again, without the first `start`."""
+        pieces = self._split.begin(self._everything).pieces
+        start %= max(1, total_rows(pieces))
+        while rows > 0:
+            is_filtered = self._table.is_filtered
+            source = self._matches(pieces, 0, 0) if is_filtered else self._plain(remaining(pieces, start))
+            for batch in cut_batches(source, rows):
+                rows -= batch.num_rows
+                yield batch.drop_columns([_POSITION]) if is_filtered else batch
+            start = 0
+
+    def _plain(self, pieces: Pieces) -> Iterator[pa.RecordBatch]:
         """Rows straight from parquet: no engine in between."""
         columns = self._table.columns
         first_rows = min(max(self._request.batch_size, 1024), _DECODE_ROWS)
-        batches = fetch.stream_rows(self._table, self._left(), columns, first_rows, self._workers)
-        for batch in batches:
+        for batch in fetch.stream_rows(self._table, pieces, columns, first_rows, self._workers):
             yield batch if columns is None else batch.select(list(columns))
 
-    def _filtered(self) -> Iterator[pa.RecordBatch]:
-        """Rows that satisfy the predicate, with the position of each in the share."""
-        table = self._table
-        full = Table(table.dataset, table.name, table.files)
-        asked, expression = _needed(table, full.schema())
-        names = list(table.schema().names)
-        wanted = sorted({*names, *asked})
-        began = self._share.done_rows
-        slices = self._matching(full, expression)
-        engine = None if table.predicate is None else PredicateFilter(table.predicate)
-        try:
-            for part, loaded in fetch.load_groups(full, slices, wanted, self._workers):
-                kept = with_positions(loaded, began + part.position, _POSITION)
-                if table.expression is not None:
-                    kept = matching_rows(kept, table.expression, table.name)
-                if engine is not None:
-                    kept = engine.apply(kept, [*names, _POSITION])
-                yield from batches_of(kept.select([*names, _POSITION]))
-        finally:
-            if engine is not None:
-                engine.close()
+    def _matches(self, pieces: Pieces, began: int, given: int) -> Iterator[pa.RecordBatch]:
+        """Rows that satisfy the filter, up to the limit; where several share it, it ended the pieces already."""
+        limit = self._request.limit
+        found = self._filtered(pieces, began)
+        return found if limit is None or not self._is_alone else cut_batches(found, limit - given)
 
-    def _matching(self, table: Table, expression: Any) -> Iterator[fetch.GroupSlice]:
-        """The row groups of the share whose statistics do not rule the predicate out."""
-        for part in fetch.group_slices(table, self._left()):
+    def _filtered(self, pieces: Pieces, began: int) -> Iterator[pa.RecordBatch]:
+        """Rows that satisfy the predicate, each with its position: `began` rows of the part come before `pieces`."""
+        table = self._table
+        names = None if table.columns is None else list(table.columns)
+        with contextlib.closing(RowFilter(table)) as condition:
+            wanted = None if names is None else sorted({*names, *condition.columns})
+            slices = self._matching(table, pieces, condition.pruning)
+            for part, loaded in fetch.load_groups(table, slices, wanted, self._workers):
+                first = table.files.first_row(part.shard, part.group) + part.start
+                kept = condition.keep(with_positions(loaded, began + part.position, _POSITION), first)
+                yield from batches_of(kept if names is None else kept.select([*names, _POSITION]))
+
+    def _matching(self, table: Table, pieces: Pieces, expression: Any) -> Iterator[fetch.GroupSlice]:
+        """The row groups of some pieces whose statistics do not rule the predicate out."""
+        for part in fetch.group_slices(table, pieces):
             file = table.files.file(part.shard)
             if expression is None or file.matching_groups([part.group], expression):
                 yield part
 
-    def _advanced(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Note how far the stream is, and take the note out of the batch."""
-        if not self._table.is_filtered:
-            done = self._share.done_rows + batch.num_rows
-        else:
-            if self._request.limit is not None:
-                batch = batch.slice(0, max(0, self._request.limit - self._rows_out))
-            done = int(batch.column(_POSITION)[batch.num_rows - 1].as_py()) + 1
-            batch = batch.drop_columns([_POSITION])
-        self._share = _Share(self._share.pieces, done)
-        self._rows_out += batch.num_rows
-        return batch
-
-    def _is_at_limit(self) -> bool:
-        limit = self._request.limit
-        return self._table.is_filtered and limit is not None and self._rows_out >= limit
+    def _part(self) -> tuple[Pieces, int]:
+        return self._share.part(self._reader, self._group_rows)
 
     def _left(self) -> Pieces:
-        return remaining(self._share.pieces, self._share.done_rows)
+        """What this reader still has to read."""
+        return remaining(self._part()[0], self._progress.rows)
 
-    def _share_of(self, pieces: Pieces, rank: int | None = None) -> Pieces:
-        rows = lambda shard: fetch.group_rows(self._table, shard)  # noqa: E731
-        return share_of(pieces, rows, self._rank if rank is None else rank, self._world)
+    def _group_rows(self, shard: int) -> Sequence[int]:
+        return fetch.group_rows(self._table, shard)
 
-    def _left_of(self, states: list[dict[str, Any]]) -> Pieces:
-        """What nobody has read yet, given the states of all ranks, or of one of ranks that go in step."""
-        world = int(states[0]["world"])
-        if len(states) not in (1, world) or len({s["rank"] for s in states}) != len(states):
-            raise ValueError(f"give the state of one rank or of all {world}")
-        if len(states) == world:
-            return merged([remaining(_pieces(s["pieces"]), int(s["rows"])) for s in states])
-        rows = lambda shard: fetch.group_rows(self._table, shard)  # noqa: E731
-        parts = [share_of(self._everything, rows, rank, world) for rank in range(world)]
-        return merged([remaining(part, int(states[0]["rows"])) for part in parts])
-
-    def _own_rows(self, states: list[dict[str, Any]]) -> int:
-        return int(states[0]["rows_out"]) if len(states) == 1 else 0
+    def _identity(self) -> dict[str, Any]:
+        """What a state must agree with."""
+        dataset = self._table.dataset
+        return {
+            "dataset": dataset.id, "version": dataset.version, "table": self._table.name,
+            "filter": self._table.condition, "limit": self._request.limit,
+        }  # fmt: skip
 
     def _all_rows(self) -> Pieces:
         """The rows all ranks share: a limit counts over all of them, and after the filter."""
@@ -206,7 +204,7 @@ class TableStream:
             raise ValueError("limit must not be negative")
         if limit is None or not self._table.is_filtered:
             return whole_table(shards, limit)
-        return whole_table(shards) if self._world == 1 else whole_table(shards, self._rows_for(limit))
+        return whole_table(shards, None if self._is_alone else self._rows_for(limit))
 
     def _rows_for(self, limit: int) -> int:
         """How many rows from the beginning hold the first `limit` matches; every rank finds the same."""
@@ -214,33 +212,13 @@ class TableStream:
         alone = TableStream(narrow, StreamRequest(batch_size=_DECODE_ROWS, limit=limit))
         for _ in alone:
             pass
-        return alone._share.done_rows if alone._rows_out >= limit else self._table.row_count
+        return alone._progress.rows if alone._share.given >= limit else self._table.row_count
 
     def _check_share(self) -> None:
-        if not self._share.pieces and total_rows(self._everything) and self._world > 1:
-            rows = total_rows(self._everything)
-            fact = f"rank {self._rank} of {self._world} has no rows: the table has {rows}"
-            raise DatasetError(fact, hint="Use fewer ranks or workers for this table.")
-
-    def _check_state(self, state: dict[str, Any]) -> None:
-        mine = self.state_dict()
-        for key in ("format", "dataset", "version", "table", "filter", "limit"):
-            if state.get(key) != mine[key]:
-                found = f"its {key} is {state.get(key)!r}, not {mine[key]!r}"
-                raise ValueError(f"the state is of another stream: {found}")
-
-
-def _pieces(raw: Sequence[Sequence[int]]) -> Pieces:
-    return tuple(Piece(int(a), int(b), int(c)) for a, b, c in raw)
-
-
-def _needed(table: Table, schema: pa.Schema) -> tuple[list[str], Any]:
-    """The columns a view's conditions look at, and what of them can be pushed down."""
-    asked, pushed = ([], None) if table.predicate is None else needed_by(table.predicate, schema)
-    own = table.expression
-    if own is None:
-        return asked, pushed
-    return [*asked, *fields_in(own, schema.names)], own if pushed is None else pushed & own
+        rows = total_rows(self._everything)
+        if rows and not self._share.pieces:
+            fact = f"rank {self._split.rank} of {self._split.world} has no rows: the table has {rows}"
+            raise DatasetError(fact, hint="Use fewer ranks for this table.")
 
 
 def plan_read(table: Table, request: StreamRequest) -> ReadPlan:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 DEFAULT_BLOCK_BYTES = 1 << 20
 DEFAULT_WINDOW_BLOCKS = 64
 ORDER_VERSION = 1
+MAX_COUNT = (1 << 63) - 1
 MAX_LANES = 32
 """More lanes cost time in every batch; ranks beyond this number share lanes."""
 
@@ -26,6 +27,8 @@ class ShuffleShape:
     def __post_init__(self) -> None:
         if min(self.block_rows, self.lanes, self.lane_blocks) < 1:
             raise ValueError("a shuffle needs at least one row per block, one lane and one block per window")
+        if max(self.block_rows, self.lanes, self.lane_blocks) > MAX_COUNT:
+            raise ValueError(f"a shuffle counts rows, lanes and blocks up to {MAX_COUNT}")
 
     @property
     def total_rows(self) -> int:

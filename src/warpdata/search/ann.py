@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.errors import CorruptLayoutError, LimitExceededError, MissingExtraError
 from warpdata.formats.rvf.payloads.graph import Adjacency
 
@@ -63,12 +64,29 @@ class Entries:
         return self.rows[at], np.einsum("ij,ij->i", away, away)
 
 
+class _Workers:
+    """The threads of faiss: a forked child has none of them, and would wait for them for ever."""
+
+    def __init__(self) -> None:
+        self.library: Any = None
+
+    def in_child(self) -> None:
+        """In a child: one thread does all the work."""
+        self.library.omp_set_num_threads(1)
+
+
+_WORKERS = _Workers()
+
+
 def _faiss() -> Any:
-    try:
-        import faiss
-    except ImportError:
-        raise MissingExtraError.for_extra("faiss", "index") from None
-    return faiss
+    if _WORKERS.library is None:
+        try:
+            import faiss
+        except ImportError:
+            raise MissingExtraError.for_extra("faiss", "index") from None
+        _WORKERS.library = faiss
+        tell_in_child(_WORKERS)
+    return _WORKERS.library
 
 
 class Graph:

@@ -1,4 +1,4 @@
-"""The writing side of an open store: segments, commits, checkpoints."""
+"""The writing side of an open store: segments and commits, each with the root at the end of the file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_file, map_os_errors
+from warpdata.bytekit.forks import OwnProcess
 from warpdata.errors import PermissionError_, StoreError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.deletion import encode_deletions
-from warpdata.formats.rvf.layout import DirectoryEntry, FileIdentity, SegmentType, Tag
+from warpdata.formats.rvf.layout import DirectoryEntry, FileIdentity, Flag, SegmentType, Tag
 from warpdata.formats.rvf.manifest import Root, Tlv
 from warpdata.formats.rvf.payloads.journal import DeleteRange, deletions, encode_journal
+from warpdata.formats.rvf.payloads.meta import MetaPayload, encode_meta
 from warpdata.formats.rvf.payloads.vec import Block, encode_vec, pack_rows
 from warpdata.formats.rvf.segment import SegmentOptions
 from warpdata.formats.rvf.snapshot import Snapshot
 from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
+from warpdata.search import merging
 from warpdata.search.profile import Profile
 from warpdata.search.rewrite import MAX_BLOCK_ROWS, dimension_record, root_flags
 
@@ -31,9 +34,11 @@ if TYPE_CHECKING:
 
 Ids = NDArray[np.uint64]
 
-CHECKPOINT_RATIO = 4
-"""A checkpoint is written once the bytes since the last one are this many times its own size."""
 _SEGMENT_ROWS_BYTES = 128 << 20
+_MOST_JOURNALS = 16
+"""So many journals of deletions are listed before they become one."""
+_MOST_BITMAP_BYTES = 4096
+"""A longer bitmap would be repeated by every commit; its ids go into a journal instead."""
 _ANY_WRITE_BIT = 0o222
 _REPLACED_TAGS = {
     Tag.SEGMENT_DIR, Tag.OVERLAY_CHAIN, Tag.PROFILE_CONFIG, Tag.DELETION_BITMAP, Tag.DIMENSION_CATALOG,
@@ -65,7 +70,7 @@ class StoreAppender:
     def __init__(self, path: str, content: Content, state: WriterState, *, durable: bool) -> None:
         self._path = path
         self._durable = durable
-        self._pid = os.getpid()
+        self._own = OwnProcess()
         self.state = state
         self._profile = content.profile
         self._fd = _open_for_writing(path)
@@ -82,7 +87,7 @@ class StoreAppender:
     @property
     def is_ours(self) -> bool:
         """Whether this process opened it, and no process it was forked from."""
-        return os.getpid() == self._pid
+        return bool(self._own)
 
     def close(self) -> None:
         """Close the file."""
@@ -90,46 +95,69 @@ class StoreAppender:
         if fd >= 0:
             os.close(fd)
 
-    def commit(self, new: Sequence[NewSegment], state: WriterState) -> Snapshot:
-        """Write segments and commit them; on any failure the store is as it was before."""
+    def commit(self, content: Content, new: Sequence[NewSegment], state: WriterState) -> Snapshot:
+        """Write segments and a manifest that lists all that counts; on any failure the store is as before.
+
+        `content` is what was committed before. Every manifest ends with the root, so each commit must stay
+        short: small row segments are merged, deletions gathered, superseded segments left out.
+        """
         try:
             entries = [self._appender.append(each) for each in new]
-            if self._is_checkpoint_due(entries):
-                self.snapshot = self._checkpoint(entries, state)
-            else:
-                catalog = dimension_record(self._root(state), state.live)
-                self.snapshot = self._appender.commit_delta(entries, self.snapshot.epoch + 1, [catalog])
+            listed = _counting([*self.snapshot.segments, *entries])
+            listed = self._merged(content, listed, entries, state)
+            listed, bitmap = self._with_deletions(listed, state)
+            root = self._root(state)
+            records = self._records(root, state, bitmap, listed)
+            self.snapshot = self._appender.commit_checkpoint(listed, root, records)
         except BaseException:
             self._appender.rollback()
             raise
         self.state = state
         return self.snapshot
 
-    def _is_checkpoint_due(self, entries: list[DirectoryEntry]) -> bool:
-        listed = len(self.snapshot.segments) + len(entries)
-        size = layout.ROOT_BYTES + layout.DIRECTORY_ENTRY.size * listed + len(self.state.deleted) // 4
-        return self._appender.position - self.snapshot.checkpoint_end >= CHECKPOINT_RATIO * size
+    def _merged(
+        self, content: Content, listed: list[DirectoryEntry], fresh: list[DirectoryEntry], state: WriterState
+    ) -> list[DirectoryEntry]:
+        """The listing with a long run of small row segments written as one; rows just written stay."""
+        kept = {*self._profile.row_segments, *self._profile.code_segments, *(e.segment_id for e in fresh)}
+        tail = [e for e in listed if e.seg_type == SegmentType.VEC and e.segment_id not in kept]
+        run = merging.run_to_merge(tail)
+        if not run:
+            return listed
+        gone = {entry.segment_id for entry in run}
+        payload = merging.merged_rows(content, run, state.deleted)
+        out = [entry for entry in listed if entry.segment_id not in gone]
+        # Rows of this commit are newer than the merged ones: the newest row of an id is the last one listed.
+        at = min((n for n, e in enumerate(out) if e in fresh), default=len(out))
+        if payload is not None:
+            out.insert(at, self._appender.append(payload))
+        return out
 
-    def _checkpoint(self, entries: list[DirectoryEntry], state: WriterState) -> Snapshot:
-        """List everything that counts; deletions move from journals into the bitmap."""
-        small, large = state.deleted, state.deleted[:0]
-        if len(small) and int(small[-1]) > layout.MAX_BITMAP_ID:
-            cut = int(np.searchsorted(small, np.uint64(layout.MAX_BITMAP_ID), side="right"))
-            small, large = small[:cut], small[cut:]
-        listed = _counting([*self.snapshot.segments, *entries])
-        if len(large):
-            listed.append(self._appender.append(delete_segment(large, self.snapshot.epoch + 1)))
-        root = self._root(state)
-        records = self._records(root, state, small, listed)
-        return self._appender.commit_checkpoint(listed, root, records)
+    def _with_deletions(
+        self, listed: list[DirectoryEntry], state: WriterState
+    ) -> tuple[list[DirectoryEntry], bytes | None]:
+        """The listing and the bitmap; together their deletions are exactly those of the state."""
+        journals = [entry for entry in listed if _is_deletions(entry)]
+        came_back = len(state.deleted) < len(self.state.deleted)
+        if self.snapshot.is_checkpoint and not came_back and len(journals) <= _MOST_JOURNALS:
+            return listed, self.snapshot.record(Tag.DELETION_BITMAP)
+        listed = [entry for entry in listed if not _is_deletions(entry)]
+        if not len(state.deleted):
+            return listed, None
+        if int(state.deleted[-1]) <= layout.MAX_BITMAP_ID:
+            bitmap = encode_deletions(state.deleted)
+            if len(bitmap) <= _MOST_BITMAP_BYTES:
+                return listed, bitmap
+        listed.append(self._appender.append(delete_segment(state.deleted, self.snapshot.epoch + 1)))
+        return listed, None
 
     def _records(
-        self, root: Root, state: WriterState, deleted: Ids, listed: list[DirectoryEntry]
+        self, root: Root, state: WriterState, bitmap: bytes | None, listed: list[DirectoryEntry]
     ) -> list[Tlv]:
         profile = replace(self._profile, next_id=state.next_id)
         out: list[Tlv] = [(int(Tag.PROFILE_CONFIG), profile.to_json()), dimension_record(root, state.live)]
-        if len(deleted):
-            out.append((int(Tag.DELETION_BITMAP), encode_deletions(deleted)))
+        if bitmap is not None:
+            out.append((int(Tag.DELETION_BITMAP), bitmap))
         sketches = [entry for entry in listed if entry.seg_type == SegmentType.SKETCH]
         if sketches:
             place = layout.SKETCH_REF.pack(sketches[-1].segment_id, sketches[-1].file_offset)
@@ -144,15 +172,36 @@ class StoreAppender:
         )  # fmt: skip
 
 
+def _is_deletions(entry: DirectoryEntry) -> bool:
+    return entry.seg_type == SegmentType.JOURNAL and entry.tier == layout.TIER_HOT
+
+
 def _counting(entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
-    """Without journals of deletions alone (the bitmap stands for them) and older access counters."""
-    sketches = [entry.segment_id for entry in entries if entry.seg_type == SegmentType.SKETCH]
+    """Without older access counters, and without metadata that a snapshot behind it stands for."""
+    sketches = [n for n, entry in enumerate(entries) if entry.seg_type == SegmentType.SKETCH]
+    wholes = [
+        n
+        for n, entry in enumerate(entries)
+        if entry.seg_type == SegmentType.META and entry.flags & Flag.SNAPSHOT
+    ]
+    last_sketch, last_whole = max(sketches, default=0), max(wholes, default=0)
     return [
         entry
-        for entry in entries
-        if not (entry.seg_type == SegmentType.JOURNAL and entry.tier == layout.TIER_HOT)
-        and (entry.seg_type != SegmentType.SKETCH or entry.segment_id == sketches[-1])
+        for n, entry in enumerate(entries)
+        if not (entry.seg_type == SegmentType.SKETCH and n < last_sketch)
+        and not (_is_metadata(entry) and n < last_whole)
     ]
+
+
+def _is_metadata(entry: DirectoryEntry) -> bool:
+    updates = entry.seg_type == SegmentType.JOURNAL and not _is_deletions(entry)
+    return updates or entry.seg_type == SegmentType.META
+
+
+def meta_segment(change: MetaPayload) -> NewSegment:
+    """A META segment; a flag marks one that stands for everything before it."""
+    flags = Flag.SNAPSHOT if change.is_snapshot else 0
+    return NewSegment(SegmentType.META, encode_meta(change), SegmentOptions(flags=flags))
 
 
 def _open_for_writing(path: str) -> int:

@@ -12,7 +12,7 @@ Floats = NDArray[np.float32]
 
 _SAMPLE = 128
 _NEIGHBORS = 11
-_COVERED = 0.97
+_COVERED = 0.99
 _MARGIN = 1.0
 _LEAST_SHARE = 0.002
 

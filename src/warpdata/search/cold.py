@@ -44,8 +44,10 @@ class ColdReader:
             return False
         return Prober.serves(self._content)
 
-    def search(self, queries: Floats, k: int, ef: int, allowed: Allowed | None = None) -> tuple[Ints, Floats]:
-        """Ids and distances of the nearest live vectors of prepared queries."""
+    def search(
+        self, queries: Floats, k: int, ef: int, allowed: Allowed | None = None
+    ) -> tuple[Ints, Floats] | None:
+        """Ids and distances of the nearest live vectors of prepared queries; None if parts cannot tell them."""
         self.served += len(queries)
         return self._probe().search(queries, k, ef, allowed)
 

@@ -1,19 +1,22 @@
-"""Vectors out of files: .npy, a parquet column, lines of JSON. The door of pyarrow in this room."""
+"""Vectors out of files and into them: .npy, parquet, lines of JSON, CSV. The door of pyarrow in this room."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError
+from warpdata.bytekit.commit import commit_file
+from warpdata.errors import BlobNotFoundError, ConflictError, CorruptLayoutError, nearest
 
 _BATCH_ROWS = 8192
 
@@ -66,7 +69,8 @@ def _parquet_batches(path: str, columns: Columns) -> Iterator[Batch]:
         missing = [name for name in wanted if name not in file.schema_arrow.names]
         if missing:
             known = ", ".join(file.schema_arrow.names)
-            raise ValueError(f"no column {missing[0]!r} in {path}; it has {known}")
+            guess = nearest(missing[0], file.schema_arrow.names)
+            raise ValueError(f"no column {missing[0]!r} in {path}; it has {known}.{guess}")
         for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
             yield _from_arrow(batch, columns, path)
     except pyarrow.ArrowException as error:
@@ -128,3 +132,135 @@ def _joined(rows: list[dict[str, Any]]) -> Batch:
     return Batch(
         vectors, [row["id"] for row in rows] if with_id else None, metadata if any(metadata) else None
     )
+
+
+TABLE_SUFFIXES = (".npy", ".parquet", ".pq", ".jsonl", ".csv")
+_ARROW_TYPES = {
+    "str": pyarrow.string(), "bytes": pyarrow.binary(), "i64": pyarrow.int64(), "u64": pyarrow.uint64(),
+    "f64": pyarrow.float64(), "bool": pyarrow.bool_(),
+}  # fmt: skip
+
+
+class Source(Protocol):
+    """A store whose rows are written to a table."""
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of a vector."""
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """The ids of all rows."""
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The fields of the metadata and their types."""
+
+    def get(self, ids: Any) -> NDArray[np.float32]:
+        """Vectors by id."""
+
+    def metadata(self, ids: Any) -> list[dict[str, Any]]:
+        """Metadata by id."""
+
+
+def write_rows(path: str, source: Source, *, overwrite: bool) -> int:
+    """Write ids, vectors and metadata to a table whose suffix says its kind; returns how many rows.
+
+    .npy has the vectors alone, in the order of the ids. A file that exists is a ConflictError unless overwritten.
+    """
+    suffix = os.path.splitext(path)[1].lower()
+    writers = {".npy": _write_npy, ".parquet": _write_parquet, ".pq": _write_parquet, ".jsonl": _write_jsonl,
+               ".csv": _write_csv}  # fmt: skip
+    if suffix not in writers:
+        raise ValueError(f"vectors are written to {', '.join(TABLE_SUFFIXES)}, not {path!r}")
+    if os.path.lexists(path) and not overwrite:
+        raise ConflictError(
+            "the file exists already", path=path, hint="Choose another name, or overwrite it."
+        )
+    with commit_file(path, replace=overwrite) as out, os.fdopen(os.dup(out.fd), "wb") as file:
+        return writers[suffix](file, source)
+
+
+def _pieces(source: Source) -> Iterator[NDArray[np.int64]]:
+    ids = source.ids
+    for start in range(0, len(ids), _BATCH_ROWS):
+        yield ids[start : start + _BATCH_ROWS]
+
+
+def _write_npy(file: Any, source: Source) -> int:
+    count = len(source.ids)
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": "<f4", "fortran_order": False, "shape": (count, source.dim)}
+    )
+    for ids in _pieces(source):
+        file.write(np.ascontiguousarray(source.get(ids), "<f4").data)
+    return count
+
+
+def _named(source: Source, *taken: str) -> dict[str, str]:
+    """The fields that become columns beside those that are always there."""
+    clash = [name for name in source.fields if name in taken]
+    if clash:
+        raise ValueError(f"a field of the metadata is called {clash[0]!r} as a column is; write to .jsonl")
+    return source.fields
+
+
+def _write_parquet(file: Any, source: Source) -> int:
+    fields = _named(source, "id", "vector")
+    schema = pyarrow.schema(
+        [
+            ("id", pyarrow.int64()),
+            ("vector", pyarrow.list_(pyarrow.float32(), source.dim)),
+            *((name, _ARROW_TYPES[kind]) for name, kind in fields.items()),
+        ]
+    )
+    count = 0
+    with pyarrow.parquet.ParquetWriter(file, schema) as writer:
+        for ids in _pieces(source):
+            flat = pyarrow.array(np.ascontiguousarray(source.get(ids)).reshape(-1))
+            rows = source.metadata(ids)
+            columns = [
+                pyarrow.array(ids),
+                pyarrow.FixedSizeListArray.from_arrays(flat, source.dim),
+                *(
+                    pyarrow.array([row.get(name) for row in rows], _ARROW_TYPES[kind])
+                    for name, kind in fields.items()
+                ),
+            ]
+            writer.write_batch(pyarrow.record_batch(columns, schema=schema))
+            count += len(ids)
+    return count
+
+
+def _write_jsonl(file: Any, source: Source) -> int:
+    count = 0
+    for ids in _pieces(source):
+        vectors, rows = source.get(ids), source.metadata(ids)
+        for key, vector, row in zip(ids.tolist(), vectors.astype(str).tolist(), rows, strict=True):
+            about = json.dumps({name: _text(value) for name, value in row.items()})
+            line = f'{{"id": {key}, "vector": [{", ".join(vector)}], "metadata": {about}}}'
+            file.write(line.encode() + b"\n")
+        count += len(ids)
+    return count
+
+
+def _write_csv(file: Any, source: Source) -> int:
+    numbers = [f"v{number}" for number in range(source.dim)]
+    fields = list(_named(source, "id", *numbers))
+    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+    table = csv.writer(text)
+    table.writerow(["id", *numbers, *fields])
+    count = 0
+    for ids in _pieces(source):
+        vectors, rows = source.get(ids), source.metadata(ids)
+        for key, vector, row in zip(ids.tolist(), vectors.astype(str).tolist(), rows, strict=True):
+            table.writerow([key, *vector, *(_text(row.get(name, "")) for name in fields)])
+        count += len(ids)
+    text.flush()
+    text.detach()
+    return count
+
+
+def _text(value: Any) -> Any:
+    """A value as JSON and CSV can hold it: bytes as hexadecimal digits."""
+    return value.hex() if isinstance(value, bytes) else value

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import CorruptLayoutError
+from warpdata.errors import CorruptLayoutError, UnsupportedVersionError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.deletion import decode_deletions
 from warpdata.formats.rvf.layout import DirectoryEntry, Flag, LayerEntry, SegmentType, Tag
 from warpdata.formats.rvf.payloads import vec
+from warpdata.formats.rvf.payloads.domain import DomainProfile, decode_domain
 from warpdata.formats.rvf.payloads.graph import GraphPayload, decode_graph
 from warpdata.formats.rvf.payloads.hot import HotSet, decode_hot
 from warpdata.formats.rvf.payloads.ids import IdDirectory, decode_id_directory
@@ -85,6 +86,36 @@ class Content:
         """Whether our own writer described this file."""
         return bool(self.snapshot.record(Tag.PROFILE_CONFIG))
 
+    @cached_property
+    def domain(self) -> DomainProfile | None:
+        """The domain that a PROFILE segment declares; it must be the one the root names."""
+        entries = [] if self.is_runtime else self.snapshot.of_type(SegmentType.PROFILE)
+        if not entries:
+            return None
+        found = decode_domain(self.read(entries[-1]), self.reader.name)
+        named = 0 if self.snapshot.root is None else self.snapshot.root.profile_id
+        if named not in (0, found.profile_id & 0xFF):
+            raise CorruptLayoutError(
+                "the root names another profile than the file has", path=self.reader.name
+            )
+        return found
+
+    def check_comparable(self) -> None:
+        """Refuse vectors that their domain compares in a way of its own."""
+        domain = self.domain
+        if domain is not None and domain.distance:
+            raise UnsupportedVersionError(
+                f"the profile {domain.name!r} compares vectors in a way of its own", path=self.reader.name,
+                hint="Read the vectors with get(), or export them and search the copy by its metric.",
+            )  # fmt: skip
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether the root or any segment carries a signature."""
+        root = self.snapshot.root
+        in_root = root is not None and bool(root.flags & layout.ROOT_SIGNED)
+        return in_root or any(entry.flags & Flag.SIGNED for entry in self.snapshot.segments)
+
     def read(self, entry: DirectoryEntry) -> memoryview:
         """The checked payload of a segment."""
         return read_segment(self.reader, entry, runtime=self.is_runtime)
@@ -109,14 +140,19 @@ class Content:
 
     @cached_property
     def quantiser(self) -> Quantiser | None:
-        """The dictionary of the codes in this file."""
-        entries = self.snapshot.of_type(SegmentType.QUANT)
-        if self.profile.codes is None or not entries:
+        """The dictionary of the codes in this file, as our profile names it; of another program's, the newest."""
+        found = self._quantisers
+        codes = self.profile.codes
+        if not found or (self.has_profile and codes is None):
             return None
-        found = decode_quant(self.read(entries[-1]), self.reader.name)
-        if found.dim != self.dim or found.kind != self.profile.codes.kind:
+        if found[-1].dim != self.dim or (codes is not None and found[-1].kind != codes.kind):
             raise CorruptLayoutError("the quantiser does not fit the store", path=self.reader.name)
-        return found
+        return found[-1]
+
+    @cached_property
+    def _quantisers(self) -> list[Quantiser]:
+        entries = [] if self.is_runtime else self.snapshot.of_type(SegmentType.QUANT)
+        return [decode_quant(self.read(entry), self.reader.name) for entry in entries]
 
     def decode_blocks(self, entry: DirectoryEntry) -> list[Block]:
         """The blocks of a row segment, fully checked."""
@@ -136,12 +172,32 @@ class Content:
             raise CorruptLayoutError(
                 f"a block of {block.dim} dimensions in a store of {self.dim}", path=self.reader.name
             )
+        quant = self._quantiser_of(block)
+        if quant is None:
+            return vec.unpack_rows(block.rows, block.dtype, block.dim)
+        codes = np.ascontiguousarray(block.rows)
+        return quantise.decode(quant, quantise.unsigned(codes) if block.dtype == "i8" else codes)
+
+    def _quantiser_of(self, block: Block) -> Quantiser | None:
+        """The dictionary that these rows are codes of; None if they are the numbers themselves.
+
+        Other programs do not say which rows are codes: those whose type fits a dictionary of the file are,
+        by that of their own tier if there is one.
+        """
         codes = self.profile.codes
-        if codes is not None and not codes.keep_full and block.dtype == quantise.CODE_DTYPES[codes.kind]:
-            return quantise.decode(self._need_quantiser(), np.ascontiguousarray(block.rows))
-        if block.dtype in ("pq", "custom"):
-            return quantise.decode(self._need_quantiser(), np.ascontiguousarray(block.rows))
-        return vec.unpack_rows(block.rows, block.dtype, block.dim)
+        if self.has_profile:
+            is_coded = (
+                codes is not None and not codes.keep_full and block.dtype == quantise.CODE_DTYPES[codes.kind]
+            )
+            return self._need_quantiser() if is_coded or block.dtype in ("pq", "custom") else None
+        fitting = [each for each in self._quantisers if block.dtype in quantise.FOREIGN_DTYPES[each.kind]]
+        if not fitting:
+            return self._need_quantiser() if block.dtype in ("pq", "custom") else None
+        of_tier = [each for each in fitting if each.tier == block.tier]
+        chosen = (of_tier or fitting)[-1]
+        if chosen.dim != self.dim:
+            raise CorruptLayoutError("the quantiser does not fit the store", path=self.reader.name)
+        return chosen
 
     def _need_quantiser(self) -> Quantiser:
         if self.quantiser is None:
@@ -234,9 +290,9 @@ class Content:
             if entry.seg_type == SegmentType.META:
                 table.apply(decode_meta(self.read(entry), self.reader.name), self.reader.name)
             elif entry.seg_type == SegmentType.JOURNAL:
-                for each in self.journal(entry).entries:
-                    if isinstance(each, UpdateField):
-                        table.apply_update(each, self.reader.name)
+                updates = [e for e in self.journal(entry).entries if isinstance(e, UpdateField)]
+                if updates:
+                    table.apply_journal(updates, self.reader.name)
         return table
 
     @cached_property

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.search.ann import Graph
+from warpdata.search.copies import Copies
 from warpdata.search.metric import is_ordinary, merge_nearest, nearest, prepared
 from warpdata.search.rows import RowData
 
@@ -72,8 +73,16 @@ class Cells:
 class Engine:
     """Answers queries from rows in memory."""
 
-    def __init__(self, rows: RowData, metric: str, graph: Graph | None, cells: Cells | None) -> None:
+    def __init__(
+        self,
+        rows: RowData,
+        metric: str,
+        graph: Graph | None,
+        cells: Cells | None,
+        copies: Copies | None = None,
+    ) -> None:
         self.rows = rows
+        self._copies = copies
         self.metric = metric
         self._effort = _PRODUCT_EFFORT if metric == "ip" else 1
         self._base = prepared(rows.base_vectors, metric) if graph is None else graph.vectors
@@ -122,6 +131,8 @@ class Engine:
         table, graph = self.rows, self.graph
         if graph is None or not self.is_plain or self._version != table.version or k > graph.count:
             return None
+        if self._copies is not None:
+            return None
         found = graph.search_one(query, k, ef * self._effort, self.metric == "cosine")
         if found is None or found[0][-1] < 0:
             return None
@@ -135,11 +146,20 @@ class Engine:
         return scores if self.metric == "l2" else 1 - scores if self.metric == "cosine" else -scores
 
     def _walk(
-        self, queries: Floats, k: int, ef: int, bits: NDArray[np.uint8] | None = None
+        self,
+        queries: Floats,
+        k: int,
+        ef: int,
+        live: Mask | None = None,
+        bits: NDArray[np.uint8] | None = None,
     ) -> tuple[Ints, Floats]:
+        """The graph's nearest rows; where `live` bounds them, `bits` is the same packed."""
         assert self.graph is not None
+        if self._copies is not None and live is not None:
+            bits = np.packbits(self._copies.reachable(live), bitorder="little")
         rows, scores = self.graph.search(queries, k, ef * self._effort, bits)
-        return rows, self._distances(scores)
+        distances = self._distances(scores)
+        return (rows, distances) if self._copies is None else self._copies.expanded(rows, distances, live)
 
     def plain_search(self, queries: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
         """The shortest way: the graph alone, no filter, nothing deleted."""
@@ -190,7 +210,7 @@ class Engine:
         self, queries: Floats, k: int, ef: int, live: Mask, bits: NDArray[np.uint8] | None
     ) -> tuple[Ints, Floats]:
         """The graph, with only some of its nodes as results."""
-        rows, distances = self._walk(queries, k, ef, bits)
+        rows, distances = self._walk(queries, k, ef, live, bits)
         short = np.flatnonzero((rows < 0).any(axis=1))
         if len(short):
             # The walk met too few allowed nodes; the exact answer is always right.

@@ -17,6 +17,7 @@ from warpdata.formats.rvf.payloads.layer_a import LayerA, LayerAOffsets, encode_
 from warpdata.formats.rvf.payloads.layout import EntryPoint, IndexHeader, Partition
 from warpdata.search.ann import Graph
 from warpdata.search.calibrate import measured_share
+from warpdata.search.copies import Copies
 from warpdata.search.engine import Cells
 from warpdata.search.metric import prepared
 from warpdata.search.profile import IndexPlan, Profile
@@ -46,6 +47,7 @@ class IndexPayloads:
     hot: bytes | None = None
     hot_count: int = 0
     probe_share: float = 0.0
+    copies: int = 0
 
     def pointed(self, root: Root, seg_offset: int) -> Root:
         """The root with its pointers into layer A."""
@@ -68,17 +70,17 @@ def index_payloads(
         return None
     if plan.kind == "flat" or arranged.centroids is None:
         return IndexPayloads(count, {2: _flat_payload(plan)})
-    graph = _built(rows, profile, plan) if plan.kind == "hnsw" else None
-    adjacency = None if graph is None else graph.adjacency()
+    built = _built(rows, profile, plan) if plan.kind == "hnsw" else None
+    adjacency = None if built is None else built.adjacency
     graphs = {} if adjacency is None else _graph_payloads(plan, adjacency, rows)
-    layer = _layer_a(plan, arranged, row_segments, graph, adjacency)
+    layer = _layer_a(plan, arranged, row_segments, built)
     payload, offsets = encode_layer_a(layer)
     top = sum(len(nodes) for nodes in layer.top_layers)
     hot = _hot_set(rows, adjacency, plan)
     return IndexPayloads(
         count, graphs, payload, offsets, (len(layer.entry_points), top, len(layer.centroids)),
         None if hot is None else encode_hot(hot), 0 if hot is None else len(hot.ids),
-        _probe_share(rows, profile, arranged),
+        _probe_share(rows, profile, arranged), 0 if built is None else built.copies,
     )  # fmt: skip
 
 
@@ -96,8 +98,26 @@ def _flat_payload(plan: IndexPlan) -> bytes:
     return encode_graph(header, Adjacency(0, none, none, none))
 
 
-def _built(rows: LiveRows, profile: Profile, plan: IndexPlan) -> Graph:
-    return Graph.build(prepared(rows.vectors, profile.metric), profile.metric, plan.m, plan.ef_construction)
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """A graph of all rows, where walks begin, and how many rows are copies."""
+
+    adjacency: Adjacency
+    entry: EntryPoint
+    copies: int
+
+
+def _built(rows: LiveRows, profile: Profile, plan: IndexPlan) -> _Built:
+    """A graph of the distinct vectors, with the others hanging on it."""
+    vectors = prepared(rows.vectors, profile.metric)
+    copies = Copies.of(rows.vectors)
+    distinct = vectors if not copies.count else np.ascontiguousarray(vectors[copies.is_first])
+    graph = Graph.build(distinct, profile.metric, plan.m, plan.ef_construction)
+    adjacency, entry = graph.adjacency(), graph.shape.entry_point
+    if copies.count:
+        adjacency = copies.linked(adjacency, vectors, plan.m)
+        entry = int(np.flatnonzero(copies.is_first)[entry])
+    return _Built(adjacency, EntryPoint(entry, graph.shape.max_level), copies.count)
 
 
 def _header(plan: IndexPlan, layer: int, count: int) -> IndexHeader:
@@ -129,19 +149,13 @@ def _layer_a(
     plan: IndexPlan,
     arranged: Arrangement,
     row_segments: list[tuple[DirectoryEntry, int]],
-    graph: Graph | None,
-    adjacency: Adjacency | None,
+    built: _Built | None,
 ) -> LayerA:
     assert arranged.centroids is not None
-    entries: tuple[EntryPoint, ...] = ()
-    max_layer = 0
-    if graph is not None:
-        max_layer = graph.shape.max_level
-        entries = (EntryPoint(graph.shape.entry_point, max_layer),)
     return LayerA(
-        _header(plan, records.LAYER_A, len(arranged.order)), entries, max_layer,
-        () if adjacency is None else _top_layers(adjacency), arranged.centroids.astype(np.float16),
-        make_partitions(_partitions(arranged, row_segments)),
+        _header(plan, records.LAYER_A, len(arranged.order)), () if built is None else (built.entry,),
+        0 if built is None else built.entry.layer, () if built is None else _top_layers(built.adjacency),
+        arranged.centroids.astype(np.float16), make_partitions(_partitions(arranged, row_segments)),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import CorruptLayoutError, SchemaMismatchError
+from warpdata.errors import CorruptLayoutError, SchemaMismatchError, nearest
 from warpdata.formats.rvf.payloads import layout, meta
 from warpdata.formats.rvf.payloads.journal import UpdateField
 from warpdata.formats.rvf.payloads.meta import DELETED, MetaPayload
@@ -56,6 +56,12 @@ class MetadataTable:
         if value is not DELETED and value is not None:
             self.schema.setdefault(update.key, meta.type_of(value))
         self._merge(update.vector_id, {update.key: value})
+
+    def apply_journal(self, updates: Iterable[UpdateField], where: str = "") -> None:
+        """Take over the updates of one journal."""
+        for update in updates:
+            self.apply_update(update, where)
+        self.delta_count += 1
 
     def _merge(self, vector_id: int, fields: Mapping[str, Any] | None) -> None:
         if fields is None:
@@ -120,7 +126,7 @@ class MetadataTable:
             )
             for key, name, value in fields
         ]
-        if all(entry.fits for entry in entries):
+        if all(entry.fits for entry in entries) and self.delta_count + 1 < layout.META_MAX_DELTAS:
             return entries
         records: dict[int, dict[str, Any] | None] = {}
         for key, name, value in fields:
@@ -207,7 +213,8 @@ class FilterColumns:
             kind = self._table.schema.get(name)
             if kind is None:
                 known = ", ".join(sorted(self._table.schema)) or "there is no metadata"
-                raise ValueError(f"no metadata field {name!r}; known fields: {known}")
+                guess = nearest(name, self._table.schema)
+                raise ValueError(f"no metadata field {name!r}; known fields: {known}.{guess}")
             found = self._columns[name] = _build_column(kind, name, self._table.records, self._ids)
         return found
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.errors import nearest as closest_name
+
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
 
@@ -21,7 +23,9 @@ _LEAST_SQUARE, _MOST_SQUARE = 1e-30, 1e36
 def check_metric(metric: str) -> str:
     """The metric, or ValueError."""
     if metric not in METRICS:
-        raise ValueError(f"unknown metric {metric!r}; use one of {', '.join(METRICS)}")
+        raise ValueError(
+            f"unknown metric {metric!r}; use one of {', '.join(METRICS)}.{closest_name(str(metric), METRICS)}"
+        )
     return metric
 
 

@@ -28,6 +28,9 @@ _EXTRA_CELLS = 2
 _GRAPH_FROM_QUERY = 2
 """From this query on, layer B and the hot set widen the probe."""
 _NONE = np.zeros(0, np.int64)
+_NEIGHBORS = 10
+_APART = 2.0
+"""A query this many times as far (squared) from the nearest row as rows lie from each other is outside of the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +81,34 @@ class Prober:
             for query in queries
         )
 
-    def search(self, queries: Floats, k: int, ef: int, allowed: Allowed | None = None) -> tuple[Ints, Floats]:
-        """Ids and distances of the nearest live vectors of prepared queries."""
+    def search(
+        self, queries: Floats, k: int, ef: int, allowed: Allowed | None = None
+    ) -> tuple[Ints, Floats] | None:
+        """Ids and distances of the nearest live vectors of prepared queries; None if cells cannot tell them.
+
+        Cells were measured with vectors like those stored. The neighbours of a query far from all of them
+        are scattered over many cells, and only a search in everything finds them.
+        """
         ids = np.full((len(queries), k), -1, np.int64)
         distances = np.full((len(queries), k), np.inf, np.float32)
         for number, query in enumerate(queries):
             self.queries += 1
-            found, away = (
-                self._one(query, k, ef) if allowed is None else self._filtered(query, k, ef, allowed)
-            )
+            answer = self._one(query, k, ef) if allowed is None else self._filtered(query, k, ef, allowed)
+            if answer is None:
+                return None
+            found, away = answer
             ids[number, : len(found)], distances[number, : len(found)] = found, away
         return ids, distances
+
+    def _is_inside(self, query: Floats, vectors: Floats, chosen: Ints) -> bool:
+        """Whether the query lies among the rows of the chosen cells, as rows lie among each other there."""
+        if len(chosen) >= len(self.cells.starts):
+            return True
+        if self._metric == "ip" or len(vectors) <= _NEIGHBORS:
+            return False
+        rows, away = nearest(query[None], vectors, _NEIGHBORS, "l2")
+        _, apart = nearest(vectors[rows[0]], vectors, _NEIGHBORS + 1, "l2")
+        return bool(away[0, 0] <= _APART * np.median(apart[:, -1]))
 
     def _chosen(self, query: Floats, ef: int, allowed: Allowed) -> Ints:
         """The nearest cells that together hold as many allowed rows as a search without filter looks at.
@@ -99,9 +119,11 @@ class Prober:
         order = order[allowed.in_cells[order] > 0]
         return order if self._metric == "ip" else order[: self.cells.enough(order, ef, allowed.in_cells)]
 
-    def _filtered(self, query: Floats, k: int, ef: int, allowed: Allowed) -> tuple[Ints, Floats]:
+    def _filtered(self, query: Floats, k: int, ef: int, allowed: Allowed) -> tuple[Ints, Floats] | None:
         chosen = self._chosen(query, ef, allowed)
         ids, vectors = self._gather(chosen)
+        if len(chosen) < (allowed.in_cells > 0).sum() and not self._is_inside(query, vectors, chosen):
+            return None
         may = np.isin(ids, allowed.ids.astype(np.int64))
         rows, away = nearest(query[None], vectors, k, self._metric, may)
         self._probed.append(chosen)
@@ -109,7 +131,7 @@ class Prober:
         base = np.where(rows < 0, -1, ids[rows] if len(ids) else rows)
         return _merged([(base, away), self._tail_part(query, k, live)], k)
 
-    def _one(self, query: Floats, k: int, ef: int) -> tuple[Ints, Floats]:
+    def _one(self, query: Floats, k: int, ef: int) -> tuple[Ints, Floats] | None:
         order = self.cells.order(query, self._metric)
         count = self.cells.enough(order, ef)
         chosen = self._by_codes(query, order, count, k) if self._has_codes else order[:count]
@@ -119,6 +141,8 @@ class Prober:
                 break
             count *= 2
             chosen = order[:count]
+        if not self._is_inside(query, vectors, chosen):
+            return None
         rows, away = nearest(query[None], vectors, k, self._metric)
         if self.queries >= _GRAPH_FROM_QUERY:
             chosen, wider = self._widened(query, chosen, rows[0])

@@ -6,10 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.errors import CorruptLayoutError
+from warpdata.errors import CorruptLayoutError, nearest
 from warpdata.formats.rvf import layout
 from warpdata.search.metric import METRICS
 
+INDEX_KINDS = ("hnsw", "ivf", "flat")
 STORED_DTYPES = ("f32", "f16", "bf16", "i8", "u8", "i4", "binary")
 
 
@@ -24,8 +25,10 @@ class IndexPlan:
     """0 chooses the square root of the number of vectors."""
 
     def __post_init__(self) -> None:
-        if self.kind not in ("hnsw", "ivf", "flat"):
-            raise ValueError(f"unknown index kind {self.kind!r}; use hnsw, ivf or flat")
+        if self.kind not in INDEX_KINDS:
+            known = ", ".join(INDEX_KINDS)
+            guess = nearest(str(self.kind), INDEX_KINDS)
+            raise ValueError(f"unknown index kind {self.kind!r}; use one of {known}.{guess}")
         if not 2 <= self.m <= 256 or not 1 <= self.ef_construction <= 65_536 or self.partitions < 0:
             raise ValueError("an index needs 2 <= m <= 256, a positive ef_construction and partitions >= 0")
 
@@ -63,6 +66,8 @@ class Profile:
     """The share of the rows that a probe of partitions must look at; measured when the index is built."""
     id_segment: int = 0
     """The segment that says which block of the row segments holds an id; 0 if there is none."""
+    copies: int = 0
+    """How many indexed rows equal an earlier one; the graph is then one of distinct vectors with copies below."""
 
     def to_json(self) -> bytes:
         """The record's bytes."""
@@ -97,4 +102,5 @@ def _from_json(body: dict[str, Any]) -> Profile:
         tuple(int(each) for each in body.get("code_segments", ())),
         float(body.get("probe_share", 0.0)),
         int(body.get("id_segment", 0)),
+        int(body.get("copies", 0)),
     )

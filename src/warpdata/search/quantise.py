@@ -22,6 +22,10 @@ Codes = NDArray[np.uint8]
 
 KINDS = ("scalar", "pq", "binary", "residual_pq")
 CODE_DTYPES = {"scalar": "u8", "pq": "pq", "binary": "binary", "residual_pq": "pq"}
+FOREIGN_DTYPES = {
+    "scalar": ("u8", "i8"), "pq": ("pq", "custom"), "binary": ("binary",), "residual_pq": ("pq", "custom"),
+}  # fmt: skip
+"""Which rows of another program's file are codes of a dictionary of this kind."""
 _CHUNK_ROWS = 8192
 _COARSE_TRIED = 3
 
@@ -104,6 +108,12 @@ def _encode_parts(codebook: Floats, vectors: Floats) -> Codes:
             scores = norms[part] - 2 * (sub @ codebook[part].T)
             codes[start : start + len(piece), part] = scores.argmin(axis=1)
     return codes
+
+
+def unsigned(codes: NDArray[Any]) -> Codes:
+    """Signed codes as the unsigned ones they stand for: -128 is the smallest value, 127 the largest."""
+    shifted: Codes = (codes.view(np.int8).astype(np.int16) + 128).astype(np.uint8)
+    return shifted
 
 
 def decode(quant: Quantiser, codes: NDArray[Any]) -> Floats:

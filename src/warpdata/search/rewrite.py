@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_file
+from warpdata.errors import nearest as closest_name
 from warpdata.formats.rvf import layout, segment
 from warpdata.formats.rvf.layout import (
     DirectoryEntry,
@@ -59,8 +60,9 @@ _ROW_BYTES_FOR_IDS = 64
 _OWN_TYPES = {
     SegmentType.VEC, SegmentType.INDEX, SegmentType.JOURNAL, SegmentType.MANIFEST, SegmentType.QUANT,
     SegmentType.META, SegmentType.HOT, SegmentType.SKETCH, SegmentType.WITNESS, SegmentType.CRYPTO,
-    SegmentType.IDS,
+    SegmentType.IDS, SegmentType.OVERLAY,
 }  # fmt: skip
+"""What a rewrite makes anew or leaves out: an overlay changes a graph that is built anew."""
 _LINEAGE_TYPES = {SegmentType.COW_MAP, SegmentType.REFCOUNT, SegmentType.MEMBERSHIP, SegmentType.DELTA}
 """What ties a branched file to its parent; its copy holds the parent's rows itself."""
 OWN_TAGS = {
@@ -102,9 +104,11 @@ class Arrangement:
     centroids: Floats | None
 
 
-def rewrite(path: str, content: Content, rows: LiveRows, plan: RewritePlan) -> None:
-    """Replace the file at `path` by a new one, atomically."""
-    with commit_file(path) as out:
+def rewrite(
+    path: str, content: Content, rows: LiveRows, plan: RewritePlan, *, replace_file: bool = True
+) -> None:
+    """Replace the file at `path` by a new one, atomically; with `replace_file=False` there may be none."""
+    with commit_file(path, replace=replace_file) as out:
         if os.path.exists(path):
             os.fchmod(out.fd, os.stat(path).st_mode & 0o777)
         _Rewriter(SegmentAppender(out.fd, path, None, durable=False), content, rows, plan).run()
@@ -136,7 +140,7 @@ class _Rewriter:
         row_segments = self._write_rows(arranged, quant)
         code_segments = self._write_codes(arranged, quant)
         id_segment = self._write_ids(arranged, [entry for entry, _ in row_segments])
-        index = index_payloads(self._rows, self._profile, arranged, row_segments)
+        index = index_payloads(self._as_searched(quant), self._profile, arranged, row_segments)
         layers, root = self._write_index(index, quant_entry)
         self._write_metadata()
         extra = self._write_history()
@@ -146,8 +150,20 @@ class _Rewriter:
             code_segments=tuple(entry.segment_id for entry in code_segments),
             probe_share=0.0 if index is None else index.probe_share,
             id_segment=id_segment,
+            copies=0 if index is None else index.copies,
         )
         self._commit(profile, root, [*layers, *extra])
+
+    def _as_searched(self, quant: Quantiser | None) -> LiveRows:
+        """The rows as they will be compared: of codes alone, what they stand for."""
+        codes = self._profile.codes
+        if quant is None or codes is None or codes.keep_full:
+            return self._rows
+        pieces = [
+            quantise.decode(quant, quantise.encode(quant, self._rows.vectors[start : start + MAX_BLOCK_ROWS]))
+            for start in range(0, len(self._rows.ids), MAX_BLOCK_ROWS)
+        ]
+        return replace(self._rows, vectors=np.concatenate(pieces))
 
     def _append(self, seg_type: int, payload: Buffer, **about: int) -> DirectoryEntry:
         flags = Flag.SEALED | about.pop("flags", 0)
@@ -161,15 +177,13 @@ class _Rewriter:
 
     def _copy_foreign(self) -> None:
         """Segments of types this writer does not own stay as they are, byte for byte."""
-        left = _OWN_TYPES | (_LINEAGE_TYPES if self._content.is_runtime else set())
-        for entry in self._content.snapshot.segments:
-            if entry.seg_type not in left:
-                if not entry.flags & Flag.ENCRYPTED:
-                    self._content.read(entry)
-                reader = self._content.reader
-                header = segment.read_header(reader, entry.file_offset)
-                end = segment.segment_end(reader, entry.file_offset, header)
-                self._entries.append(self._appender.copy(reader.read(entry.file_offset, end), entry))
+        for entry in foreign_entries(self._content):
+            if not entry.flags & Flag.ENCRYPTED:
+                self._content.read(entry)
+            reader = self._content.reader
+            header = segment.read_header(reader, entry.file_offset)
+            end = segment.segment_end(reader, entry.file_offset, header)
+            self._entries.append(self._appender.copy(reader.read(entry.file_offset, end), entry))
 
     def _write_quantiser(self) -> tuple[Quantiser | None, DirectoryEntry | None]:
         codes = self._profile.codes
@@ -307,6 +321,12 @@ class _Rewriter:
         self._appender.commit_checkpoint(self._entries, root, described, signer)
 
 
+def foreign_entries(content: Content) -> list[DirectoryEntry]:
+    """The segments that a rewrite copies byte for byte."""
+    left = _OWN_TYPES | (_LINEAGE_TYPES if content.is_runtime else set())
+    return [entry for entry in content.snapshot.segments if entry.seg_type not in left]
+
+
 def dimension_record(root: Root, live: int) -> Tlv:
     """The record that says how many vectors live."""
     head = layout.DIMENSION_HEAD.pack(1, 0)
@@ -346,5 +366,8 @@ def arrange(vectors: Floats, ids: NDArray[np.uint64], plan: IndexPlan | None) ->
 def code_plan(kind: str, keep_full: bool, code_bytes: int | None) -> CodePlan:
     """A checked plan of quantisation."""
     if kind not in quantise.KINDS:
-        raise ValueError(f"unknown quantisation {kind!r}; use one of {', '.join(quantise.KINDS)}")
+        raise ValueError(
+            f"unknown quantisation {kind!r}; use one of {', '.join(quantise.KINDS)}."
+            f"{closest_name(str(kind), quantise.KINDS)}"
+        )
     return CodePlan(kind, keep_full, code_bytes)

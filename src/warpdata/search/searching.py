@@ -13,7 +13,7 @@ from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads import vec
-from warpdata.formats.rvf.payloads.graph import GraphPayload
+from warpdata.formats.rvf.payloads.graph import Adjacency, GraphPayload
 from warpdata.formats.rvf.payloads.journal import DeleteRange, UpdateField
 from warpdata.formats.rvf.payloads.meta import MetaPayload
 from warpdata.formats.rvf.payloads.sketch import AccessSketch
@@ -22,10 +22,12 @@ from warpdata.search.ann import Graph, GraphShape
 from warpdata.search.appending import WriterState
 from warpdata.search.cold import ColdReader
 from warpdata.search.content import Content
+from warpdata.search.copies import Copies
 from warpdata.search.engine import HITS_BUFFER, Engine
 from warpdata.search.filters import Filter, parse_filter
 from warpdata.search.metadata import FilterColumns, MetadataTable
 from warpdata.search.metric import is_ordinary, prepared
+from warpdata.search.overlays import overlaid, overlays_of
 from warpdata.search.probing import cells_of
 from warpdata.search.rows import RowData
 
@@ -134,8 +136,7 @@ class Searcher:
         if isinstance(change, MetaPayload):
             self.metadata.apply(change, self._content.reader.name)
         else:
-            for entry in change:
-                self.metadata.apply_update(entry, self._content.reader.name)
+            self.metadata.apply_journal(change, self._content.reader.name)
         self._columns = None
 
     def quick(self, query: Any, k: int, ef: int) -> tuple[Ints, Floats] | None:
@@ -162,6 +163,8 @@ class Searcher:
     def search(self, queries: ArrayLike, k: int, ef: int, filter_: Any, exact: bool) -> tuple[Ints, Floats]:
         """Ids and distances of the nearest vectors."""
         engine = self._engine
+        if engine is None:
+            self._content.check_comparable()
         matrix, single = self._queries(queries)
         k, ef = _checked_effort(k, ef)
         if not len(matrix):
@@ -217,19 +220,22 @@ class Searcher:
     def _from_parts(self, matrix: Floats, k: int, ef: int, filter_: Any) -> tuple[Ints, Floats] | None:
         """The answer out of a few partitions; None if everything should be loaded."""
         if filter_ is None:
-            found = self._cold.search(matrix, min(k, self.live_count), ef)
+            count = min(k, self.live_count)
+            found = self._cold.search(matrix, count, max(ef, count))
         else:
             allowed = self._cold.allowed(matrix, ef, lambda ids: self._chosen(filter_, ids.astype(np.int64)))
             if allowed is None:
                 return None
             if not len(allowed.ids):
                 return np.zeros((len(matrix), 0), np.int64), np.zeros((len(matrix), 0), np.float32)
-            found = self._cold.search(matrix, min(k, len(allowed.ids)), ef, allowed)
+            count = min(k, len(allowed.ids))
+            found = self._cold.search(matrix, count, max(ef, count), allowed)
         return found
 
     def warm(self) -> Engine:
         """Everything in memory, loaded once."""
         if self._engine is None:
+            self._content.check_comparable()
             self._engine = self._load_engine()
             self._engine.counts_hits = self._counts_hits
             self._cold = ColdReader(self._content, self._probed, self._cold.served)
@@ -267,24 +273,40 @@ class Searcher:
             self._rows = self._in_graph_order(payload)
         rows = self.rows
         kind = None if payload is None else records.INDEX_NAMES[payload.header.index_type]
-        graph = None
+        graph, copies = None, None
         if payload is not None and kind == "hnsw" and self._fits(payload, rows):
+            copies = self._copies(rows)
+            adjacency = self._with_overlays(payload)
+            adjacency = adjacency if copies is None else copies.unlinked(adjacency)
             graph = Graph.restore(
-                prepared(rows.base_vectors, metric), metric, payload.adjacency, self._shape(payload)
+                prepared(rows.base_vectors, metric), metric, adjacency, self._shape(payload)
             )
-            self._spread_entries(graph)
+            self._spread_entries(graph, copies)
         cells = cells_of(content) if graph is None and 0 in content.layers and rows.indexed else None
         if cells is not None and int(cells.ends[-1]) != rows.indexed:
             raise CorruptLayoutError("the partitions do not fit their vectors", path=content.reader.name)
-        return Engine(rows, metric, graph, cells)
+        return Engine(rows, metric, graph, cells, copies)
 
-    def _spread_entries(self, graph: Graph) -> None:
+    def _with_overlays(self, payload: GraphPayload) -> Adjacency:
+        """The graph with what was changed since it was written."""
+        entry = self._content.layers.get(2)
+        chain = [] if entry is None else overlays_of(self._content, entry.segment_id)
+        return overlaid(payload.adjacency, chain, 2 * payload.header.m, self._content.reader.name)
+
+    def _copies(self, rows: RowData) -> Copies | None:
+        """Who is equal to whom, where the graph was built of distinct vectors; the links of copies do otherwise."""
+        wanted = self._content.profile.copies
+        found = Copies.of(rows.base_vectors) if wanted else None
+        return found if found is not None and found.count == wanted else None
+
+    def _spread_entries(self, graph: Graph, copies: Copies | None) -> None:
         """Let walks begin in the cell of the query, where there are enough cells to make it the better start."""
         if 0 not in self._content.layers or self._content.profile.metric != "l2":
             return
         cells = cells_of(self._content)
         if len(cells.starts) ** 2 * _ENTRY_SHARE >= graph.count:
-            graph.enter_at(cells.middles(graph.vectors))
+            middles = cells.middles(graph.vectors)
+            graph.enter_at(middles if copies is None else copies.first[middles])
 
     def _fits(self, payload: GraphPayload, rows: RowData) -> bool:
         """Whether the graph is that of the rows; one of a shipped program may be stale, ours may not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from warpdata.bytekit.commit import remove_temps_of
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.errors import (
     ConflictError,
@@ -19,25 +22,36 @@ from warpdata.errors import (
     PermissionError_,
     UnsupportedVersionError,
     WriterClosedError,
+    nearest,
 )
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import SegmentType
+from warpdata.formats.rvf.payloads.domain import DomainProfile
 from warpdata.formats.rvf.payloads.journal import encode_journal
-from warpdata.formats.rvf.payloads.meta import MetaPayload, encode_meta
+from warpdata.formats.rvf.payloads.meta import MetaPayload
+from warpdata.formats.rvf.payloads.overlay import Overlay
 from warpdata.formats.rvf.payloads.sketch import encode_sketch
-from warpdata.formats.rvf.reader import open_snapshot
+from warpdata.formats.rvf.reader import earlier_snapshots, open_snapshot
 from warpdata.formats.rvf.signing import SigningKey
 from warpdata.formats.rvf.snapshot import Snapshot
 from warpdata.formats.rvf.verify import Damage, verify_file
 from warpdata.formats.rvf.writer import NewSegment
 from warpdata.search import intake
-from warpdata.search.appending import StoreAppender, WriterState, create_file, delete_segment, row_segments
+from warpdata.search.appending import (
+    StoreAppender,
+    WriterState,
+    create_file,
+    delete_segment,
+    meta_segment,
+    row_segments,
+)
 from warpdata.search.content import Content
 from warpdata.search.counting import CountingReader
-from warpdata.search.export import export_rows
+from warpdata.search.export import ExportReceipt, ExportSource, check_dialect, export_rows
 from warpdata.search.filters import Filter
 from warpdata.search.metadata import MetadataTable
 from warpdata.search.metric import check_metric
+from warpdata.search.overlays import overlays
 from warpdata.search.profile import STORED_DTYPES, IndexPlan, Profile
 from warpdata.search.rewrite import LiveRows, RewritePlan, code_plan, rewrite
 from warpdata.search.rows import RowData
@@ -52,6 +66,7 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 FilterLike = str | Mapping[str, Any] | Filter | Sequence[int] | NDArray[np.integer]
 
+_COMPRESSIONS = ("none", "lz4", "zstd")
 _MAX_HOT_SHARE = 0.05
 _WORTH_KEEPING = 256
 
@@ -73,11 +88,16 @@ class VectorStore:
         self._mode = mode
         self._durable = durable
         self._mutex = threading.RLock()
+        tell_in_child(self)
         self._lock: WriterLock | None = None
         self._appender: StoreAppender | None = None
         self._closed = True
         self._attach(reader, snapshot)
         self._closed = False
+
+    def in_child(self) -> None:
+        """In a forked child: a thread that held the store stayed behind."""
+        self._mutex = threading.RLock()
 
     @classmethod
     def create(
@@ -86,11 +106,15 @@ class VectorStore:
     ) -> VectorStore:  # fmt: skip
         """A new, empty store, open for writing; a file that exists is a ConflictError unless overwritten."""
         if dtype not in STORED_DTYPES:
-            raise ValueError(f"unknown dtype {dtype!r}; use one of {', '.join(STORED_DTYPES)}")
+            raise ValueError(
+                f"unknown dtype {dtype!r}; use one of {', '.join(STORED_DTYPES)}."
+                f"{nearest(str(dtype), STORED_DTYPES)}"
+            )
         profile = Profile(metric=check_metric(metric), dtype=dtype)
         target = os.path.realpath(path)
         lock = WriterLock(target)
         try:
+            remove_temps_of(target)
             create_file(target, intake.check_dim(dim), profile, durable=durable, overwrite=overwrite)
         finally:
             lock.release()
@@ -120,6 +144,7 @@ class VectorStore:
         FileRangeReader(path).close()
         lock = WriterLock(path)
         try:
+            remove_temps_of(path)
             store = cls(path, FileRangeReader(path), mode, durable=durable)
             store._take_lock(lock)
         except BaseException:
@@ -181,6 +206,24 @@ class VectorStore:
         return self._content.snapshot.dialect
 
     @property
+    def domain(self) -> DomainProfile | None:
+        """The domain that another program declared for these vectors (a PROFILE segment), if it did."""
+        return self._content.domain
+
+    def overlays(self) -> list[Overlay]:
+        """The changes of the graph since it was written (OVERLAY segments), in order; searches know them."""
+        with self._mutex:
+            self._check_open()
+            return [overlay for _, overlay in overlays(self._content)]
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The fields of the metadata and their types: str, bytes, i64, u64, f64 or bool."""
+        with self._mutex:
+            self._check_open()
+            return dict(self._searcher.metadata.schema) if self._searcher.has_metadata else {}
+
+    @property
     def ids(self) -> Ids:
         """The ids of all live vectors, ascending."""
         with self._mutex:
@@ -232,7 +275,7 @@ class VectorStore:
             known = self._known(keys)
             segments = row_segments(keys, matrix, self.dtype)
             change = self._metadata_change(appender, keys, rows)
-            segments += [] if change is None else [NewSegment(SegmentType.META, encode_meta(change))]
+            segments += [] if change is None else [meta_segment(change)]
             self._commit(appender, segments, appender.state.after_add(keys, len(known)))
             if change is not None:
                 self._searcher.metadata_changed(change)
@@ -273,7 +316,7 @@ class VectorStore:
             rows = intake.metadata_rows(metadata, len(keys)) or []
             change = self._searcher.metadata.updates(keys.tolist(), rows)
             if isinstance(change, MetaPayload):
-                new = NewSegment(SegmentType.META, encode_meta(change))
+                new = meta_segment(change)
             elif change:
                 new = NewSegment(SegmentType.JOURNAL, encode_journal(change, self._next_epoch))
             else:
@@ -299,7 +342,7 @@ class VectorStore:
             return len(keys)
 
     def _commit(self, appender: StoreAppender, segments: list[NewSegment], state: WriterState) -> None:
-        snapshot = appender.commit(segments, state)
+        snapshot = appender.commit(self._content, segments, state)
         file = self._reader.inner
         assert isinstance(file, FileRangeReader)
         file.follow()
@@ -354,42 +397,68 @@ class VectorStore:
     # -- rewrite it ----------------------------------------------------------------------------------
 
     def build_index(
-        self, kind: str = "hnsw", *, m: int = 16, ef_construction: int = 200, partitions: int = 0
-    ) -> None:
+        self, kind: str = "hnsw", *, m: int = 16, ef_construction: int = 200, partitions: int = 0,
+        key: SigningKey | None = None, drop_signatures: bool = False,
+    ) -> None:  # fmt: skip
         """Build a vector index over all live vectors; the file is written anew, in the order of the index."""
         with self._mutex:
             self._writer()
             plan = IndexPlan(kind, m, ef_construction, partitions)
-            self._rewrite(replace(self._content.profile, index=plan), f"index:{kind}")
+            profile = replace(self._content.profile, index=plan)
+            self._rewrite(profile, f"index:{kind}", signing=self._signing(key, drop_signatures))
 
-    def quantize(self, kind: str, *, keep_full: bool = True, code_bytes: int | None = None) -> None:
+    def quantize(
+        self, kind: str, *, keep_full: bool = True, code_bytes: int | None = None,
+        key: SigningKey | None = None, drop_signatures: bool = False,
+    ) -> None:  # fmt: skip
         """Store codes of the vectors, beside them for quick first looks or instead of them to save space."""
         with self._mutex:
             self._writer()
             plan = code_plan(kind, keep_full, code_bytes)
-            self._rewrite(replace(self._content.profile, codes=plan), f"quantize:{kind}")
+            profile = replace(self._content.profile, codes=plan)
+            self._rewrite(profile, f"quantize:{kind}", signing=self._signing(key, drop_signatures))
 
-    def compact(self, *, compression: str = "none") -> int:
+    def compact(
+        self, *, compression: str = "none", key: SigningKey | None = None, drop_signatures: bool = False
+    ) -> int:
         """Write the file anew without what was deleted or replaced; returns the bytes saved."""
+        if compression not in _COMPRESSIONS:
+            raise ValueError(
+                f"unknown compression {compression!r}; use one of {', '.join(_COMPRESSIONS)}."
+                f"{nearest(str(compression), _COMPRESSIONS)}"
+            )
         with self._mutex:
+            self._writer()
             before = self._reader.size
-            self._rewrite(self._content.profile, "compact", compression=compression)
+            signing = self._signing(key, drop_signatures)
+            self._rewrite(self._content.profile, "compact", compression=compression, signing=signing)
             return before - self._reader.size
 
     def sign(self, key: SigningKey) -> None:
         """Write the file anew with every segment and the root signed by `key`."""
-        if not isinstance(key, SigningKey):
-            raise TypeError(f"a store is signed with a SigningKey, not {type(key).__name__}")
+        _check_key(key)
         with self._mutex:
-            self._rewrite(self._content.profile, f"sign:{key.algorithm}", signer=key)
+            self._writer()
+            self._rewrite(self._content.profile, f"sign:{key.algorithm}", signing=key)
+
+    def _signing(self, key: SigningKey | None, drop: bool) -> SigningKey | None:
+        """The key to sign the new file with; a signed store loses its signatures only if that is asked for."""
+        if key is not None:
+            _check_key(key)
+        elif self._content.is_signed and not drop:
+            raise PermissionError_(
+                "this store is signed, and writing it anew would drop the signatures", path=self._path,
+                hint="Give key= to sign it again, or drop_signatures=True to go without.",
+            )  # fmt: skip
+        return key
 
     def _rewrite(
-        self, profile: Profile, action: str, *, compression: str = "none", signer: SigningKey | None = None
+        self, profile: Profile, action: str, *, compression: str = "none", signing: SigningKey | None = None
     ) -> None:
         appender = self._writer()
         assert self._path is not None
         rows = self._searcher.rows
-        plan = RewritePlan(replace(profile, next_id=appender.state.next_id), action, compression, signer)
+        plan = RewritePlan(replace(profile, next_id=appender.state.next_id), action, compression, signing)
         rewrite(self._path, self._content, self._live_rows(rows), plan)
         appender.close()
         self._reader.close()
@@ -418,9 +487,37 @@ class VectorStore:
         """A reader of the state as it is now, whatever is written later."""
         with self._mutex:
             self._check_open()
-            if self._path is None:
-                return VectorStore(None, self._reader.inner, "r", self._content.snapshot, owns_reader=False)
-            return VectorStore(self._path, FileRangeReader(self._path), "r", self._content.snapshot)
+            return self._reader_of(self._content.snapshot)
+
+    def _reader_of(self, state: Snapshot) -> VectorStore:
+        if self._path is None:
+            return VectorStore(None, self._reader.inner, "r", state, owns_reader=False)
+        return VectorStore(self._path, FileRangeReader(self._path), "r", state)
+
+    def epochs(self) -> list[int]:
+        """The states that `at` can give, oldest first: those since the file was last written anew."""
+        with self._mutex:
+            self._check_open()
+            newest = self._content.snapshot
+            before = [state.epoch for state in earlier_snapshots(self._reader, newest)]
+            return [*reversed(before), newest.epoch]
+
+    def at(self, epoch: int) -> VectorStore:
+        """A reader of the state that was committed as `epoch`, as `stats()["epoch"]` told it then."""
+        with self._mutex:
+            self._check_open()
+            newest = self._content.snapshot
+            if operator.index(epoch) == newest.epoch:
+                return self.snapshot()
+            oldest = newest.epoch
+            for state in earlier_snapshots(self._reader, newest):
+                if state.epoch == epoch:
+                    return self._reader_of(state)
+                oldest = min(oldest, state.epoch)
+            raise ValueError(
+                f"no state of epoch {epoch} in this file; it holds {oldest} to {newest.epoch},"
+                f" because writing a file anew (index, compact, sign) drops what was before"
+            )
 
     def refresh(self) -> bool:
         """Follow a writer to the newest committed state; True if there was a newer one."""
@@ -437,14 +534,33 @@ class VectorStore:
             self._attach(reader, newest)
             return True
 
-    def export(self, path: str | os.PathLike[str], *, dialect: str = "wire") -> None:
-        """Write all live vectors to a new file in the dialect of this library or of shipped programs."""
+    def export(
+        self, path: str | os.PathLike[str], *, dialect: str = "wire", overwrite: bool = False
+    ) -> ExportReceipt:
+        """Write all live vectors to a new file in the dialect of this library or of shipped programs.
+
+        A file that exists is a ConflictError unless overwritten, and one that a writer holds always is.
+        The receipt says what the new file has and what it cannot have.
+        """
+        check_dialect(dialect)
         with self._mutex:
             self._check_open()
-            if self._path is not None and os.path.exists(path) and os.path.samefile(path, self._path):
+            target = os.path.realpath(path)
+            if self._path is not None and os.path.exists(target) and os.path.samefile(target, self._path):
                 raise ValueError("a store is exported to another file; compact() writes its own anew")
-            rows = self._live_rows(self._searcher.rows)
-            export_rows(os.fspath(path), self._content, rows, dialect)
+            if not overwrite and os.path.lexists(target):
+                raise ConflictError(
+                    "the file exists already", path=target, hint="Choose another name, or overwrite=True."
+                )
+            lock = WriterLock(target)
+            try:
+                remove_temps_of(target)
+                searched = self._searcher.rows
+                covered = searched.indexed == len(searched) and bool(searched.live.all())
+                source = ExportSource(self._content, self._live_rows(searched), searched.base_ids, covered)
+                return export_rows(target, source, dialect, overwrite=overwrite)
+            finally:
+                lock.release()
 
     def close(self) -> None:
         """Close the store and let another writer in."""
@@ -467,7 +583,7 @@ class VectorStore:
         if self._searcher.new_accesses() >= _WORTH_KEEPING:
             with contextlib.suppress(OutOfSpaceError):
                 payload = encode_sketch(self._searcher.sketch)
-                appender.commit([NewSegment(SegmentType.SKETCH, payload)], appender.state)
+                appender.commit(self._content, [NewSegment(SegmentType.SKETCH, payload)], appender.state)
 
     def __enter__(self) -> VectorStore:
         return self
@@ -495,3 +611,8 @@ class VectorStore:
                 hint="Open it here with mode='r': one process writes.",
             )  # fmt: skip
         return self._appender
+
+
+def _check_key(key: SigningKey) -> None:
+    if not isinstance(key, SigningKey):
+        raise TypeError(f"a store is signed with a SigningKey, not {type(key).__name__}")

@@ -1,143 +1,191 @@
-"""Find episodes by behaviour: embed their observations, keep the vectors in one file, ask with an observation."""
+"""Find episodes by behaviour: embed their observations, keep the vectors in a file or on a server, ask with one."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from warpdata.formats.wshard.load import load_wshard
-from warpdata.search.store import VectorStore
+from warpdata.search.observation import Observation, as_observation
+from warpdata.search.trajectory_index import (
+    EPISODES,
+    TIMESTEPS,
+    Condition,
+    DeepDataIndex,
+    FileIndex,
+    Hit,
+    Record,
+    TrajectoryIndex,
+)
 
 if TYPE_CHECKING:
     from typing import Self
 
     from warpdata.formats.wshard.episode import WShardEpisode
 
-Embedder = Callable[[Mapping[str, NDArray[Any]]], Any]
-"""Turns the observations of one step, by channel id, into a vector."""
+Embedder = Callable[[Any], Any]
+"""Turns an `Observation` into a vector: an array (the first channel, flat) whose channels are found by name."""
 
-MAX_STEPS = 256
-"""Steps of an episode that are embedded unless told otherwise, spread evenly over it."""
+Query = Mapping[str, ArrayLike] | ArrayLike
+
+MAX_STEPS = FileIndex.steps_per_episode
+"""Steps of an episode that are embedded into a file unless told otherwise, spread evenly over it."""
 
 _OVERFETCH = 8
 """Several steps of one episode are near each other; this many vectors are looked at per episode wanted."""
 
 
 @dataclass(frozen=True, slots=True)
-class SimilarEpisode:
-    """An episode that was found: its best step, and how far that is from the query (smaller is nearer)."""
+class EpisodeRef:
+    """An episode that was found, or a window of one; `score` is a similarity, larger is nearer."""
 
     episode_id: str
     file_path: str
     score: float
-    step: int
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def step(self) -> int | None:
+        """The step, or the first one of the window, that was found; None for a whole episode."""
+        found = self.metadata.get("step", self.metadata.get("window_start"))
+        return None if found is None else int(found)
+
+
+def open_index(
+    target: str | os.PathLike[str], *, metric: str, writes: bool, timeout_s: float,
+    headers: Mapping[str, str] | None,
+) -> TrajectoryIndex:  # fmt: skip
+    """The vector file at a path, or the server at an http(s) address."""
+    place = os.fspath(target)
+    if "://" not in place:
+        return FileIndex(place, metric=metric, writes=writes)
+    if not place.startswith(("http://", "https://")):
+        raise ValueError(f"{place!r}: trajectory vectors live in a file or behind http(s)://host:port")
+    return DeepDataIndex(place, timeout_s=timeout_s, headers=headers)
 
 
 class TrajectoryIngestor:
-    """Adds episodes to a file of trajectory vectors; adding an episode again replaces it."""
+    """Adds episodes to a vector file (`episodes.rvf`) or a DeepData server (`http://host:8080`).
 
-    def __init__(self, path: str | os.PathLike[str], embedder: Embedder, *, metric: str = "cosine") -> None:
-        self._path = _local(path)
+    Adding an episode again replaces it. `metric` is that of a file that is made; a server has its own.
+    """
+
+    def __init__(
+        self, target: str | os.PathLike[str], embedder: Embedder, *, metric: str = "cosine",
+        timeout_s: float = 30.0, headers: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self._embedder = embedder
-        self._metric = metric
-        self._store: VectorStore | None = None
+        self._index = open_index(target, metric=metric, writes=True, timeout_s=timeout_s, headers=headers)
 
-    def ingest_episode(self, path: str | os.PathLike[str], *, max_steps: int = MAX_STEPS) -> int:
-        """Embed steps spread evenly over an episode and add them; returns how many."""
-        episode = load_wshard(path)
-        steps = np.unique(
-            np.linspace(0, max(0, episode.length - 1), min(max_steps, episode.length)).astype(int)
-        )
-        vectors = np.stack(
-            [np.asarray(self._embedder(_observation(episode, step)), np.float32) for step in steps]
-        )
-        store = self._opened(vectors.shape[1])
-        file_path = os.path.abspath(path)
-        self._forget(store, file_path)
-        shared = {
-            "episode_id": episode.id,
-            "file_path": file_path,
-            "env_id": episode.env_id,
-            "length": episode.length,
-            "reward": _return(episode),
-        }
-        columns: dict[str, Any] = {name: [value] * len(steps) for name, value in shared.items()}
-        store.add(vectors, metadata={**columns, "step": steps.tolist()})
-        return len(steps)
+    def ensure_collection(self, dim: int, collection: str = EPISODES) -> None:
+        """Make a collection of the server unless it exists; a file needs none."""
+        if isinstance(self._index, DeepDataIndex):
+            self._index.ensure(collection, dim)
+
+    def ingest_episode(self, path: str | os.PathLike[str], *, max_steps: int | None = None) -> str:
+        """Embed an episode and add it; returns its id.
+
+        `max_steps=1` embeds the mean over its time, a larger number that many steps spread evenly over it.
+        None does what others do there: 1 on a server, 256 in a file.
+        """
+        count = self._index.steps_per_episode if max_steps is None else max_steps
+        if count < 1:
+            raise ValueError(f"an episode is embedded by at least one step, not {count}")
+        episode = _loaded(path)
+        key = episode.id if episode.chunk_index is None else f"{episode.id}#{episode.chunk_index}"
+        about = _about(episode, path, total_reward=_return(episode))
+        if count == 1:
+            records = [self._record(key, _mean(episode, 0, episode.length), about)]
+        else:
+            steps = np.unique(np.linspace(0, episode.length - 1, min(count, episode.length)).astype(int))
+            records = [
+                self._record(f"{key}@{step}", _at(episode, step), {**about, "step": step})
+                for step in steps.tolist()
+            ]
+        self._index.insert(EPISODES, about["file_path"], records)
+        return key
+
+    def ingest_timesteps(
+        self, path: str | os.PathLike[str], *, window_size: int = 32, stride: int = 16
+    ) -> list[str]:
+        """Embed the mean of each window of an episode, to its very end; returns the ids of the windows."""
+        if window_size < 1 or stride < 1:
+            raise ValueError(f"windows need a size and a stride of at least 1, not {window_size}, {stride}")
+        episode = _loaded(path)
+        about = _about(episode, path)
+        records = []
+        for start in range(0, episode.length, stride):
+            end = min(start + window_size, episode.length)
+            key = f"{episode.id}#{episode.chunk_index or 0}@{start}"
+            window = {**about, "window_start": start, "window_end": end}
+            records.append(self._record(key, _mean(episode, start, end), window))
+            if end == episode.length:
+                break
+        self._index.insert(TIMESTEPS, about["file_path"], records)
+        return [record.id for record in records]
+
+    def _record(self, key: str, observation: Observation, metadata: dict[str, Any]) -> Record:
+        return Record(key, _embedded(self._embedder, observation), metadata)
 
     def close(self) -> None:
         """Let go of the file; everything added is in it."""
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        self._index.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _opened(self, dim: int) -> VectorStore:
-        if self._store is None:
-            exists = self._path.exists()
-            self._store = (
-                VectorStore.open(self._path, mode="a")
-                if exists
-                else VectorStore.create(self._path, dim=dim, metric=self._metric)
-            )
-        return self._store
-
-    def _forget(self, store: VectorStore, file_path: str) -> None:
-        if not len(store):
-            return
-        ids = store.ids
-        known = [
-            int(vector_id)
-            for vector_id, record in zip(ids, store.metadata(ids), strict=True)
-            if record.get("file_path") == file_path
-        ]
-        if known:
-            store.delete(known)
 
 
 class TrajectoryRetriever:
-    """Asks a file of trajectory vectors for episodes that behave like an observation."""
+    """Asks a vector file or a DeepData server for episodes that behave like an observation."""
 
-    def __init__(self, path: str | os.PathLike[str], embedder: Embedder) -> None:
-        self._store = VectorStore.open(_local(path))
+    def __init__(
+        self, target: str | os.PathLike[str], embedder: Embedder, *, timeout_s: float = 30.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self._embedder = embedder
+        self._index = open_index(target, metric="", writes=False, timeout_s=timeout_s, headers=headers)
 
     def search_similar_episodes(
         self,
-        query_obs: Mapping[str, Any],
+        query_obs: Query,
         top_k: int = 10,
-        *,
         env_id: str | None = None,
         min_length: int | None = None,
         reward_range: tuple[float, float] | None = None,
-    ) -> list[SimilarEpisode]:
-        """The `top_k` nearest episodes, nearest first; `reward_range` bounds the sum of an episode's rewards."""
-        if not len(self._store):
-            return []
-        query = np.asarray(self._embedder({k: np.asarray(v) for k, v in query_obs.items()}), np.float32)
-        condition = _condition(env_id, min_length, reward_range)
-        wanted = top_k * _OVERFETCH
+    ) -> list[EpisodeRef]:
+        """The `top_k` nearest episodes, nearest first; `reward_range` bounds the sum of an episode's rewards.
+
+        `query_obs` is a dict of channels, one array [D], or several steps [T, D], whose mean is asked for.
+        """
+        conditions = _conditions(env_id, min_length, reward_range)
+        vector = _embedded(self._embedder, as_observation(query_obs))
+        wanted = _checked(top_k) * (1 if self._index.steps_per_episode == 1 else _OVERFETCH)
         while True:
-            ids, distances = self._store.search(query, k=min(wanted, len(self._store)), filter=condition)
-            found = self._episodes(ids, distances)
-            if len(found) >= top_k or len(ids) < wanted or wanted >= len(self._store):
+            hits = self._index.search(EPISODES, vector, wanted, conditions)
+            found = _each_once(hits)
+            if len(found) >= top_k or len(hits) < wanted:
                 return found[:top_k]
             wanted *= 4
 
+    def search_similar_timesteps(
+        self, query_obs: Query, top_k: int = 10, env_id: str | None = None
+    ) -> list[EpisodeRef]:
+        """The `top_k` nearest windows that `ingest_timesteps` added, nearest first."""
+        vector = _embedded(self._embedder, as_observation(query_obs))
+        hits = self._index.search(TIMESTEPS, vector, _checked(top_k), _conditions(env_id, None, None))
+        return [_ref(hit) for hit in hits]
+
     def close(self) -> None:
         """Let go of the file."""
-        self._store.close()
+        self._index.close()
 
     def __enter__(self) -> Self:
         return self
@@ -145,44 +193,81 @@ class TrajectoryRetriever:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _episodes(self, ids: NDArray[np.int64], distances: NDArray[np.float32]) -> list[SimilarEpisode]:
-        """Each episode once, by its nearest step."""
-        best: dict[str, SimilarEpisode] = {}
-        for record, distance in zip(self._store.metadata(ids), distances.tolist(), strict=True):
-            key = record["file_path"]
-            if key not in best:
-                best[key] = SimilarEpisode(record["episode_id"], key, float(distance), int(record["step"]))
-        return list(best.values())
+
+def _checked(top_k: int) -> int:
+    if top_k < 1:
+        raise ValueError(f"top_k is at least 1, not {top_k}")
+    return top_k
 
 
-def _local(path: str | os.PathLike[str]) -> Path:
-    if "://" in os.fspath(path):
-        raise ValueError(
-            f"{os.fspath(path)!r}: trajectory vectors live in a file, no server is needed; give a path"
-        )
-    return Path(path)
+def _ref(hit: Hit) -> EpisodeRef:
+    about = hit.metadata
+    return EpisodeRef(str(about.get("episode_id", hit.id)), str(about.get("file_path", "")), hit.score, about)
 
 
-def _observation(episode: WShardEpisode, step: int) -> dict[str, NDArray[Any]]:
+def _each_once(hits: list[Hit]) -> list[EpisodeRef]:
+    """Each episode (or chunk of one) once, by its nearest vector."""
+    best: dict[tuple[str, str], EpisodeRef] = {}
+    for hit in hits:
+        ref = _ref(hit)
+        best.setdefault((ref.episode_id, ref.file_path), ref)
+    return list(best.values())
+
+
+def _embedded(embedder: Embedder, observation: Observation) -> NDArray[np.float32]:
+    vector = np.asarray(embedder(observation), np.float32).ravel()
+    if not vector.size or not np.isfinite(vector).all():
+        raise ValueError("the embedder must give a vector of finite numbers")
+    return np.array(vector)
+
+
+def _loaded(path: str | os.PathLike[str]) -> WShardEpisode:
+    episode = load_wshard(path)
+    if not episode.length:
+        raise ValueError(f"an episode without steps has no behaviour: {os.fspath(path)}")
+    return episode
+
+
+def _about(episode: WShardEpisode, path: str | os.PathLike[str], **more: Any) -> dict[str, Any]:
+    chunk = {} if episode.chunk_index is None else {"chunk_index": episode.chunk_index}
     return {
-        name: np.asarray(channel[step])
-        for name, channel in episode.observations.items()
-        if channel.clock_source is None
-    }
+        "episode_id": episode.id, "env_id": episode.env_id, "length_T": episode.length,
+        "file_path": os.path.abspath(path), **chunk, **more,
+    }  # fmt: skip
+
+
+def _at(episode: WShardEpisode, step: int) -> Observation:
+    return Observation({name: np.asarray(channel[step]) for name, channel in _channels(episode).items()})
+
+
+def _mean(episode: WShardEpisode, start: int, end: int) -> Observation:
+    """Every channel of numbers, its mean over these steps."""
+    return Observation(
+        {
+            name: np.asarray(channel[start:end]).astype(np.float64).mean(axis=0).astype(np.float32)
+            for name, channel in _channels(episode).items()
+        }
+    )
+
+
+def _channels(episode: WShardEpisode) -> dict[str, Any]:
+    """The observations that have a value at every step."""
+    return {name: channel for name, channel in episode.observations.items() if channel.clock_source is None}
 
 
 def _return(episode: WShardEpisode) -> float:
     return float(np.nansum(episode.rewards.data.astype(np.float64))) if episode.rewards is not None else 0.0
 
 
-def _condition(
+def _conditions(
     env_id: str | None, min_length: int | None, reward_range: tuple[float, float] | None
-) -> dict[str, Any] | None:
-    fields: dict[str, Any] = {}
+) -> list[Condition]:
+    out: list[Condition] = []
     if env_id is not None:
-        fields["env_id"] = {"==": env_id}
+        out.append(("env_id", "==", env_id))
     if min_length is not None:
-        fields["length"] = {">=": min_length}
+        out.append(("length_T", ">=", int(min_length)))
     if reward_range is not None:
-        fields["reward"] = {">=": reward_range[0], "<=": reward_range[1]}
-    return fields or None
+        low, high = reward_range
+        out += [("total_reward", ">=", float(low)), ("total_reward", "<=", float(high))]
+    return out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,10 +11,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit import locks
 from warpdata.bytekit.checksum import RunningSha256, crc32c
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.ranges import MmapRangeReader, Range, check_range, coalesce
 from warpdata.errors import BlobNotFoundError, ChecksumError, OfflineError, StoreError
-from warpdata.stores import layout, locks
+from warpdata.stores import layout
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
 from warpdata.stores.layout import PAGE_BYTES
@@ -69,12 +70,16 @@ class BlobReader:
         self._cache = cache
         self._sums = sums
         self._start()
+        tell_in_child(self)
 
     def _start(self) -> None:
         """Fresh state: what the threads of a parent were fetching, no thread of a forked child is."""
-        self._pid = os.getpid()
         self._busy: set[int] = set()
         self._turn = threading.Condition()
+
+    def in_child(self) -> None:
+        """Begin anew."""
+        self._start()
 
     @property
     def spent(self) -> Spent | None:
@@ -206,8 +211,6 @@ class BlobReader:
 
     def _claim(self, pages: list[int]) -> list[int]:
         """The pages no other thread here is fetching; waits when all are taken."""
-        if os.getpid() != self._pid:
-            self._start()
         with self._turn:
             free = [page for page in pages if page not in self._busy]
             if not free:
@@ -225,7 +228,7 @@ class BlobReader:
     ) -> list[Range]:
         """Fetch the runs of pages nobody else on this machine is fetching; returns the other runs."""
         runs = _runs(pages)
-        locked = [run for run in runs if locks.try_lock(file.map_fd, *_lock_range(run))]
+        locked = [run for run in runs if locks.lock_range(file.map_fd, *_lock_range(run))]
         try:
             still = _runs([page for run in locked for page in file.missing(*run)])
             spans = [(first * PAGE_BYTES, min(last * PAGE_BYTES, self.size)) for first, last in still]
@@ -233,7 +236,7 @@ class BlobReader:
                 self._keep(cache, file, (first, last), data, streamed)
         finally:
             for run in locked:
-                locks.unlock(file.map_fd, *_lock_range(run))
+                locks.unlock_range(file.map_fd, *_lock_range(run))
         return [run for run in runs if run not in locked]
 
     def _keep(
@@ -248,8 +251,9 @@ class BlobReader:
         """Wait until whoever fetches these pages is done, or dead; the runs of those who do not go on."""
         stuck: list[Range] = []
         for run in runs:
-            if locks.wait_lock(file.map_fd, *_lock_range(run), 0.0 if stuck else _HERD_TIMEOUT_S):
-                locks.unlock(file.map_fd, *_lock_range(run))
+            timeout_s = 0.0 if stuck else _HERD_TIMEOUT_S
+            if locks.lock_range(file.map_fd, *_lock_range(run), timeout_s=timeout_s):
+                locks.unlock_range(file.map_fd, *_lock_range(run))
             else:
                 stuck.append(run)
         return stuck

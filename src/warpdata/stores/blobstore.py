@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from warpdata.stores.digest import FileDigest
+
+Chunks = Callable[[], "Iterator[Buffer]"]
+"""Bytes one piece after the other, from the beginning at each call."""
 
 MAX_KEY_BYTES = 1000
 _KEY = re.compile(r"(?:(?!\.{1,2}(?:/|\Z))[^\x00-\x1f\x7f/\\]+(?:/(?!\Z)|\Z))+")
@@ -69,6 +72,12 @@ class BlobStore(Protocol):
 
     def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
         """Store a file under a name that says its hash; a file that changed meanwhile is refused."""
+
+    def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
+        """Store `size` bytes chunk by chunk under a name that says their hash, in place of what is there.
+
+        What `chunks()` yields may be asked for again; an error it raises leaves everything as it was.
+        """
 
     def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
         """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpdata.bytekit import commit
+from warpdata.bytekit import commit, locks
 from warpdata.bytekit.align import align_up
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.errors import StoreError, UnavailableError
-from warpdata.stores import layout, locks
+from warpdata.stores import layout
 from warpdata.stores.pagefile import PageFile
 
 _log = logging.getLogger("warpdata.stores")
@@ -61,6 +62,7 @@ class PageCache:
         self.limit_bytes = limit_bytes
         self._has_complained = False
         self._start()
+        tell_in_child(self)
 
     @property
     def _blobs(self) -> Path:
@@ -72,17 +74,20 @@ class PageCache:
 
     def _start(self) -> None:
         """Fresh state: locks belong to open files, so a forked child must not use its parent's."""
-        self._pid = os.getpid()
         self._open: dict[str, PageFile] = {}
         self._lock = threading.RLock()
         self._lock_fd = -1
         self._stuck_until_s = 0.0
         self._used: int | None = None
 
+    def in_child(self) -> None:
+        """Begin anew; the files are closed, so that the locks of the parent die with the parent."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+        self._start()
+
     def pinned(self, sha256: str, blob_bytes: int) -> PageFile:
         """The page file of a blob, made if need be and pinned: call `unpin` when the read is done."""
-        if os.getpid() != self._pid:
-            self._start()
         while True:
             with self._lock:
                 file = self._open.get(sha256) or self._opened(sha256, blob_bytes)
@@ -100,8 +105,10 @@ class PageCache:
                 if not self._make_room(size):
                     return False
                 file.write(first, pieces, sums)
-        except (OSError, UnavailableError):
-            # A full disk or a stuck neighbour is no reason to fail a read: the bytes are in hand.
+        except (OSError, UnavailableError) as error:
+            # A full disk or a stuck neighbour is no reason to fail a read: the bytes are in hand. But it is said.
+            known = error if isinstance(error, StoreError) else commit.os_error(error, file.data_path)
+            self.complain(known)
             return False
         return True
 
@@ -150,7 +157,7 @@ class PageCache:
         """Close every file; nothing is lost."""
         with self._lock:
             self._open.clear()
-            if self._pid == os.getpid() and self._lock_fd >= 0:
+            if self._lock_fd >= 0:
                 os.close(self._lock_fd)
                 self._lock_fd = -1
 
@@ -217,12 +224,12 @@ class PageCache:
             try:
                 yield
             finally:
-                locks.unlock(self._lock_fd, 0, 1)
+                locks.unlock_range(self._lock_fd, 0, 1)
 
     def _lock_folder(self) -> None:
         """Wait for other processes, but not for one that was stopped in the middle, and not again and again."""
         timeout_s = 0.1 if time.monotonic() < self._stuck_until_s else _FOLDER_TIMEOUT_S
-        if not locks.wait_lock(self._lock_fd, 0, 1, timeout_s):
+        if not locks.lock_range(self._lock_fd, 0, 1, timeout_s=timeout_s):
             self._stuck_until_s = time.monotonic() + _STUCK_S
             hint = "Look for a stopped process that uses this cache, or set WARP_CACHE_DIR to another folder."
             raise UnavailableError(
@@ -290,7 +297,7 @@ def _remove(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        if not locks.try_lock(fd, layout.PIN_LOCK_OFFSET, 1):
+        if not locks.lock_range(fd, layout.PIN_LOCK_OFFSET, 1):
             return False
         path.unlink(missing_ok=True)
         path.with_suffix(_DATA).unlink(missing_ok=True)

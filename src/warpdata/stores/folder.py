@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.ranges import Range, check_range, coalesce
 from warpdata.errors import BlobNotFoundError
 from warpdata.stores.blobstore import BlobStore, blob_name
@@ -26,14 +26,19 @@ class StoreFolder:
     def __init__(self, address: str, connect: Connect) -> None:
         self.name = address
         self._connect = connect
-        self._opened: tuple[int, BlobStore] | None = None
+        self._opened: BlobStore | None = None
+        tell_in_child(self)
 
     @property
     def store(self) -> BlobStore:
         """The store of this process: connections and threads do not survive a fork."""
-        if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = (os.getpid(), self._connect(self.name))
-        return self._opened[1]
+        if self._opened is None:
+            self._opened = self._connect(self.name)
+        return self._opened
+
+    def in_child(self) -> None:
+        """Connect again."""
+        self._opened = None
 
     def open(self, name: str) -> StoreFile:
         """The bytes of a file, or BlobNotFoundError."""
@@ -59,8 +64,8 @@ class StoreFolder:
     def close(self) -> None:
         """Give back connections; the next read makes new ones."""
         opened, self._opened = self._opened, None
-        if opened is not None and opened[0] == os.getpid():
-            opened[1].close()
+        if opened is not None:
+            opened.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (StoreFolder, (self.name, self._connect))

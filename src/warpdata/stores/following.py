@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
 
+from warpdata.bytekit.forks import tell_in_child
+from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import Range
 from warpdata.errors import WarpError
 from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader
 from warpdata.stores.layout import PAGE_BYTES
-from warpdata.stores.locks import ThreadLock
 
 _SPAN_BYTES = 2 << 20
 _FIRST_BYTES = 4 << 20
@@ -40,22 +40,24 @@ class Following:
         self._bases = [0, *accumulate(sizes)]
         self._lock = ThreadLock()
         self._start()
+        tell_in_child(self)
 
     def _start(self) -> None:
         """Fresh state: a forked child has none of its parent's threads."""
-        self._pid = os.getpid()
         self._spans: list[_Span] = []
         self._pool: ThreadPoolExecutor | None = None
         self._read_to = -1
         self._window = _FIRST_BYTES
+
+    def in_child(self) -> None:
+        """Begin anew."""
+        self._start()
 
     def go_on(self, wanted: Sequence[tuple[int, Range]]) -> None:
         """Note a read of (blob, range)s that is about to be made; if it goes in order, ask for what follows it."""
         ranges = [(self._bases[blob] + start, self._bases[blob] + end) for blob, (start, end) in wanted]
         start, end = min(ranges)[0], max(range_end for _, range_end in ranges)
         with self._lock:
-            if os.getpid() != self._pid:
-                self._start()
             follows = 0 <= start - self._read_to <= PAGE_BYTES
             self._read_to = end
             if follows or _is_dense(ranges, end - start):
@@ -73,7 +75,7 @@ class Following:
         """Ask for nothing more; what is under way ends by itself."""
         with self._lock:
             self._spans = []
-            if self._pool is not None and self._pid == os.getpid():
+            if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import threading
 from collections.abc import Iterable
 
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.errors import WarpError
 from warpdata.stores.blobs import BlobReader
 from warpdata.stores.cache import PageCache
@@ -22,19 +22,21 @@ class Hoard:
     def __init__(self, cache: PageCache) -> None:
         self._cache = cache
         self._start()
+        tell_in_child(self)
 
     def _start(self) -> None:
         """Fresh state: a forked child has none of its parent's threads."""
-        self._pid = os.getpid()
         self._wanted: queue.SimpleQueue[BlobReader] = queue.SimpleQueue()
         self._asked: set[str] = set()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
+    def in_child(self) -> None:
+        """Begin anew."""
+        self._start()
+
     def want(self, readers: Iterable[object]) -> None:
         """Bring these blobs here when there is time; returns at once."""
-        if os.getpid() != self._pid:
-            self._start()
         for reader in readers:
             if isinstance(reader, BlobReader) and reader.address.sha256 not in self._asked:
                 self._asked.add(reader.address.sha256)

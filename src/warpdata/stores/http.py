@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import email.utils
 import http.client
-import os
 import re
 import ssl
 import threading
@@ -15,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.ranges import Range
 from warpdata.errors import (
     AuthenticationError,
@@ -25,7 +25,7 @@ from warpdata.errors import (
     TruncatedError,
     UnavailableError,
 )
-from warpdata.stores.blobstore import Blob, BlobInfo, blob_name, check_key, check_lengths
+from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key, check_lengths
 from warpdata.stores.digest import FileDigest
 
 if TYPE_CHECKING:
@@ -71,16 +71,21 @@ class HttpStore:
         self._concurrency = concurrency
         self._sign = sign or _unsigned
         self._start()
+        tell_in_child(self)
 
     def _start(self) -> None:
         """Fresh state: a forked child must not use its parent's connections and has none of its threads.
 
         What was closed starts afresh too: references may outlive their dataset.
         """
-        self._pid = os.getpid()
+        self._is_closed = False
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="warp-http")
+
+    def in_child(self) -> None:
+        """Begin anew."""
+        self._start()
 
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
@@ -97,7 +102,7 @@ class HttpStore:
 
     def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range, several at a time."""
-        if os.getpid() != self._pid:
+        if self._is_closed:
             self._start()
         if len(ranges) == 1:
             views = [self._range(key, ranges[0])]
@@ -110,6 +115,10 @@ class HttpStore:
         self._refuse(key)
 
     def put_file(self, key: str, path: Path, digest: FileDigest) -> None:  # noqa: ARG002
+        """Refused: the store is read only."""
+        self._refuse(key)
+
+    def put_stream(self, key: str, chunks: Chunks, size: int) -> None:  # noqa: ARG002
         """Refused: the store is read only."""
         self._refuse(key)
 
@@ -132,7 +141,7 @@ class HttpStore:
             for connection in self._idle:
                 connection.close()
             self._idle.clear()
-        self._pid = -1
+        self._is_closed = True
 
     def __del__(self) -> None:
         for connection in getattr(self, "_idle", ()):
@@ -158,7 +167,7 @@ class HttpStore:
     def _request(
         self, method: str, key: str, headers: Mapping[str, str], max_bytes: int
     ) -> tuple[int, Mapping[str, str], bytes]:
-        if os.getpid() != self._pid:
+        if self._is_closed:
             self._start()
         name = self._name(check_key(key))
         target = urllib.parse.urlsplit(f"{self._base.path.rstrip('/')}/{urllib.parse.quote(key)}").path

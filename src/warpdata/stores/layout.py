@@ -1,4 +1,4 @@
-"""Every number of the page cache's own files, and of the kernel's lock record."""
+"""Every number of the page cache's own files."""
 
 from __future__ import annotations
 
@@ -33,9 +33,6 @@ class MapHeader(NamedTuple):
 
 MAP_HEADER = struct.Struct("<8sQQI36x")
 
-FLOCK = struct.Struct("hhqqi4x")
-"""struct flock of 64-bit Linux: type, whence, start, length, pid."""
-
 
 def page_count(blob_bytes: int) -> int:
     """How many pages a blob has."""
@@ -53,8 +50,3 @@ def unpack_map_header(data: bytes) -> MapHeader | None:
         return None
     header = MapHeader(*MAP_HEADER.unpack_from(data))
     return header if header.magic == MAP_MAGIC and header.page_bytes == PAGE_BYTES else None
-
-
-def pack_flock(kind: int, start: int, length: int) -> bytes:
-    """The lock record for a byte range."""
-    return FLOCK.pack(kind, 0, start, length, 0)

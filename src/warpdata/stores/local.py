@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warpdata.bytekit import commit
+from warpdata.bytekit import commit, locks
 from warpdata.bytekit.ranges import FileRangeReader, Range
 from warpdata.errors import (
     BlobNotFoundError,
@@ -17,14 +16,19 @@ from warpdata.errors import (
     LimitExceededError,
     PermissionError_,
     StoreError,
+    TruncatedError,
 )
-from warpdata.stores.blobstore import Blob, BlobInfo, blob_name, check_key
+from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key
 from warpdata.stores.digest import FileDigest, checked_chunks
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _LOCKS = ".locks"
+_LOCK_TIMEOUT_S = 60.0
+"""Moving a pointer takes milliseconds; whoever holds the lock for longer was stopped."""
+STAGING = ".staging"
+"""Where publishers prepare files on the same disk; no part of the store."""
 
 
 class LocalStore:
@@ -75,9 +79,24 @@ class LocalStore:
 
     def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
         """Copy a file under a name that says its hash; it appears whole or not at all."""
+        self.put_stream(key, lambda: checked_chunks(path, digest), digest.size)
+
+    def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
+        """Write bytes chunk by chunk under a name that says their hash; they appear whole or not at all."""
         with commit.commit_file(self._parent_made(key)) as out:
-            for chunk in checked_chunks(path, digest):
+            for chunk in chunks():
                 out.write(chunk)
+            if out.position != size:
+                raise TruncatedError(f"{out.position} bytes came of {size}", path=out.path)
+
+    def adopt_file(self, key: str, path: Path, digest: FileDigest) -> None:
+        """Give a finished file of our own its name here without copying it; it keeps its old name too."""
+        target = self._parent_made(key)
+        try:
+            commit.link_file(path, target)
+        except OSError:
+            # Another disk, or a file system without links.
+            self.put_file(key, path, digest)
 
     def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
         """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
@@ -113,7 +132,7 @@ class LocalStore:
     def _files(self, prefix: str) -> Iterator[str]:
         start = self.folder / prefix.rpartition("/")[0]
         for folder, folders, names in os.walk(start):
-            folders[:] = [f for f in folders if f != _LOCKS]
+            folders[:] = [f for f in folders if f not in (_LOCKS, STAGING)]
             for name in names:
                 key = os.path.relpath(os.path.join(folder, name), self.folder)
                 if key.startswith(prefix) and commit.TEMP_MARK not in name:
@@ -131,12 +150,8 @@ class LocalStore:
         path = self.folder / _LOCKS / "pointers"
         with commit.map_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        with locks.held(path, timeout_s=_LOCK_TIMEOUT_S):
             yield
-        finally:
-            os.close(fd)
 
 
 def _info(key: str, stat: os.stat_result) -> BlobInfo:

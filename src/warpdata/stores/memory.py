@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit.ranges import BytesRangeReader, Range
-from warpdata.errors import BlobNotFoundError, ConflictError, LimitExceededError
-from warpdata.stores.blobstore import Blob, BlobInfo, blob_name, check_key
+from warpdata.errors import BlobNotFoundError, ConflictError, LimitExceededError, TruncatedError
+from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key
 from warpdata.stores.digest import FileDigest, checked_chunks
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ class MemoryStore:
     is_local = True
     is_conditional = True
 
-    def __init__(self, name: str = "scratch") -> None:
+    def __init__(self, name: str = "scratch", now_s: Callable[[], float] = time.time) -> None:
         self.address = f"memory://{name}"
+        self._now_s = now_s
         self._blobs: dict[str, _Held] = {}
         self._lock = threading.Lock()
         self._writes = 0
@@ -61,7 +62,13 @@ class MemoryStore:
 
     def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
         """Store a file under a name that says its hash."""
-        data = b"".join(bytes(chunk) for chunk in checked_chunks(path, digest))
+        self.put_stream(key, lambda: checked_chunks(path, digest), digest.size)
+
+    def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
+        """Store bytes chunk by chunk under a name that says their hash."""
+        data = b"".join(bytes(chunk) for chunk in chunks())
+        if len(data) != size:
+            raise TruncatedError(f"{len(data)} bytes came of {size}", path=self._name(key))
         with self._lock:
             self._put(key, data)
 
@@ -88,7 +95,7 @@ class MemoryStore:
 
     def _put(self, key: str, data: bytes) -> BlobInfo:
         self._writes += 1
-        info = BlobInfo(check_key(key), len(data), f"m{self._writes}", time.time())
+        info = BlobInfo(check_key(key), len(data), f"m{self._writes}", self._now_s())
         self._blobs[key] = _Held(data, info)
         return info
 

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from warpdata.bytekit.locks import ThreadLock
 from warpdata.errors import BudgetExceededError
-from warpdata.stores.locks import ThreadLock
 
 _log = logging.getLogger("warpdata.stores")
 

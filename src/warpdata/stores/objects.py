@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import re
 import time
 import urllib.parse
@@ -26,6 +25,7 @@ from obstore.exceptions import (
 )
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from warpdata.bytekit.forks import OwnProcess
 from warpdata.bytekit.ranges import Range
 from warpdata.errors import (
     AuthenticationError,
@@ -37,7 +37,7 @@ from warpdata.errors import (
     TruncatedError,
     UnavailableError,
 )
-from warpdata.stores.blobstore import Blob, BlobInfo, blob_name, check_key, check_lengths
+from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key, check_lengths
 from warpdata.stores.digest import FileDigest, checked_chunks
 from warpdata.stores.http import HttpStore
 from warpdata.stores.parallel import run_parallel
@@ -97,7 +97,7 @@ class ObjectStore:
     """Blobs of a bucket below a prefix."""
 
     is_local = False
-    _runtime_pid: ClassVar[int | None] = None
+    _runtime: ClassVar[OwnProcess | None] = None
     """The process whose threads serve all object stores; they do not survive a fork."""
 
     def __init__(
@@ -110,8 +110,8 @@ class ObjectStore:
         self._timeout_s = timeout_s
         self._plain_until_s = 0.0
         self._patient: Any = None
-        if ObjectStore._runtime_pid is None:
-            ObjectStore._runtime_pid = os.getpid()
+        if ObjectStore._runtime is None:
+            ObjectStore._runtime = OwnProcess()
         self._opened: Any = None if self._is_forked else _open(address, timeout_s)
 
     def head(self, key: str) -> BlobInfo:
@@ -170,11 +170,15 @@ class ObjectStore:
 
     def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
         """Store a small blob under a name nobody has, or ConflictError."""
-        return self._put(key, data, "create")
+        return self._put_under(key, data, None)
 
     def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
         """Upload a file in parts; if a byte of it changed, the upload is abandoned and nothing appears."""
-        parts = (bytes(chunk) for chunk in checked_chunks(path, digest))
+        self.put_stream(key, lambda: checked_chunks(path, digest), digest.size)
+
+    def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
+        """Upload bytes in parts; an error of `chunks` abandons the upload and nothing appears."""
+        parts = _exactly(size, (bytes(chunk) for chunk in chunks()), self._name(key))
         self._ask_first(key)
         try:
             obstore.put(
@@ -185,6 +189,14 @@ class ObjectStore:
 
     def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
         """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""
+        return self._put_under(key, data, etag)
+
+    def _put_under(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
+        """Put under a condition; where the server knows none, look first and then put without one."""
+        if not self.is_conditional:
+            if self._tag_now(key) != etag:
+                raise ConflictError("the blob is not as expected", path=self._name(key))
+            return self._put(key, data, "overwrite")
         if etag is None:
             return self._put(key, data, "create")
         tag, generation = _split_tag(etag)
@@ -222,7 +234,7 @@ class ObjectStore:
     @property
     def _is_forked(self) -> bool:
         """Whether this process was forked from one that used the library: its threads stayed behind."""
-        return os.getpid() != ObjectStore._runtime_pid
+        return not ObjectStore._runtime
 
     @property
     def _store(self) -> Any:
@@ -273,6 +285,12 @@ class ObjectStore:
             raise self._mapped(error, key) from None
         return BlobInfo(key, len(body), self._tag(done), 0.0)
 
+    def _tag_now(self, key: str) -> str | None:
+        try:
+            return self.head(key).etag
+        except BlobNotFoundError:
+            return None
+
     def _info(self, meta: Any) -> BlobInfo:
         return BlobInfo(meta["path"], meta["size"], self._tag(meta), meta["last_modified"].timestamp())
 
@@ -316,6 +334,18 @@ def _by_status(text: str, name: str) -> StoreError | TruncatedError:
     error = UnavailableError(f"the store answered {status}" if status else "the connection failed", path=name)
     error.retry_after_s = _BLIND_WAIT_S if status in (429, 503) else None
     return error
+
+
+def _exactly(size: int, parts: Iterator[bytes], name: str) -> Iterator[bytes]:
+    """The parts, which must be `size` bytes together: anything else ends the upload with an error."""
+    found = 0
+    for part in parts:
+        found += len(part)
+        if found > size:
+            break
+        yield part
+    if found != size:
+        raise TruncatedError(f"{found} bytes came of {size}", path=name)
 
 
 def _split_tag(tag: str) -> tuple[str, str | None]:

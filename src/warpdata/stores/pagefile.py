@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import threading
@@ -13,10 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit import locks, system
 from warpdata.bytekit.checksum import RunningSha256, crc32c
 from warpdata.bytekit.ranges import FileStamp
 from warpdata.errors import UnavailableError
-from warpdata.stores import layout, locks
+from warpdata.stores import layout
 from warpdata.stores.layout import PAGE_BYTES, PRESENT
 from warpdata.stores.seen import pages_seen
 
@@ -62,7 +62,9 @@ class PageFile:
         return True
 
     def _lock_pin(self) -> None:
-        if not locks.wait_lock(self._map_fd, layout.PIN_LOCK_OFFSET, 1, _PIN_TIMEOUT_S, shared=True):
+        if not locks.lock_range(
+            self._map_fd, layout.PIN_LOCK_OFFSET, 1, shared=True, timeout_s=_PIN_TIMEOUT_S
+        ):
             raise UnavailableError(
                 "the cached blob is held by a process that does not go on", path=self.data_path
             )
@@ -72,7 +74,7 @@ class PageFile:
         with self._lock:
             self._pins -= 1
             if self._pins == 0:
-                locks.unlock(self._map_fd, layout.PIN_LOCK_OFFSET, 1)
+                locks.unlock_range(self._map_fd, layout.PIN_LOCK_OFFSET, 1)
 
     def missing(self, first: int, last: int) -> list[int]:
         """Which of the pages [first, last) are not here, or here but damaged."""
@@ -98,9 +100,7 @@ class PageFile:
 
     def write(self, first: int, pieces: Sequence[memoryview], sums: Sequence[int]) -> None:
         """Keep consecutive pages that begin at page `first`, whose checksums are `sums`."""
-        written = os.pwritev(self._data_fd, list(pieces), first * PAGE_BYTES)
-        if written != sum(piece.nbytes for piece in pieces):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        system.write_pieces(self._data_fd, pieces, first * PAGE_BYTES)
         entries = np.asarray(sums, np.uint64) | np.uint64(PRESENT)
         self._entries[first : first + len(pieces)] = entries
         self._checked[first : first + len(pieces)] = True

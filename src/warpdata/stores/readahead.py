@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-CORES = max(2, min(8, len(os.sched_getaffinity(0))))
+from warpdata.bytekit import system
+from warpdata.bytekit.forks import tell_in_child
+
+CORES = max(2, min(8, system.usable_cores()))
 
 T = TypeVar("T")
 F = TypeVar("F")
@@ -55,23 +57,29 @@ class ReadAhead(Generic[T, F, R]):
         self._jobs: deque[_Job[T, F, R]] = deque()
         self._pending = 0
         self._start()
+        tell_in_child(self)
         if workers > 0:
             self._submit()
 
     def _start(self) -> None:
         """Fresh threads: a forked child has none of its parent's, and what they were at is begun again."""
-        self._pid = os.getpid()
+        self._is_begun = True
         self._fetchers = ThreadPoolExecutor(max(1, self._depth - 1), "warp-fetch")
         self._workers = ThreadPoolExecutor(CORES, "warp-work")
         for job in self._jobs:
             job.fetched = job.done = None
 
+    def in_child(self) -> None:
+        """Begin again what was under way, once a result is asked for."""
+        self._start()
+        self._is_begun = False
+
     def __iter__(self) -> Iterator[R]:
         return self
 
     def __next__(self) -> R:
-        if os.getpid() != self._pid:
-            self._start()
+        if not self._is_begun:
+            self._is_begun = True
             self._submit()
         if not self._jobs:
             task = self._taken()
@@ -87,8 +95,6 @@ class ReadAhead(Generic[T, F, R]):
         """Begin nothing more. A stream may be collected in any thread, even one of these: never wait."""
         self._next = None
         self._jobs.clear()
-        if os.getpid() != self._pid:
-            return
         self._fetchers.shutdown(wait=False, cancel_futures=True)
         self._workers.shutdown(wait=False, cancel_futures=True)
 

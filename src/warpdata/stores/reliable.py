@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from warpdata.bytekit.ranges import Range, total_bytes
 from warpdata.errors import TruncatedError, UnavailableError
-from warpdata.stores.blobstore import Blob, BlobInfo, BlobStore, blob_name
+from warpdata.stores.blobstore import Blob, BlobInfo, BlobStore, Chunks, blob_name
 from warpdata.stores.digest import FileDigest
 from warpdata.stores.meter import Meter
 
@@ -90,6 +90,10 @@ class ReliableStore:
     def put_file(self, key: str, path: Path, digest: FileDigest) -> None:
         """Store a file under a name that says its hash."""
         self._try("PUT", key, lambda: self.inner.put_file(key, path, digest), written=digest.size)
+
+    def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
+        """Store bytes chunk by chunk under a name that says their hash."""
+        self._try("PUT", key, lambda: self.inner.put_stream(key, chunks, size), written=size)
 
     def compare_and_swap(self, key: str, data: Buffer, etag: str | None) -> BlobInfo:
         """Replace the blob whose tag is `etag` (None: it must be absent), or ConflictError."""

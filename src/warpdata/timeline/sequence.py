@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
+from warpdata.bytekit.keys import positions
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.times import as_int, as_int_array, is_many
 
 
 class EpisodeSequence(Sequence[Episode]):
@@ -22,14 +22,10 @@ class EpisodeSequence(Sequence[Episode]):
     @overload
     def __getitem__(self, key: slice | Sequence[int]) -> list[Episode]: ...
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return [self._at(position) for position in range(len(self))[key]]
-        if is_many(key):
-            return [self[number] for number in as_int_array(key, "an index").tolist()]
-        index, count = as_int(key, "an index"), len(self)
-        if not -count <= index < count:
-            raise IndexError(f"episode {index} of a dataset with {count} episodes")
-        return self._at(index % count)
+        found = positions(key, len(self), "episode")
+        if isinstance(found, int):
+            return self._at(found)
+        return [self._at(position) for position in (found if isinstance(found, range) else found.tolist())]
 
     def __iter__(self) -> Iterator[Episode]:
         return (self._at(position) for position in range(len(self)))

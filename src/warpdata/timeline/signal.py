@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.keys import BadKeyError, positions
 from warpdata.errors import TimeRangeError
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int, as_int_array, frozen, grid, is_many
@@ -67,14 +68,12 @@ class Signal(Sequence[Record]):
     # The interface.
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return SignalView(self, _slice_rows(key, len(self)))
-        if is_many(key):
-            return SignalView(self, _wrapped(as_int_array(key, "an index"), len(self)))
-        index, count = as_int(key, "an index"), len(self)
-        if not -count <= index < count:
-            raise IndexError(f"record {index} of a signal with {count} records")
-        return self._record(index % count)
+        rows = positions(key, len(self), "record")
+        if isinstance(rows, int):
+            return self._record(rows)
+        if isinstance(rows, range) and rows.step < 0:
+            raise BadKeyError(f"a step must be positive, not {rows.step}: time goes forward")
+        return SignalView(self, rows)
 
     def __iter__(self) -> Iterator[Record]:
         step = min(_BLOCK, max(1, _BLOCK_BYTES // max(1, self.meta.row_bytes))) if len(self) else 1
@@ -259,23 +258,6 @@ class SignalView(Signal):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (SignalView, (self._base, self._rows, self._times))
-
-
-def _slice_rows(key: slice, count: int) -> range:
-    for bound in (key.start, key.stop, key.step):
-        if bound is not None:
-            as_int(bound, "an index")
-    if key.step is not None and as_int(key.step, "an index") <= 0:
-        raise ValueError(f"a step must be positive, not {key.step}")
-    return range(count)[key]
-
-
-def _wrapped(indices: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Negative positions counted from the end; anything outside is an IndexError."""
-    bad = (indices < -count) | (indices >= count)
-    if bad.any():
-        raise IndexError(f"record {int(indices[bad][0])} of a signal with {count} records")
-    return np.where(indices < 0, indices + count, indices)
 
 
 def _chain(outer: range | NDArray[np.int64], inner: range | NDArray[np.int64]) -> range | NDArray[np.int64]:

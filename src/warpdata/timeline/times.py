@@ -1,4 +1,4 @@
-"""What may index a signal: integers only, in every form numpy and Python have; no float ever gets in."""
+"""What may be a time: integers only, in every form numpy and Python have; no float ever gets in."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def as_int(value: Any, what: str) -> int:
 
 
 def is_many(key: Any) -> bool:
-    """Whether an index names several records: a list, a tuple, a range or an array."""
+    """Whether a key names several times: a list, a tuple, a range or an array."""
     if isinstance(key, np.ndarray):
         return key.ndim > 0
     return isinstance(key, list | tuple | range)
@@ -55,9 +55,7 @@ def _from_sequence(values: Any, what: str) -> NDArray[np.int64]:
 
 
 def _too_large(number: int, what: str) -> Exception:
-    """No time and no position is that far away; it must not be taken for another one."""
-    if what == "an index":
-        return IndexError(f"record {number} is out of range")
+    """No time is that far away; it must not be taken for another one."""
     return ValueError(f"{what} must fit in 64 bits, {number} does not")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from warpdata.cli.console import table
+from warpdata.cli.console import cut, printable, table
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -14,13 +14,14 @@ _CELL = 40
 
 
 def print_rows(console: Console, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
-    """Print rows as a table, long values cut."""
-    cells = [[_text(row.get(name)) for name in names] for row in rows]
-    console.print("\n".join(table(cells, list(names))))
+    """Print rows as a table that fits the terminal, long values cut."""
+    longest = console.fit_width or _CELL
+    cells = [[_text(row.get(name), longest) for name in names] for row in rows]
+    console.print("\n".join(table(cells, list(names), fit_width=console.fit_width)))
     console.print(f"{len(rows)} rows")
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, longest: int) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    text = text.replace("\n", " ")
-    return text if len(text) <= _CELL else text[: _CELL - 1] + "…"
+    # Only the beginning is shown, so only that is looked at.
+    return cut(printable(text[: 4 * longest]), longest)

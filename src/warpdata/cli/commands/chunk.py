@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
-from warpdata.cli.console import add_json_flag, add_output
+from warpdata.cli.console import add_json_flag, add_output, add_storage
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file")
     parser.add_argument("--steps", type=int, required=True, metavar="N", help="steps per chunk")
     add_output(parser, "the folder for the chunks; default: FILE without its suffix")
-    parser.add_argument("--compression", help="none, zstd, zstd:LEVEL, lz4 or auto; default: none")
+    add_storage(parser)
     add_json_flag(parser)
 
 
@@ -32,7 +32,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     folder = args.output or str(Path(args.file).with_suffix(""))
     episode = load_wshard(args.file)
     with console.progress("chunk") as bar:
-        listed = chunk_episode(episode, folder, args.steps, compression=args.compression, progress=bar)
+        listed = chunk_episode(
+            episode, folder, args.steps, compression=args.compression, compat=args.compat, progress=bar
+        )
     console.emit({"chunk_list": str(listed.path), "chunks": [each.uri for each in listed.chunks]})
     console.print(f"{listed.path}  {listed.total_chunks} chunks, {listed.total_timesteps} steps")
     return exits.OK

@@ -16,6 +16,22 @@ if TYPE_CHECKING:
 
 HELP = "look at, check, convert and sample activation corpora"
 
+_FILE_SUFFIXES = {
+    ".npz",
+    ".csv",
+    ".json",
+    ".jsonl",
+    ".parquet",
+    ".h5",
+    ".hdf5",
+    ".pt",
+    ".pth",
+    ".bin",
+    ".shard",
+    ".tar",
+}
+"""Names of files, which nobody gives a folder."""
+
 _INPUT = "a corpus folder, a bf16 directory, or shard files in order; or their URLs (s3, gs, az, http)"
 
 
@@ -46,7 +62,12 @@ def _open(paths: list[str], **options: Any) -> FixedOrderSource:
 
 
 def _info(args: argparse.Namespace, console: Console) -> int:
-    with _open(args.paths) as source:
+    return show_info(args.paths, console)
+
+
+def show_info(paths: list[str], console: Console) -> int:
+    """Print what a corpus holds."""
+    with _open(paths) as source:
         shards, record = source.shards, source.shards.record
         facts: dict[str, Any] = {
             "rows": source.total_rows,
@@ -69,19 +90,10 @@ def _info(args: argparse.Namespace, console: Console) -> int:
 def _verify(args: argparse.Namespace, console: Console) -> int:
     from dataclasses import asdict
 
-    from warpdata.errors import AuthenticationError, UnavailableError, WarpError
-    from warpdata.formats.gamsae.verify import Finding
-
-    findings: list[Finding] = []
+    findings: list[Any] = []
     with console.progress("verify") as bar:
         for path in args.paths:
-            try:
-                findings += _verified(path, bar)
-            except (UnavailableError, AuthenticationError):
-                raise  # nothing is known about bytes that did not come
-            except WarpError as error:
-                findings.append(Finding(path, error.code, str(error)))
-                findings += [each for each in _deeper(path) if each.fact != str(error)]
+            findings += corpus_findings(path, bar)
     damaged = any(each.is_damage for each in findings)
     console.emit({"is_damaged": damaged, "findings": [asdict(each) for each in findings]})
     for each in findings:
@@ -90,6 +102,21 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
     if not findings:
         console.print("sound")
     return exits.DAMAGED if damaged else exits.OK
+
+
+def corpus_findings(path: str, bar: Any = None) -> list[Any]:
+    """Every finding about one corpus or shard, also where it does not open."""
+    from warpdata.errors import AuthenticationError, UnavailableError, WarpError
+    from warpdata.formats.gamsae.verify import Finding
+
+    try:
+        return _verified(path, bar)
+    except WarpError as error:
+        is_there = "://" in path or os.path.exists(path)
+        if not is_there or isinstance(error, UnavailableError | AuthenticationError):
+            raise  # nothing is known about bytes that did not come
+        deeper = [each for each in _deeper(path) if each.fact != str(error)]
+        return [Finding(path, error.code, str(error)), *deeper]
 
 
 def _verified(path: str, bar: Any) -> list[Any]:
@@ -111,7 +138,8 @@ def _verified_remote(source: Any, bar: Any) -> list[Any]:
         if source.shards.shards[index].data_offset:
             shard = None if record is None else record.shards[index]
             findings += verify_reader(reader, shard, record)
-        bar(index + 1, len(source.readers))
+        if bar is not None:
+            bar(index + 1, len(source.readers))
     return findings
 
 
@@ -222,7 +250,10 @@ def _fraction_sample(source: FixedOrderSource, args: argparse.Namespace) -> list
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", help=".npy, .safetensors, a bf16 directory, or a folder of shards")
-    parser.add_argument("output", help="a new corpus folder, or a .safetensors file")
+    parser.add_argument("output", help="a new corpus folder, or a .npy or .safetensors file")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a .npy or .safetensors file that exists"
+    )
     parser.add_argument("--dtype", choices=("f32", "f16", "bf16"), help="stored type of the rows")
     parser.add_argument("--tensor", help="which tensor of a safetensors file")
     parser.add_argument("--shard-mib", type=int, default=512, help="size of a shard in MiB (512)")
@@ -239,14 +270,27 @@ def _convert(args: argparse.Namespace, console: Console) -> int:
 
 def _converted(args: argparse.Namespace, bar: Any) -> int:
     from warpdata.convert.corpus_fill import ConvertOptions
-    from warpdata.convert.npy import npy_to_corpus
+    from warpdata.convert.npy import corpus_to_npy, npy_to_corpus
     from warpdata.convert.safetensors import corpus_to_safetensors, safetensors_to_corpus
     from warpdata.convert.shard_folder import folder_to_corpus
 
     options = ConvertOptions(dtype=args.dtype, shard_bytes=args.shard_mib << 20, progress=bar)
-    if args.output.endswith(".safetensors"):
+    suffix = os.path.splitext(args.output)[1]
+    if suffix == ".npy":
+        return corpus_to_npy(
+            args.input, args.output, dtype=args.dtype, overwrite=args.overwrite, progress=bar
+        )
+    if suffix == ".safetensors":
         return corpus_to_safetensors(
-            args.input, args.output, tensor=args.tensor or "activations", progress=bar
+            args.input,
+            args.output,
+            tensor=args.tensor or "activations",
+            overwrite=args.overwrite,
+            progress=bar,
+        )
+    if suffix in _FILE_SUFFIXES:
+        raise ValueError(
+            f"rows cannot be written as {suffix}: name a .npy, a .safetensors or a new corpus folder"
         )
     if os.path.isdir(args.input):
         return folder_to_corpus(args.input, args.output, options)
@@ -307,6 +351,6 @@ _VERBS = (
     ("verify", "check shards against corpus.json; exit code 3 if anything is damaged", _verify, _add_input),
     ("stats", "mean, RMS and norms of the rows", _stats, _add_stats),
     ("head", "the first rows, or those from --start", _head, _add_head),
-    ("convert", "to a corpus, or a corpus to safetensors", _convert, _add_convert),
+    ("convert", "to a corpus, or a corpus to .npy or .safetensors", _convert, _add_convert),
     ("sample", "random rows, the same for the same seed", _sample, _add_sample),
 )

@@ -45,6 +45,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.print(
         f"{len(found.blobs)} blobs {verb} ({human_bytes(found.bytes)}) beside {found.versions} versions"
     )
+    if found.leftovers:
+        console.print(f"{len(found.leftovers)} cards and signatures of deleted versions {verb}")
     if found.young_blobs:
         console.print(f"{found.young_blobs} unused blobs are younger than the grace period")
     return exits.OK

@@ -38,6 +38,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.print(f"size      {human_bytes(found['total_bytes'])}")
     console.print(f"tables    {', '.join(found['tables']) or '-'}")
     console.print(f"artifacts {', '.join(found['artifacts']) or '-'}")
+    if signed := found["signature"]:
+        console.print(f"signed    {signed['covers']}, by {signed['public_key']}")
     for key, value in found["metadata"].items():
         console.print(f"{key:<9} {value}")
     return exits.OK

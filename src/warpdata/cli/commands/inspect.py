@@ -19,7 +19,8 @@ _SHADES = "█▓▒░"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp inspect`."""
     parser.add_argument(
-        "file", help="a .wshard, a chunk list, a .partial, a vector file, or a dataset as workspace/name"
+        "file",
+        help="a .wshard, a chunk list, a .partial, a vector file, a corpus shard, or a dataset as workspace/name",
     )
     parser.add_argument("--catalog", help="datasets: folder or address of the catalog")
     add_json_flag(parser)
@@ -39,6 +40,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
         from warpdata.cli.commands.vectors import show_info
 
         return show_info(args.file, console)
+    if kind == "rows":
+        from warpdata.cli.commands.corpus import show_info as show_corpus
+
+        return show_corpus([args.file], console)
     report = _shard_report(args.file)
     console.emit(report)
     if not console.as_json:
@@ -53,7 +58,8 @@ def _dataset(args: argparse.Namespace, console: Console) -> int:
     with open_named(args, args.file) as dataset:
         report, lines = inspect_dataset(dataset)
     console.emit(report)
-    console.print("\n".join(lines))
+    for line in lines:
+        console.print(console.fitted(line))
     return exits.OK
 
 
@@ -109,28 +115,30 @@ def _block_report(shard: Any, name: str) -> dict[str, Any]:
 
 def _windows_guard(shard: Any, name: str) -> str:
     """What a range of rows of this block is checked against when it is read."""
-    from warpdata.formats.wshard.layout import PIECES_FROM_BYTES, PIECES_PREFIX
+    from warpdata.formats.wshard.layout import PIECES_PREFIX
 
     block = shard.block(name)
     if block.is_seekable:
         return "frames"
     if PIECES_PREFIX + name in shard:
         return "pieces"
-    return "nothing" if block.codec == "none" and block.raw_size > PIECES_FROM_BYTES else "whole block"
+    return "whole block"
 
 
 def _print_shard(report: dict[str, Any], console: Console) -> None:
     mark = "table checksum ok" if report["table_checksum"] else "no table checksum"
-    console.print(
-        f"{console.paint(report['path'], 'bold')}  {report['kind']}, "
+    heading = (
+        f"{report['path']}  {report['kind']}, "
         f"{human_bytes(report['size_bytes'])}, {len(report['blocks'])} blocks, {mark}"
     )
+    console.print(console.fitted(heading).replace(report["path"], console.paint(report["path"], "bold"), 1))
     if episode := report.get("episode"):
         time = episode["timebase"]
-        console.print(
+        about = (
             f"episode {episode['id']!r}  env {episode['env_id']!r}  {episode['length']} steps  "
             f"{time['type']} at {time['tick_hz']:g} Hz  lanes: {', '.join(episode['lanes'])}"
         )
+        console.print(console.fitted(about))
     console.print()
     rows = [
         [
@@ -145,11 +153,11 @@ def _print_shard(report: dict[str, Any], console: Console) -> None:
         for each in report["blocks"]
     ]
     header = ["block", "dtype", "shape", "codec", "stored", "ratio", "windows verified by"]
-    for line in table(rows, header, right=[4, 5]):
+    for line in table(rows, header, right=[4, 5], fit_width=console.fit_width):
         console.print(line)
     console.print()
     for line in block_map(report, min(console.width, 100)):
-        console.print(line)
+        console.print(console.fitted(line))
 
 
 def block_map(report: dict[str, Any], width: int) -> list[str]:
@@ -183,8 +191,8 @@ def _journal(path: str, console: Console) -> int:
     }
     console.emit(report)
     state = "being recorded" if report["is_live"] else "unfinished: run `warp salvage` on it"
-    console.print(f"{path}  journal, {len(scan.records)} records, {state}")
+    console.print(console.fitted(f"{path}  journal, {len(scan.records)} records, {state}"))
     for each in journal.descriptor.get("channels", []):
         shape = "×".join(map(str, each.get("shape", [])))
-        console.print(f"  {each.get('lane')}/{each.get('id')}  {each.get('dtype')} {shape}")
+        console.print(console.fitted(f"  {each.get('lane')}/{each.get('id')}  {each.get('dtype')} {shape}"))
     return exits.OK

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
-from warpdata.cli.console import add_json_flag, add_output
+from warpdata.cli.console import add_json_flag, add_output, add_storage
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp join`."""
     parser.add_argument("manifest", help="the chunk list of the episode")
     add_output(parser, "the file to write; default: beside the chunk list")
-    parser.add_argument("--compression", help="none, zstd, zstd:LEVEL, lz4 or auto; default: none")
+    add_storage(parser)
     add_json_flag(parser)
 
 
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     episode = reader.episode()
     output = args.output or str(Path(args.manifest).parent / f"{episode.id}.wshard")
     with console.progress("join") as bar:
-        save_wshard(episode, output, args.compression, progress=bar)
+        save_wshard(episode, output, args.compression, compat=args.compat, progress=bar)
     console.emit({"output": output, "episode_id": episode.id, "length": episode.length})
     console.print(f"{output}  {episode.length} steps from {len(reader)} chunks")
     return exits.OK

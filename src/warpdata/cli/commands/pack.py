@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
 from warpdata.cli.commands import join
-from warpdata.cli.console import add_json_flag, add_output
+from warpdata.cli.console import add_json_flag, add_output, add_storage
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "manifest", metavar="EPISODE", help="an episode directory, or the chunk list of an episode"
     )
     add_output(parser, "the file to write; default: beside the episode")
-    parser.add_argument("--compression", help="none, zstd, zstd:LEVEL, lz4 or auto; default: none")
+    add_storage(parser)
     parser.add_argument(
         "--raw", action="store_true", help="a directory as it was recorded, without the edits of its dataset"
     )
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from warpdata.episodes.packed import pack_episode
 
     output = args.output or f"{os.path.normpath(args.manifest)}.wshard"
-    path = pack_episode(args.manifest, output, args.compression, raw=args.raw)
+    path = pack_episode(args.manifest, output, args.compression, compat=args.compat, raw=args.raw)
     console.emit({"output": str(path), "bytes": path.stat().st_size})
     console.print(f"{path}  {path.stat().st_size} bytes")
     return exits.OK

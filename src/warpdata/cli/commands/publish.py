@@ -36,6 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--description")
     parser.add_argument("--license")
     parser.add_argument("--sign", metavar="KEY.pem", help="put an Ed25519 signature beside the manifest")
+    repair = "read back blobs that are there already and replace damaged ones"
+    parser.add_argument("--repair", action="store_true", help=repair)
+    staging = "where to write on the way (default: on the catalog's disk, else in the cache folder)"
+    parser.add_argument("--staging", metavar="FOLDER", help=staging)
     parser.add_argument("--retries", type=int, default=0, help="try again when latest moved meanwhile")
 
 
@@ -45,7 +49,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from warpdata.cli.console import human_bytes
 
     with (
-        DatasetBuilder(args.dataset, catalog=args.catalog) as builder,
+        DatasetBuilder(args.dataset, catalog=args.catalog, staging=args.staging) as builder,
         console.progress("sending") as progress,
     ):
         _add_parts(builder, args)
@@ -57,6 +61,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             message=args.message,
             sign_key=None if args.sign is None else Path(args.sign),
             retries=args.retries,
+            repair=args.repair,
             progress=progress,
         )
     console.emit(asdict(done))
@@ -64,7 +69,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.print(
         f"{done.blobs_sent} blobs sent ({human_bytes(done.bytes_sent)}), {done.blobs_present} were there"
     )
-    if not done.is_new:
+    if done.blobs_replaced:
+        console.print(f"{done.blobs_replaced} of them took the place of damaged ones")
+    if done.signed_by:
+        console.print(f"signed by {done.signed_by}")
+    if not done.is_new and not done.blobs_sent:
         console.print("this version was published before: nothing changed")
     return exits.OK
 

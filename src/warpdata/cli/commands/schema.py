@@ -33,5 +33,5 @@ def run(args: argparse.Namespace, console: Console) -> int:
         field["ref_type"] = bound.get(str(field["name"]))
     console.emit({"table": args.table, "columns": fields})
     rows = [[f["name"], f["type"], "" if f["nullable"] else "required", f["ref_type"] or ""] for f in fields]
-    console.print("\n".join(table(rows, ["column", "type", "", "refers to"])))
+    console.print("\n".join(table(rows, ["column", "type", "", "refers to"], fit_width=console.fit_width)))
     return exits.OK

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
 from warpdata.cli.commands import chunk
-from warpdata.cli.console import add_json_flag, add_output
+from warpdata.cli.console import add_json_flag, add_output, add_storage
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -20,13 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file")
     parser.add_argument("--steps", type=int, metavar="N", help="cut into chunks of N steps instead")
     add_output(parser, "where to write it; default: FILE without its suffix")
-    parser.add_argument("--compression", help="of chunks: none, zstd, zstd:LEVEL, lz4 or auto; default: none")
+    add_storage(parser)
     add_json_flag(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Unpack a packed directory; any other shard is cut into chunks."""
-    from warpdata._api import DIRECTORY_BLOCK
+    from warpdata.episodes.shard_episode import DIRECTORY_BLOCK
     from warpdata.formats.wshard.reader import ShardReader
 
     with ShardReader.open(args.file) as shard:

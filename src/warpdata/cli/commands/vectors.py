@@ -81,8 +81,12 @@ def _add_reading(actions: Any) -> None:
     verify = _action(actions, "verify", "read everything and report damage")
     verify.add_argument("--key", action="append", default=[], help="a key file: require its signatures")
     export = _action(actions, "export", "write the live vectors to another file")
-    export.add_argument("output", help="a .rvf file, or .npy for the bare vectors")
-    export.add_argument("--dialect", choices=("wire", "runtime"), default="wire")
+    export.add_argument(
+        "output",
+        help="the suffix says what: .rvf; .parquet, .jsonl or .csv with metadata; .npy, vectors alone",
+    )
+    export.add_argument("--dialect", choices=("wire", "runtime"), default="wire", help="of a .rvf file")
+    export.add_argument("--overwrite", action="store_true", help="replace a file that exists")
 
 
 def _add_rewriting(actions: Any) -> None:
@@ -95,11 +99,20 @@ def _add_rewriting(actions: Any) -> None:
         "--quantize", choices=("scalar", "pq", "binary", "residual_pq"), help="also store codes"
     )
     index.add_argument("--drop-full", action="store_true", help="keep only the codes")
+    _add_signing(index)
     compact = _action(actions, "compact", "write the file anew without what was deleted")
     compact.add_argument("--compression", choices=("none", "lz4", "zstd"), default="none")
+    _add_signing(compact)
     sign = _action(actions, "sign", "sign every segment; makes the key file if it does not exist")
     sign.add_argument("--key", required=True, help="the private key file")
     sign.add_argument("--algorithm", choices=_ALGORITHMS, default="ed25519", help="for a new key")
+
+
+def _add_signing(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--key", help="a private key file: sign the new file with it")
+    sub.add_argument(
+        "--drop-signatures", action="store_true", help="let a signed file become an unsigned one"
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -207,11 +220,12 @@ def show_info(path: str, console: Console) -> int:
 def _index(args: argparse.Namespace, console: Console) -> int:
     from warpdata.search.store import VectorStore
 
+    signing = _signing(args)
     with VectorStore.open(args.file, mode="a") as store:
         if args.quantize:
-            store.quantize(args.quantize, keep_full=not args.drop_full)
+            store.quantize(args.quantize, keep_full=not args.drop_full, **signing)
         store.build_index(
-            args.kind, m=args.m, ef_construction=args.ef_construction, partitions=args.partitions
+            args.kind, m=args.m, ef_construction=args.ef_construction, partitions=args.partitions, **signing
         )
         about = store.stats()
     console.print(f"indexed {about['vectors']} vectors ({args.kind}) in {args.file}")
@@ -219,11 +233,18 @@ def _index(args: argparse.Namespace, console: Console) -> int:
     return exits.OK
 
 
+def _signing(args: argparse.Namespace) -> dict[str, Any]:
+    from warpdata.formats.rvf.signing import SigningKey
+
+    key = None if args.key is None else SigningKey.load(args.key)
+    return {"key": key, "drop_signatures": args.drop_signatures}
+
+
 def _compact(args: argparse.Namespace, console: Console) -> int:
     from warpdata.search.store import VectorStore
 
     with VectorStore.open(args.file, mode="a") as store:
-        saved = store.compact(compression=args.compression)
+        saved = store.compact(compression=args.compression, **_signing(args))
         size = store.stats()["file_bytes"]
     console.print(f"compacted {args.file}: {size} bytes, {saved} fewer than before")
     console.emit({"file_bytes": size, "saved_bytes": saved})
@@ -247,25 +268,34 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
     return exits.DAMAGED if damages else exits.OK
 
 
+_VECTOR_SUFFIXES = (".rvf", ".rvdna", ".rvtext", ".rvgraph", ".rvvis")
+
+
 def _export(args: argparse.Namespace, console: Console) -> int:
-    import numpy as np
+    from dataclasses import asdict
 
     from warpdata._api import open_vectors
-    from warpdata.bytekit.commit import commit_file
+    from warpdata.errors import nearest
+    from warpdata.search.columns import TABLE_SUFFIXES, write_rows
 
+    suffix = Path(args.output).suffix.lower()
+    known = (*_VECTOR_SUFFIXES[:1], *TABLE_SUFFIXES)
+    if suffix not in (*_VECTOR_SUFFIXES, *TABLE_SUFFIXES):
+        raise ValueError(
+            f"the suffix of {args.output!r} does not say what to write; use one of {', '.join(known)}."
+            f"{nearest(suffix, known)}"
+        )
     with open_vectors(args.file) as store:
-        if args.output.endswith(".npy"):
-            import io
-
-            buffer = io.BytesIO()
-            np.save(buffer, store.get(store.ids), allow_pickle=False)
-            with commit_file(args.output) as out:
-                out.write(buffer.getbuffer())
+        if suffix in TABLE_SUFFIXES:
+            count = write_rows(args.output, store, overwrite=args.overwrite)
+            about = {"vectors": count, "output": args.output}
         else:
-            store.export(args.output, dialect=args.dialect)
-        count = len(store)
-    console.print(f"wrote {count} vectors to {args.output}")
-    console.emit({"vectors": count, "output": args.output})
+            receipt = store.export(args.output, dialect=args.dialect, overwrite=args.overwrite)
+            about = {**asdict(receipt), "output": args.output}
+    console.print(f"wrote {about['vectors']} vectors to {args.output}")
+    if about.get("dropped"):
+        console.print(f"not in the new file: {', '.join(about['dropped'])}")
+    console.emit(about)
     return exits.OK
 
 

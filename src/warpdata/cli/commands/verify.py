@@ -16,7 +16,9 @@ HELP = "check every checksum of files and report damage; exit code 3 if there is
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp verify`."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="files, or datasets as workspace/name")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="files, corpus folders, or datasets as workspace/name"
+    )
     parser.add_argument("--catalog", help="datasets: folder or address of the catalog")
     parser.add_argument("--full", action="store_true", help="also read windows, values and chunk files")
     add_json_flag(parser)
@@ -54,9 +56,11 @@ def _file(path: str, *, full: bool) -> list[Any]:
     from warpdata.cli.sniff import file_kind
     from warpdata.formats.wshard.verify import verify_shard
 
-    kind = file_kind(path)
+    kind = "rows" if _is_corpus_folder(path) else file_kind(path)
     if kind == "vectors":
         return _vectors(path)
+    if kind == "rows":
+        return _corpus(path)
     if kind == "journal":
         return _journal(path)
     found = list(verify_shard(path, full=full))
@@ -67,6 +71,31 @@ def _cameras(path: str, *, full: bool) -> list[Any]:
     from warpdata.episodes.check_shards import unplayable_cameras
 
     return unplayable_cameras(path, full=full)
+
+
+def _is_corpus_folder(path: str) -> bool:
+    import os
+
+    from warpdata.formats.bf16dir.reader import is_bf16_directory
+    from warpdata.formats.gamsae.layout import CORPUS_JSON
+    from warpdata.formats.gamsae.verify import sort_shard_names
+
+    if not os.path.isdir(path):
+        return False
+    names = os.listdir(path)
+    return CORPUS_JSON in names or bool(sort_shard_names(names)) or is_bf16_directory(path)
+
+
+def _corpus(path: str) -> list[Any]:
+    """A corpus, or one shard of one: with the corpus.json beside it every byte is checked."""
+    from warpdata.cli.commands.corpus import corpus_findings
+    from warpdata.formats.wshard.verify import Finding
+
+    found = corpus_findings(path)
+    facts = [each.fact if each.path in each.fact else f"{each.fact}: {each.path}" for each in found]
+    return [
+        Finding(each.code, fact, is_damage=each.is_damage) for each, fact in zip(found, facts, strict=True)
+    ]
 
 
 def _vectors(path: str) -> list[Any]:

@@ -10,3 +10,5 @@ BYTE_ORDER = "little"
 ITEM_BYTES = 2
 SHARD_NAME = "shard_{:05d}.bf16"
 MAX_MANIFEST_BYTES = 256 << 20
+MAX_EMPTY_ROWS = 1 << 20
+"""Rows of a file of width 0: no byte stands for them, so this bounds what reading them takes."""

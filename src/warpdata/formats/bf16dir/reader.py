@@ -15,6 +15,7 @@ from warpdata.errors import (
     BlobNotFoundError,
     CorruptLayoutError,
     FormatError,
+    LimitExceededError,
     TruncatedError,
     UnsupportedDtypeError,
     UnsupportedVersionError,
@@ -109,6 +110,8 @@ def _file(entry: dict[str, Any], width: int, find: FindFile) -> Bf16File:
     expected = n_rows * width * layout.ITEM_BYTES
     if _count(entry["bytes"]) != expected:
         raise CorruptLayoutError(f"{name} is listed with {entry['bytes']} bytes, its rows need {expected}")
+    if not width and n_rows > layout.MAX_EMPTY_ROWS:
+        raise LimitExceededError(f"{n_rows} rows without a column in {name}")
     path, actual = find(name)
     if actual < expected:
         fact = f"file is truncated: the manifest expects {expected} bytes, file has {actual}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+from warpdata.bytekit import locks, system
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import map_os_errors, write_at
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
@@ -16,6 +16,7 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import Folder, read_document
 
 CRC_KEY = "crc32c"
+_LOCK_TIMEOUT_S = 60.0
 
 
 def pack_line(edit: dict[str, Any]) -> bytes:
@@ -46,18 +47,13 @@ def append_edit(root: Path, edit: dict[str, Any]) -> None:
     A torn line of a crash before is cut off first.
     """
     path = root / layout.EDITS_FILE
-    with map_os_errors(path):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            lines, end = _lines(fd)
-            if edit["seq"] != lines + 1:
-                raise ConflictError(f"the log has {lines} edits by now", path=path)
-            os.ftruncate(fd, end)
-            write_at(fd, pack_line(edit), end)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    with locks.held(path, timeout_s=_LOCK_TIMEOUT_S) as log, map_os_errors(path):
+        lines, end = _lines(log.fd)
+        if edit["seq"] != lines + 1:
+            raise ConflictError(f"the log has {lines} edits by now", path=path)
+        os.ftruncate(log.fd, end)
+        write_at(log.fd, pack_line(edit), end)
+        system.sync(log.fd)
 
 
 def _lines(fd: int) -> tuple[int, int]:

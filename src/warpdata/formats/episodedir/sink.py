@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
+from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import os_error
 from warpdata.errors import StoreError
@@ -67,7 +68,7 @@ class VideoSink:
     def sync(self) -> None:
         """Make the file survive power loss."""
         try:
-            os.fdatasync(self._fd)
+            system.sync_data(self._fd)
         except OSError as error:
             raise os_error(error, self.path) from error
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.scheduling import kept_scheduling
+from warpdata.bytekit.system import kept_scheduling
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError
 from warpdata.formats.episodedir.images import ENCODERS, FrameShape, Stream, VideoOptions, choose_codec
 from warpdata.formats.episodedir.layout import BLOCK_HEAD_BYTES
@@ -46,9 +47,11 @@ class VideoEncoder:
             )
             container_options["fragment_index"] = str(fragment)
         kind = "matroska" if self._codec == "ffv1" else "mp4"
+        self._failures = library.FFmpegError
         try:
+            self._gate = _Gate(sink)
             self._container = library.open(
-                sink, "w", format=kind, options=container_options, buffer_size=1 << 20
+                self._gate, "w", format=kind, options=container_options, buffer_size=1 << 20
             )
             self._stream = self._open_stream(options)
             # Opened now, not by the first frame: what cannot be encoded is refused before it is accepted.
@@ -56,7 +59,7 @@ class VideoEncoder:
                 self._stream.codec_context.open()
         except (library.FFmpegError, ValueError) as error:
             raise ValueError(f"cannot encode {shape} as {self._codec} ({error})") from None
-        self._scale = library.video.reformatter.VideoReformatter()
+        self._scale = _converter()
 
     @property
     def _chroma_is_halved(self) -> bool:
@@ -86,7 +89,7 @@ class VideoEncoder:
         """Encode the next frame; True when a new group of frames began, so all before it are in the sink."""
         picture = _av().VideoFrame.from_ndarray(self._padded(frame), format=self._shape.raw_format)
         if self.pix_fmt != self._shape.raw_format:
-            picture = self._scale.reformat(picture, format=self.pix_fmt, threads=1)
+            picture = self._scale(picture, self.pix_fmt)
         picture.pts = self._next
         picture.time_base = self._tick
         self._next += 1
@@ -95,11 +98,21 @@ class VideoEncoder:
     def close(self) -> None:
         """Encode what is delayed and end the file."""
         self._mux(self._stream.encode(None))
-        self._container.close()
+        container, self._container = self._container, None
+        container.close()
 
     def discard(self) -> None:
-        """Let go of the encoder without finishing the file."""
-        self._container = self._stream = None
+        """Let go of the encoder without finishing the file: the sink gets nothing more."""
+        self._gate.shut()
+        container, self._container, self._stream = self._container, None, None
+        if container is not None:
+            with contextlib.suppress(self._failures):
+                container.close()
+
+    def __del__(self) -> None:
+        # Versions before 17 crash when they collect an encoder that was not closed.
+        if getattr(self, "_container", None) is not None:
+            self.discard()
 
     def _mux(self, packets: Iterable[Any]) -> bool:
         began = False
@@ -132,8 +145,7 @@ class VideoDecoder:
         if stream.pix_fmt:
             self._context.pix_fmt = stream.pix_fmt
         self._context.thread_count = 1
-        # One converter for all frames, without threads of its own: those would not survive a fork.
-        self._scale = library.video.reformatter.VideoReformatter()
+        self._scale = _converter()
 
     def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, Any]]:
         """Decode one packet; yields (frame number, picture) for whatever comes out."""
@@ -149,7 +161,8 @@ class VideoDecoder:
 
     def close(self) -> None:
         """Give back the memory of the decoder now, not when it is collected."""
-        self._context = self._scale = None
+        self._context = None
+        del self._scale
 
     def reset(self) -> None:
         """Forget everything fed so far."""
@@ -172,7 +185,7 @@ class VideoDecoder:
         if picture.width < shape.width or picture.height < shape.height:
             raise CorruptLayoutError(f"video of {picture.width}x{picture.height}, expected {shape}")
         if picture.format.name != shape.raw_format:
-            picture = self._scale.reformat(picture, format=shape.raw_format, threads=1)
+            picture = self._scale(picture, shape.raw_format)
         plane: Any = picture.planes[0]
         rows = np.frombuffer(plane, shape.dtype).reshape(picture.height, -1)
         width = shape.width * (3 if shape.channels else 1)
@@ -190,26 +203,34 @@ class Probe:
 
 def probe(path: str) -> Probe:
     """Read codec and size of a video file from its header."""
-    with _opened(path, path) as container:
+    with opened(path, path) as container:
         return _probe(container, path)
 
 
 def stream_of(shape: FrameShape, options: VideoOptions) -> Stream:
     """What the encoder of this machine says in the header of such a video."""
     out = io.BytesIO()
-    encoder = VideoEncoder(_Written(out), shape, options)
+    encoder = VideoEncoder(out, shape, options)
     encoder.encode(np.zeros(shape.shape, shape.dtype))
     encoder.close()
     out.seek(0)
-    with _opened(out, "header") as container:
+    with opened(out, "header") as container:
         return _probe(container, "header").stream
 
 
-class _Written:
-    """Only grows, like the file of a recording: a muxer that could go back would write another header."""
+class _Gate:
+    """What the muxer sees of a sink: it only grows, for one that could go back would write another header."""
 
-    def __init__(self, out: io.BytesIO) -> None:
-        self.write = out.write
+    def __init__(self, sink: Any) -> None:
+        self._write: Callable[[bytes], int] = sink.write
+
+    def write(self, data: bytes) -> int:
+        """Pass it on; the muxer keeps this very method, so it cannot be replaced later."""
+        return self._write(data)
+
+    def shut(self) -> None:
+        """Swallow whatever still comes."""
+        self._write = len
 
 
 def list_packets(
@@ -217,7 +238,7 @@ def list_packets(
 ) -> tuple[Probe, NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
     """Probe plus (offset, size) of every packet in decoding order, keyframe flags, and presentation times."""
     library = _av()
-    with _opened(source, path) as container:
+    with opened(source, path) as container:
         found = _probe(container, path)
         rows: list[tuple[int, int]] = []
         keys: list[bool] = []
@@ -252,11 +273,13 @@ def _probe(container: av.container.InputContainer, path: str) -> Probe:
     return Probe(stream, context.width, context.height)
 
 
-def _opened(source: Any, path: str) -> Any:
-    """A container over a path or a file object."""
+def opened(source: Any, path: str) -> Any:
+    """A container over a path or a file object. Titles that are no text are no reason to refuse its pictures."""
     library = _av()
+    # From 19 on the library is lenient by itself and does not know the option.
+    lenient = {"metadata_errors": "ignore"} if _release(library) < 19 else {}
     try:
-        return library.open(source, metadata_errors="ignore")
+        return library.open(source, **lenient)
     except FileNotFoundError:
         raise CorruptLayoutError("the video file is missing", path=path) from None
     except library.FFmpegError as error:
@@ -280,6 +303,19 @@ def _codec_options(codec: str, options: VideoOptions, shape: FrameShape) -> dict
     else:
         chosen["x265-params"] = f"keyint={gop}:min-keyint={gop}:scenecut=0:bframes=0:log-level=none"
     return chosen
+
+
+def _converter() -> Callable[[VideoFrame, str], VideoFrame]:
+    """One converter of pixels for all frames, without threads of its own: those would not survive a fork."""
+    library = _av()
+    convert = library.video.reformatter.VideoReformatter().reformat
+    # Before 17 it has no threads and cannot be asked for none.
+    alone = {"threads": 1} if _release(library) >= 17 else {}
+    return lambda picture, pix_fmt: convert(picture, format=pix_fmt, **alone)
+
+
+def _release(library: Any) -> int:
+    return int(library.__version__.partition(".")[0])
 
 
 def _av() -> Any:

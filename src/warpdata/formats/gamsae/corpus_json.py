@@ -16,7 +16,13 @@ from warpdata.bytekit.commit import write_file
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.ranges import FileRangeReader
-from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError, UnsupportedVersionError
+from warpdata.errors import (
+    ChecksumError,
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    UnsupportedVersionError,
+)
 from warpdata.formats.gamsae import layout
 
 Crcs = npt.NDArray[np.uint32]
@@ -112,6 +118,8 @@ def _check_identity(body: dict[str, Any]) -> None:
 
 def _record(body: dict[str, Any]) -> CorpusRecord:
     run_rows = _count(body["run_rows"], at_least=1)
+    if run_rows > layout.MAX_TOTAL_ROWS:
+        raise LimitExceededError(f"runs of {run_rows} rows")
     record = CorpusRecord(
         width=_count(body["width"]),
         dtype=_stored_dtype(body["dtype"]),
@@ -122,6 +130,8 @@ def _record(body: dict[str, Any]) -> CorpusRecord:
         provenance=dict(body["provenance"]),
         statistics=None if body["statistics"] is None else dict(body["statistics"]),
     )
+    if record.width * dtype_named(record.dtype).itemsize > layout.MAX_ROW_BYTES:
+        raise LimitExceededError(f"rows of {record.width} columns")
     if record.total_rows != body["total_rows"]:
         raise CorruptLayoutError("the rows of the shards do not add up to total_rows")
     return record

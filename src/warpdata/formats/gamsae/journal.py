@@ -25,6 +25,8 @@ class Append:
     n_rows: int
     rows_crc32c: int
     columns: Columns
+    frame_bytes: int
+    """Bytes of its frame and of the side columns after it."""
 
 
 def pack_frame(rows: npt.NDArray[Any], columns: Columns) -> bytes:
@@ -51,7 +53,8 @@ def read_frames(reader: RangeReader, schema: Mapping[str, str]) -> Iterator[Appe
         if columns is None:
             return
         offset += frame.side_bytes
-        yield Append(frame.n_rows, frame.rows_crc32c, columns)
+        size = layout.JOURNAL_FRAME_BYTES + frame.side_bytes
+        yield Append(frame.n_rows, frame.rows_crc32c, columns, size)
 
 
 def _is_sound(frame: layout.JournalFrame) -> bool:

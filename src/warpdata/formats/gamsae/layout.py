@@ -17,6 +17,10 @@ EXACT_LENGTH_TAGS = frozenset({1, 2})
 U64_MAX = (1 << 64) - 1
 MAX_TOTAL_ROWS = (1 << 63) - 1
 """Row ids are handed out as integers of 63 bits."""
+MAX_EMPTY_ROWS = 1 << 20
+"""Rows of a shard of width 0: no byte of the file stands for them, so this bounds what reading them takes."""
+MAX_ROW_BYTES = 1 << 30
+"""Of a row that corpus.json announces, before any shard shows it."""
 
 
 class ShardHeader(NamedTuple):

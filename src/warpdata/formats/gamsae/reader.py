@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from warpdata.bytekit.dtype import DType, dtype_named
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
-from warpdata.errors import BadMagicError, TruncatedError, UnsupportedDtypeError
+from warpdata.errors import BadMagicError, LimitExceededError, TruncatedError, UnsupportedDtypeError
 from warpdata.formats.gamsae import layout
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def parse_header(head: Buffer, file_bytes: int, name: str) -> ShardInfo:
         raise _truncated(min(expected, layout.U64_MAX), file_bytes, name)
     if header.dtype in layout.EXACT_LENGTH_TAGS and file_bytes != expected:
         raise _unsupported(header.dtype, name)
+    if not header.p and header.n_rows > layout.MAX_EMPTY_ROWS:
+        raise LimitExceededError(f"{header.n_rows} rows without a column", path=name)
     return ShardInfo(name, header.n_rows, header.p, dtype, file_bytes, header.reserved)
 
 

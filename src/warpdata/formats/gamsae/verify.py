@@ -41,6 +41,20 @@ def sort_shard_names(names: Iterable[str]) -> list[str]:
 
 
 def verify_shard(path: str | os.PathLike[str]) -> list[Finding]:
+    """Every finding about one shard; where the corpus.json beside it lists it, every byte is checked."""
+    folder, name = os.path.split(os.path.abspath(path))
+    findings = _structure(path)
+    try:
+        record = load_corpus(folder)
+    except WarpError as error:
+        return [*findings, Finding(os.path.join(folder, layout.CORPUS_JSON), error.code, str(error))]
+    for shard in () if record is None else record.shards:
+        if shard.name == name and record is not None:
+            findings += _compare(Path(path), shard, record)
+    return findings
+
+
+def _structure(path: str | os.PathLike[str]) -> list[Finding]:
     """What can be said about one shard without corpus.json: its structure, and what readers overlook."""
     try:
         return _oddities(open_shard_info(path))
@@ -76,12 +90,12 @@ def verify_folder(folder: str | os.PathLike[str], progress: Progress | None = No
     record = load_corpus(folder)
     paths = shard_paths(folder)
     if record is None:
-        return [finding for path in paths for finding in verify_shard(path)]
+        return [finding for path in paths for finding in _structure(path)]
     findings = _names(folder, paths, record)
     for index, shard in enumerate(record.shards):
         path = Path(folder) / shard.name
         if path.exists():
-            findings += verify_shard(path)
+            findings += _structure(path)
             findings += _compare(path, shard, record)
         if progress is not None:
             progress(index + 1, len(record.shards))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from array import array
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.bytekit.locks import is_locked
 from warpdata.bytekit.ranges import MmapRangeReader, RangeReader
 from warpdata.errors import (
     BadMagicError,
@@ -214,14 +214,7 @@ class JournalReader:
 
 def is_live(path: str | os.PathLike[str]) -> bool:
     """Whether a running process holds this journal open for writing."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return is_locked(path)
 
 
 def is_journal(reader: RangeReader) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import secrets
@@ -11,12 +10,15 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from warpdata.bytekit import system
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import TEMP_MARK, fsync_folder, map_os_errors, os_error, rename_new, write_at
-from warpdata.bytekit.forks import stays_with_its_process
+from warpdata.bytekit.commit import TEMP_MARK, fsync_folder, map_os_errors, os_error, write_at
+from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.locks import lock_open_file
 from warpdata.bytekit.mapping import PAGE_BYTES, map_window, prefault, sync_range
+from warpdata.bytekit.system import rename_new
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import JournalInUseError, LimitExceededError, WriterClosedError
 from warpdata.formats.journal import layout
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MIN_WINDOW_BYTES = 8 << 20
+_LOCK_TIMEOUT_S = 10.0
 
 
 class JournalWriter:
@@ -65,9 +68,9 @@ class JournalWriter:
             except BaseException:
                 self.discard()
                 raise
-        stays_with_its_process(self)
+        tell_in_child(self)
 
-    def disown(self) -> None:
+    def in_child(self) -> None:
         """In a forked child: let go of the file, so that the lock dies with the recorder and not with its children."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
@@ -84,7 +87,7 @@ class JournalWriter:
         self.position = self.records_offset = len(head)
         if self.position >= self._limit:
             self._advance()
-        os.fsync(self._fd)
+        system.sync(self._fd)
 
     def _publish(self, temp: str) -> None:
         try:
@@ -150,7 +153,7 @@ class JournalWriter:
                 try:
                     os.ftruncate(fd, self.position + layout.RECORD_BYTES)
                     if durable:
-                        os.fdatasync(fd)
+                        system.sync_data(fd)
                 finally:
                     os.close(fd)
 
@@ -230,7 +233,14 @@ class StepRecord:
 
 def _create(path: str) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        # Whoever only asks whether it is held holds it for a moment himself.
+        if not lock_open_file(fd, path, timeout_s=_LOCK_TIMEOUT_S):
+            raise JournalInUseError("another process took the journal as it was made", path=path)
+    except BaseException:
+        os.unlink(path)
+        os.close(fd)
+        raise
     return fd
 
 

@@ -34,6 +34,11 @@ class BlobRef:
         """The name of the blob in the blob area of a catalog."""
         return blob_key(self.hash)
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it has an address of its own, outside the blob area of its catalog."""
+        return self.uri is not None and "://" in self.uri
+
 
 @dataclass(frozen=True, slots=True)
 class TableShard(BlobRef):
@@ -51,6 +56,10 @@ class TablePart:
     schema_ipc: str
     guide: BlobRef | None = None
     format: str = "parquet"
+
+    def blobs(self) -> list[BlobRef]:
+        """Every blob of the table."""
+        return [*self.shards, *([self.guide] if self.guide else [])]
 
     @property
     def row_count(self) -> int:
@@ -78,6 +87,10 @@ class ArtifactPart:
     kind: str
     shards: tuple[BlobRef, ...]
     index: MemberIndexRef | None = None
+
+    def blobs(self) -> list[BlobRef]:
+        """Every blob of the artifact."""
+        return [*self.shards, *([self.index] if self.index else [])]
 
     @property
     def is_tar(self) -> bool:
@@ -126,12 +139,8 @@ class Manifest:
 
     def blobs(self) -> dict[str, BlobRef]:
         """Every blob of the version by hash, guides and indexes included."""
-        found: list[BlobRef] = []
-        for table in self.tables.values():
-            found += [*table.shards, *([table.guide] if table.guide else [])]
-        for artifact in self.artifacts.values():
-            found += [*artifact.shards, *([artifact.index] if artifact.index else [])]
-        return {blob.hash: blob for blob in found}
+        parts: list[TablePart | ArtifactPart] = [*self.tables.values(), *self.artifacts.values()]
+        return {blob.hash: blob for part in parts for blob in part.blobs()}
 
 
 def blob_key(sha256: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from warpdata.bytekit.align import align_up
@@ -43,6 +44,28 @@ def open_snapshot(reader: RangeReader) -> Snapshot:
     if found is not None:
         return found
     return _by_scan(TailReader(reader))
+
+
+def earlier_snapshots(reader: RangeReader, newest: Snapshot) -> Iterator[Snapshot]:
+    """The states before this one that the file still holds, newest first; each link repeats a hash."""
+    state = newest
+    while True:
+        value = manifest.first_value(state.newest_records or state.records, Tag.OVERLAY_CHAIN)
+        if value is None:
+            return
+        chain = manifest.unpack_chain(value, reader.name)
+        if chain.checkpoint_hash == segment.UNSET_HASH:
+            return
+        if not 0 <= chain.prev_manifest_offset < state.manifest_offset:
+            raise CorruptLayoutError("a manifest hangs on one behind it", path=reader.name)
+        try:
+            before = _load_manifest(reader, chain.prev_manifest_offset)
+        except (_NotOurs, _Torn, BadMagicError) as error:
+            raise CorruptLayoutError("a manifest of the chain is damaged", path=reader.name) from error
+        if (before.manifest_id, before.manifest_hash) != (chain.prev_manifest_id, chain.checkpoint_hash):
+            raise CorruptLayoutError("a manifest of the chain was exchanged", path=reader.name)
+        yield before
+        state = before
 
 
 def _by_root(reader: RangeReader) -> Snapshot | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata.bytekit.checksum import shake256
 from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError, MissingExtraError
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, MissingExtraError, nearest
 from warpdata.formats.rvf import layout, segment
 from warpdata.formats.rvf.layout import SegmentHeader
 from warpdata.formats.rvf.manifest import Root, root_message
@@ -103,9 +103,9 @@ def save_public(key: PublicKey, path: str | os.PathLike[str]) -> None:
         out.write(json.dumps({"algorithm": key.algorithm, "public": key.data.hex()}).encode() + b"\n")
 
 
-def segment_message(header: SegmentHeader) -> bytes:
-    """What the signature of a segment covers."""
-    context = f"RVF-v1-{layout.segment_name(header.seg_type)}_SEG-{PROFILE}".encode()
+def segment_message(header: SegmentHeader, profile: str = PROFILE) -> bytes:
+    """What the signature of a segment covers, in a file of this profile."""
+    context = f"RVF-v1-{layout.segment_name(header.seg_type)}_SEG-{profile}".encode()
     packed = segment.pack_header(header)[: layout.SIGNED_PREFIX_BYTES]
     return packed + header.content_hash + header.segment_id.to_bytes(8, "little") + context
 
@@ -128,7 +128,10 @@ def is_valid(key: PublicKey, message: bytes, footer: Footer) -> bool:
 
 def _check_algorithm(algorithm: str) -> None:
     if algorithm not in layout.SIGNATURE_IDS:
-        raise ValueError(f"unknown signature algorithm {algorithm!r}; use one of {', '.join(ALGORITHMS)}")
+        raise ValueError(
+            f"unknown signature algorithm {algorithm!r}; use one of {', '.join(ALGORITHMS)}."
+            f"{nearest(str(algorithm), ALGORITHMS)}"
+        )
 
 
 def _key_file(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -12,12 +12,14 @@ from warpdata.formats.rvf import layout, manifest, segment, signing
 from warpdata.formats.rvf.layout import DirectoryEntry, SegmentHeader, SegmentType, Tag
 from warpdata.formats.rvf.payloads import layout as records
 from warpdata.formats.rvf.payloads import vec
+from warpdata.formats.rvf.payloads.domain import decode_domain
 from warpdata.formats.rvf.payloads.graph import decode_graph, unpack_index_header
 from warpdata.formats.rvf.payloads.hot import decode_hot
 from warpdata.formats.rvf.payloads.ids import decode_id_directory
 from warpdata.formats.rvf.payloads.journal import decode_journal
 from warpdata.formats.rvf.payloads.layer_a import decode_layer_a
 from warpdata.formats.rvf.payloads.meta import decode_meta
+from warpdata.formats.rvf.payloads.overlay import decode_overlay
 from warpdata.formats.rvf.payloads.quant import decode_quant
 from warpdata.formats.rvf.payloads.sketch import decode_sketch
 from warpdata.formats.rvf.payloads.witness import PublicKey, decode_crypto, decode_witness
@@ -78,6 +80,9 @@ def _verify_segment(reader: RangeReader, snapshot: Snapshot, entry: DirectoryEnt
     if entry.seg_type == SegmentType.VEC:
         vec.decode_vec(payload, code_bytes=code_bytes, where=reader.name)
         return
+    if entry.seg_type == SegmentType.OVERLAY:
+        decode_overlay(payload, 0 if snapshot.root is None else snapshot.root.dimension, reader.name)
+        return
     decoder = _DECODERS.get(entry.seg_type)
     if decoder is not None:
         decoder(payload, reader.name)
@@ -101,13 +106,14 @@ _DECODERS: dict[int, Callable[[memoryview, str], Any]] = {
     SegmentType.SKETCH: decode_sketch,
     SegmentType.WITNESS: decode_witness,
     SegmentType.CRYPTO: decode_crypto,
+    SegmentType.PROFILE: decode_domain,
 }
 
 
 def _verify_signatures(reader: RangeReader, snapshot: Snapshot, keys: Sequence[PublicKey]) -> list[Damage]:
     found = []
     for entry in snapshot.segments:
-        problem = _signature_problem(reader, entry, keys)
+        problem = _signature_problem(reader, entry, keys, _profile_name(snapshot))
         if problem:
             name = layout.segment_name(entry.seg_type)
             found.append(Damage(entry.segment_id, name, "signature", f"{name} {entry.segment_id} {problem}"))
@@ -117,7 +123,14 @@ def _verify_signatures(reader: RangeReader, snapshot: Snapshot, keys: Sequence[P
     return found
 
 
-def _signature_problem(reader: RangeReader, entry: DirectoryEntry, keys: Sequence[PublicKey]) -> str:
+def _profile_name(snapshot: Snapshot) -> str:
+    number = 0 if snapshot.root is None else snapshot.root.profile_id
+    return records.DOMAIN_NAMES.get(number, signing.PROFILE)
+
+
+def _signature_problem(
+    reader: RangeReader, entry: DirectoryEntry, keys: Sequence[PublicKey], profile: str
+) -> str:
     try:
         header = segment.read_header(reader, entry.file_offset)
         footer = segment.read_footer(reader, entry.file_offset, header)
@@ -127,11 +140,16 @@ def _signature_problem(reader: RangeReader, entry: DirectoryEntry, keys: Sequenc
         return "is not signed"
     start = entry.file_offset + layout.HEADER_BYTES
     stored = reader.read(start, start + header.payload_length)
-    return "" if _is_signed(header, stored, footer, keys) else "is not signed by these keys"
+    return "" if _is_signed(header, stored, footer, keys, profile) else "is not signed by these keys"
 
 
-def _is_signed(header: SegmentHeader, stored: memoryview, footer: Footer, keys: Sequence[PublicKey]) -> bool:
-    messages = (signing.segment_message(header), signing.shipped_message(header, stored))
+def _is_signed(
+    header: SegmentHeader, stored: memoryview, footer: Footer, keys: Sequence[PublicKey], profile: str
+) -> bool:
+    messages = {
+        signing.segment_message(header), signing.segment_message(header, profile),
+        signing.shipped_message(header, stored),
+    }  # fmt: skip
     return any(signing.is_valid(key, message, footer) for key in keys for message in messages)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from warpdata.bytekit import system
 from warpdata.bytekit.align import align_up, padding
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.view import byte_view
@@ -67,20 +68,6 @@ class SegmentAppender:
         self.next_id = max(self.next_id, entry.segment_id + 1)
         return entry._replace(file_offset=offset)
 
-    def commit_delta(self, entries: Sequence[DirectoryEntry], epoch: int, records: Sequence[Tlv]) -> Snapshot:
-        """Commit with a small manifest that lists only the new segments; returns the new state."""
-        last = self.last
-        if last is None:
-            raise ValueError("the first manifest of a file is a checkpoint")
-        listed = [manifest.pack_chain(self._chain(epoch)), manifest.pack_directory(entries), *records]
-        done = self._commit(manifest.pack_tlvs(listed), 0)
-        self.last = replace(
-            last, epoch=epoch, segments=(*last.segments, *entries), manifest_offset=done.manifest_offset,
-            manifest_id=done.manifest_id, manifest_hash=done.manifest_hash, end=done.end,
-            newest_records=tuple(listed),
-        )  # fmt: skip
-        return self.last
-
     def commit_checkpoint(
         self,
         entries: Sequence[DirectoryEntry],
@@ -118,21 +105,15 @@ class SegmentAppender:
         self.position = align_up(self._committed_size, layout.ALIGNMENT)
 
     def _commit(self, payload: bytes, flags: int) -> Snapshot:
-        self._sync(os.fdatasync)
+        self._sync(system.sync_data)
         header, stored = segment.build(
             SegmentType.MANIFEST, self.next_id, payload, SegmentOptions(flags=flags)
         )
         offset = self._write(segment.pack_header(header), stored)
-        self._sync(os.fsync)
+        self._sync(system.sync)
         self.next_id += 1
         self._committed_size = self.position
         return Snapshot("wire", 0, (), offset, header.segment_id, header.content_hash, self.position)
-
-    def _chain(self, epoch: int) -> OverlayChain:
-        last = self.last
-        if last is None:
-            return OverlayChain(epoch, 0, 0, 0, bytes(16))
-        return OverlayChain(epoch, 0, last.manifest_offset, last.manifest_id, last.manifest_hash)
 
     def _write(self, *pieces: Buffer) -> int:
         """Write pieces one after the other, padded to the next boundary, in one system call if it can be."""
@@ -140,15 +121,8 @@ class SegmentAppender:
         size = sum(view.nbytes for view in views)
         views.append(byte_view(padding(size, layout.ALIGNMENT)))
         start = self.position
-        pending = [view for view in views if view.nbytes]
         with map_os_errors(self._path):
-            while pending:
-                written = os.pwritev(self._fd, pending, self.position)
-                self.position += written
-                while pending and written >= pending[0].nbytes:
-                    written -= pending.pop(0).nbytes
-                if written:
-                    pending[0] = pending[0][written:]
+            self.position += system.write_pieces(self._fd, views, start)
         return start
 
     def _sync(self, sync: Callable[[int], None]) -> None:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.dtype import DType, dtype_of
+from warpdata.bytekit.keys import chosen
 from warpdata.errors import SchemaMismatchError
-from warpdata.formats.wshard.schema import TensorSpec
+from warpdata.formats.wshard.schema import RowSource, TensorSpec
+from warpdata.formats.wshard.text import guess_encoding, is_text, text_spec, value_array
 
-
-class RowSource(Protocol):
-    """Where the rows of a channel come from."""
-
-    @property
-    def spec(self) -> TensorSpec: ...
-
-    @property
-    def length(self) -> int: ...
-
-    def rows(self, start: int, end: int) -> NDArray[Any]:
-        """Rows [start, end), reading no more than they need."""
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class ArrayRows:
@@ -55,7 +49,10 @@ class WatchedRows:
 
 
 class Channel:
-    """Named rows over time; `data` is read when first touched, `channel[a:b]` reads only those rows."""
+    """Named rows over time; `data` is read when first touched, `channel[a:b]` reads only those rows.
+
+    Strings make a text channel and dicts a JSON channel: one value of any length per step.
+    """
 
     def __init__(
         self,
@@ -66,11 +63,11 @@ class Channel:
         about: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        array = _checked(name, data)
+        rows = _checked(name, data)
         self.name = name
         self.about: dict[str, Any] = {**(about or {}), **more}
-        self._rows: RowSource = ArrayRows(array, TensorSpec(dtype_of(array.dtype), array.shape[1:]))
-        self._data: NDArray[Any] | None = array
+        self._rows: RowSource = rows
+        self._data: NDArray[Any] | None = rows.array
         self._clock: RowSource | None = None
         if timestamps_ns is not None:
             self.timestamps_ns = timestamps_ns
@@ -90,6 +87,27 @@ class Channel:
         channel._rows, channel._data, channel._clock = rows, None, clock
         return channel
 
+    @classmethod
+    def text(cls, name: str, values: Iterable[str], **options: Any) -> Self:
+        """A channel of one string per step, also where there are none to tell by."""
+        return cls(name, _values(name, "text", values), **options)
+
+    @classmethod
+    def json(cls, name: str, values: Iterable[Any], **options: Any) -> Self:
+        """A channel of one JSON value per step: objects, lists, strings, numbers, null."""
+        return cls(name, _values(name, "json", values), **options)
+
+    def clone(self) -> Self:
+        """A channel of its own with the same rows: arrays are copied, what lies in a file stays there."""
+        made = copy.copy(self)
+        made.about = copy.deepcopy(self.about)
+        if isinstance(self._rows, ArrayRows):
+            made._rows = ArrayRows(copy.deepcopy(self._rows.array), self._rows.spec)
+            made._data = made._rows.array
+        if isinstance(self._clock, ArrayRows):
+            made._clock = ArrayRows(self._clock.array.copy(), self._clock.spec)
+        return made
+
     @property
     def data(self) -> NDArray[Any]:
         """All rows as one array of shape [length, *shape]; read-only where it maps a file."""
@@ -99,9 +117,8 @@ class Channel:
 
     @data.setter
     def data(self, value: Any) -> None:
-        array = _checked(self.name, value)
-        self._rows = ArrayRows(array, TensorSpec(dtype_of(array.dtype), array.shape[1:]))
-        self._data = array
+        rows = _checked(self.name, value)
+        self._rows, self._data = rows, rows.array
 
     @property
     def dtype(self) -> DType:
@@ -138,7 +155,7 @@ class Channel:
         if value is None:
             self._clock = None
             return
-        array = np.asarray(value)
+        array = _array(self.name, value)
         if array.dtype != np.int64 or array.shape != (self.length,):
             raise SchemaMismatchError(
                 f"the clock of {self.name!r} is {array.dtype}{list(array.shape)}, "
@@ -160,34 +177,9 @@ class Channel:
     def __getitem__(self, key: Any) -> Any:
         if self._data is not None:
             return self._data[key]
-        if isinstance(key, tuple):
-            return (
-                self._lazy(key[0])[(slice(None), *key[1:])]
-                if _keeps_axis(key[0])
-                else self._lazy(key[0])[key[1:]]
-            )
-        return self._lazy(key)
-
-    def _lazy(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return self._slice(*key.indices(self.length))
-        if isinstance(key, int | np.integer):
-            row = int(key) + (self.length if key < 0 else 0)
-            if not 0 <= row < self.length:
-                raise IndexError(f"row {int(key)} of {self.length} in channel {self.name!r}")
-            return self._rows.rows(row, row + 1)[0]
-        if isinstance(key, list):
-            return np.stack([self._lazy(each) for each in key]) if key else self._slice(0, 0, 1)
-        return self.data[key]
-
-    def _slice(self, start: int, stop: int, step: int) -> NDArray[Any]:
-        if step == 1:
-            return self._rows.rows(start, max(start, stop))
-        picked = range(start, stop, step)
-        if not picked:
-            return self._rows.rows(0, 0)
-        low, high = min(picked[0], picked[-1]), max(picked[0], picked[-1])
-        return self._rows.rows(low, high + 1)[[index - low for index in picked]]
+        rows = self._rows
+        spec = rows.spec
+        return chosen(key, (rows.length, *spec.shape), rows.rows, spec.dtype.itemsize)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if dtype is None and not copy:
@@ -200,7 +192,7 @@ class Channel:
         same = (self.name, self.dtype, self.shape, self.length, self.about) == (
             other.name, other.dtype, other.shape, other.length, other.about
         )  # fmt: skip
-        return same and _same_bytes(self.data, other.data) and _same_clock(self, other)
+        return same and _same_values(self.data, other.data, self.dtype) and _same_clock(self, other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -215,24 +207,42 @@ class Channel:
         return f"Channel({self.name!r}, {self.dtype}[{shape}]{clock})"
 
 
-def _keeps_axis(key: Any) -> bool:
-    return not isinstance(key, int | np.integer)
-
-
-def _checked(name: str, data: Any) -> NDArray[Any]:
-    array = np.asarray(data)
-    try:
-        dtype_of(array.dtype)
-    except ValueError as error:
-        raise SchemaMismatchError(
-            f"channel {name!r}: {error}", hint="Convert it with .astype() first."
-        ) from None
+def _checked(name: str, data: Any) -> ArrayRows:
+    """The rows a caller gave, if they are of a type that can be stored."""
+    if isinstance(data, ArrayRows):
+        return data
+    array = _array(name, data)
     if array.ndim == 0:
         raise SchemaMismatchError(f"channel {name!r} has no time axis", hint="Give an array of shape [T, …].")
-    return array
+    encoding = guess_encoding(array)
+    if encoding is not None:
+        if array.ndim != 1:
+            raise SchemaMismatchError(f"channel {name!r} has more than one {encoding} per step")
+        return _values(name, encoding, array)
+    try:
+        return ArrayRows(array, TensorSpec(dtype_of(array.dtype), array.shape[1:]))
+    except ValueError as error:
+        hint = "Convert it with .astype() first; Channel.json() stores any JSON value."
+        raise SchemaMismatchError(f"channel {name!r}: {error}", hint=hint) from None
 
 
-def _same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
+def _array(name: str, value: Any) -> NDArray[Any]:
+    try:
+        return as_array(value)
+    except ValueError as error:
+        raise SchemaMismatchError(f"channel {name!r} is {error}") from None
+
+
+def _values(name: str, encoding: str, values: Iterable[Any]) -> ArrayRows:
+    try:
+        return ArrayRows(value_array(encoding, values), text_spec(encoding))
+    except (TypeError, ValueError) as error:
+        raise SchemaMismatchError(f"channel {name!r}: {error}") from None
+
+
+def _same_values(a: NDArray[Any], b: NDArray[Any], dtype: DType) -> bool:
+    if is_text(dtype):
+        return bool(a.tolist() == b.tolist())
     return np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
 
 

@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from warpdata.bytekit.commit import commit_file
-from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError, SchemaMismatchError
+from warpdata.bytekit.commit import TEMP_MARK, commit_file, map_os_errors
+from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError, SchemaMismatchError, WarpError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.chunks import (
     ChunkEntry,
     ChunkList,
+    channel_forms,
     check_chunk_hash,
+    chunk_name,
+    chunks_in,
     file_sha256,
+    form_difference,
+    list_name,
     read_chunk_list,
     validate_chunk_continuity,
     write_chunk_list,
 )
+from warpdata.formats.wshard.compression import CompressionChoice, check_compat
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
-from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.reader import ShardReader, Verify
 from warpdata.formats.wshard.restamp import restamp_episode
-from warpdata.formats.wshard.save import CompressionChoice, save_wshard
+from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.slicing import join_episodes, slice_episode
 
 
 class ChunkedEpisodeWriter:
-    """Writes the chunks of one episode into a folder; `finalize_manifest` ties them together."""
+    """Writes the chunks of one episode into a folder; `finalize_manifest` ties them together.
+
+    Where chunks of this episode are in the folder already, they stay as they are until `finalize_manifest` puts all new
+    ones in their place: an episode can be cut anew while it is read from its old chunks.
+    """
 
     def __init__(
         self,
@@ -38,10 +50,11 @@ class ChunkedEpisodeWriter:
         *,
         total_chunks: int | None = None,
         compression: CompressionChoice = None,
+        compat: str = "default",
     ) -> None:
         if chunk_size_t <= 0:
             raise ValueError(f"chunk_size_t must be positive, not {chunk_size_t}")
-        if not episode_id or "/" in episode_id or episode_id.startswith("."):
+        if not episode_id or "/" in episode_id or "\0" in episode_id or episode_id.startswith("."):
             raise ValueError(f"{episode_id!r} cannot be part of a file name")
         self.folder = Path(folder)
         self.episode_id = episode_id
@@ -49,17 +62,26 @@ class ChunkedEpisodeWriter:
         self.manifest: ChunkList | None = None
         self._total_chunks = total_chunks
         self._compression = compression
+        self._compat = check_compat(compat)
         self._chunks: dict[int, ChunkEntry] = {}
+        self._forms: dict[str, Any] = {}
         self._env_id = ""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with map_os_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            is_new = not self.manifest_path.exists() and not chunks_in(self.folder, episode_id)
+        self._stage = (
+            self.folder if is_new else self.folder / f".{episode_id}{TEMP_MARK}{secrets.token_hex(6)}"
+        )
 
     @property
     def manifest_path(self) -> Path:
         """Where the chunk list goes."""
-        return self.folder / f"{self.episode_id}_manifest.wshard"
+        return self.folder / list_name(self.episode_id)
 
     def write_chunk(self, chunk: WShardEpisode) -> Path:
-        """Write one chunk; without `chunk_index` it follows the one before it."""
+        """Write one chunk and return where it will be found; without `chunk_index` it follows the one before it."""
+        if self.manifest is not None:
+            raise RecordingError("the chunk list was written already", path=self.manifest_path)
         index = len(self._chunks) if chunk.chunk_index is None else chunk.chunk_index
         if index in self._chunks:
             raise ConflictError(f"chunk {index} was written already", path=self.folder)
@@ -71,14 +93,34 @@ class ChunkedEpisodeWriter:
         if end - start != chunk.length:
             raise SchemaMismatchError(f"chunk {index} has {chunk.length} steps, its range {end - start}")
         total = chunk.total_chunks if self._total_chunks is None else self._total_chunks
+        steps = (start, end) if chunk.length else None  # a range that names its last step cannot be empty
         placed = replace(
-            chunk, id=self.episode_id, chunk_index=index, total_chunks=total, timestep_range=(start, end)
+            chunk, id=self.episode_id, chunk_index=index, total_chunks=total, timestep_range=steps
         )
-        path = self.folder / f"{self.episode_id}_chunk_{index:04d}.wshard"
-        save_wshard(placed, path, self._compression)
-        self._chunks[index] = ChunkEntry(index, path.name, "", (start, end), chunk.length)
+        self._check_forms(placed)
+        name = chunk_name(self.episode_id, index)
+        with map_os_errors(self.folder):
+            self._stage.mkdir(exist_ok=True)
+        save_wshard(placed, self._stage / name, self._compression, compat=self._compat)
+        self._chunks[index] = ChunkEntry(index, name, "", (start, end), chunk.length)
         self._env_id = self._env_id or chunk.env_id
-        return path
+        return self.folder / name
+
+    def write_episode_chunked(
+        self, episode: WShardEpisode, *, progress: Callable[[int, int], None] | None = None
+    ) -> list[Path]:
+        """Cut a whole episode into chunks of `chunk_size_t` steps and write them all; returns where they are found."""
+        if self._chunks:
+            raise RecordingError("chunks were written already", path=self.folder)
+        starts = range(0, max(1, episode.length), self.chunk_size_t)  # one empty chunk keeps what is known
+        self._total_chunks, self._env_id = len(starts), episode.env_id
+        paths = []
+        for start in starts:
+            end = min(start + self.chunk_size_t, episode.length)
+            paths.append(self.write_chunk(slice_episode(episode, start, end)))
+            if progress is not None:
+                progress(end, episode.length)
+        return paths
 
     def finalize_manifest(self) -> ChunkList:
         """Write the chunk list and return it; it knows its path and can be opened or validated."""
@@ -87,9 +129,38 @@ class ChunkedEpisodeWriter:
         entries = tuple(self._sealed(self._chunks[index]) for index in sorted(self._chunks))
         total = sum(entry.length for entry in entries)
         listed = ChunkList(self.episode_id, self._env_id, total, entries, self.manifest_path)
-        validate_chunk_continuity(listed)
+        validate_chunk_continuity(listed, check_channels=False)  # each was compared when it was written
+        if self._stage != self.folder:
+            self._move_into_place(entries)
         self.manifest = write_chunk_list(listed, self.manifest_path)
+        self._remove_stale()
         return self.manifest
+
+    def _check_forms(self, chunk: WShardEpisode) -> None:
+        forms = channel_forms(chunk)
+        if not self._chunks:
+            self._forms = forms
+        elif difference := form_difference(self._forms, forms):
+            raise SchemaMismatchError(
+                f"this chunk {difference} the one before it",
+                hint="All chunks of an episode have the same channels.",
+            )
+
+    def _move_into_place(self, entries: Sequence[ChunkEntry]) -> None:
+        """Old list away, new chunks in, then the new list: no list ever names chunks of another cut."""
+        with map_os_errors(self.folder):
+            self.manifest_path.unlink(missing_ok=True)
+            for entry in entries:
+                os.replace(self._stage / entry.uri, self.folder / entry.uri)
+            if self._stage.exists():
+                self._stage.rmdir()
+
+    def _remove_stale(self) -> None:
+        """Chunks of this episode that an older, longer list named; what cannot be read is kept."""
+        listed = {entry.uri for entry in self._chunks.values()}
+        for path in chunks_in(self.folder, self.episode_id):
+            if path.name not in listed and _is_chunk_of(path, self.episode_id):
+                path.unlink()
 
     def _range(self, index: int, length: int) -> tuple[int, int]:
         before = self._chunks.get(index - 1)
@@ -101,7 +172,7 @@ class ChunkedEpisodeWriter:
 
     def _sealed(self, entry: ChunkEntry) -> ChunkEntry:
         """Each chunk says how many there are, which is known only now; its data is copied as it is stored."""
-        path = self.folder / entry.uri
+        path = self._stage / entry.uri
         total = len(self._chunks)
         with ShardReader.open(path) as shard:
             if shard.read_json(layout.META_EPISODE).get("total_chunks") != total:
@@ -110,14 +181,25 @@ class ChunkedEpisodeWriter:
         return replace(entry, sha256=file_sha256(path))
 
 
+def _is_chunk_of(path: Path, episode_id: str) -> bool:
+    try:
+        with ShardReader.open(path) as shard:
+            meta = shard.read_json(layout.META_EPISODE)
+    except WarpError:
+        return False
+    return meta.get("episode_id") == episode_id and "chunk_index" in meta
+
+
 class ChunkedEpisodeReader:
     """Opens a chunk list: chunk by chunk, or as one episode that reads only the chunks it needs."""
 
-    def __init__(self, manifest: str | os.PathLike[str] | ChunkList, *, verify: bool = True) -> None:
+    def __init__(self, manifest: str | os.PathLike[str] | ChunkList, *, verify: Verify = "block") -> None:
         self.manifest = manifest if isinstance(manifest, ChunkList) else read_chunk_list(manifest)
         self._verify = verify
         self._open: dict[int, WShardEpisode] = {}
-        validate_chunk_continuity(self.manifest)
+        self._forms: dict[str, Any] = {}
+        # Chunks are opened, and their channels compared, as they are needed.
+        validate_chunk_continuity(self.manifest, check_channels=False)
 
     def __repr__(self) -> str:
         return f"<ChunkedEpisodeReader {self.manifest.episode_id!r}: {len(self)} chunks>"
@@ -132,6 +214,10 @@ class ChunkedEpisodeReader:
             chunk = load_wshard(self.manifest.chunk_bytes(entry), verify=self._verify)
             if chunk.length != entry.length or chunk.chunk_index not in (None, entry.chunk_index):
                 raise CorruptLayoutError(f"{entry.uri} is not chunk {entry.chunk_index} of its list")
+            forms = channel_forms(chunk)
+            self._forms = self._forms or forms
+            if difference := form_difference(self._forms, forms):
+                raise CorruptLayoutError(f"{entry.uri} {difference} another chunk of its list")
             self._open[index] = chunk
         return self._open[index]
 
@@ -157,18 +243,12 @@ def chunk_episode(
     steps: int,
     *,
     compression: CompressionChoice = None,
+    compat: str = "default",
     progress: Callable[[int, int], None] | None = None,
 ) -> ChunkList:
     """Cut an episode into chunks of at most `steps` steps and write them with their chunk list."""
     if steps <= 0:
         raise ValueError(f"chunks need at least one step, not {steps}")
-    starts = range(0, episode.length, steps)
-    writer = ChunkedEpisodeWriter(
-        folder, episode.id, steps, total_chunks=len(starts), compression=compression
-    )
-    for start in starts:
-        end = min(start + steps, episode.length)
-        writer.write_chunk(slice_episode(episode, start, end))
-        if progress is not None:
-            progress(end, episode.length)
+    writer = ChunkedEpisodeWriter(folder, episode.id, steps, compression=compression, compat=compat)
+    writer.write_episode_chunked(episode, progress=progress)
     return writer.finalize_manifest()

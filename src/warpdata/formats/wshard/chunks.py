@@ -13,9 +13,12 @@ from warpdata.bytekit.checksum import RunningSha256
 from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.folders import FolderReader
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.bytekit.ranges import FileRangeReader, RangeReader, open_source
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError
 from warpdata.formats.wshard import layout
+from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader, Source
 from warpdata.formats.wshard.writer import ShardWriter
 
@@ -68,6 +71,22 @@ class ChunkList:
             return self.chunk_path(entry)
         check_uri(entry.uri, self.folder.name)
         return self.folder.open(entry.uri)
+
+
+def chunk_name(episode_id: str, index: int) -> str:
+    """The file name of a chunk."""
+    return f"{episode_id}_chunk_{index:04d}.wshard"
+
+
+def list_name(episode_id: str) -> str:
+    """The file name of a chunk list."""
+    return f"{episode_id}_manifest.wshard"
+
+
+def chunks_in(folder: Path, episode_id: str) -> list[Path]:
+    """The files in a folder that have the names of chunks of this episode."""
+    name = re.compile(re.escape(episode_id) + r"_chunk_[0-9]{4,}\.wshard")
+    return sorted(path for path in folder.iterdir() if name.fullmatch(path.name))
 
 
 def check_uri(uri: str, path: str) -> None:
@@ -124,9 +143,12 @@ def write_chunk_list(listed: ChunkList, path: str | os.PathLike[str], *, durable
 
 
 def validate_chunk_continuity(
-    listed: ChunkList, *, check_files: bool = False, check_channels: bool = False
+    listed: ChunkList, *, check_files: bool = False, check_channels: bool = True
 ) -> None:
-    """Raise CorruptLayoutError on a gap, a duplicate or a wrong length; on request read the chunks too."""
+    """Raise CorruptLayoutError on a gap, a duplicate, a wrong length, or chunks that do not have the same channels.
+
+    Channels are read off the metadata of the chunks, where the list says where they lie; `check_files` hashes them too.
+    """
     indices = [each.chunk_index for each in listed.chunks]
     if sorted(indices) != list(range(len(indices))):
         _fail(listed, f"chunk indices {indices[:20]} are not 0 to {len(indices) - 1}")
@@ -143,7 +165,7 @@ def validate_chunk_continuity(
     if check_files:
         for each in listed.chunks:
             check_chunk_hash(listed, each)
-    if check_channels:
+    if check_channels and (listed.path is not None or listed.folder is not None):
         _check_channels(listed)
 
 
@@ -162,7 +184,7 @@ def check_chunk_hash(listed: ChunkList, entry: ChunkEntry) -> None:
 def file_sha256(source: Source) -> str:
     """SHA-256 of a whole file, read in pieces."""
     state = RunningSha256()
-    reader = FileRangeReader(source) if isinstance(source, str | os.PathLike) else source
+    reader = FileRangeReader(source) if isinstance(source, str | os.PathLike) else open_source(source)
     try:
         for start in range(0, reader.size, _HASH_STEP):
             state.update(reader.read(start, min(start + _HASH_STEP, reader.size)))
@@ -175,18 +197,38 @@ def _check_channels(listed: ChunkList) -> None:
     first: dict[str, Any] | None = None
     for each in listed.chunks:
         with ShardReader.open(listed.chunk_bytes(each)) as shard:
-            found = _channel_shapes(shard)
-        if first is not None and found != first:
-            _fail(listed, f"chunk {each.chunk_index} has other channels than chunk 0")
-        first = found
+            found = channel_forms(load_wshard(shard))
+        if first is None:
+            first = found
+        elif difference := form_difference(first, found):
+            _fail(listed, f"chunk {each.chunk_index} {difference} chunk 0")
 
 
-def _channel_shapes(shard: ShardReader) -> dict[str, Any]:
-    return {
-        name: shard.spec(name)
-        for name in shard.names
-        if name.startswith(("signal/", "action/", "omen/", "uncert/"))
+def channel_forms(episode: WShardEpisode) -> dict[str, Any]:
+    """What must be the same in every chunk of an episode: names, dtypes, shapes, and who has a clock of its own."""
+    forms: dict[str, Any] = {
+        name: (str(channel.dtype), channel.shape, channel.clock_source is not None)
+        for name, channel in episode.lanes()
     }
+    for name in ("rewards", "terminations", "truncations"):
+        flag: Channel | None = getattr(episode, name)
+        if flag is not None:
+            forms[name] = str(flag.dtype)
+    if episode.__dict__["timestamps_ns"] is not None:
+        forms["timestamps_ns"] = "i64"
+    return forms
+
+
+def form_difference(first: dict[str, Any], other: dict[str, Any]) -> str:
+    """How the channels of a chunk differ from those of another, in words that end in `than` or `of`; or nothing."""
+    for name in sorted(first.keys() | other.keys()):
+        if name not in other:
+            return f"has no {name!r}, other channels than"
+        if name not in first:
+            return f"has {name!r} too, other channels than"
+        if first[name] != other[name]:
+            return f"has another dtype, shape or clock of {name!r} than"
+    return ""
 
 
 def _fail(listed: ChunkList, fact: str) -> None:

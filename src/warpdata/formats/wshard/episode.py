@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.late import provided
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import Channel, RowSource
+from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.residual import error_residual, pack_residual, sign2nddiff
-from warpdata.formats.wshard.schema import Timebase
+from warpdata.formats.wshard.schema import RowSource, Timebase
+
+if TYPE_CHECKING:
+    from typing import Self
 
 MODALITIES = tuple(layout.CONTENT_TYPE_OF_MODALITY)
 LATENT = "latent_action"
@@ -23,6 +28,11 @@ LATENT_CODEBOOK = "latent_action_codebook"
 
 class ChannelMap(UserDict[str, Channel]):
     """Channels by id; an array put in becomes a Channel of that name."""
+
+    def __init__(self, channels: Mapping[str, Any] | None = None) -> None:
+        self.data = {}
+        if channels:
+            self.update(channels)
 
     def __setitem__(self, key: str, value: Any) -> None:
         channel = value if isinstance(value, Channel) else Channel(key, value)
@@ -102,6 +112,19 @@ class WShardEpisode:
             value = Channel(_FLAGS[name], value)
         super().__setattr__(name, value)
 
+    @classmethod
+    def of(cls, **known: Any) -> Self:
+        """An episode of fields that are right already, made without the checks that a caller's values need."""
+        made = cls.__new__(cls)
+        made.__dict__ = {
+            "id": "", "env_id": "", "length": 0, "timebase": None, "observations": ChannelMap(),
+            "actions": ChannelMap(), "rewards": None, "terminations": None, "truncations": None,
+            "timestamps_ns": None, "omens": LaneMap(), "uncerts": LaneMap(), "residuals": LaneMap(), "metadata": {},
+            "models": [], "chunk_index": None, "total_chunks": None, "timestep_range": None, "blocks": {},
+            "about": {}, **known,
+        }  # fmt: skip
+        return made
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, WShardEpisode):
             return NotImplemented
@@ -120,22 +143,38 @@ class WShardEpisode:
         """Take the timestamps of the steps from a source that is read when they are first asked for."""
         self.__dict__["timestamps_ns"] = rows
 
-    timeline_view: ClassVar[Callable[[WShardEpisode], Any] | None] = None
-    """Makes the view in time; set by the room that knows both."""
+    @property
+    def is_chunked(self) -> bool:
+        """Whether this is one chunk of a longer episode."""
+        return self.chunk_index is not None
+
+    def clone(self) -> Self:
+        """An episode of its own: changing it leaves this one as it is; what lies in a file is not read for it."""
+        made = copy.copy(self)
+        made.observations = ChannelMap({key: each.clone() for key, each in self.observations.items()})
+        made.actions = ChannelMap({key: each.clone() for key, each in self.actions.items()})
+        for name in ("omens", "uncerts", "residuals"):
+            setattr(made, name, {key: each.clone() for key, each in getattr(self, name).data.items()})
+        for name in _FLAGS:
+            flag = getattr(self, name)
+            setattr(made, name, None if flag is None else flag.clone())
+        for name in ("metadata", "models", "about"):
+            setattr(made, name, copy.deepcopy(getattr(self, name)))
+        made.blocks = dict(self.blocks)
+        if isinstance(stamps := self.__dict__["timestamps_ns"], np.ndarray):
+            made.timestamps_ns = stamps.copy()
+        return made
 
     @property
     def in_time(self) -> Any:
         """The same episode as signals in time."""
-        make = type(self).timeline_view
-        if make is None:
-            raise AttributeError("import warpdata.episodes.shard_episode to see an episode in time")
-        return make(self)
+        return provided("an episode by step, seen in time")(self)
 
     def lanes(self) -> Iterator[tuple[str, Channel]]:
         """Every channel with its block name, in the order they are stored."""
-        for name, channel in self.observations.items():
+        for name, channel in self.observations.data.items():
             yield f"signal/{name}", channel
-        for name, channel in self.actions.items():
+        for name, channel in self.actions.data.items():
             yield f"action/{name}", channel
         for prefix, lane in (("omen", self.omens), ("uncert", self.uncerts), ("residual", self.residuals)):
             for name in lane.data:
@@ -188,12 +227,23 @@ class WShardEpisode:
             packed = np.frombuffer(pack_residual(sign2nddiff(truth)), np.uint8)
             key, value = f"{channel}/sign2nddiff", packed
         else:
-            key, value = f"{channel}/error", error_residual(truth, self.omens[f"{channel}/{model}"].data)
+            error = error_residual(truth, self.omens[f"{channel}/{model}"].data)
+            key, value = f"{channel}/error/{model}", error
         self.residuals[key] = value
         return self.residuals.data[key]
 
     def validate(self) -> None:
         """Raise SchemaMismatchError unless every channel has as many rows as the episode has steps."""
+        if isinstance(self.length, bool) or not isinstance(self.length, int | np.integer) or self.length < 0:
+            raise SchemaMismatchError(
+                f"length is {self.length!r:.40}, the number of steps was expected",
+                hint="Set length to the number of rows of the channels.",
+            )
+        if self.chunk_index is None and (self.total_chunks, self.timestep_range) != (None, None):
+            raise SchemaMismatchError(
+                "total_chunks and timestep_range belong to a chunk, and this has no chunk_index",
+                hint="Set chunk_index too, or leave the others None.",
+            )
         for block, channel in self.lanes():
             if channel.clock_source is None and not block.startswith("residual/"):
                 self._expect(block, channel.length)

@@ -100,8 +100,12 @@ class IntactBlocks:
             wshard["lanes"] = [
                 each for each in lanes if isinstance(each, dict) and each.get("block") in self.blocks
             ]
-        if isinstance(exact := wshard.get("exact"), dict) and layout.EXACT_REWARD not in self.blocks:
-            exact.pop("reward", None)
+        if isinstance(exact := wshard.get("exact"), dict):
+            for name, block in layout.EXACT.items():
+                own = ("f32",) if name == layout.REWARD else ("bool", "u8")
+                about = exact.get(name)
+                if block not in self.blocks and isinstance(about, dict) and about.get("dtype") not in own:
+                    del exact[name]
         for timebase in (episode.get("timebase"), wshard.get("timebase")):
             if isinstance(timebase, dict) and timebase.get("type") == "timestamps_ns":
                 timebase["type"] = "timestamps_ns" if layout.TIMESTAMPS_NS in self.blocks else "ticks"

@@ -30,6 +30,7 @@ CODEC_DEFAULTS = {0: "none", 1: "zstd", 2: "lz4"}
 
 CONTENT_RAW = 0
 CONTENT_JSON = 2
+CONTENT_TEXT = 5
 
 MARK = b"WDC1"
 MARK_AT = 48
@@ -40,6 +41,7 @@ MAX_STRING_TABLE_BYTES = 100_000_000
 MAX_NAME_BYTES = 4096
 MAX_BLOCK_BYTES = 64 << 30
 LZ4_MAX_BLOCK_BYTES = 32 << 20
+STRICT_MAX_COMPRESSED_BYTES = 1 << 30
 SEEKABLE_FROM_BYTES = 8 << 20
 FRAME_BYTES = 64 << 10
 PIECES_FROM_BYTES = 1 << 20
@@ -98,6 +100,9 @@ class PiecesHeader(NamedTuple):
     rows_per_piece: int
 
 
+MASK_LENGTH = struct.Struct("<I")
+"""What stands before each dimension of a bit mask that says its sizes."""
+
 META_WSHARD = "meta/wshard"
 META_EPISODE = "meta/episode"
 META_CHANNELS = "meta/channels"
@@ -108,8 +113,10 @@ DONE = "done"
 TRUNCATED = "truncated"
 TICKS = "time/ticks"
 TIMESTAMPS_NS = "time/timestamps_ns"
-EXACT_REWARD = "aux/reward"
+EXACT = {REWARD: "aux/reward", DONE: "aux/done", TRUNCATED: "aux/truncated"}
+"""Where rewards and flags are kept exactly if their own block, whose dtype is fixed, cannot hold them."""
 PIECES_PREFIX = "aux/crc32c/"
+ENDS_PREFIX = "aux/ends/"
 
 LANE_PREFIX = {
     "signal": "signal/",

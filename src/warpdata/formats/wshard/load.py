@@ -2,88 +2,99 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
-from typing import Any
+from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import dtype_named
-from warpdata.errors import CorruptLayoutError
+from warpdata.bytekit.dtype import DType, dtype_named
+from warpdata.errors import CorruptLayoutError, nearest
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.episode import LaneMap, WShardEpisode
-from warpdata.formats.wshard.reader import ShardReader, Source
+from warpdata.formats.wshard.reader import ShardReader, Source, Verify
 from warpdata.formats.wshard.schema import (
     ChannelSpec,
     EpisodeSchema,
+    MetaSource,
+    RowSource,
     TensorSpec,
     guess_spec,
-    read_schema,
+    tensor_spec,
 )
+from warpdata.formats.wshard.text import TextRows
 
 
-class BlockRows:
-    """Rows of a block that stays in its shard."""
+class EpisodeShard(MetaSource, Protocol):
+    """What an episode is made of: a shard in a file, or the plan of one that is about to be written."""
 
-    def __init__(self, shard: ShardReader, block: str, spec: TensorSpec, length: int) -> None:
-        self._shard = shard
-        self._block = block
-        self._array: NDArray[Any] | None = None
-        self.spec = spec
-        self.length = length
+    @property
+    def role(self) -> int: ...
 
-    def rows(self, start: int, end: int) -> NDArray[Any]:
-        """Rows [start, end); all of them come verified against the checksum of the block."""
-        if self._array is not None:
-            self._shard.verify_rows(self._block, self.spec.row_bytes, start, end)
-            return self._array[start:end]
-        if start == 0 and end == self.length:
-            data = np.frombuffer(self._shard.view(self._block), self.spec.dtype.dtype)
-            return data.reshape(self.length, *self.spec.shape)
-        if (mapped := self._shard.mapped(self._block)) is not None:
-            self._array = np.frombuffer(mapped, self.spec.dtype.dtype).reshape(self.length, *self.spec.shape)
-            return self.rows(start, end)
-        return self._shard.rows_as(self._block, self.spec, start, end)
+    @property
+    def schema(self) -> EpisodeSchema: ...
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_array": None}
+    def view(self, name: str, /) -> memoryview: ...
+
+    def rows_of(self, name: str, spec: TensorSpec, length: int, /) -> RowSource: ...
 
 
 def load_wshard(
-    source: Source | ShardReader, channels: Collection[str] | None = None, *, verify: bool = True
+    source: Source | ShardReader, channels: Collection[str] | None = None, *, verify: Verify = "block"
 ) -> WShardEpisode:
-    """Open an episode: lazy, zero-copy for raw blocks; `channels` keeps only these ids or block names."""
+    """Open an episode: lazy, zero-copy for raw blocks.
+
+    `channels` keeps only these ids or block names; rewards, flags and times are always there. `verify` says what is
+    held against a checksum, see `Verify`.
+    """
     shard = source if isinstance(source, ShardReader) else ShardReader.open(source, verify=verify)
+    return make_episode(shard, _wanted(channels))
+
+
+def _wanted(channels: Collection[str] | None) -> set[str] | None:
+    if isinstance(channels, str):
+        raise TypeError(f"channels is a list of ids, not one string: use channels=[{channels!r}]")
+    return None if channels is None else set(channels)
+
+
+def make_episode(shard: EpisodeShard, wanted: set[str] | None = None) -> WShardEpisode:
+    """The episode a shard holds, or FormatError: the one set of rules for what is read and what may be written."""
     if shard.role != layout.ROLE_EPISODE:
         hint = "Open it with wd.open_episode()." if shard.role == layout.ROLE_CHUNK_LIST else None
         raise CorruptLayoutError(f"a shard of role {shard.role} is no episode", path=shard.path, hint=hint)
-    schema = read_schema(shard)
-    episode = WShardEpisode(schema.id, schema.env_id, schema.length, schema.timebase)
-    episode.metadata, episode.models, episode.about = schema.metadata, schema.models, schema.about
-    if schema.chunk is not None:
-        episode.chunk_index, episode.total_chunks, episode.timestep_range = schema.chunk
-    _Loader(shard, schema, None if channels is None else set(channels)).fill(episode)
+    schema = shard.schema
+    index, total, steps = schema.chunk or (None, None, None)
+    episode = WShardEpisode.of(
+        id=schema.id, env_id=schema.env_id, length=schema.length, timebase=schema.timebase,
+        metadata=_own(schema.metadata) or {}, models=_own(schema.models) or [], about=_own(schema.about) or {},
+        chunk_index=index, total_chunks=total, timestep_range=steps,
+    )  # fmt: skip
+    _Loader(shard, schema, wanted).fill(episode)
     return episode
 
 
 class _Loader:
     """Routes the blocks of one shard into the fields of one episode."""
 
-    def __init__(self, shard: ShardReader, schema: EpisodeSchema, wanted: set[str] | None) -> None:
+    def __init__(self, shard: EpisodeShard, schema: EpisodeSchema, wanted: set[str] | None) -> None:
         self._shard = shard
         self._schema = schema
         self._wanted = wanted
         self._left = dict.fromkeys(shard.names)
+        self._known: set[str] = set()
 
     def fill(self, episode: WShardEpisode) -> None:
         for name in (layout.META_WSHARD, layout.META_EPISODE, layout.META_CHANNELS, layout.META_MODELS):
             self._left.pop(name, None)
+        for text in self._schema.texts.values():
+            self._left.pop(text.ends, None)
         for spec in self._schema.channels:
             self._add_channel(episode, spec)
-        episode.rewards = self._reward()
-        episode.terminations = self._flag(layout.DONE)
-        episode.truncations = self._flag(layout.TRUNCATED)
+        fields = episode.__dict__
+        fields["rewards"] = self._flag(layout.REWARD, "f32")
+        fields["terminations"] = self._flag(layout.DONE, "u8")
+        fields["truncations"] = self._flag(layout.TRUNCATED, "u8")
         if (clock := self._timestamps()) is not None:
             episode.set_clock(clock)
         for name in list(self._left):
@@ -91,21 +102,45 @@ class _Loader:
         for name in self._left:
             if not name.startswith(layout.PIECES_PREFIX) and self._wants(name, name):
                 episode.blocks[name] = self._shard.view(name)
+        self._check_wanted()
 
     def _wants(self, channel_id: str, block: str) -> bool:
-        return self._wanted is None or channel_id in self._wanted or block in self._wanted
+        if self._wanted is None:
+            return True
+        self._known |= {channel_id, block}
+        return channel_id in self._wanted or block in self._wanted
+
+    def _check_wanted(self) -> None:
+        """A channel that is asked for and not there is a mistake, not an empty episode."""
+        if self._wanted is None:
+            return
+        self._known |= {*self._shard.names, *layout.EXACT}
+        for name in sorted(self._wanted - self._known, key=str):
+            raise ValueError(f"no channel {name!r} in {self._shard.path}.{nearest(str(name), self._known)}")
 
     def _add_channel(self, episode: WShardEpisode, spec: ChannelSpec) -> None:
-        self._left.pop(spec.block)
+        self._left.pop(spec.block, None)
         clock = None
         if spec.clock is not None:
             self._left.pop(spec.clock, None)
-            clock = self._rows(spec.clock, TensorSpec(dtype_named("i64"), ()), None)
+            clock = self._rows(spec.clock, tensor_spec("i64"), None)
         if not self._wants(spec.id, spec.block):
             return
-        rows = self._rows(spec.block, spec.tensor, clock.length if clock else self._schema.length)
+        rows = self._channel_rows(spec, clock.length if clock else self._schema.length)
         target = episode.observations if spec.lane == "signal" else episode.actions
-        target[spec.block.partition("/")[2]] = Channel.over(spec.id, rows, clock=clock, about=spec.about)
+        key = spec.block.partition("/")[2]
+        target.data[key] = Channel.over(key, rows, clock=clock, about=_own(spec.about))
+
+    def _channel_rows(self, spec: ChannelSpec, length: int) -> RowSource:
+        if spec.block in self._shard:
+            return self._rows(spec.block, spec.tensor, length)
+        if length:
+            raise CorruptLayoutError(
+                f"is missing, though channel {spec.id!r} is listed", block=spec.block, path=self._shard.path,
+                hint="Restore the file from another copy, or load the other channels with channels=[…].",
+            )  # fmt: skip
+        # A writer that never saw a step has nothing to store.
+        return ArrayRows(np.zeros((0, *spec.tensor.shape), spec.tensor.dtype.dtype), spec.tensor)
 
     def _add_unlisted(self, episode: WShardEpisode, name: str) -> None:
         """Lanes, and the actions one existing writer does not list."""
@@ -115,54 +150,68 @@ class _Loader:
             "uncert": episode.uncerts,
             "residual": episode.residuals,
         }
-        spec = self._schema.lanes.get(name) or guess_spec(
-            name, self._shard.block(name).raw_size, self._schema
-        )
+        spec = self._schema.lanes.get(name) or guess_spec(name, self._shard.raw_size(name), self._schema)
         if not rest or spec is None or (lane not in lanes and lane != "action"):
             return
         self._left.pop(name)
         if not self._wants(rest, name):
             return
         fixed = None if lane == "residual" else self._schema.length
-        channel = Channel.over(rest, self._rows(name, spec, fixed))
+        channel = Channel.over(
+            rest, self._rows(name, spec, fixed), about=_own(self._schema.block_about.get(name))
+        )
         if lane == "action":
             episode.actions[rest] = channel
         else:
             lanes[lane][rest] = channel
 
-    def _reward(self) -> Channel | None:
-        exact = self._schema.flags.get("reward")
-        name = layout.REWARD if exact is None else layout.EXACT_REWARD
-        spec = TensorSpec(exact or dtype_named("f32"), ())
-        for each in (layout.REWARD, layout.EXACT_REWARD):
-            present = self._left.pop(each, self) is None
-            if each == name and not present:
-                return None
-        if layout.REWARD in self._schema.absent or not self._wants(layout.REWARD, layout.REWARD):
+    def _flag(self, name: str, dtype: str) -> Channel | None:
+        """Rewards or flags: in their own block, or exactly as they were in a block beside it."""
+        is_there = self._left.pop(name, self) is None
+        exact = self._schema.flags.get(name)
+        if exact is not None and not fits_own_block(name, exact):
+            self._left.pop(layout.EXACT[name], None)
+            return self._flag_channel(name, layout.EXACT[name], exact)
+        if not is_there or name in self._schema.absent:
             return None
-        rows = self._rows(name, spec, self._optional_length(name))
-        return Channel.over(layout.REWARD, rows) if rows.length == self._schema.length else None
+        if self._schema.length and not self._shard.raw_size(name):
+            return None  # One existing writer stores an empty block where there is no reward or done.
+        return self._flag_channel(name, name, exact or self._foreign_dtype(name, dtype))
 
-    def _flag(self, name: str) -> Channel | None:
-        if self._left.pop(name, self) is self or name in self._schema.absent or not self._wants(name, name):
-            return None
-        spec = TensorSpec(self._schema.flags.get(name, dtype_named("u8")), ())
-        rows = self._rows(name, spec, self._optional_length(name))
-        return Channel.over(name, rows) if rows.length == self._schema.length else None
+    def _flag_channel(self, name: str, block: str, dtype: DType) -> Channel:
+        rows = self._rows(block, tensor_spec(dtype.name), self._schema.length)
+        return Channel.over(name, rows, about=_own(self._schema.block_about.get(name)))
 
-    def _optional_length(self, name: str) -> int | None:
-        """One existing writer stores an empty block where there is no reward or done."""
-        return None if self._shard.block(name).raw_size == 0 else self._schema.length
+    def _foreign_dtype(self, name: str, expected: str) -> DType:
+        """One existing writer stores rewards and flags in whatever dtype it was given and does not say which."""
+        size, length = self._shard.raw_size(name), self._schema.length
+        plain = dtype_named(expected)
+        if size == plain.itemsize * length or not length or size % length or size // length not in _WIDE:
+            return plain
+        as_float, as_int = (dtype_named(each) for each in _WIDE[size // length])
+        bits = np.frombuffer(self._shard.view(name), as_int.dtype)
+        # The bits of a small whole number are those of a denormal or an odd NaN, which nobody uses as a reward or flag.
+        limit = 1 << int(np.finfo(as_float.dtype).nmant)
+        return as_int if bits.any() and bool(((-limit < bits) & (bits < limit)).all()) else as_float
 
-    def _timestamps(self) -> BlockRows | None:
+    def _timestamps(self) -> RowSource | None:
         self._left.pop(layout.TICKS, None)
         if self._left.pop(layout.TIMESTAMPS_NS, self) is self:
             return None
-        return self._rows(layout.TIMESTAMPS_NS, TensorSpec(dtype_named("i64"), ()), self._schema.length)
+        return self._rows(layout.TIMESTAMPS_NS, tensor_spec("i64"), self._schema.length)
 
-    def _rows(self, name: str, spec: TensorSpec, length: int | None) -> BlockRows:
+    def _rows(self, name: str, spec: TensorSpec, length: int | None) -> RowSource:
         """The rows of a block, after checking that its size is exactly what dtype, shape and length say."""
-        size = self._shard.block(name).raw_size
+        text = self._schema.texts.get(name)
+        if text is not None:
+            ends = self._numbers(text.ends, tensor_spec("i64"), length)
+            return TextRows(self._numbers(name, spec, None), ends, text.encoding, name, self._shard.path)
+        return self._numbers(name, spec, length)
+
+    def _numbers(self, name: str, spec: TensorSpec, length: int | None) -> RowSource:
+        if name not in self._shard:
+            raise CorruptLayoutError("is missing", block=name, path=self._shard.path)
+        size = self._shard.raw_size(name)
         if length is None:
             length = size // spec.row_bytes if spec.row_bytes else self._schema.length
         if length * spec.row_bytes != size:
@@ -172,4 +221,20 @@ class _Loader:
                 block=name,
                 path=self._shard.path,
             )
-        return BlockRows(self._shard, name, spec, length)
+        return self._shard.rows_of(name, spec, length)
+
+
+T = TypeVar("T")
+
+
+def _own(said: T) -> T:
+    """A copy of what the metadata says, for one episode to change: all readers of a file share what was read."""
+    return copy.deepcopy(said) if said else said
+
+
+_WIDE = {2: ("f16", "i16"), 4: ("f32", "i32"), 8: ("f64", "i64")}
+
+
+def fits_own_block(name: str, dtype: DType) -> bool:
+    """Whether `reward`, `done` or `truncated`, whose dtypes are fixed, can hold values of this dtype."""
+    return dtype == "f32" if name == layout.REWARD else dtype in ("bool", "u8")

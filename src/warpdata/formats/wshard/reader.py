@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode
 from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.bytekit.ranges import LocalRangeReader, RangeReader
+from warpdata.bytekit.kept import KEPT
+from warpdata.bytekit.ranges import LocalRangeReader, RangeReader, open_source
 from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes, unpack_seek_table
-from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError
+from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout
+from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.pieces import PieceChecksums
-from warpdata.formats.wshard.schema import TensorSpec, tensor_specs
+from warpdata.formats.wshard.schema import EpisodeSchema, TensorSpec, read_schema, tensor_specs
+from warpdata.formats.wshard.seen import Head, remember_head, seen_head
 from warpdata.formats.wshard.table import Block, parse_table, unpack_header
 
 if TYPE_CHECKING:
@@ -28,35 +31,53 @@ HEAD_BYTES = 64 << 10
 LOCAL_HEAD_BYTES = 8 << 10
 """The same on this machine, where another read costs little and a copy of 64 KiB does not."""
 
-Source = str | os.PathLike[str] | RangeReader
+CHECK_STEP_BYTES = 32 << 20
+"""A block that is only checked, not handed out, is read so much at a time."""
+
+Source = str | os.PathLike[str] | RangeReader | bytes | BinaryIO
+Verify = Literal["block", "window"] | bool
+"""What is held against a checksum before it is handed out.
+
+`"block"` (or True): every byte. A window of a large raw block without checksums for windows (files of other
+programs) costs one reading of the whole block, once per reader. `"window"`: the same, but such a window is read
+alone and unchecked. False: the bytes of blocks are trusted.
+"""
 
 
 class ShardReader:
     """An open shard: its table was read and checked, its blocks are read when asked for."""
 
-    def __init__(self, reader: RangeReader, *, verify: bool = True) -> None:
+    def __init__(self, reader: RangeReader, *, verify: Verify = "block") -> None:
         self._reader = reader
-        self._verify = verify
+        self._verify = _checked_choice(verify)
+        self._owner = 0
+        self._is_local: bool = getattr(reader, "is_local", False)
         self.path = reader.name
-        first = LOCAL_HEAD_BYTES if getattr(reader, "is_local", False) else HEAD_BYTES
-        self._head = reader.read(0, min(first, reader.size))
-        header = unpack_header(self._head, reader.size, self.path)
-        self.table = parse_table(header, self._whole_head(header), reader.size, self.path)
+        first = LOCAL_HEAD_BYTES if self._is_local else HEAD_BYTES
+        size = reader.size
+        self._head = start = reader.read(0, first if first < size else size)
+        self._seen = seen_head(self.path, start, size) if self._is_local else None
+        if self._seen is not None:
+            self.table = self._seen.table
+        else:
+            header = unpack_header(start, size, self.path)
+            self.table = parse_table(header, self._whole_head(header), size, self.path)
         self._verified: set[str] = set()
         self._pieces: dict[str, PieceChecksums | None] = {}
         self._seek_tables: dict[str, SeekTable] = {}
         self._specs: dict[str, TensorSpec] | None = None
+        self._schema: EpisodeSchema | None = None
 
     @classmethod
-    def open(cls, source: Source, *, verify: bool = True) -> ShardReader:
-        """Open a shard by path or over any RangeReader; `verify=False` trusts the bytes of blocks."""
+    def open(cls, source: Source, *, verify: Verify = "block") -> ShardReader:
+        """Open a shard by path, from bytes, an open binary file or any RangeReader; what is checked: see `Verify`."""
         # Asking for a path is much cheaper than asking for the protocol.
-        reader = LocalRangeReader(source) if isinstance(source, str | os.PathLike) else source
+        reader = LocalRangeReader(source) if isinstance(source, str | os.PathLike) else open_source(source)
         return cls(reader, verify=verify)
 
     @property
     def names(self) -> list[str]:
-        """The names of all blocks, in the order of the file."""
+        """The names of all blocks, in the order of the table."""
         return self.table.names
 
     @property
@@ -92,6 +113,11 @@ class ShardReader:
             )
         return found
 
+    def raw_size(self, name: str) -> int:
+        """How many bytes a block has when it is decompressed."""
+        found = self.table.raw_size(name)
+        return self.block(name).raw_size if found is None else found
+
     def read(self, name: str) -> bytes:
         """The decompressed, verified bytes of a block."""
         return bytes(self.view(name))
@@ -101,6 +127,8 @@ class ShardReader:
         block = self.block(name)
         if block.is_seekable:
             data = self._frames(block, 0, block.raw_size)
+        elif self._owner and (kept := KEPT.get(self._owner, name)) is not None:
+            return kept
         elif block.codec != "none":
             data = memoryview(self._decode(block, self._stored(block, 0, block.disk_size)))
         else:
@@ -131,8 +159,21 @@ class ShardReader:
     def specs(self) -> dict[str, TensorSpec]:
         """Dtype and row shape of every tensor block; empty where the shard is no episode."""
         if self._specs is None:
-            self._specs = tensor_specs(self) if self.role == layout.ROLE_EPISODE else {}
+            self._specs = tensor_specs(self, self.schema) if self.role == layout.ROLE_EPISODE else {}
         return self._specs
+
+    @property
+    def schema(self) -> EpisodeSchema:
+        """What the metadata of the episode says; not to be changed, other readers may share it."""
+        if self._schema is None:
+            seen = self._seen
+            if seen is None and self._is_local and self._verify:
+                self._seen = seen = Head.of(self._head, self._reader.size, self.table)
+            self._schema = seen.schema if seen is not None and seen.schema is not None else read_schema(self)
+            if seen is not None and seen.schema is None:
+                seen.schema = self._schema
+                remember_head(self.path, seen)
+        return self._schema
 
     def spec(self, name: str) -> TensorSpec:
         """The dtype and shape of a tensor block, from the metadata of the episode."""
@@ -153,20 +194,26 @@ class ShardReader:
         data = self._range(block, row, start * row, end * row)
         return np.frombuffer(data, spec.dtype.dtype).reshape(end - start, *spec.shape)
 
+    def rows_of(self, name: str, spec: TensorSpec, length: int) -> BlockRows:
+        """The rows of a block where they lie, to be read when they are asked for."""
+        return BlockRows(self, name, spec, length)
+
     def mapped(self, name: str) -> memoryview | None:
         """The bytes of a large raw block where looking at them costs nothing, not yet verified; else None."""
         block = self.block(name)
         large = block.codec == "none" and block.raw_size > layout.PIECES_FROM_BYTES
-        if not large or not getattr(self._reader, "is_local", False):
+        if not large or not self._is_local:
             return None
         return self._stored(block, 0, block.disk_size)
 
     def verify_rows(self, name: str, row_bytes: int, start: int, end: int) -> None:
-        """Check the pieces that hold rows [start, end) of a raw block, unless they were checked before."""
+        """Check what holds rows [start, end) of a large raw block, unless it was checked before."""
         if not self._verify or name in self._verified:
             return
         pieces = self.pieces(name)
-        if pieces is not None and not pieces.is_checked(start, end):
+        if pieces is None:
+            self._check_unread(self.block(name))
+        elif not pieces.is_checked(start, end):
             self._raw_range(self.block(name), row_bytes, start * row_bytes, end * row_bytes)
 
     def _range(self, block: Block, row: int, start: int, end: int) -> memoryview:
@@ -174,16 +221,31 @@ class ShardReader:
             return self._raw_range(block, row, start, end)
         if block.is_seekable:
             return self._frames(block, start, end)
-        return self.view(block.name)[start:end]
+        return self._window_of_whole(block, start, end)
+
+    def _window_of_whole(self, block: Block, start: int, end: int) -> memoryview:
+        """Bytes [start, end) of a block that can only be had whole; it is kept, so that the next window is cheap."""
+        whole = self.view(block.name)
+        if self._is_local and block.codec == "none":
+            return whole[start:end]
+        if not self._owner:
+            self._owner = KEPT.new_owner()
+        KEPT.put(self._owner, block.name, whole)
+        window = whole[start:end]
+        # A few rows that somebody holds on to must not hold on to the whole block.
+        return window if 2 * len(window) >= len(whole) else memoryview(bytes(window))
 
     def _raw_range(self, block: Block, row: int, start: int, end: int) -> memoryview:
         if not self._verify or block.name in self._verified:
-            return self._stored(block, start, end)
+            kept = KEPT.get(self._owner, block.name) if self._owner else None
+            return self._stored(block, start, end) if kept is None else memoryview(bytes(kept[start:end]))
         if block.raw_size <= layout.PIECES_FROM_BYTES:
-            return self.view(block.name)[start:end]
+            return self._window_of_whole(block, start, end)
         pieces = self.pieces(block.name)
         if pieces is None:
-            # Files of other programs have no checksum a window could be held against; `inspect` says so.
+            if self._verify != "window" and not self._is_local and block.raw_size <= KEPT.max_bytes:
+                return self._window_of_whole(block, start, end)
+            self._check_unread(block)
             return self._stored(block, start, end)
         low, high = pieces.span(start, end, row, block.raw_size)
         data = self._stored(block, low, high)
@@ -229,6 +291,18 @@ class ShardReader:
         except FormatError as error:
             raise type(error)(error.message, block=block.name, path=self.path) from None
 
+    def _check_unread(self, block: Block) -> None:
+        """Hold a large raw block against its checksum, a part at a time, once per reader."""
+        if self._verify == "window":
+            return
+        checksum = 0
+        for start in range(0, block.disk_size, CHECK_STEP_BYTES):
+            end = min(start + CHECK_STEP_BYTES, block.disk_size)
+            checksum = crc32c(self._stored(block, start, end), checksum)
+        if checksum != block.crc32c:
+            raise ChecksumError("its bytes do not match their checksum", block=block.name, path=self.path)
+        self._verified.add(block.name)
+
     def _check(self, block: Block, data: memoryview) -> None:
         if crc32c(data) != block.crc32c:
             raise ChecksumError("its bytes do not match their checksum", block=block.name, path=self.path)
@@ -248,7 +322,16 @@ class ShardReader:
 
     def close(self) -> None:
         """Let go of the file; arrays handed out stay valid."""
+        self._forget()
         self._reader.close()
+
+    def _forget(self) -> None:
+        if self._owner:
+            KEPT.forget(self._owner)
+
+    def __del__(self) -> None:
+        if getattr(self, "_owner", 0):
+            self._forget()
 
     def __enter__(self) -> Self:
         return self
@@ -263,5 +346,13 @@ class ShardReader:
         return (_reopen, (self._reader, self._verify))
 
 
-def _reopen(reader: RangeReader, verify: bool) -> ShardReader:
+def _reopen(reader: RangeReader, verify: Verify) -> ShardReader:
     return ShardReader(reader, verify=verify)
+
+
+def _checked_choice(verify: Verify) -> Verify:
+    if verify == "block" or verify is True or verify is False or verify == "window":
+        return verify
+    raise ValueError(
+        f"verify is 'block', 'window' or False, not {verify!r}.{nearest(str(verify), ('block', 'window'))}"
+    )

@@ -90,9 +90,12 @@ class _LenientShard:
             raise CorruptLayoutError("is missing", block=name, path=self.path)
         return found
 
-    def read_json(self, name: str) -> dict[str, Any]:
+    def raw_size(self, name: str) -> int:
+        return self.block(name).raw_size
+
+    def view(self, name: str) -> memoryview:
         block = self.block(name)
-        return parse_json_object(self.reader.read(block.data_offset, block.data_offset + block.disk_size))
+        return self.reader.read(block.data_offset, block.data_offset + block.disk_size)
 
 
 def repair_stream(reader: RangeReader) -> WShardEpisode | None:
@@ -100,7 +103,8 @@ def repair_stream(reader: RangeReader) -> WShardEpisode | None:
     shard = _overlapping(reader)
     if shard is None:
         return None
-    if layout.META_WSHARD not in shard or shard.read_json(layout.META_WSHARD).get("streaming") is not True:
+    said = parse_json_object(shard.view(layout.META_WSHARD)) if layout.META_WSHARD in shard else {}
+    if said.get("streaming") is not True:
         raise CorruptLayoutError(
             "was not written by a streaming writer; it cannot be put in order", path=reader.name
         )
@@ -142,13 +146,15 @@ def repair_partial(
         raise ValueError(f"flush_interval must be positive, not {flush_interval}")
     streams = [_channel_stream(each) for each in channels]
     streams += [_Stream(name, TensorSpec(dtype_named(dtype), ())) for name, dtype in _FLAG_SPECS.items()]
-    start = _reserved_bytes([str(each["id"]) for each in channels])
+    start = _reserved_bytes([each.name.partition("/")[2] for each in streams[: len(channels)]])
     step = sum(each.spec.row_bytes for each in streams)
     if reader.size < start:
         raise CorruptLayoutError("is shorter than the space its writer reserved", path=reader.name)
     groups = (reader.size - start) // (step * flush_interval)
     length = groups * flush_interval
-    schema = EpisodeSchema(episode_id, "", length, Timebase(), (), {}, {}, frozenset(), {}, [], None, {})
+    schema = EpisodeSchema(
+        episode_id, "", length, Timebase(), (), {}, {}, {}, {}, frozenset(), {}, [], None, {}
+    )
     episode = _episode(reader, start, streams, flush_interval, schema)
     return episode, reader.size - start - length * step
 
@@ -162,6 +168,9 @@ def _reserved_bytes(ids: Sequence[str]) -> int:
 
 
 def _channel_stream(each: Mapping[str, Any]) -> _Stream:
+    for key in ("id", "dtype"):
+        if key not in each:
+            raise ValueError(f"channel {each.get('id', each)!r:.80} has no {key!r}")
     channel_id, lane = str(each["id"]), str(each.get("lane", "signal"))
     check_channel_id(channel_id)
     spec = TensorSpec(dtype_named(str(each["dtype"])), tuple(int(size) for size in each.get("shape", ())))

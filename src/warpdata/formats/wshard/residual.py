@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from warpdata.errors import CorruptLayoutError
+
+SIGN_BITS = "sign2nddiff"
+"""The type of residual that is stored as one bit per step."""
 
 
 def sign2nddiff(signal: ArrayLike) -> NDArray[np.int8]:
@@ -33,7 +37,7 @@ def pack_residual(residual: ArrayLike) -> bytes:
     signs = np.asarray(residual)
     if signs.ndim == 0:
         raise ValueError("a residual needs a time axis")
-    flat = signs.reshape(len(signs), -1)
+    flat = signs.reshape(len(signs), math.prod(signs.shape[1:]))
     return np.packbits((flat > 0).T, axis=1, bitorder="little").tobytes()
 
 
@@ -41,6 +45,8 @@ def unpack_residual(data: bytes | memoryview | NDArray[np.uint8], length: int) -
     """+1 for a set bit, -1 for a clear one: [length], or [length, D] where the bytes hold D dimensions."""
     packed = np.frombuffer(bytes(data), np.uint8)
     row = -(-length // 8)
+    if length == 0 and len(packed) == 0:
+        return np.zeros(0, np.int8)
     if length <= 0 or len(packed) == 0 or len(packed) % row:
         raise CorruptLayoutError(f"{len(packed)} bytes are no residual of {length} steps")
     bits = np.unpackbits(packed.reshape(-1, row), axis=1, count=length, bitorder="little")

@@ -3,33 +3,62 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from warpdata._version import __version__
 from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.bytekit.ranges import RangeReader
-from warpdata.errors import SchemaMismatchError, WarpError
+from warpdata.bytekit.ranges import BytesRangeReader, RangeReader
+from warpdata.errors import SchemaMismatchError, TimestampOrderError, WarpError
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import ArrayRows, Channel, RowSource
+from warpdata.formats.wshard.channel import ArrayRows, Channel
+from warpdata.formats.wshard.compression import Chooser, CompressionChoice, check_compat
 from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.schema import TensorSpec, check_channel_id
-from warpdata.formats.wshard.writer import Compression, ShardWriter
+from warpdata.formats.wshard.load import fits_own_block
+from warpdata.formats.wshard.plan import check_plan
+from warpdata.formats.wshard.schema import (
+    CHANNEL_KEYS,
+    EPISODE_KEYS,
+    RowSource,
+    TensorSpec,
+    check_channel_id,
+)
+from warpdata.formats.wshard.text import CONTENT_TYPES, EncodedRows, is_text
+from warpdata.formats.wshard.writer import ShardWriter
 
 _RESERVE_FROM_BYTES = 1 << 20
-
-CompressionChoice = str | Compression | Mapping[str, str | Compression] | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
     name: str
     rows: RowSource
+    content_type: int = layout.CONTENT_RAW
+
+    @property
+    def raw_size(self) -> int:
+        return self.rows.length * self.rows.spec.row_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """Every block of a shard to be: metadata, tensors and other bytes, in the order of the file."""
+
+    meta: dict[str, bytes]
+    tensors: list[_Tensor]
+    blocks: dict[str, RangeReader]
+
+    @property
+    def sizes(self) -> list[tuple[str, int]]:
+        """Name and size of every block behind the metadata."""
+        tensors = [(each.name, each.raw_size) for each in self.tensors]
+        return tensors + [(name, each.size) for name, each in self.blocks.items()]
 
 
 def save_wshard(
@@ -41,35 +70,71 @@ def save_wshard(
     durable: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Save an episode so that load_wshard gives it back equal; the file appears whole or not at all."""
-    if compat not in ("default", "strict"):
-        raise ValueError(f"compat is 'default' or 'strict', not {compat!r}")
-    try:
-        episode.validate()
-        meta, tensors = metadata_blocks(episode), list(_tensors(episode))
-    except WarpError as error:
-        raise type(error)(error.message, hint=error.hint, path=path) from None
-    names = [*meta, *(tensor.name for tensor in tensors), *episode.blocks]
-    choose = _Chooser(compression, strict=compat == "strict")
+    """Save an episode so that load_wshard gives it back equal; the file appears whole or not at all.
+
+    What could not be read back is refused before anything is written. `compat="strict"` writes nothing that one of
+    the existing programs cannot read.
+    """
+    strict = check_compat(compat) == "strict"
+    plan = plan_shard(episode, path)
+    choose = Chooser(compression, [name for name, _ in plan.sizes], strict=strict)
     with commit_file(path, durable=durable) as out:
         if choose.is_raw:
-            out.reserve(_expected_bytes(tensors))
-        writer = ShardWriter(out, names, on_rows=_counted(tensors, progress))
-        for name, value in meta.items():
-            writer.add_bytes(name, dump_json(value), layout.CONTENT_JSON)
-        for tensor in tensors:
-            writer.add_rows(tensor.name, tensor.rows, choose(tensor.name))
-        for name, data in episode.blocks.items():
-            if isinstance(data, RangeReader):
-                writer.add_copy(name, data, _content_type(name))
-            else:
-                writer.add_bytes(name, bytes(data), _content_type(name))
+            out.reserve(_expected_bytes(plan.tensors))
+        names = [*plan.meta, *(name for name, _ in plan.sizes)]
+        writer = ShardWriter(out, names, on_rows=_counted(plan.tensors, progress))
+        for name, data in plan.meta.items():
+            writer.add_bytes(name, data, layout.CONTENT_JSON)
+        for tensor in plan.tensors:
+            how = choose(tensor.name, tensor.raw_size)
+            writer.add_rows(tensor.name, tensor.rows, how, tensor.content_type)
+        for name, reader in plan.blocks.items():
+            writer.add_copy(name, reader, _content_type(name))
         writer.finish()
+
+
+def plan_shard(episode: WShardEpisode, path: str | os.PathLike[str]) -> ShardPlan:
+    """What the file of an episode will hold, or the error that says why no reader would take it."""
+    try:
+        episode.validate()
+        _check_about(episode)
+        meta = {name: _json_bytes(value) for name, value in metadata_blocks(episode).items()}
+        blocks = {name: _block_bytes(name, data) for name, data in episode.blocks.items()}
+        plan = ShardPlan(meta, list(_tensors(episode)), blocks)
+    except WarpError as error:
+        raise type(error)(error.message, hint=error.hint, path=path) from None
+    check_plan(episode, meta, plan.sizes, os.fspath(path))
+    return plan
+
+
+def _block_bytes(name: str, data: Any) -> RangeReader:
+    if isinstance(data, RangeReader):
+        return data
+    try:
+        return BytesRangeReader(data)
+    except TypeError:
+        raise SchemaMismatchError(f"holds {type(data).__name__}, bytes were expected", block=name) from None
+
+
+def _check_about(episode: WShardEpisode) -> None:
+    """What the format says itself cannot be said again, and differently, by the user."""
+    if taken := sorted(EPISODE_KEYS & episode.about.keys()):
+        raise SchemaMismatchError(
+            f"about has the key {taken[0]!r}, which the episode says itself", hint="Use another key."
+        )
+    for block, channel in episode.lanes():
+        if block.startswith(("signal/", "action/")) and (
+            taken := sorted(CHANNEL_KEYS & channel.about.keys())
+        ):
+            hint = "Give the channel timestamps_ns instead." if taken[0] == "clock" else "Use another key."
+            raise SchemaMismatchError(
+                f"about has the key {taken[0]!r}, which the channel says itself", block=block, hint=hint
+            )
 
 
 def _expected_bytes(tensors: list[_Tensor]) -> int:
     """At least what a raw file takes: data, table, metadata, padding and piece checksums."""
-    data = sum(each.rows.length * each.rows.spec.row_bytes for each in tensors)
+    data = sum(each.raw_size for each in tensors)
     return data + data // 1024 + (1 << 20) if data > _RESERVE_FROM_BYTES else 0
 
 
@@ -79,7 +144,7 @@ def _counted(
     """Adds up what was read of the data and reports it as (done, total) bytes."""
     if progress is None:
         return None
-    total = sum(each.rows.length * each.rows.spec.row_bytes for each in tensors)
+    total = sum(each.raw_size for each in tensors)
     done = 0
 
     def count(size_bytes: int) -> None:
@@ -97,26 +162,6 @@ def _content_type(block: str) -> int:
     return layout.CONTENT_TYPE_OF_MODALITY["video"] if block.startswith("video/") else layout.CONTENT_RAW
 
 
-class _Chooser:
-    """Which compression each block gets: one for all, or by channel id or block name."""
-
-    def __init__(self, choice: CompressionChoice, *, strict: bool) -> None:
-        self._frames = "single" if strict else "auto"
-        self._strict = strict
-        many = choice if isinstance(choice, Mapping) else {}
-        self._by_name = {name: Compression.parse(each, self._frames) for name, each in many.items()}
-        self._default = Compression.parse(None if isinstance(choice, Mapping) else choice, self._frames)
-
-    @property
-    def is_raw(self) -> bool:
-        """Whether every block is stored as it is, so that the size of the file is known."""
-        return self._default.codec == "none" and not self._by_name
-
-    def __call__(self, block: str) -> Compression:
-        found = self._by_name.get(block) or self._by_name.get(block.partition("/")[2]) or self._default
-        return Compression(found.codec, found.level, "single") if self._strict else found
-
-
 def metadata_blocks(episode: WShardEpisode) -> dict[str, dict[str, Any]]:
     """The JSON of the meta blocks of an episode."""
     blocks: dict[str, dict[str, Any]] = {
@@ -126,32 +171,25 @@ def metadata_blocks(episode: WShardEpisode) -> dict[str, dict[str, Any]]:
     }
     if episode.models:
         blocks[layout.META_MODELS] = {"models": episode.models}
-    for value in blocks.values():
-        _require_json(value)
     return blocks
 
 
-def _require_json(value: dict[str, Any]) -> None:
+def _json_bytes(value: dict[str, Any]) -> bytes:
     try:
-        dump_json(value)
+        return dump_json(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise SchemaMismatchError(f"metadata is not JSON: {error}") from None
+        hint = "Use dicts, lists, strings, numbers, booleans and None."
+        raise SchemaMismatchError(f"metadata is not JSON: {error}", hint=hint) from None
 
 
 def _meta_wshard(episode: WShardEpisode) -> dict[str, Any]:
     exact = {}
-    if episode.rewards is not None and episode.rewards.dtype != "f32":
-        exact["reward"] = {"dtype": str(episode.rewards.dtype)}
-    for name, flag in ((layout.DONE, episode.terminations), (layout.TRUNCATED, episode.truncations)):
-        if flag is not None:
-            exact[name] = {"dtype": str(flag.dtype)}
-    absent = [
-        name
-        for name, flag in ((layout.REWARD, episode.rewards), (layout.DONE, episode.terminations))
-        if flag is None
-    ]
+    for name, flag in _flags_of(episode):
+        if flag is not None and (name != layout.REWARD or flag.dtype != "f32" or flag.about):
+            exact[name] = {"dtype": str(flag.dtype), **({"about": flag.about} if flag.about else {})}
+    absent = [name for name, flag in _flags_of(episode) if flag is None and name != layout.TRUNCATED]
     lanes = [
-        {"block": name, "dtype": str(channel.dtype), "shape": list(channel.shape)}
+        _lane_json(name, channel)
         for name, channel in episode.lanes()
         if not name.startswith(("signal/", "action/"))
     ]
@@ -159,6 +197,28 @@ def _meta_wshard(episode: WShardEpisode) -> dict[str, Any]:
         "format": "W-SHARD", "version": 1, "writer": f"warpdata {__version__}", "residual_edges": "pad",
         "timebase": episode.timebase.to_json(), "lanes": lanes, "exact": exact, "absent": absent,
     }  # fmt: skip
+
+
+def _flags_of(episode: WShardEpisode) -> list[tuple[str, Channel | None]]:
+    return [
+        (layout.REWARD, episode.rewards),
+        (layout.DONE, episode.terminations),
+        (layout.TRUNCATED, episode.truncations),
+    ]
+
+
+def _lane_json(block: str, channel: Channel) -> dict[str, Any]:
+    about = {"about": channel.about} if channel.about else {}
+    return {"block": block, **_type_json(block, channel), **about}
+
+
+def _type_json(block: str, channel: Channel) -> dict[str, Any]:
+    """Dtype and shape as every reader takes them; text is bytes to those who do not know where each value ends."""
+    if is_text(channel.dtype):
+        return {
+            "dtype": "u8", "shape": [], "encoding": str(channel.dtype), "ends": layout.ENDS_PREFIX + block
+        }  # fmt: skip
+    return {"dtype": str(channel.dtype), "shape": list(channel.shape)}
 
 
 def _meta_episode(episode: WShardEpisode) -> dict[str, Any]:
@@ -169,13 +229,12 @@ def _meta_episode(episode: WShardEpisode) -> dict[str, Any]:
         "timebase": episode.timebase.to_json(),
         **episode.about,
     }
-    if episode.chunk_index is not None:
-        meta["chunk_index"] = episode.chunk_index
-        if episode.total_chunks is not None:
-            meta["total_chunks"] = episode.total_chunks
-        if episode.timestep_range is not None:
-            # Chunk files have always stored the last step of the range, not the one after it.
-            meta["timestep_range"] = [episode.timestep_range[0], episode.timestep_range[1] - 1]
+    for name in ("chunk_index", "total_chunks"):
+        if getattr(episode, name) is not None:
+            meta[name] = getattr(episode, name)
+    if episode.timestep_range is not None:
+        # Chunk files have always stored the last step of the range, not the one after it.
+        meta["timestep_range"] = [episode.timestep_range[0], episode.timestep_range[1] - 1]
     if episode.metadata:
         meta["metadata"] = episode.metadata
     return meta
@@ -185,7 +244,7 @@ def _meta_channels(episode: WShardEpisode) -> dict[str, Any]:
     channels = []
     for block, channel in episode.lanes():
         lane, _, channel_id = block.partition("/")
-        _check_id(channel_id)
+        _check_id(channel_id, block)
         if lane in ("signal", "action"):
             channels.append(_channel_json(lane, channel_id, channel))
     return {"channels": channels, "modality_groups": _modality_groups(episode)}
@@ -194,14 +253,15 @@ def _meta_channels(episode: WShardEpisode) -> dict[str, Any]:
 def _channel_json(lane: str, channel_id: str, channel: Channel) -> dict[str, Any]:
     described: dict[str, Any] = {
         "id": channel_id,
-        "dtype": str(channel.dtype),
-        "shape": list(channel.shape),
+        **_type_json(f"{lane}/{channel_id}", channel),
         "signal_block": f"{lane}/{channel_id}",
     }
     if channel.clock_source is not None:
         described["clock"] = clock_block(lane, channel_id)
     if channel.modality in layout.CONTENT_TYPE_OF_MODALITY:
         described["content_type_code"] = layout.CONTENT_TYPE_OF_MODALITY[channel.modality]
+    elif is_text(channel.dtype):
+        described["content_type_code"] = CONTENT_TYPES[str(channel.dtype)]
     return {**channel.about, **described}
 
 
@@ -217,53 +277,65 @@ def clock_block(lane: str, channel_id: str) -> str:
     return f"time/{lane}/{channel_id}/timestamps_ns"
 
 
-def _check_id(channel_id: str) -> None:
+def _check_id(channel_id: str, block: str) -> None:
     try:
         check_channel_id(channel_id)
     except ValueError as error:
-        raise SchemaMismatchError(str(error)) from None
+        raise SchemaMismatchError(str(error), block=block) from None
 
 
 def _tensors(episode: WShardEpisode) -> Iterator[_Tensor]:
-    lanes = [_Tensor(name, channel.row_source) for name, channel in episode.lanes()]
+    lanes = [_lane(name, channel) for name, channel in episode.lanes()]
     yield from (each for each in lanes if each.name.startswith(("signal/", "action/")))
     yield from _flags(episode)
     yield _time(episode)
     for block, channel in episode.lanes():
-        lane, _, channel_id = block.partition("/")
         if channel.clock_source is not None:
+            lane, _, channel_id = block.partition("/")
             if lane not in ("signal", "action"):
                 raise SchemaMismatchError(
                     "only observations and actions have clocks of their own", block=block
                 )
+            _check_increasing(channel.clock_source.rows(0, channel.clock_source.length), block)
             yield _Tensor(clock_block(lane, channel_id), channel.clock_source)
+    for each in lanes:
+        if isinstance(each.rows, EncodedRows):
+            yield _Tensor(layout.ENDS_PREFIX + each.name, _array("i64", each.rows.ends))
     yield from (each for each in lanes if not each.name.startswith(("signal/", "action/")))
 
 
+def _lane(block: str, channel: Channel) -> _Tensor:
+    if is_text(channel.dtype):
+        return _Tensor(block, EncodedRows(channel.row_source, block), CONTENT_TYPES[str(channel.dtype)])
+    return _Tensor(block, channel.row_source)
+
+
 def _flags(episode: WShardEpisode) -> Iterator[_Tensor]:
-    reward = episode.rewards
-    if reward is None or reward.dtype == "f32":
-        yield _Tensor(layout.REWARD, _zeros("f32", episode.length) if reward is None else reward.row_source)
-    else:
-        # Existing readers take `reward` for f32 whatever it is; the exact values go beside it.
+    """Rewards and flags in the dtypes existing readers take them for; what that would change is kept beside them."""
+    for name, flag in _flags_of(episode):
+        if flag is None:
+            if name != layout.TRUNCATED:
+                yield _Tensor(name, _zeros("f32" if name == layout.REWARD else "u8", episode.length))
+            continue
+        if is_text(flag.dtype) or flag.clock_source is not None:
+            raise SchemaMismatchError("holds one number per step, without a clock of its own", block=name)
+        if name != layout.REWARD:
+            _check_flag(flag, name)
+        if fits_own_block(name, flag.dtype):
+            yield _Tensor(name, flag.row_source)
+            continue
         with np.errstate(over="ignore", invalid="ignore"):
-            yield _Tensor(layout.REWARD, _array("f32", reward.data.astype(np.float32)))
-        yield _Tensor(layout.EXACT_REWARD, reward.row_source)
-    yield _Tensor(layout.DONE, _flag_rows(episode.terminations, layout.DONE, episode.length))
-    if episode.truncations is not None:
-        yield _Tensor(layout.TRUNCATED, _flag_rows(episode.truncations, layout.TRUNCATED, episode.length))
+            plain = flag.data.astype(np.float32 if name == layout.REWARD else np.uint8)
+        yield _Tensor(name, _array("f32" if name == layout.REWARD else "u8", plain))
+        yield _Tensor(layout.EXACT[name], flag.row_source)
 
 
-def _flag_rows(flag: Channel | None, name: str, length: int) -> RowSource:
-    if flag is None:
-        return _zeros("u8", length)
-    if flag.dtype not in ("bool", "u8"):
+def _check_flag(flag: Channel, name: str) -> None:
+    values = flag.data.view(np.uint8) if flag.dtype == "bool" else flag.data
+    if np.any((values != 0) & (values != 1)):
         raise SchemaMismatchError(
-            f"is {flag.dtype}, bool or u8 was expected", block=name, hint="Convert it with .astype(bool)."
+            "holds values other than 0 and 1", block=name, hint="Say what is true with an array of bool."
         )
-    if length and flag.data.view(np.uint8).max() > 1:
-        raise SchemaMismatchError("holds values other than 0 and 1", block=name)
-    return flag.row_source
 
 
 def _time(episode: WShardEpisode) -> _Tensor:
@@ -271,10 +343,21 @@ def _time(episode: WShardEpisode) -> _Tensor:
         stamps = np.asarray(episode.timestamps_ns)
         if stamps.dtype != np.int64:
             raise SchemaMismatchError(f"is {stamps.dtype}, int64 was expected", block=layout.TIMESTAMPS_NS)
+        _check_increasing(stamps, layout.TIMESTAMPS_NS)
         return _Tensor(layout.TIMESTAMPS_NS, _array("i64", stamps))
     if episode.timebase.type == "timestamps_ns":
         raise SchemaMismatchError("the timebase needs timestamps_ns", hint="Set episode.timestamps_ns.")
     return _Tensor(layout.TICKS, _array("i32", np.arange(episode.length, dtype=np.int32)))
+
+
+def _check_increasing(stamps: NDArray[np.int64], block: str) -> None:
+    late = np.flatnonzero(stamps[1:] <= stamps[:-1])
+    if len(late):
+        at = int(late[0])
+        raise TimestampOrderError(
+            f"{int(stamps[at + 1])} at step {at + 1} is not later than {int(stamps[at])} before it",
+            block=block,
+        )
 
 
 def _zeros(dtype: str, length: int) -> ArrayRows:

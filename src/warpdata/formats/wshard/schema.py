@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import lru_cache, wraps
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import DType, dtype_named
+from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.table import Block
 
 MAX_RANK = 16
 MAX_ROW_BYTES = 1 << 40
 DEFAULT_TICK_HZ = 30.0
+_MIN_HZ = 1e-9
+"""Slower than a tick in thirty years, the time between two ticks is no number of nanoseconds."""
 
-_CHANNEL_PART = re.compile(r"[A-Za-z0-9_.-]+")
-_KNOWN_CHANNEL_KEYS = frozenset({"id", "dtype", "shape", "signal_block", "clock", "content_type_code"})
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+CHANNEL_KEYS = frozenset({"id", "dtype", "shape", "signal_block", "clock", "content_type_code", "ends"})
+"""What the metadata of a channel says itself; everything else in it is what the user says about the channel."""
+EPISODE_KEYS = frozenset(
+    {"episode_id", "id", "env_id", "length_T", "length_t", "timebase", "chunk_index", "total_chunks",
+     "timestep_range", "metadata"}
+)  # fmt: skip
+"""The same for the metadata of an episode."""
+ENCODINGS = ("text", "json")
+_MAX_COUNT = 1 << 48
+_SHARED_BYTES = 64 << 10
 
 
 class MetaSource(Protocol):
@@ -31,9 +46,9 @@ class MetaSource(Protocol):
 
     def __contains__(self, name: object) -> bool: ...
 
-    def block(self, name: str) -> Block: ...
+    def raw_size(self, name: str, /) -> int: ...
 
-    def read_json(self, name: str) -> dict[str, Any]: ...
+    def view(self, name: str, /) -> memoryview: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +57,31 @@ class TensorSpec:
 
     dtype: DType
     shape: tuple[int, ...]
+    row_bytes: int = field(init=False, compare=False, repr=False)
+    """Bytes of one row."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row_bytes", self.dtype.itemsize * math.prod(self.shape))
+
+
+class TextSpec(NamedTuple):
+    """A block of text or JSON values: what its bytes mean and which block says where each value ends."""
+
+    encoding: str
+    ends: str
+
+
+class RowSource(Protocol):
+    """Where the rows of a channel come from."""
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return self.dtype.itemsize * math.prod(self.shape)
+    def spec(self) -> TensorSpec: ...
+
+    @property
+    def length(self) -> int: ...
+
+    def rows(self, start: int, end: int) -> NDArray[Any]:
+        """Rows [start, end), reading no more than they need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +94,9 @@ class Timebase:
     def __post_init__(self) -> None:
         if self.type not in ("ticks", "timestamps_ns"):
             raise ValueError(f"a timebase is 'ticks' or 'timestamps_ns', not {self.type!r}")
-        if not (isinstance(self.tick_hz, int | float) and 0 < self.tick_hz < math.inf):
-            raise ValueError(f"tick_hz must be a positive number, not {self.tick_hz!r}")
+        if not (isinstance(self.tick_hz, int | float) and _MIN_HZ <= self.tick_hz <= sys.float_info.max):
+            raise ValueError(f"tick_hz must be a positive number, not {self.tick_hz!r:.40}")
+        object.__setattr__(self, "tick_hz", float(self.tick_hz))
 
     @property
     def dt_ns(self) -> int:
@@ -72,20 +108,18 @@ class Timebase:
         return {"type": self.type, "tick_hz": self.tick_hz, "dt_ns": self.dt_ns}
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelSpec:
+class ChannelSpec(NamedTuple):
     """One channel as the metadata describes it."""
 
     id: str
     lane: str
     block: str
     tensor: TensorSpec
-    clock: str | None = None
-    about: dict[str, Any] = field(default_factory=dict)
+    clock: str | None
+    about: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeSchema:
+class EpisodeSchema(NamedTuple):
     """Everything the metadata blocks of an episode say."""
 
     id: str
@@ -94,7 +128,9 @@ class EpisodeSchema:
     timebase: Timebase
     channels: tuple[ChannelSpec, ...]
     lanes: dict[str, TensorSpec]
+    texts: dict[str, TextSpec]
     flags: dict[str, DType]
+    block_about: dict[str, dict[str, Any]]
     absent: frozenset[str]
     metadata: dict[str, Any]
     models: list[Any]
@@ -103,53 +139,101 @@ class EpisodeSchema:
 
 
 def check_channel_id(channel_id: str) -> None:
-    """Raise ValueError unless this is one to four parts of `[A-Za-z0-9_.-]` joined by `/`."""
-    parts = channel_id.split("/")
-    good = len(parts) <= 4 and all(
-        _CHANNEL_PART.fullmatch(part) and part not in (".", "..") for part in parts
-    )
-    if not good:
+    """Raise ValueError unless this is text without control characters, in parts joined by `/`, none `.` or `..`."""
+    if not isinstance(channel_id, str):
+        raise ValueError(f"a channel id is a string, not {type(channel_id).__name__}")
+    if any(part in ("", ".", "..") for part in channel_id.split("/")) or _CONTROL.search(channel_id):
         raise ValueError(
-            f"{channel_id!r} is no channel id: use one to four parts of [A-Za-z0-9_.-] joined by '/'"
+            f"{channel_id!r:.80} is no channel id: use names joined by '/', without control characters, '.' or '..'"
         )
 
 
 def read_schema(shard: MetaSource) -> EpisodeSchema:
     """Read the metadata of an episode shard, whichever program wrote it."""
-    wshard = shard.read_json(layout.META_WSHARD) if layout.META_WSHARD in shard else {}
-    with _Blame(shard, layout.META_EPISODE) as meta:
-        episode = _required(shard, layout.META_EPISODE)
+    block = layout.META_WSHARD
+    try:
+        stated = _stated(bytes(shard.view(block))) if block in shard else _NOTHING_STATED
+        block = layout.META_EPISODE
+        episode = parse_json_object(_required(shard, block))
         length = _length(episode, shard)
-        timebase = _timebase(episode.get("timebase"), wshard.get("timebase"))
+        timebase = _timebase(episode.get("timebase"), stated.timebase)
         chunk = _chunk(episode, length)
         identity = _text(episode, "episode_id", "id"), _text(episode, "env_id")
         metadata = _object(episode.get("metadata"))
-        about: dict[str, Any] = {key: episode[key] for key in ("source", "action_space") if key in episode}
-    with meta.blame(layout.META_CHANNELS):
-        channels = tuple(_channels(_required(shard, layout.META_CHANNELS), shard))
-    with meta.blame(layout.META_WSHARD):
-        lanes, flags, absent = _lanes(wshard), _flags(wshard), _absent(wshard)
-    models = shard.read_json(layout.META_MODELS).get("models", []) if layout.META_MODELS in shard else []
-    with meta.blame(layout.META_MODELS):
-        models = _list(models)
+        about: dict[str, Any] = {key: episode[key] for key in episode if key not in EPISODE_KEYS}
+        block = layout.META_CHANNELS
+        channels, texts = _listed(bytes(_required(shard, block)), tuple(shard.names))
+        block = layout.META_MODELS
+        models = _list(parse_json_object(shard.view(block)).get("models", [])) if block in shard else []
+    except FormatError as error:
+        if error.path is not None:
+            raise
+        raise type(error)(error.message, block=block, path=shard.path) from None
+    except (ValueError, TypeError) as error:
+        raise CorruptLayoutError(str(error), block=block, path=shard.path) from None
     return EpisodeSchema(
-        *identity, length, timebase, channels, lanes, flags, absent, metadata, models, chunk, about
-    )
+        *identity, length, timebase, channels, stated.lanes, texts | stated.texts, stated.flags, stated.block_about,
+        stated.absent, metadata, models, chunk, about,
+    )  # fmt: skip
 
 
-def tensor_specs(shard: MetaSource) -> dict[str, TensorSpec]:
+class _Stated(NamedTuple):
+    """What `meta/wshard` says."""
+
+    timebase: object
+    lanes: dict[str, TensorSpec]
+    texts: dict[str, TextSpec]
+    flags: dict[str, DType]
+    block_about: dict[str, dict[str, Any]]
+    absent: frozenset[str]
+
+
+_NOTHING_STATED = _Stated(None, {}, {}, {}, {}, frozenset())
+
+
+def _shared(read: Callable[..., Any]) -> Callable[..., Any]:
+    """Remember what was read from the last few texts: the files of one recorder have the same."""
+    remembered = lru_cache(maxsize=64)(read)
+
+    @wraps(read)
+    def reading(text: bytes, *rest: Any) -> Any:
+        return (remembered if len(text) <= _SHARED_BYTES else read)(text, *rest)
+
+    return reading
+
+
+@_shared
+def _stated(text: bytes) -> _Stated:
+    wshard = parse_json_object(text)
+    texts = _texts((_text(each, "block"), each) for each in _lane_entries(wshard))
+    lanes, flags, absent = _lanes(wshard), _flags(wshard), _absent(wshard)
+    return _Stated(wshard.get("timebase"), lanes, texts, flags, _block_about(wshard), absent)
+
+
+@_shared
+def _listed(text: bytes, names: tuple[str, ...]) -> tuple[tuple[ChannelSpec, ...], dict[str, TextSpec]]:
+    """The channels `meta/channels` lists, for a file with blocks of these names."""
+    listed = list(_channels(parse_json_object(text), frozenset(names)))
+    texts = _texts((channel.block, each) for channel, each in listed)
+    return tuple(channel for channel, _ in listed), texts
+
+
+def tensor_specs(shard: MetaSource, schema: EpisodeSchema) -> dict[str, TensorSpec]:
     """Dtype and row shape of every tensor block of an episode shard."""
-    schema = read_schema(shard)
     specs = {channel.block: channel.tensor for channel in schema.channels}
-    specs |= {channel.clock: _spec("i64") for channel in schema.channels if channel.clock}
-    specs |= {layout.REWARD: _spec("f32"), layout.DONE: _spec("u8"), layout.TRUNCATED: _spec("u8")}
-    specs |= {layout.TICKS: _spec("i32"), layout.TIMESTAMPS_NS: _spec("i64")}
-    if "reward" in schema.flags:
-        specs[layout.EXACT_REWARD] = TensorSpec(schema.flags["reward"], ())
+    specs |= {channel.clock: tensor_spec("i64") for channel in schema.channels if channel.clock}
+    specs |= {
+        layout.REWARD: tensor_spec("f32"),
+        layout.DONE: tensor_spec("u8"),
+        layout.TRUNCATED: tensor_spec("u8"),
+    }
+    specs |= {layout.TICKS: tensor_spec("i32"), layout.TIMESTAMPS_NS: tensor_spec("i64")}
+    specs |= {layout.EXACT[flag]: TensorSpec(dtype, ()) for flag, dtype in schema.flags.items()}
     specs |= schema.lanes
+    specs |= {text.ends: tensor_spec("i64") for text in schema.texts.values()}
     for name in shard.names:
         if name not in specs:
-            found = guess_spec(name, shard.block(name).raw_size, schema)
+            found = guess_spec(name, shard.raw_size(name), schema)
             if found is not None:
                 specs[name] = found
     return specs
@@ -159,9 +243,9 @@ def guess_spec(name: str, raw_size: int, schema: EpisodeSchema) -> TensorSpec | 
     """Dtype and shape of a block no metadata describes, from its name and size; None if nothing fits."""
     lane = name.partition("/")[0]
     if lane == "action":
-        return _rows_of("f32", raw_size, schema.length)
+        return _spec_of_namesake(name, raw_size, schema) or _rows_of("f32", raw_size, schema.length)
     if lane == "residual":
-        return _spec("u8")
+        return tensor_spec("u8")
     if lane not in ("omen", "uncert"):
         return None
     if name.startswith("omen/latent_action_codebook/"):
@@ -169,6 +253,15 @@ def guess_spec(name: str, raw_size: int, schema: EpisodeSchema) -> TensorSpec | 
     if name.startswith("omen/latent_action/"):
         return _rows_of("f32", raw_size, schema.length)
     return _spec_of_subject(name, raw_size, schema)
+
+
+def _spec_of_namesake(name: str, raw_size: int, schema: EpisodeSchema) -> TensorSpec | None:
+    """One existing writer lists a channel once and stores what was seen and what was done under its id."""
+    for channel in schema.channels:
+        fits = channel.tensor.row_bytes * schema.length == raw_size
+        if channel.lane == "signal" and channel.id == name.partition("/")[2] and fits:
+            return channel.tensor
+    return None
 
 
 def _spec_of_subject(name: str, raw_size: int, schema: EpisodeSchema) -> TensorSpec | None:
@@ -190,46 +283,24 @@ def _rows_of(dtype: str, raw_size: int, length: int) -> TensorSpec | None:
     return TensorSpec(dtype_named(dtype), () if width == 1 else (width,))
 
 
-def _spec(dtype: str) -> TensorSpec:
-    return TensorSpec(dtype_named(dtype), ())
-
-
-class _Blame:
-    """Turns a complaint about metadata into a FormatError that names the block and the file."""
-
-    def __init__(self, shard: MetaSource, block: str) -> None:
-        self._path = shard.path
-        self._block = block
-
-    def blame(self, block: str) -> _Blame:
-        self._block = block
-        return self
-
-    def __enter__(self) -> _Blame:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ValueError | TypeError) and not isinstance(error, FormatError):
-            raise CorruptLayoutError(str(error), block=self._block, path=self._path) from None
-
-
-def _required(shard: MetaSource, name: str) -> dict[str, Any]:
+def _required(shard: MetaSource, name: str) -> memoryview:
     if name not in shard:
         raise CorruptLayoutError("is missing: this is no episode", block=name, path=shard.path)
-    return shard.read_json(name)
+    return shard.view(name)
 
 
 def _text(source: dict[str, Any], *keys: str) -> str:
     for key in keys:
         if key in source:
-            if not isinstance(source[key], str):
+            found = source[key]
+            if not isinstance(found, str):
                 raise ValueError(f"{key} is not a string")
-            return str(source[key])
+            return found
     return ""
 
 
 def _count(value: object, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 48:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_COUNT:
         raise ValueError(f"{what} is {value!r:.40}, a count was expected")
     return value
 
@@ -253,23 +324,31 @@ def _length(episode: dict[str, Any], shard: MetaSource) -> int:
         if key in episode:
             return _count(episode[key], key)
     if layout.DONE in shard:
-        return shard.block(layout.DONE).raw_size
+        return shard.raw_size(layout.DONE)
     raise ValueError("the length of the episode is missing")
 
 
 def _timebase(*sources: object) -> Timebase:
+    """The timebase that the first of these sources says, in any of its forms."""
     kinds = [source for source in sources if isinstance(source, str)]
     given = [source for source in sources if isinstance(source, dict)]
     kind = next((each["type"] for each in given if "type" in each), kinds[0] if kinds else "ticks")
     # Existing readers take microseconds for ticks; a rate without timestamps is all such a file has.
     kind = "ticks" if kind == "timestamps_us" else kind
+    if not isinstance(kind, str):
+        raise ValueError(f"a timebase is 'ticks' or 'timestamps_ns', not {kind!r:.40}")
     for each in given:
         if each.get("tick_hz"):
-            return Timebase(kind, float(_number(each["tick_hz"], "tick_hz")))
+            return _timebase_of(kind, float(_number(each["tick_hz"], "tick_hz")))
     for each in given:
         if each.get("dt_ns"):
-            return Timebase(kind, _rate(_number(each["dt_ns"], "dt_ns")))
-    return Timebase(kind)
+            return _timebase_of(kind, _rate(_number(each["dt_ns"], "dt_ns")))
+    return _timebase_of(kind, DEFAULT_TICK_HZ)
+
+
+@lru_cache(maxsize=64)
+def _timebase_of(kind: str, tick_hz: float) -> Timebase:
+    return Timebase(kind, tick_hz)
 
 
 def _number(value: object, what: str) -> float:
@@ -311,58 +390,94 @@ def _range(value: object, length: int) -> tuple[int, int] | None:
     raise ValueError(f"timestep_range {value} does not hold {length} steps")
 
 
-def _channels(meta: dict[str, Any], shard: MetaSource) -> Iterable[ChannelSpec]:
+def _channels(meta: dict[str, Any], shard: Container[str]) -> Iterable[tuple[ChannelSpec, dict[str, Any]]]:
     listed = meta.get("channels", [])
     if isinstance(listed, dict):
         listed = [{"signal_block": name, **_object(value)} for name, value in listed.items()]
+    entries = [_object(each) for each in _list(listed)]
+    named = {_text(each, "signal_block") for each in entries}
     seen: set[str] = set()
-    for each in _list(listed):
-        channel = _channel(_object(each), shard)
+    for each in entries:
+        channel = _channel(each, shard, named)
         if channel.block in seen:
             raise ValueError(f"channel {channel.block!r} is listed twice")
         seen.add(channel.block)
-        if channel.block in shard:
-            yield channel
+        yield channel, each
 
 
-def _channel(each: dict[str, Any], shard: MetaSource) -> ChannelSpec:
+def _channel(each: dict[str, Any], shard: Container[str], named: set[str]) -> ChannelSpec:
     channel_id = _text(each, "id") or _text(each, "signal_block").partition("/")[2]
-    block = _text(each, "signal_block") or _default_block(channel_id, shard)
+    block = _text(each, "signal_block")
+    if not block or (block not in shard and f"action/{channel_id}" not in named):
+        block = _stored_block(block or f"signal/{channel_id}", channel_id, shard)
     lane, _, rest = block.partition("/")
     if lane not in ("signal", "action") or not rest or not channel_id:
         raise ValueError(f"channel {channel_id!r} has no signal or action block")
     clock = each.get("clock")
     if clock is not None and clock not in shard:
         raise ValueError(f"channel {channel_id!r} names a clock that is not there")
-    about = {key: value for key, value in each.items() if key not in _KNOWN_CHANNEL_KEYS}
+    known = CHANNEL_KEYS | {"encoding"} if "ends" in each else CHANNEL_KEYS
+    about = {key: value for key, value in each.items() if key not in known}
     return ChannelSpec(channel_id, lane, block, _tensor(each, channel_id), clock, about)
 
 
-def _default_block(channel_id: str, shard: MetaSource) -> str:
-    """One existing writer lists actions without saying so; the block that is there decides."""
+def _stored_block(block: str, channel_id: str, shard: Container[str]) -> str:
+    """Two existing writers list actions as if they were signals; the block that is there decides."""
     action = f"action/{channel_id}"
-    return action if f"signal/{channel_id}" not in shard and action in shard else f"signal/{channel_id}"
+    return action if block == f"signal/{channel_id}" and block not in shard and action in shard else block
 
 
 def _tensor(each: dict[str, Any], what: str) -> TensorSpec:
-    shape = tuple(_count(size, f"shape of {what!r}") for size in _list(each.get("shape", [])))
+    shape = _list(each.get("shape", []))
+    for size in shape:
+        if type(size) is not int or not 0 <= size < _MAX_COUNT:
+            _count(size, f"shape of {what!r}")
     if len(shape) > MAX_RANK:
         raise ValueError(f"{what!r} has {len(shape)} axes")
-    spec = TensorSpec(dtype_named(_text(each, "dtype") or "f32"), shape)
+    spec = tensor_spec(_text(each, "dtype") or "f32", tuple(shape))
     if spec.row_bytes > MAX_ROW_BYTES:
         raise ValueError(f"{what!r} has rows of {spec.row_bytes} bytes")
     return spec
 
 
+@lru_cache(maxsize=1024)
+def tensor_spec(dtype: str, shape: tuple[int, ...] = ()) -> TensorSpec:
+    """The spec of rows of this dtype and shape; files of one kind share theirs."""
+    return TensorSpec(dtype_named(dtype), shape)
+
+
 def _lanes(wshard: dict[str, Any]) -> dict[str, TensorSpec]:
-    return {
-        _text(each, "block"): _tensor(each, _text(each, "block"))
-        for each in map(_object, _list(wshard.get("lanes", [])))
-    }
+    return {_text(each, "block"): _tensor(each, _text(each, "block")) for each in _lane_entries(wshard)}
+
+
+def _lane_entries(wshard: dict[str, Any]) -> list[dict[str, Any]]:
+    return [_object(each) for each in _list(wshard.get("lanes", []))]
+
+
+def _texts(entries: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, TextSpec]:
+    found = {}
+    for block, each in entries:
+        if "ends" in each:
+            encoding = _text(each, "encoding")
+            if encoding not in ENCODINGS or (_text(each, "dtype"), each.get("shape")) != ("u8", []):
+                raise ValueError(f"{block!r} is neither text nor JSON of one value per step")
+            found[block] = TextSpec(encoding, _text(each, "ends"))
+    return found
+
+
+def _flag_entries(wshard: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    entries = {name: _object(each) for name, each in _object(wshard.get("exact")).items()}
+    return {name: each for name, each in entries.items() if name in layout.EXACT}
 
 
 def _flags(wshard: dict[str, Any]) -> dict[str, DType]:
-    return {key: dtype_named(_text(value, "dtype")) for key, value in _object(wshard.get("exact")).items()}
+    return {name: dtype_named(_text(each, "dtype")) for name, each in _flag_entries(wshard).items()}
+
+
+def _block_about(wshard: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What is said about lanes, rewards and flags, by block."""
+    entries = {_text(each, "block"): each for each in _lane_entries(wshard)} | _flag_entries(wshard)
+    return {name: _object(each["about"]) for name, each in entries.items() if "about" in each}
 
 
 def _absent(wshard: dict[str, Any]) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,12 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
-from warpdata.formats.wshard.channel import ArrayRows, Channel, RowSource
+from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.residual import pack_residual, unpack_residual
-from warpdata.formats.wshard.schema import TensorSpec
+from warpdata.formats.wshard.residual import SIGN_BITS, pack_residual, unpack_residual
+from warpdata.formats.wshard.schema import RowSource, TensorSpec
 
-_BITS = "/sign2nddiff"
+_BITS = f"/{SIGN_BITS}"
 
 
 class SlicedRows:
@@ -62,19 +63,26 @@ class JoinedRows:
 class JoinedBits:
     """Packed sign bits of several chunks as those of the whole, joined when asked for."""
 
-    def __init__(self, lengths: Sequence[int], first_bytes: int, opened: Callable[[int], Channel]) -> None:
+    def __init__(self, lengths: Sequence[int], opened: Callable[[int], Channel]) -> None:
         self.spec = TensorSpec(dtype_named("u8"), ())
-        dims = first_bytes // -(-lengths[0] // 8)
+        first = next((index for index, length in enumerate(lengths) if length), None)
+        dims = 0 if first is None else opened(first).length // -(-lengths[first] // 8)
         self.length = dims * -(-sum(lengths) // 8)
         self._lengths = lengths
         self._opened = opened
+        self._whole: NDArray[np.uint8] | None = None
 
     def rows(self, start: int, end: int) -> NDArray[Any]:
         """Bytes [start, end) of the packed whole."""
-        signs = [
-            unpack_residual(self._opened(index).data, length) for index, length in enumerate(self._lengths)
-        ]
-        return np.frombuffer(pack_residual(np.concatenate(signs)), np.uint8)[start:end]
+        if self._whole is None:
+            signs = [
+                unpack_residual(self._opened(index).data, length)
+                for index, length in enumerate(self._lengths)
+                if length
+            ]
+            packed = pack_residual(np.concatenate(signs)) if signs else b""
+            self._whole = np.frombuffer(packed, np.uint8)
+        return self._whole[start:end]
 
 
 def slice_episode(episode: WShardEpisode, start: int, end: int) -> WShardEpisode:
@@ -118,7 +126,7 @@ def _cut_residual(key: str, channel: Channel, start: int, end: int, length: int)
             raise SchemaMismatchError("this residual cannot be cut by step", block=f"residual/{key}")
         return _cut(channel, start, end, None, None)
     signs = unpack_residual(channel.data, length)[start:end]
-    return Channel(key, np.frombuffer(pack_residual(signs), np.uint8))
+    return Channel(key, np.frombuffer(pack_residual(signs), np.uint8), about=channel.about)
 
 
 def join_episodes(lengths: Sequence[int], opened: Callable[[int], WShardEpisode]) -> WShardEpisode:
@@ -149,25 +157,33 @@ class _Join:
         lengths, clock = self._lengths, None
         if first.clock_source is not None:
             # A channel with its own clock has as many rows per chunk as its chunk says.
-            lengths = [self._find(index, field, key).length for index in range(len(self._lengths))]
-            clock = JoinedRows(_I64, lengths, lambda index: _clock(self._find(index, field, key)))
-        rows = JoinedRows(
-            first.row_source.spec, lengths, lambda index: self._find(index, field, key).row_source
-        )
+            lengths = [self.find(field, key, index).length for index in range(len(self._lengths))]
+            clock = JoinedRows(_I64, lengths, partial(self.clock_rows, field, key))
+        rows = JoinedRows(first.row_source.spec, lengths, partial(self.channel_rows, field, key))
         return Channel.over(key, rows, clock=clock, about=first.about)
 
     def residual(self, key: str, first: Channel) -> Channel:
         if not key.endswith(_BITS):
             return self.channel("residuals", key, first)
-        bits = JoinedBits(self._lengths, first.length, lambda index: self._find(index, "residuals", key))
-        return Channel.over(key, bits)
+        bits = JoinedBits(self._lengths, partial(self.find, "residuals", key))
+        return Channel.over(key, bits, about=first.about)
 
     def flag(self, field: str, first: Channel) -> Channel:
-        def source(index: int) -> RowSource:
-            flag: Channel | None = getattr(self._opened(index), field)
-            return ArrayRows(np.zeros(0), first.row_source.spec) if flag is None else flag.row_source
+        spec = first.row_source.spec
+        rows = JoinedRows(spec, self._lengths, partial(self.flag_rows, field, spec))
+        return Channel.over(first.name, rows, about=first.about)
 
-        return Channel.over(first.name, JoinedRows(first.row_source.spec, self._lengths, source))
+    # Where the rows of one chunk are; methods, so that what is joined can go to another process.
+
+    def channel_rows(self, field: str, key: str, index: int) -> RowSource:
+        return self.find(field, key, index).row_source
+
+    def clock_rows(self, field: str, key: str, index: int) -> RowSource:
+        return _clock(self.find(field, key, index))
+
+    def flag_rows(self, field: str, spec: TensorSpec, index: int) -> RowSource:
+        flag: Channel | None = getattr(self._opened(index), field)
+        return ArrayRows(np.zeros(0), spec) if flag is None else flag.row_source
 
     def timestamps(self, index: int) -> RowSource:
         stamps = self._opened(index).timestamps_ns
@@ -175,7 +191,7 @@ class _Join:
             raise CorruptLayoutError(f"chunk {index} has no timestamps")
         return ArrayRows(stamps, _I64)
 
-    def _find(self, index: int, field: str, key: str) -> Channel:
+    def find(self, field: str, key: str, index: int) -> Channel:
         lanes: dict[str, Channel] = getattr(self._opened(index), field).data
         if key not in lanes:
             raise CorruptLayoutError(f"chunk {index} has no channel {key!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from warpdata.bytekit.align import align_up
@@ -33,8 +33,11 @@ class Block(NamedTuple):
     content_type: int
 
 
+_RAW_SIZE = layout.Entry._fields.index("raw_size")
+
+
 class BlockTable:
-    """The header of a shard and where its blocks are, by name, in the order of the file."""
+    """The header of a shard and where its blocks are, by name, in the order of the table."""
 
     __slots__ = ("_blocks", "_entries", "header", "is_checksummed")
 
@@ -59,6 +62,11 @@ class BlockTable:
     def __contains__(self, name: object) -> bool:
         return name in self._entries or name in self._blocks
 
+    def raw_size(self, name: str) -> int | None:
+        """How many bytes the block of this name has when it is decompressed, or None."""
+        found = self._entries.get(name)
+        return None if found is None else found[_RAW_SIZE]
+
     def get(self, name: str) -> Block | None:
         """The block of this name, or None."""
         found = self._blocks.get(name)
@@ -72,13 +80,13 @@ class BlockTable:
 
 def unpack_header(start: memoryview, size: int, path: str) -> layout.Header:
     """The header, with everything checked that needs no other byte."""
-    if bytes(start[:4]) != layout.MAGIC:
+    if start[:4] != layout.MAGIC:
         if size == 0 or layout.MAGIC.startswith(bytes(start[:4])):
             raise TruncatedError(f"a file of {size} bytes is too short for a shard", path=path)
         raise BadMagicError("not a shard: the file does not begin with SHRD", path=path)
     if len(start) < layout.TABLE_OFFSET:
         raise TruncatedError(f"a file of {size} bytes is too short for a shard", path=path)
-    header = layout.Header(*layout.HEADER.unpack(start[: layout.TABLE_OFFSET]))
+    header = layout.Header._make(layout.HEADER.unpack_from(start))
     if header.version != layout.VERSION:
         raise UnsupportedVersionError(f"shard version {header.version} is not known", path=path)
     _check_header(header, size, path)
@@ -117,14 +125,13 @@ def parse_table(
         return BlockTable(header, entries, {}, is_checksummed)
     default = layout.CODEC_DEFAULTS.get(header.compression_default, "none")
     blocks: dict[str, Block] = {}
-    position = header.data_section_offset
     for entry in layout.ENTRY.iter_unpack(table):
         block = _block(entry, names, default, is_checksummed, path)
         if block.name in blocks:
             raise CorruptLayoutError("two blocks have this name", block=block.name, path=path)
-        if not allow_overlap:
-            position = _after(block, position, size, path)
         blocks[block.name] = block
+    if not allow_overlap:
+        _check_ranges(blocks.values(), header.data_section_offset, size, path)
     return BlockTable(header, {}, blocks, is_checksummed)
 
 
@@ -155,17 +162,18 @@ def _plain_entries(
     return entries if position <= size and len(entries) == count else None
 
 
-def _after(block: Block, position: int, size: int, path: str) -> int:
-    """Where the next block may begin, after checking that this one follows the last and is inside the file."""
-    if not block.disk_size:
-        return position
-    if block.data_offset < position:
-        raise CorruptLayoutError(
-            "overlaps what is before it", block=block.name, path=path, hint=_SALVAGE_HINT
-        )
-    if block.data_offset + block.disk_size > size:
-        raise TruncatedError("lies past the end of the file", block=block.name, path=path)
-    return block.data_offset + block.disk_size
+def _check_ranges(blocks: Iterable[Block], position: int, size: int, path: str) -> None:
+    """Raise unless the blocks share no byte with each other or the table; their order in the table means nothing."""
+    for block in sorted(blocks, key=lambda each: each.data_offset):
+        if not block.disk_size:
+            continue
+        if block.data_offset < position:
+            raise CorruptLayoutError(
+                "overlaps what is before it", block=block.name, path=path, hint=_SALVAGE_HINT
+            )
+        position = block.data_offset + block.disk_size
+        if position > size:
+            raise TruncatedError("lies past the end of the file", block=block.name, path=path)
 
 
 def _block(entry: tuple[int, ...], names: bytes, default: str, is_trusted: bool, path: str) -> Block:
@@ -197,7 +205,7 @@ def _name(raw: bytes, size: int, name_hash: int | None, path: str) -> str:
     if len(raw) != size:
         raise CorruptLayoutError("the name of a block lies outside the table of names", path=path)
     if size > layout.MAX_NAME_BYTES or size == 0:
-        raise LimitExceededError(f"a block name of {size} bytes", path=path)
+        raise LimitExceededError(f"a block name of {size} bytes: {bytes(raw[:60])!r}", path=path)
     try:
         name = raw.decode()
     except UnicodeDecodeError:
@@ -226,6 +234,16 @@ def table_crc32c(head: memoryview, end: int) -> int:
     """The checksum over the first 48 header bytes, the table and the names with their padding."""
     start = crc32c(head[: layout.MARKED_HEADER_BYTES])
     return crc32c(head[layout.TABLE_OFFSET : end], start)
+
+
+def check_names(names: Iterable[str], path: str) -> None:
+    """Raise unless each of these can be the name of a block; which names collide, the table shows."""
+    for name in names:
+        try:
+            raw = name.encode()
+        except UnicodeEncodeError:
+            raise CorruptLayoutError(f"the block name {name!r:.80} is not UTF-8", path=path) from None
+        _name(raw, len(raw), None, path)
 
 
 def data_offset_for(names: Sequence[str]) -> int:

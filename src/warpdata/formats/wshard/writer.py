@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +17,10 @@ from warpdata.bytekit.seekable import encode_seekable
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import LimitExceededError
 from warpdata.formats.wshard import layout
-from warpdata.formats.wshard.channel import RowSource, WatchedRows
+from warpdata.formats.wshard.channel import WatchedRows
+from warpdata.formats.wshard.compression import Compression
 from warpdata.formats.wshard.pieces import PieceChecksums, rows_per_piece
+from warpdata.formats.wshard.schema import RowSource
 from warpdata.formats.wshard.table import Block, data_offset_for, pack_table
 
 WINDOW_BYTES = 1 << 20
@@ -27,31 +28,6 @@ WINDOW_BYTES = 1 << 20
 AUTO_LEVEL = 1
 AUTO_SAMPLE_BYTES = 1 << 20
 AUTO_KEEP_RATIO = 0.9
-
-
-@dataclass(frozen=True, slots=True)
-class Compression:
-    """How to store one block: codec, level, and whether its frames can be entered by row."""
-
-    codec: str = "none"
-    level: int | None = None
-    frames: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.codec not in ("none", "zstd", "lz4", "auto"):
-            raise ValueError(f"compression is none, zstd, lz4 or auto, not {self.codec!r}")
-        if self.frames not in ("auto", "seekable", "single"):
-            raise ValueError(f"frames is auto, seekable or single, not {self.frames!r}")
-
-    @classmethod
-    def parse(cls, text: str | Compression | None, frames: str = "auto") -> Compression:
-        """From a name, with a level behind a colon if wanted: `"zstd"`, `"zstd:19"`, `"lz4"`, `"auto"`."""
-        if isinstance(text, Compression):
-            return text
-        codec, _, level = (text or "none").partition(":")
-        if level and not level.lstrip("-").isdigit():
-            raise ValueError(f"the level in {text!r} is not a number")
-        return cls(codec, int(level) if level else None, frames)
 
 
 class _Stored(NamedTuple):
@@ -200,13 +176,13 @@ def _windows(rows: RowSource, multiple: int, count: int | None = None) -> Iterat
 
 
 def _chosen(rows: RowSource, raw_size: int, wanted: Compression) -> Compression:
-    """The compression a block really gets: `auto` decided, seekable if large, lz4 only if small."""
+    """The compression a block really gets: `auto` decided, and seekable if large; lz4 only if small."""
     codec, level = wanted.codec, wanted.level
     if codec == "auto":
         codec, level = ("zstd", AUTO_LEVEL) if _is_compressible(rows, raw_size) else ("none", None)
     if codec == "lz4" and raw_size > layout.LZ4_MAX_BLOCK_BYTES:
         codec, level = "zstd", 1
-    big = raw_size > layout.SEEKABLE_FROM_BYTES and wanted.frames == "auto"
+    big = raw_size > layout.SEEKABLE_FROM_BYTES and wanted.frames == wanted.codec == "auto"
     seekable = codec == "zstd" and (big or wanted.frames == "seekable") and rows.spec.row_bytes > 0
     return Compression(codec, level, "seekable" if seekable else "single")
 

@@ -104,7 +104,45 @@ def _pack_hints(hints: tuple[PrefetchHint, ...]) -> bytes:
     return packed + padding(len(packed), layout.ALIGNMENT)
 
 
-def _value_stream(adjacency: Adjacency) -> tuple[NDArray[np.uint64], Ints]:
+def renumbered(adjacency: Adjacency, rank: Ints) -> Adjacency:
+    """The same graph with node i as node `rank[i]`."""
+    counts = adjacency.layer_counts
+    node = np.repeat(np.arange(adjacency.node_count), counts)
+    layer = np.arange(len(node)) - np.repeat(np.cumsum(counts) - counts, counts)
+    order = np.lexsort((layer, rank[node]))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    owner = place[np.repeat(np.arange(len(node)), adjacency.sizes)]
+    neighbors = rank[adjacency.neighbors]
+    new_counts = np.empty_like(counts)
+    new_counts[rank] = counts
+    return Adjacency(
+        adjacency.node_count, new_counts, adjacency.sizes[order], neighbors[np.lexsort((neighbors, owner))]
+    )
+
+
+def encode_runtime_graph(header: IndexHeader, adjacency: Adjacency, trailer: Trailer) -> bytes:
+    """An INDEX payload as shipped programs write it: groups back to back, restart nodes absolute, a trailer."""
+    values, node_starts = _value_stream(adjacency, records.NODE_RESTART_INTERVAL)
+    lengths = varint.varint_lengths(values)
+    encoded = varint.encode_varints(values)
+    ends = np.concatenate(([0], np.cumsum(lengths)))
+    offsets = ends[node_starts[:: records.NODE_RESTART_INTERVAL]]
+    if len(encoded) > layout.MAX_PAYLOAD_BYTES:
+        raise LimitExceededError("an INDEX segment holds less than 4 GiB")
+    table = records.RESTART_HEAD.pack(records.NODE_RESTART_INTERVAL, len(offsets))
+    table += offsets.astype("<u4").tobytes()
+    body = records.INDEX_TRAILER.pack(
+        1, trailer.m0, trailer.max_layer, trailer.entry_ordinal, len(trailer.ids)
+    ) + varint.encode_varints(varint.delta_encode(trailer.ids))
+    return b"".join((
+        pack_index_header(header), table, padding(len(table), layout.ALIGNMENT), encoded,
+        padding(len(encoded), layout.ALIGNMENT), body,
+        records.INDEX_TRAILER_END.pack(len(body), records.INDEX_TRAILER_MAGIC),
+    ))  # fmt: skip
+
+
+def _value_stream(adjacency: Adjacency, absolute_interval: int = 0) -> tuple[NDArray[np.uint64], Ints]:
     """Every number of the adjacency data in order, and where each node begins."""
     counts, sizes = adjacency.layer_counts, adjacency.sizes
     list_node = np.repeat(np.arange(adjacency.node_count), counts)
@@ -119,11 +157,11 @@ def _value_stream(adjacency: Adjacency) -> tuple[NDArray[np.uint64], Ints]:
     values[list_at] = sizes
     owner = np.repeat(np.arange(len(sizes)), sizes)
     inside = np.arange(len(adjacency.neighbors)) - np.repeat(adjacency.starts, sizes)
-    values[list_at[owner] + 1 + inside] = _list_deltas(adjacency)
+    values[list_at[owner] + 1 + inside] = _list_deltas(adjacency, absolute_interval)
     return values, node_starts
 
 
-def _list_deltas(adjacency: Adjacency) -> NDArray[np.uint64]:
+def _list_deltas(adjacency: Adjacency, absolute_interval: int) -> NDArray[np.uint64]:
     neighbors = adjacency.neighbors
     deltas = neighbors.copy()
     deltas[1:] -= neighbors[:-1]
@@ -131,6 +169,10 @@ def _list_deltas(adjacency: Adjacency) -> NDArray[np.uint64]:
     deltas[firsts] = neighbors[firsts]
     if (deltas < 0).any():
         raise ValueError("neighbour lists must ascend")
+    if absolute_interval:
+        node = np.repeat(np.arange(adjacency.node_count), adjacency.layer_counts)
+        plain = np.repeat(node % absolute_interval == 0, adjacency.sizes)
+        deltas[plain] = neighbors[plain]
     return deltas.astype(np.uint64)
 
 

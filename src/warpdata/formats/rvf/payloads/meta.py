@@ -121,8 +121,8 @@ def encode_meta(payload: MetaPayload) -> bytes:
         out += pack_value(value, "str" if value is None else type_of(value))
     for vector_id in sorted(payload.records):
         out += _pack_record(vector_id, payload.records[vector_id], payload.schema, numbers)
-    out += records.META_END
-    return bytes(out) + hashlib.sha256(out).digest()
+    digest = hashlib.sha256(out).digest()
+    return bytes(out) + records.META_END + digest
 
 
 def _pack_record(
@@ -163,7 +163,7 @@ def _checked_header(view: memoryview, where: str) -> MetaHeader:
         raise CorruptLayoutError("this META layout is not supported (META v1 is)", path=where or None)
     if view[-tail:-_DIGEST_BYTES] != records.META_END:
         raise TruncatedError("a META payload has no end mark", path=where or None)
-    if hashlib.sha256(view[:-_DIGEST_BYTES]).digest() != view[-_DIGEST_BYTES:]:
+    if not _hash_matches(view, tail):
         raise ChecksumError("a META payload does not match its SHA-256", path=where or None)
     if (
         header.schema_count > records.META_MAX_FIELDS
@@ -173,6 +173,15 @@ def _checked_header(view: memoryview, where: str) -> MetaHeader:
     ):
         raise LimitExceededError("a META payload announces more than it can hold", path=where or None)
     return header
+
+
+def _hash_matches(view: memoryview, tail: int) -> bool:
+    """Whether the hash is that of what comes before the end mark; the first releases hashed the mark too."""
+    running = hashlib.sha256(view[:-tail])
+    if running.digest() == view[-_DIGEST_BYTES:]:
+        return True
+    running.update(view[-tail:-_DIGEST_BYTES])
+    return running.digest() == view[-_DIGEST_BYTES:]
 
 
 def _read_schema(cursor: _Cursor, count: int) -> tuple[dict[int, str], dict[str, str]]:

@@ -1,0 +1,34 @@
+"""Anything that holds numbers as a numpy array: sequences, arrays of other libraries, tensors of torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.dtype import dtype_named
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """`value` as an array, without a copy where possible; ValueError where it is no array.
+
+    Tensors that need a gradient or lie on a device are taken too, and bf16 keeps its bits, though numpy has no bf16.
+    """
+    try:
+        return np.asarray(_tensor_values(value) if _is_tensor(value) else value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"not an array ({error})") from None
+
+
+def _is_tensor(value: Any) -> bool:
+    return not isinstance(value, np.ndarray) and hasattr(value, "detach") and hasattr(value, "cpu")
+
+
+def _tensor_values(tensor: Any) -> Any:
+    plain = tensor.detach().cpu()
+    if str(plain.dtype) != "torch.bfloat16":
+        return plain.numpy()
+    wide = np.ascontiguousarray(plain.float().numpy())
+    # A bf16 is the upper half of the f32 it widens to: taking that half back loses no bit, not even of a NaN.
+    return (wide.view(np.uint32) >> 16).astype(np.uint16).view(dtype_named("bf16").dtype)

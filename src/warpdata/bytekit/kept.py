@@ -1,0 +1,98 @@
+"""Blocks that were costly to bring or to decode, kept within one budget of bytes of the whole process."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import OrderedDict, deque
+
+DEFAULT_BYTES = 512 << 20
+
+
+class KeptBlocks:
+    """The most recently used blocks of all open readers; a reader's blocks go when it goes."""
+
+    def __init__(self, max_bytes: int = DEFAULT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._owners = itertools.count(1)
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Keep nothing; for a forked child, whose parent may have been changing this at that moment."""
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[tuple[int, str], memoryview] = OrderedDict()
+        self._names: dict[int, set[str]] = {}
+        self._gone: deque[int] = deque()
+        self._bytes = 0
+
+    @property
+    def max_bytes(self) -> int:
+        """How many bytes are kept at most; a block larger than this is never kept."""
+        return self._max_bytes
+
+    @max_bytes.setter
+    def max_bytes(self, value: int) -> None:
+        if value < 0:
+            raise ValueError(f"a budget of {value} bytes")
+        with self._lock:
+            self._max_bytes = value
+            self._trim()
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes are kept now."""
+        with self._lock:
+            self._bury()
+            return self._bytes
+
+    def new_owner(self) -> int:
+        """A number no other reader of this process has."""
+        return next(self._owners)
+
+    def get(self, owner: int, name: str) -> memoryview | None:
+        """A block of a reader if it is still here."""
+        with self._lock:
+            found = self._blocks.get((owner, name))
+            if found is not None:
+                self._blocks.move_to_end((owner, name))
+            return found
+
+    def put(self, owner: int, name: str, block: memoryview) -> None:
+        """Keep a block, and let go of those that were not used for longest."""
+        with self._lock:
+            self._bury()
+            if block.nbytes > self._max_bytes or (owner, name) in self._blocks:
+                return
+            self._blocks[owner, name] = block
+            self._names.setdefault(owner, set()).add(name)
+            self._bytes += block.nbytes
+            self._trim()
+
+    def forget(self, owner: int) -> None:
+        """Let go of the blocks of a reader that is gone; safe to call from a finaliser."""
+        # The collector may run in the middle of any method above, where waiting for the lock would be for ever.
+        self._gone.append(owner)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._bury()
+            finally:
+                self._lock.release()
+
+    def _bury(self) -> None:
+        while self._gone:
+            owner = self._gone.popleft()
+            for name in self._names.pop(owner, ()):
+                self._bytes -= self._blocks.pop((owner, name)).nbytes
+
+    def _trim(self) -> None:
+        while self._bytes > self._max_bytes:
+            (owner, name), block = self._blocks.popitem(last=False)
+            self._names[owner].discard(name)
+            self._bytes -= block.nbytes
+
+
+KEPT = KeptBlocks()
+"""Those of this process."""
+
+os.register_at_fork(after_in_child=KEPT.start_again)

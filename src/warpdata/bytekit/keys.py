@@ -1,0 +1,203 @@
+"""What a key chooses, with numpy's meaning, for everything that is not an array yet.
+
+`chosen` answers `array[key]` for rows that lie elsewhere and reads no more of them than the key names;
+`positions` answers which records of a plain sequence a key names. Whatever they do not know is an IndexError.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ReadRows = Callable[[int, int], NDArray[Any]]
+"""Rows [start, end) as an array; both inside."""
+
+GAP_BYTES = 256 << 10
+"""Rows that lie closer together than this are read as one stretch."""
+
+
+class BadKeyError(IndexError, TypeError, ValueError):
+    """A key that chooses nothing here: an IndexError as in numpy, a TypeError or ValueError as in Python."""
+
+
+def chosen(key: Any, shape: tuple[int, ...], read: ReadRows, itemsize: int) -> Any:
+    """What `array[key]` is for an array of this shape of which `read` gives rows."""
+    count = shape[0]
+    if type(key) is slice and (key.step is None or key.step == 1):
+        start, stop, _ = key.indices(count)
+        return read(start, max(start, stop))
+    if type(key) is int:
+        row = _wrapped(key, count)
+        return read(row, row + 1)[0]
+    parts = [_plain(part) for part in (key if isinstance(key, tuple) else (key,))]
+    at = _part_of_first_axis(parts, len(shape))
+    if at is None:
+        return read(0, count)[tuple(parts)]
+    gap_rows = GAP_BYTES // max(1, itemsize * math.prod(shape[1:]))
+    rows, parts[at : at + 1] = _first_axis(parts[at], shape, read, gap_rows)
+    return rows[tuple(parts)]
+
+
+def positions(key: Any, count: int, what: str) -> int | range | NDArray[np.int64]:
+    """Which of `count` records a key names: one, a slice of them, or a flat list of positions in any order.
+
+    Boolean masks, several axes and new ones are refused: a sequence of records has none of them.
+    """
+    if type(key) is int:
+        return _wrapped(key, count, what)
+    if isinstance(key, tuple):
+        if len(key) > 1:
+            raise IndexError(f"{len(key)} indices where there is one axis of {what}s; a list chooses several")
+        key = key[0] if key else Ellipsis
+    if key is Ellipsis:
+        key = slice(None)
+    if isinstance(key, slice):
+        _check_bounds(key, what)
+        return range(count)[key]
+    part = _plain(key)
+    if isinstance(part, int) and not isinstance(part, bool):
+        return _wrapped(part, count, what)
+    if not isinstance(part, np.ndarray) or part.ndim != 1 or part.dtype.kind == "b":
+        raise BadKeyError(f"{_said(key)} names no {what}: use an integer, a slice or a flat list of integers")
+    return _all_wrapped(part, count, what)
+
+
+def _plain(part: Any) -> Any:
+    """One part of a key in a form whose kind can be seen: None, Ellipsis, bool, slice, int or array."""
+    if part is None or part is Ellipsis or isinstance(part, slice | bool):
+        return part
+    if isinstance(part, np.ndarray):
+        array = part
+    else:
+        try:
+            return bool(part) if isinstance(part, np.bool_) else operator.index(part)
+        except TypeError:
+            array = _as_array(part)
+    if array.dtype.kind not in "biu":
+        raise BadKeyError(
+            f"{_said(part)} is no key: use integers, slices, ..., None or arrays of int or bool"
+        )
+    return array if array.ndim else array.item()
+
+
+def _as_array(part: Any) -> NDArray[Any]:
+    try:
+        array = np.asarray(part)
+    except (TypeError, ValueError) as error:
+        raise BadKeyError(f"{_said(part)} is no key ({error})") from None
+    # An empty list says nothing of its kind; numpy takes it for a list of integers.
+    return array.astype(np.intp) if array.size == 0 and isinstance(part, list | range) else array
+
+
+def _part_of_first_axis(parts: list[Any], axes: int) -> int | None:
+    """Which part of a key chooses along the first axis; None where all of it is kept."""
+    taken = [_axes_taken(part) for part in parts]
+    spare = axes - sum(taken)
+    if spare < 0:
+        raise IndexError(f"{sum(taken)} indices for an array of {axes} axes")
+    if sum(part is Ellipsis for part in parts) > 1:
+        raise IndexError("a key has at most one '...'")
+    for at, part in enumerate(parts):
+        if taken[at]:
+            return at
+        if part is Ellipsis and spare:
+            return None
+    return None
+
+
+def _axes_taken(part: Any) -> int:
+    if part is None or part is Ellipsis or isinstance(part, bool):
+        return 0
+    return part.ndim if isinstance(part, np.ndarray) and part.dtype.kind == "b" else 1
+
+
+def _first_axis(
+    part: Any, shape: tuple[int, ...], read: ReadRows, gap_rows: int
+) -> tuple[NDArray[Any], list[Any]]:
+    """The rows one part of a key needs, and the parts that choose from those rows what it chose from all."""
+    count = shape[0]
+    if isinstance(part, int):
+        row = _wrapped(part, count)
+        return read(row, row + 1), [0]
+    if isinstance(part, slice):
+        rows, back = range(count)[part], slice(None, None, -1)
+        forward = rows if rows.step > 0 else rows[::-1]
+        if not rows:
+            return read(0, 0), [slice(None)]
+        if forward.step > gap_rows + 1:
+            found = _gathered(np.arange(forward.start, forward.stop, forward.step), read, gap_rows)
+            return found, [slice(None) if rows.step > 0 else back]
+        return read(forward[0], forward[-1] + 1), [slice(None, None, rows.step)]
+    if part.dtype.kind == "b":
+        if part.shape != shape[: part.ndim]:
+            raise IndexError(f"a mask of shape {part.shape} for an array of shape {shape}")
+        wanted, *others = np.nonzero(part)
+    else:
+        wanted, others = _all_wrapped(part, count), []
+    found, places = _picked(wanted, read, gap_rows)
+    return found, [places, *others]
+
+
+def _picked(
+    wanted: NDArray[np.int64], read: ReadRows, gap_rows: int
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Rows that hold all that is wanted, and where in them each is."""
+    if not wanted.size:
+        return read(0, 0), wanted
+    low, high = int(wanted.min()), int(wanted.max())
+    if high - low <= gap_rows:
+        return read(low, high + 1), wanted - low
+    rows, places = np.unique(wanted, return_inverse=True)
+    return _gathered(rows, read, gap_rows), places.reshape(wanted.shape)
+
+
+def _gathered(rows: NDArray[np.int64], read: ReadRows, gap_rows: int) -> NDArray[Any]:
+    """These ascending rows and no others, read in as few stretches as the gaps between them allow."""
+    cuts = (np.flatnonzero(np.diff(rows) > gap_rows + 1) + 1).tolist()
+    found = []
+    for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+        part = rows[start:end]
+        low, high = int(part[0]), int(part[-1]) + 1
+        stretch = read(low, high)
+        found.append(stretch if len(part) == high - low else stretch[part - low])
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _check_bounds(key: slice, what: str) -> None:
+    for bound in (key.start, key.stop, key.step):
+        if bound is None:
+            continue
+        if isinstance(bound, bool | np.bool_) or not hasattr(bound, "__index__"):
+            raise BadKeyError(f"a slice of {what}s from {_said(bound)}: its bounds must be integers")
+        try:
+            operator.index(bound)
+        except TypeError:
+            raise BadKeyError(
+                f"a slice of {what}s from {_said(bound)}: its bounds must be integers"
+            ) from None
+    if key.step is not None and operator.index(key.step) == 0:
+        raise BadKeyError("the step of a slice cannot be zero")
+
+
+def _wrapped(index: int, count: int, what: str = "row") -> int:
+    if not -count <= index < count:
+        raise IndexError(f"{what} {index} of {count}")
+    return index + count if index < 0 else index
+
+
+def _all_wrapped(indices: NDArray[Any], count: int, what: str = "row") -> NDArray[np.int64]:
+    """Negative positions counted from the end; anything outside is an IndexError."""
+    if indices.size and not -count <= (low := int(indices.min())) <= (high := int(indices.max())) < count:
+        raise IndexError(f"{what} {low if low < -count else high} of {count}")
+    found = indices.astype(np.int64, copy=False)
+    return np.where(found < 0, found + count, found)
+
+
+def _said(value: Any) -> str:
+    """What was given, in few words."""
+    return f"{value!r:.40} ({type(value).__name__})"

@@ -1,0 +1,195 @@
+"""Locks: of files between processes, of byte ranges between open files, and between the threads of a process.
+
+A lock of a file dies with its process, and is not inherited by children. It is looked up by name, so whoever locks a
+file that was deleted or replaced meanwhile begins again with the file that has the name now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from warpdata.bytekit import system
+from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.forks import tell_in_child
+from warpdata.errors import NoLocksError, UnavailableError
+
+_BUSY = (errno.EAGAIN, errno.EACCES)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.0002, 0.01
+_MAX_TURNS = 1000
+
+
+class ThreadLock:
+    """A lock between the threads of a process; a forked child finds it free, whoever held it in the parent."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        tell_in_child(self)
+
+    def in_child(self) -> None:
+        """Begin with a free lock."""
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class FileLock:
+    """A locked file: nobody else holds it until `release` or the end of this process, whichever comes first.
+
+    `fd` is open for reading and writing, for whoever keeps something in the file that is locked.
+    """
+
+    def __init__(self, path: str, fd: int, *, removes: bool) -> None:
+        self.path = path
+        self.fd = fd
+        self._removes = removes
+        tell_in_child(self)
+
+    @classmethod
+    def take(
+        cls, path: str | os.PathLike[str], *, timeout_s: float = 0.0, removes: bool = False, mode: int = 0o666
+    ) -> FileLock | None:
+        """Lock the file of this name, made if need be; None when somebody else holds it for longer than the timeout.
+
+        With `removes` the file is deleted by `release`. Where files cannot be locked, NoLocksError.
+        """
+        name = os.fspath(path)
+        deadline = time.monotonic() + timeout_s
+        for _ in range(_MAX_TURNS):
+            with map_os_errors(name):
+                fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+            try:
+                if not lock_open_file(fd, name, timeout_s=deadline - time.monotonic()):
+                    os.close(fd)
+                    return None
+                if _has_name(fd, name):
+                    return cls(name, fd, removes=removes)
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
+        raise UnavailableError("this lock keeps changing hands", path=name)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        fd, self.fd = self.fd, -1
+        if fd < 0:
+            return
+        # Deleted while it is still locked: whoever waits for it then finds that it has lost its name.
+        if self._removes and _has_name(fd, self.path):
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+        os.close(fd)
+
+    def let_go(self) -> None:
+        """Close the file and leave it where it is."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def in_child(self) -> None:
+        """The lock dies with the process that took it, and not with its children."""
+        self.let_go()
+
+    def __enter__(self) -> FileLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@contextlib.contextmanager
+def held(path: str | os.PathLike[str], *, timeout_s: float) -> Iterator[FileLock]:
+    """Hold the lock of a file for a moment; UnavailableError when somebody holds it and does not go on."""
+    lock = FileLock.take(path, timeout_s=timeout_s)
+    if lock is None:
+        hint = "Look for a stopped process that writes here, and end it."
+        raise UnavailableError("another process holds this and does not go on", path=path, hint=hint)
+    with lock:
+        yield lock
+
+
+def lock_open_file(fd: int, path: str | os.PathLike[str], *, timeout_s: float = 0.0) -> bool:
+    """Lock a file that is open; False when somebody else holds it, NoLocksError where files cannot be locked."""
+    try:
+        return _waited(lambda: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB), timeout_s)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            raise NoLocksError(
+                "this file system has no locks, so nothing keeps two writers apart", path=path
+            ) from None
+        raise
+
+
+def is_locked(path: str | os.PathLike[str]) -> bool:
+    """Whether a running process holds the lock of a file; where files cannot be locked, none does."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return not _waited(lambda: fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB), 0.0)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return False
+        raise
+    finally:
+        os.close(fd)
+
+
+def lock_range(fd: int, start: int, size_bytes: int, *, shared: bool = False, timeout_s: float = 0.0) -> bool:
+    """Lock bytes of an open file; False when somebody else holds any of them for longer than the timeout.
+
+    This is for caches: where files cannot be locked, everybody goes on as if alone.
+    """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        return _waited(lambda: system.set_range_lock(fd, kind, start, size_bytes), timeout_s)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return True
+        raise
+
+
+def unlock_range(fd: int, start: int, size_bytes: int) -> None:
+    """Give the lock back."""
+    try:
+        system.set_range_lock(fd, fcntl.LOCK_UN, start, size_bytes)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def _waited(lock: Callable[[], None], timeout_s: float) -> bool:
+    """Try until it is free; False when it is not within the timeout."""
+    deadline = time.monotonic() + timeout_s
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            lock()
+        except OSError as error:
+            if error.errno not in _BUSY:
+                raise
+        else:
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, _MAX_PAUSE_S)
+
+
+def _has_name(fd: int, path: str) -> bool:
+    """Whether the open file is still the one of this name."""
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return False
+    here = os.fstat(fd)
+    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)

@@ -1,0 +1,315 @@
+"""What operating systems do differently, in one place: each call with what to do where it does not exist.
+
+Nothing else calls these by themselves (`tests/architecture/test_system.py`), so nothing else can depend on Linux.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from warpdata.bytekit.view import byte_view
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+PAGE_BYTES = mmap.PAGESIZE
+
+_IS_LINUX = sys.platform == "linux"
+_NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
+
+# ---- the disk ----------------------------------------------------------------------------------------------
+
+_FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
+"""On macOS fsync stops at the cache of the drive; this goes on to the disk."""
+
+
+def sync(fd: int) -> None:
+    """Bring a file, its size and its times to the disk."""
+    if _FULL_SYNC is not None:
+        with contextlib.suppress(OSError):  # network disks and some folders do not know it
+            fcntl.fcntl(fd, _FULL_SYNC)
+            return
+    os.fsync(fd)
+
+
+def sync_data(fd: int) -> None:
+    """Bring the bytes of a file to the disk; its times may come later."""
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:
+        sync(fd)
+
+
+def rename_new(source: str, target: str) -> None:
+    """Give a file another name, or FileExistsError if anything has that name already."""
+    if _libc is not None and hasattr(_libc, "renameat2"):
+        names = (os.fsencode(source), os.fsencode(target))
+        if not _libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE):
+            return
+        code = ctypes.get_errno()
+        if code not in _NOT_SUPPORTED:  # some file systems do not know this call
+            raise OSError(code, os.strerror(code), target)
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, *_NOT_SUPPORTED):
+            raise
+        # Without links either: look first, which is as good as it gets there.
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
+        os.rename(source, target)
+        return
+    os.unlink(source)
+
+
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
+
+
+def try_allocate(fd: int, start: int, size_bytes: int) -> bool:
+    """Give [start, start + size) its place on the disk; False where that cannot be asked for."""
+    if not hasattr(os, "posix_fallocate"):
+        return False
+    try:
+        os.posix_fallocate(fd, start, size_bytes)
+    except OSError as error:
+        if error.errno not in _NOT_SUPPORTED:
+            raise
+        return False
+    return True
+
+
+_ZEROS = bytes(1 << 20)
+
+
+def allocate(fd: int, start: int, size_bytes: int) -> None:
+    """Make a file reach to start + size, all of it on the disk: a full disk is an OSError here, no fault later."""
+    if try_allocate(fd, start, size_bytes):
+        return
+    at, end = os.fstat(fd).st_size, start + size_bytes
+    while at < end:
+        at += os.pwrite(fd, memoryview(_ZEROS)[: end - at], at)
+
+
+# ---- reading and writing -----------------------------------------------------------------------------------
+
+_NOWAIT = getattr(os, "RWF_NOWAIT", None)
+
+
+def _most_pieces() -> int:
+    try:
+        return max(16, os.sysconf("SC_IOV_MAX"))
+    except (ValueError, OSError):
+        return 16
+
+
+MOST_PIECES = _most_pieces()
+"""How many pieces one call writes."""
+
+
+def read_into(fd: int, out: Buffer, offset: int) -> int:
+    """Fill `out` with what is at `offset`; how many bytes came, which may be fewer."""
+    if hasattr(os, "preadv"):
+        return os.preadv(fd, [out], offset)
+    view = byte_view(out)
+    data = os.pread(fd, view.nbytes, offset)
+    view[: len(data)] = data
+    return len(data)
+
+
+def read_cached(fd: int, out: Buffer, offset: int) -> int:
+    """How many bytes came without waiting for the disk: 0 where the system cannot say."""
+    if _NOWAIT is None or not hasattr(os, "preadv"):
+        return 0
+    try:
+        return os.preadv(fd, [out], offset, _NOWAIT)
+    except OSError:
+        return 0
+
+
+def write_pieces(fd: int, pieces: Sequence[Buffer], offset: int) -> int:
+    """Write all pieces one after the other from `offset` on, in as few calls as the system allows; their bytes."""
+    views = [view for view in map(byte_view, pieces) if view.nbytes]
+    start = offset
+    first = 0
+    while first < len(views):
+        written = _write_some(fd, views[first : first + MOST_PIECES], offset)
+        if not written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        offset += written
+        while first < len(views) and written >= views[first].nbytes:
+            written -= views[first].nbytes
+            first += 1
+        if written:
+            views[first] = views[first][written:]
+    return offset - start
+
+
+def _write_some(fd: int, views: list[memoryview], offset: int) -> int:
+    if hasattr(os, "pwritev"):
+        return os.pwritev(fd, views, offset)
+    return os.pwrite(fd, views[0], offset)
+
+
+# ---- advice about files: where it cannot be given, nothing happens -----------------------------------------
+
+DIRECT = getattr(os, "O_DIRECT", 0)
+"""The flag that opens a file past the page cache, or 0."""
+
+_NO_CACHE = getattr(fcntl, "F_NOCACHE", None)
+
+
+def bypass_cache(fd: int) -> None:
+    """Ask that what is read from this file is not kept, where there is no flag for it."""
+    if _NO_CACHE is not None:
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, _NO_CACHE, 1)
+
+
+def will_read(fd: int, start: int, size_bytes: int) -> None:
+    """These bytes are needed soon."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, start, size_bytes, os.POSIX_FADV_WILLNEED)
+
+
+def will_read_at_random(fd: int) -> None:
+    """What lies beside what is read is not needed."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+
+def was_read(fd: int, start: int, size_bytes: int) -> None:
+    """These bytes are not needed any more."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, start, size_bytes, os.POSIX_FADV_DONTNEED)
+
+
+# ---- mappings ----------------------------------------------------------------------------------------------
+
+_libc = ctypes.CDLL(None, use_errno=True) if _IS_LINUX else None
+"""These calls go through ctypes because it gives up the interpreter lock during them, which mmap does not."""
+_MADV_DONTNEED, _MADV_POPULATE_READ, _MADV_POPULATE_WRITE, _MS_SYNC = 4, 22, 23, 4  # of Linux
+if _libc is not None:
+    _libc.madvise.argtypes = _libc.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def populate_to_read(address: int, size_bytes: int) -> bool:
+    """Fault in mapped pages with one call; False if the system cannot or the file ends."""
+    return _advise(address, size_bytes, _MADV_POPULATE_READ)
+
+
+def populate_to_write(window: mmap.mmap) -> bool:
+    """Bring the pages of a writable window into memory; False where they will come one by one."""
+    anchor = ctypes.c_char.from_buffer(window)
+    done = _advise(ctypes.addressof(anchor), len(window), _MADV_POPULATE_WRITE)
+    del anchor
+    return done
+
+
+def release_pages(address: int, size_bytes: int) -> bool:
+    """Drop mapped pages from this process; they stay in the cache."""
+    return _advise(address, size_bytes, _MADV_DONTNEED)
+
+
+def _advise(address: int, size_bytes: int, advice: int) -> bool:
+    return _libc is not None and size_bytes > 0 and int(_libc.madvise(address, size_bytes, advice)) == 0
+
+
+def sync_mapped(window: mmap.mmap, fd: int) -> None:
+    """Bring what was written to the pages of a window of `fd`, through whatever mapping, to the disk."""
+    if _libc is None:
+        window.flush()
+        sync_data(fd)
+        return
+    anchor = ctypes.c_char.from_buffer(window)
+    failed = _libc.msync(ctypes.addressof(anchor), len(window), _MS_SYNC)
+    code = ctypes.get_errno()
+    del anchor
+    if failed:
+        raise OSError(code, os.strerror(code))
+
+
+# ---- locks on ranges of bytes ------------------------------------------------------------------------------
+
+_SET_LOCK = getattr(fcntl, "F_OFD_SETLK", None)
+_FLOCK = struct.Struct("hhqqi4x")
+"""struct flock of 64-bit Linux: type, whence, start, length, pid."""
+
+
+def set_range_lock(fd: int, kind: int, start: int, size_bytes: int) -> None:
+    """Set a lock of fcntl (`LOCK_SH`, `LOCK_EX`, `LOCK_UN`) on a range without waiting; OSError if it is taken.
+
+    The lock belongs to the open file where the system has such locks. Elsewhere it belongs to the process, which
+    loses it when it closes the file under any descriptor: enough to be told apart from other processes.
+    """
+    if _SET_LOCK is None:
+        fcntl.lockf(
+            fd, kind | (0 if kind == fcntl.LOCK_UN else fcntl.LOCK_NB), size_bytes, start, os.SEEK_SET
+        )
+        return
+    kinds = {fcntl.LOCK_SH: fcntl.F_RDLCK, fcntl.LOCK_EX: fcntl.F_WRLCK, fcntl.LOCK_UN: fcntl.F_UNLCK}
+    fcntl.fcntl(fd, _SET_LOCK, _FLOCK.pack(kinds[kind], os.SEEK_SET, start, size_bytes, 0))
+
+
+# ---- the machine -------------------------------------------------------------------------------------------
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def has_idle_core(cores: int) -> bool:
+    """True if this very moment some core has nothing to do; an average would remember our own past work."""
+    try:
+        with open("/proc/loadavg", encoding="ascii") as file:
+            running = int(file.read().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return os.getloadavg()[0] < cores
+    return running < cores
+
+
+def available_bytes() -> int | None:
+    """Memory that the system could hand out without swapping, or None where it does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            found = [line.split() for line in lines if line.startswith("MemAvailable:")]
+    except OSError:
+        return None
+    return int(found[0][1]) * 1024 if found else None
+
+
+_TASKS = "/proc/self/task"
+
+
+@contextlib.contextmanager
+def kept_scheduling() -> Iterator[None]:
+    """Give this thread, and those started meanwhile, the policy this thread has now.
+
+    A video encoder that runs as root makes itself and whoever opens it real-time threads of the highest
+    priority, before which everything else on the machine waits.
+    """
+    if not hasattr(os, "sched_getscheduler") or not os.path.isdir(_TASKS):
+        yield
+        return
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    before = set(os.listdir(_TASKS))
+    try:
+        yield
+    finally:
+        started = (int(task) for task in os.listdir(_TASKS) if task not in before)
+        for task in (0, *started):
+            # A thread may have ended meanwhile.
+            with contextlib.suppress(ProcessLookupError):
+                if os.sched_getscheduler(task) != policy:
+                    os.sched_setscheduler(task, policy, priority)

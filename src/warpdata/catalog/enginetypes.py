@@ -1,0 +1,150 @@
+"""Arrow columns as the SQL engine can hold them. One of the doors of pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from warpdata.catalog.rowpicking import cast_column, list_of, without_views
+from warpdata.catalog.sqltext import folded
+from warpdata.errors import DatasetError
+
+_KNOWN_EXTENSIONS = ("arrow.uuid", "arrow.json", "arrow.bool8")
+_MAX_DECIMAL_DIGITS = 38
+
+
+@dataclass(frozen=True, slots=True)
+class EngineColumn:
+    """A column of a table as SQL sees it."""
+
+    name: str
+    """Its name in SQL: where two columns have one name, the second has a number."""
+    field: pa.Field
+    held: pa.DataType | None
+    """The type that is handed to the engine, None where it has none for these values."""
+    occurrence: int = 0
+    """How many columns before it have exactly its name."""
+
+    @property
+    def is_as_stored(self) -> bool:
+        """Whether the engine sees what is in the file, under the same name."""
+        return bool(self.held == self.field.type) and self.name == self.field.name
+
+    def of(self, table: pa.Table) -> pa.ChunkedArray:
+        """This column of a table that has it, as the engine holds it."""
+        return held_column(self.stored_in(table), self)
+
+    def stored_in(self, table: pa.Table) -> pa.ChunkedArray:
+        """This column of a table that has it, as it is stored."""
+        places = [place for place, name in enumerate(table.schema.names) if name == self.field.name]
+        return table.column(places[self.occurrence])
+
+
+def engine_columns(fields: Iterable[pa.Field]) -> list[EngineColumn]:
+    """Columns as SQL sees them: each name once, whatever its case."""
+    taken: set[str] = set()
+    seen: dict[str, int] = {}
+    columns = []
+    for field in fields:
+        name, number = field.name or "unnamed", 0
+        while folded(name) in taken:
+            number += 1
+            name = f"{field.name or 'unnamed'}_{number}"
+        taken.add(folded(name))
+        columns.append(EngineColumn(name, field, held_type(field.type), seen.get(field.name, 0)))
+        seen[field.name] = seen.get(field.name, 0) + 1
+    return columns
+
+
+def refuse_unheld(columns: Sequence[EngineColumn]) -> None:
+    """DatasetError for the first column that the engine has no type for."""
+    for column in columns:
+        if column.held is None:
+            hint = "Leave the column out of the SQL, or use an Arrow expression as the filter."
+            raise DatasetError(
+                f"SQL cannot look at column {column.field.name!r} of type {column.field.type}", hint=hint
+            )
+
+
+def held_type(kind: pa.DataType) -> pa.DataType | None:
+    """The type under which the engine holds values without loss: most often the same one."""
+    return _held(_plain_type(kind) if pa.types.is_dictionary(kind) else kind)
+
+
+def _held(kind: pa.DataType) -> pa.DataType | None:
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        inner = _held(kind.storage_type)
+        return kind if kind.extension_name in _KNOWN_EXTENSIONS or inner == kind.storage_type else inner
+    if types.is_nested(kind):
+        return _held_nested(kind)
+    if types.is_decimal(kind):
+        return _held_decimal(kind)
+    if types.is_dictionary(kind):
+        # Categories inside lists are decoded: old engines mix them up where a list does not begin at 0.
+        return _held(kind.value_type)
+    if types.is_duration(kind):
+        return pa.duration("us")
+    if types.is_float16(kind):
+        return pa.float32()
+    return None if types.is_interval(kind) else kind
+
+
+def _held_nested(kind: pa.DataType) -> pa.DataType | None:
+    types = pa.types
+    if types.is_struct(kind):
+        return _held_struct(kind)
+    if types.is_map(kind):
+        key, value = _held(kind.key_type), _held(kind.item_type)
+        return None if key is None or value is None else pa.map_(key, value, kind.keys_sorted)
+    return None if types.is_union(kind) or types.is_run_end_encoded(kind) else _held_list(kind)
+
+
+def _held_decimal(kind: pa.DataType) -> pa.DataType | None:
+    if kind.precision > _MAX_DECIMAL_DIGITS or not 0 <= kind.scale <= kind.precision:
+        return None
+    return pa.decimal128(kind.precision, kind.scale) if pa.types.is_decimal256(kind) else kind
+
+
+def _held_struct(kind: pa.DataType) -> pa.DataType | None:
+    fields = [(field, _held(field.type)) for field in kind]
+    if not fields or any(held is None for _, held in fields):
+        return None
+    return pa.struct([field.with_type(held) for field, held in fields])
+
+
+def _held_list(kind: pa.DataType) -> pa.DataType | None:
+    child = _held(kind.value_type)
+    if child is None:
+        return None
+    return kind if child == kind.value_type else list_of(kind, child)
+
+
+def held_column(column: pa.ChunkedArray, as_column: EngineColumn) -> pa.ChunkedArray:
+    """A column in the type the engine holds it in; DatasetError where a value does not fit."""
+    if column.type == as_column.held:
+        return column
+    try:
+        plain = pa.chunked_array([_plain(chunk) for chunk in column.chunks], _plain_type(column.type))
+        return cast_column(plain, as_column.held)
+    except pa.ArrowException as error:
+        fact = f"SQL cannot look at column {as_column.field.name!r}: {error}"
+        raise DatasetError(fact, hint="Use an Arrow expression as the filter.") from None
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    return without_views(kind.value_type) if pa.types.is_dictionary(kind) else kind
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """The values behind a dictionary or an extension."""
+    if isinstance(array, pa.ExtensionArray):
+        return array.storage
+    if isinstance(array, pa.DictionaryArray):
+        values = array.dictionary.cast(_plain_type(array.type))
+        return pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode()
+    return array

@@ -1,0 +1,154 @@
+"""Blobs of a version that are damaged or gone, replaced from wherever the same bytes still are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from warpdata.catalog.access import Access, writable_catalog
+from warpdata.catalog.claims import keeping
+from warpdata.catalog.names import DatasetName
+from warpdata.catalog.packing import listed
+from warpdata.catalog.resolve import Resolver
+from warpdata.catalog.transfer import (
+    Progress,
+    Upload,
+    is_intact,
+    put_blob,
+    upload_blob,
+    upload_file,
+    upload_read,
+)
+from warpdata.errors import ManifestCorruptedError, WarpError
+from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
+from warpdata.formats.manifest.model import BlobRef, Manifest
+from warpdata.formats.manifest.reader import parse_manifest
+from warpdata.stores.blobs import BlobAddress, BlobReader
+from warpdata.stores.blobstore import BlobStore
+from warpdata.stores.digest import digest_file
+from warpdata.stores.parallel import run_parallel
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What was wrong with a version, and what still is."""
+
+    dataset_id: str
+    version: str
+    blobs: int
+    replaced: tuple[str, ...]
+    lost: tuple[str, ...]
+    """Blobs that are damaged or missing and of which no copy was found."""
+    is_manifest_replaced: bool = False
+
+
+def mend_version(
+    access: Access,
+    name: DatasetName,
+    *,
+    sources: Sequence[Access] = (),
+    files: Sequence[str | Path] = (),
+    progress: Progress | None = None,
+    workers: int = 4,
+) -> Mended:
+    """Read every blob of a version and replace what is damaged or missing.
+
+    The bytes come from the cache of this machine, from other catalogs, and from files; only such as have the hash.
+    """
+    catalog = writable_catalog(access)
+    store = catalog.store
+    assert store is not None
+    version = Resolver(access).version(catalog, name)
+    manifest, was_damaged = _manifest(store, name, version, sources)
+    blobs = [blob for blob in manifest.blobs().values() if not blob.is_elsewhere]
+    keys = {blob.key for blob in blobs} | set(name.version_keys(version))
+    with keeping(store, keys):
+        damaged = _damaged(store, blobs, progress, workers)
+        copies = _Copies(access, name, version, sources, files)
+        flags = [_replace(store, blob, copies) for blob in damaged]
+    replaced = tuple(blob.hash for blob, good in zip(damaged, flags, strict=True) if good)
+    lost = tuple(blob.hash for blob, good in zip(damaged, flags, strict=True) if not good)
+    return Mended(name.dataset_id, version, len(blobs), replaced, lost, was_damaged)
+
+
+def _manifest(
+    store: BlobStore, name: DatasetName, version: str, sources: Sequence[Access]
+) -> tuple[Manifest, bool]:
+    """The manifest, replaced by an intact one of another catalog if need be."""
+    key = name.version_key(version)
+    held = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
+    assert held is not None
+    try:
+        return parse_manifest(held.data, expected_hash=version), False
+    except ManifestCorruptedError:
+        for source in sources:
+            for catalog in source.catalogs:
+                try:
+                    data = Resolver(source).fetched(catalog, name, version)
+                except WarpError:
+                    continue
+                store.compare_and_swap(key, data, held.info.etag)
+                return parse_manifest(data), True
+        raise
+
+
+def _damaged(
+    store: BlobStore, blobs: Sequence[BlobRef], progress: Progress | None, workers: int
+) -> list[BlobRef]:
+    total, done = sum(blob.byte_size for blob in blobs), [0]
+
+    def look(blob: BlobRef) -> bool:
+        good = is_intact(store, Upload(blob.hash, blob.byte_size))
+        done[0] += blob.byte_size
+        if progress is not None:
+            progress(done[0], total)
+        return good
+
+    flags = run_parallel(look, blobs, workers)
+    return [blob for blob, good in zip(blobs, flags, strict=True) if not good]
+
+
+def _replace(store: BlobStore, blob: BlobRef, copies: _Copies) -> bool:
+    for upload in copies.of(blob):
+        try:
+            put_blob(store, upload)
+        except WarpError:
+            continue
+        return True
+    return False
+
+
+class _Copies:
+    """Where the bytes of a blob may be found, nearest first."""
+
+    def __init__(
+        self,
+        access: Access,
+        name: DatasetName,
+        version: str,
+        sources: Sequence[Access],
+        files: Sequence[str | Path],
+    ) -> None:
+        self._access = access
+        self._sources = sources
+        self._by_size: dict[int, list[Path]] = {}
+        self._label = f"{name.dataset_id}@{version[:12]}"
+        for path in (found for one in files for found in listed(one)):
+            every = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+            for file in every:
+                self._by_size.setdefault(file.stat().st_size, []).append(file)
+
+    def of(self, blob: BlobRef) -> Iterator[Upload]:
+        """Copies of a blob; some of them may turn out not to be."""
+        for path in self._by_size.get(blob.byte_size, []):
+            digest = digest_file(path)
+            if digest.sha256 == blob.hash:
+                yield upload_file(path, digest, is_staged=False)
+        if self._access.cache is not None and blob.byte_size:
+            address = BlobAddress(blob.hash, blob.byte_size, blob.key, self._label)
+            yield upload_read(BlobReader(address, None, self._access.cache).read, self._label, blob)
+        for source in self._sources:
+            for catalog in source.catalogs:
+                if catalog.store is not None:
+                    yield upload_blob(catalog.store, blob.key, blob)

@@ -1,0 +1,197 @@
+"""Tables that are not Arrow yet: CSV, JSON lines, dictionaries, generators. One of the doors of pyarrow."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from warpdata.bytekit.jsontext import MAX_JSON_BYTES, parse_json_object
+from warpdata.errors import DatasetError, FormatError
+
+_CHUNK_ROWS = 16_384
+_BLOCK_BYTES = 16 << 20
+_FAILED_COLUMN = re.compile(r"In CSV column #(\d+): CSV conversion error")
+_MOMENTS = [pa.timestamp("s"), pa.timestamp("ns"), pa.string()]
+_WIDER = {
+    pa.null(): [pa.int64(), pa.float64(), pa.date32(), *_MOMENTS],
+    pa.int64(): [pa.float64(), pa.string()],
+    pa.date32(): _MOMENTS,
+    pa.timestamp("s"): _MOMENTS[1:],
+}
+"""What a column is tried as when a later value does not fit the type that the first ones have."""
+
+
+def kind_of(path: Path) -> str:
+    """What a file of a table is, by its name: csv, json lines, or parquet."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in (".gz", ".bz2", ".zst"):
+        suffixes.pop()
+    last = suffixes[-1] if suffixes else ""
+    return {".csv": "csv", ".tsv": "csv", ".jsonl": "json lines", ".ndjson": "json lines"}.get(
+        last, "parquet"
+    )
+
+
+def csv_reader(paths: Sequence[Path]) -> pa.RecordBatchReader:
+    """CSV files with a header, one after the other; each column has a type that fits all its values."""
+    first = _opened_csv(paths[0], {}, None)
+    names, types = first.schema.names, dict(zip(first.schema.names, first.schema.types, strict=True))
+    if len(types) < len(names):
+        raise DatasetError("the CSV header has two columns of one name", path=paths[0])
+    wider = {name: list(_WIDER.get(kind, [pa.string()])) for name, kind in types.items()}
+    while (misfit := _first_misfit(paths, types, names)) is not None:
+        path, column, error = misfit
+        if column is None or not wider[column]:
+            raise DatasetError(
+                f"the CSV cannot be read ({error})", path=path, hint="Mend the line, or convert the file."
+            )
+        types[column] = wider[column].pop(0)
+    schema = pa.schema(list(types.items()))
+    batches = (batch for path in paths for batch in _opened_csv(path, types, names))
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _first_misfit(
+    paths: Sequence[Path], types: Mapping[str, pa.DataType], names: Sequence[str]
+) -> tuple[Path, str | None, str] | None:
+    """The first file with a value that its column's type does not take."""
+    for path in paths:
+        try:
+            for _ in _opened_csv(path, types, names):
+                pass
+        except pa.ArrowInvalid as error:
+            found = _FAILED_COLUMN.match(str(error))
+            with pa.input_stream(str(path), compression="detect") as stream:
+                header = pa_csv.open_csv(stream, parse_options=_dialect(path)).schema.names if found else []
+            return path, header[int(found[1])] if found else None, str(error)
+    return None
+
+
+def _opened_csv(path: Path, types: Mapping[str, pa.DataType], names: Sequence[str] | None) -> Any:
+    """A file as batches, with these types, its columns in the order of `names`."""
+    stream = pa.input_stream(str(path), compression="detect")
+    convert = pa_csv.ConvertOptions(column_types=dict(types), include_columns=names)
+    try:
+        if names is not None:
+            _check_header(path, names)
+        reader = pa_csv.open_csv(stream, pa_csv.ReadOptions(block_size=_BLOCK_BYTES), _dialect(path), convert)
+    except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+        if names is not None and isinstance(error, pa.ArrowInvalid):
+            raise
+        raise DatasetError(f"the CSV cannot be read ({error})", path=path) from None
+    if any(pa.types.is_binary(kind) for kind in reader.schema.types):
+        raise DatasetError("the CSV is not UTF-8 text", path=path, hint="Convert it to UTF-8 first.")
+    return reader
+
+
+def _check_header(path: Path, names: Sequence[str]) -> None:
+    with pa.input_stream(str(path), compression="detect") as stream:
+        header = pa_csv.open_csv(stream, parse_options=_dialect(path)).schema.names
+    if sorted(header) != sorted(names):
+        fact = f"its columns are {', '.join(header)}, not {', '.join(names)}"
+        raise DatasetError(f"a CSV file differs from the first: {fact}", path=path)
+
+
+def _dialect(path: Path) -> pa_csv.ParseOptions:
+    separator = "\t" if ".tsv" in [suffix.lower() for suffix in path.suffixes] else ","
+    return pa_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
+
+
+def json_rows(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """The objects of JSON lines files; empty lines are skipped."""
+    for path in paths:
+        with io.BufferedReader(pa.input_stream(str(path), compression="detect")) as stream:
+            for number in itertools.count(1):
+                line = stream.readline(MAX_JSON_BYTES + 1)
+                if not line:
+                    break
+                if not line.strip():
+                    continue
+                try:
+                    yield parse_json_object(line, allow_nan=True)
+                except FormatError as error:
+                    raise DatasetError(f"line {number} is not a row: {error}", path=path) from None
+
+
+def rows_reader(rows: Iterable[Mapping[str, Any]], staging: Path) -> pa.RecordBatchReader:
+    """Dictionaries as a table: its columns are all their keys, with types that fit all their values.
+
+    Rows are put aside in `staging` as they come, so memory holds few of them.
+    """
+    staging.mkdir(parents=True, exist_ok=True)
+    source = iter(rows)
+    parts: list[Path] = []
+    schemas: list[pa.Schema] = []
+    while chunk := list(itertools.islice(source, _CHUNK_ROWS)):
+        table = _chunk_table(chunk, len(parts) * _CHUNK_ROWS)
+        path = staging / f"rows-{len(parts):06d}.arrow"
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        parts.append(path)
+        schemas.append(table.schema)
+    if not parts:
+        raise DatasetError(
+            "the table has no rows, so its columns are unknown", hint="Give Arrow data with a schema."
+        )
+    try:
+        schema = pa.unify_schemas(schemas, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DatasetError(f"the rows have values of different kinds in one column ({error})") from None
+    return pa.RecordBatchReader.from_batches(schema, _read_again(parts, schema))
+
+
+def _read_again(parts: Iterable[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for path in parts:
+        with pa.OSFile(str(path), "rb") as source, pa.ipc.open_stream(source) as reader:
+            table = reader.read_all()
+        path.unlink()
+        columns = [_fitting(table, field) for field in schema]
+        yield from pa.table(columns, schema=schema).to_batches()
+
+
+def _fitting(table: pa.Table, field: pa.Field) -> Any:
+    if field.name not in table.schema.names:
+        return pa.nulls(table.num_rows, field.type)
+    try:
+        return table.column(field.name).cast(field.type)
+    except pa.ArrowException as error:
+        raise DatasetError(f"the values of column {field.name!r} fit no one type ({error})") from None
+
+
+def _chunk_table(rows: Sequence[Mapping[str, Any]], first: int) -> pa.Table:
+    names: dict[str, None] = {}
+    for number, row in enumerate(rows, first):
+        if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
+            raise TypeError(f"row {number} is a {type(row).__name__}, not a dictionary by column name")
+        names.update(dict.fromkeys(row))
+    columns = {}
+    for name in names:
+        try:
+            columns[name] = pa.array([row.get(name) for row in rows])
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise DatasetError(f"the values of column {name!r} fit no one type ({error})") from None
+    return pa.table(columns)
+
+
+def batches_reader(items: Iterable[Any]) -> pa.RecordBatchReader:
+    """Pieces that speak Arrow (batches, tables, frames), one after the other; they must have one schema."""
+    tables = (
+        pa.table(item) if not isinstance(item, pa.RecordBatch) else pa.Table.from_batches([item])
+        for item in items
+    )
+    first = next(tables).replace_schema_metadata(None)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number, table in enumerate(itertools.chain([first], tables)):
+            if not table.schema.remove_metadata().equals(first.schema):
+                raise DatasetError(f"piece {number} of the table has another schema than the first")
+            yield from table.replace_schema_metadata(None).to_batches()
+
+    return pa.RecordBatchReader.from_batches(first.schema, batches())

@@ -1,0 +1,30 @@
+"""Options given by name: one that is misspelt is refused with the one that was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from warpdata.errors import nearest
+
+T = TypeVar("T")
+
+
+def options_of(kind: type[T], given: dict[str, Any], base: T | None = None) -> T:
+    """An options class from keyword arguments, with the other fields as in `base`."""
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            raise TypeError(
+                f"there is no option {name!r}.{nearest(name, known)} There are {', '.join(known)}"
+            )
+    rest = {} if base is None else {name: getattr(base, name) for name in known}
+    return kind(**{**rest, **given})
+
+
+def require_word(what: str, word: object, words: Iterable[str]) -> None:
+    """Refuse a word that is not one of a few."""
+    known = list(words)
+    if word not in known:
+        raise ValueError(f"{what} is one of {', '.join(known)}, not {word!r}.{nearest(str(word), known)}")

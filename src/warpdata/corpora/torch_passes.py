@@ -1,0 +1,186 @@
+"""Which pass over the data an iteration is: agreed on by a process and its DataLoader workers. The door of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from warpdata.errors import MissingExtraError
+from warpdata.ordering.splitmix import stream_key
+
+_KEY_BITS = 43
+_COUNT_BITS = 20
+_LAST, _BY_WORKERS, _START = 0, 1, 2
+_WORDS = 3
+_SLOTS = 1024
+
+
+def imported_torch() -> Any:
+    """torch, or the error that says how to install it."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError.for_extra("torch", "torch") from None
+    return torch
+
+
+def worker_info() -> Any:
+    """What torch says about the DataLoader worker this process is; None in any other process."""
+    return imported_torch().utils.data.get_worker_info()
+
+
+class Passes:
+    """Counts the passes begun since a start was set, in memory that workers share.
+
+    A DataLoader makes its workers anew for every pass, each from the same copy of the dataset: only what is shared
+    tells them which pass they are in. All workers of one pass have one seed, and pass it on as their key. The first
+    of them to begin counts the pass; that two of them do it at once changes nothing, because both write the same.
+    """
+
+    def __init__(self, start: Sequence[int] = ()) -> None:
+        torch = imported_torch()
+        self._n_start = len(start)
+        self._board = torch.zeros(_WORDS + len(start) + _SLOTS, dtype=torch.int64).share_memory_()
+        self._turn = 0
+        self.restart(start)
+
+    def restart(self, start: Sequence[int] = ()) -> None:
+        """The next pass is number 0, and begins at `start`."""
+        number = self.start_number + 1
+        self._board.zero_()
+        self._board[_START] = number
+        self.move_start(start)
+
+    def move_start(self, start: Sequence[int]) -> None:
+        """Pass number 0 would have begun at `start`; the passes begun so far stay counted."""
+        for index, word in enumerate(start):
+            self._board[_WORDS + index] = word - (1 << 64) if word >= 1 << 63 else word
+
+    @property
+    def start_number(self) -> int:
+        """Changes with every restart."""
+        return int(self._board[_START])
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        """Where pass number 0 begins."""
+        words = self._board[_WORDS : _WORDS + self._n_start].tolist()
+        return tuple(int(word) % (1 << 64) for word in words)
+
+    @property
+    def is_with_workers(self) -> bool:
+        """Whether DataLoader workers gave the last pass: then only they know how far they are."""
+        return bool(self._board[_BY_WORKERS])
+
+    def settle(self) -> None:
+        """The last pass is over, and this process knows it."""
+        self._board[_BY_WORKERS] = 0
+
+    def number(self) -> int:
+        """The number of the pass that this process would begin next."""
+        return self._next()[0]
+
+    def begin(self) -> int:
+        """Begin a pass and return its number."""
+        number, key = self._next()
+        self._board[_LAST] = key << _COUNT_BITS | number + 1
+        info = worker_info()
+        self._board[_BY_WORKERS] = int(info is not None)
+        if info is not None:
+            self._board[self._slot(info)] = number + 1
+            self._turn += 1
+        return number
+
+    def _next(self) -> tuple[int, int]:
+        """The number and the key of the next pass here."""
+        last_key, count = divmod(int(self._board[_LAST]), 1 << _COUNT_BITS)
+        info = worker_info()
+        if info is None:
+            return count, 0
+        key = stream_key(info.seed - info.id, self._turn) % (1 << _KEY_BITS) or 1
+        has_begun_it = int(self._board[self._slot(info)]) == count
+        return (count - 1 if key == last_key and not has_begun_it else count), key
+
+    def _slot(self, info: Any) -> int:
+        return _WORDS + self._n_start + int(info.id) % _SLOTS
+
+
+class Noting(Protocol):
+    """A dataset that learns from a loader which batch was handed over."""
+
+    def tagged(self) -> Iterator[tuple[Any, Any]]:
+        """Batches, each with what says where the stream is after it."""
+
+    def note_begin(self) -> None:
+        """A pass begins."""
+
+    def note(self, tag: Any) -> None:
+        """The batch with this tag was handed over."""
+
+    def note_end(self) -> None:
+        """The last batch of the pass was handed over, and no other follows."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is."""
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from a state."""
+
+
+class StatefulLoader:
+    """A DataLoader whose state is after the batch it handed over last, whatever its workers have read ahead."""
+
+    def __init__(self, dataset: Noting, options: dict[str, Any]) -> None:
+        for name in ("batch_size", "dataset", "sampler", "batch_sampler", "shuffle", "drop_last", "in_order"):
+            if name in options:
+                raise ValueError(f"{name} is not for the loader: the dataset decides it")
+        self.dataset = dataset
+        self._options = {**options, "collate_fn": _Collate(options.get("collate_fn"))}
+        self._loader: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        self.dataset.note_begin()
+        for tag, batch in self._opened():
+            self.dataset.note(tag)
+            yield batch
+        self.dataset.note_end()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, after the batch it handed over last."""
+        return self.dataset.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from a state the next time it is iterated, with any number of workers."""
+        self.dataset.load_state_dict(state)
+        self._loader = None  # workers that persist have the state they began with
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def _opened(self) -> Any:
+        if self._loader is None:
+            data = imported_torch().utils.data
+            self._loader = data.DataLoader(_tagged_dataset(self.dataset), batch_size=None, **self._options)
+        return self._loader
+
+
+class _Collate:
+    """What a user's collate_fn makes of a batch; its tag stays beside it."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __call__(self, pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        tag, batch = pair
+        return tag, batch if self._inner is None else self._inner(batch)
+
+
+def _tagged_dataset(dataset: Noting) -> Any:
+    class Tagged(imported_torch().utils.data.IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[tuple[Any, Any]]:
+            return dataset.tagged()
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return _tagged_dataset, (dataset,)
+
+    return Tagged()

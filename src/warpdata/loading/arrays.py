@@ -1,0 +1,121 @@
+"""Arrow columns as arrays whose type follows from the schema alone. One of the doors of pyarrow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from warpdata.errors import DatasetError, nearest
+
+Array = npt.NDArray[Any]
+NULLS = ("error", "mask")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbers:
+    """The values of a column, and which of them are there; lists of different lengths are one array each."""
+
+    values: Array | list[Array]
+    valid: Array
+    """Of the shape of `values`; for lists of different lengths one per row."""
+
+
+def check_nulls(nulls: str) -> None:
+    """Refuse a way to treat nulls that there is not."""
+    if nulls not in NULLS:
+        raise ValueError(f"nulls is error or mask, not {nulls!r}.{nearest(nulls, NULLS)}")
+
+
+def numbers_of(column: pa.Array, name: str, nulls: str) -> Numbers | None:
+    """A column of numbers, or of lists of them, as arrays of its own type; None for any other column.
+
+    A null is NaN in a column of floats; in any other it is an error, or with `nulls="mask"` a 0 that is not valid.
+    """
+    kind = column.type
+    if isinstance(kind, pa.ExtensionType) and hasattr(column, "storage"):
+        found = numbers_of(column.storage, name, nulls)
+        shape = getattr(kind, "shape", None)
+        if found is None or shape is None or isinstance(found.values, list):
+            return found
+        shape = (len(column), *shape)
+        return Numbers(found.values.reshape(shape), found.valid.reshape(shape))
+    if pa.types.is_dictionary(kind):
+        return numbers_of(column.dictionary_decode(), name, nulls) if _is_number(kind.value_type) else None
+    if _is_number(kind):
+        return _flat(column, name, nulls)
+    if pa.types.is_fixed_size_list(kind) and _leaf(kind) is not None:
+        return _fixed(column, name, nulls)
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_number(kind.value_type):
+        return _ragged(column, name, nulls)
+    return None
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _leaf(kind: pa.DataType) -> pa.DataType | None:
+    while pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return kind if _is_number(kind) else None
+
+
+def _flat(column: pa.Array, name: str, nulls: str) -> Numbers:
+    valid = np.ones(len(column), np.bool_)
+    if column.null_count:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        if nulls == "mask":
+            column = pc.if_else(column.is_valid(), column, pa.scalar(_zero(column.type), column.type))
+        elif not pa.types.is_floating(column.type):
+            raise _null_error(column.type, name)
+    dtype = np.dtype(np.bool_) if pa.types.is_boolean(column.type) else column.type.to_pandas_dtype()
+    return Numbers(np.asarray(column.to_numpy(zero_copy_only=False), dtype), valid)
+
+
+def _zero(kind: pa.DataType) -> Any:
+    if pa.types.is_boolean(kind):
+        return False
+    return np.float16(0) if pa.types.is_float16(kind) else 0
+
+
+def _fixed(column: pa.Array, name: str, nulls: str) -> Numbers:
+    """Lists of one length; those that are null have values too, which mean nothing."""
+    size, rows = column.type.list_size, len(column)
+    inner = column.values.slice(column.offset * size, rows * size)
+    if column.null_count:
+        if nulls == "error":
+            raise _null_error(column.type, name)
+        valid = column.is_valid()
+        places = pa.array(np.repeat(valid.to_numpy(zero_copy_only=False), size))
+        inner = pc.if_else(places, inner, pa.scalar(None, inner.type))
+    found = numbers_of(inner, name, nulls)
+    assert found is not None
+    assert not isinstance(found.values, list)
+    shape = (rows, size, *found.values.shape[1:])
+    return Numbers(found.values.reshape(shape), found.valid.reshape(shape))
+
+
+def _ragged(column: pa.Array, name: str, nulls: str) -> Numbers:
+    """Lists of any length: a matrix where all have the same, else one array per row."""
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    if not valid.all() and nulls == "error":
+        raise _null_error(column.type, name)
+    flat = _flat(column.flatten(), name, "error").values
+    assert not isinstance(flat, list)
+    lengths = pc.fill_null(column.value_lengths(), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if valid.all() and len(lengths) and (lengths == lengths[0]).all():
+        matrix = flat.reshape(len(column), int(lengths[0]))
+        return Numbers(matrix, np.ones(matrix.shape, np.bool_))
+    return Numbers(np.split(flat, np.cumsum(lengths)[:-1]) if len(lengths) else [], valid)
+
+
+def _null_error(kind: pa.DataType, name: str) -> DatasetError:
+    return DatasetError(
+        f"column {name!r} of {kind} has a null, which a tensor of it cannot hold",
+        hint='Ask for nulls="mask", leave the rows out with filter, or choose other columns.',
+    )

@@ -1,0 +1,230 @@
+"""What a rank and its readers give in a pass, and how much of it is done: pure, and the state of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from warpdata.loading.pieces import (
+    GroupRows,
+    Piece,
+    Pieces,
+    equal_run,
+    first_rows,
+    has_overlap,
+    merged,
+    remaining,
+    share_of,
+    total_rows,
+    within,
+)
+
+STATE_FORMAT = 2
+_IDENTITY = ("dataset", "version", "table", "filter", "limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one reader is: rows of its part that are done, and rows that satisfied the filter and were given."""
+
+    rows: int = 0
+    given: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The rows a rank gives from here to the end of the pass, split over its readers.
+
+    With `even` every reader gives whole batches, `gives` rows of the rank in all: some of `pieces` are left over
+    ("drop"), or rows of the rank come a second time after them ("pad").
+    """
+
+    rank: int
+    world: int
+    pieces: Pieces
+    gives: int
+    batch_size: int
+    even: str | None
+    readers: int
+    progress: Mapping[int, Progress]
+    """Of the readers it is known of."""
+    given_before: int = 0
+    """What this rank gave before, of what was split in another way."""
+
+    def part(self, reader: int, group_rows: GroupRows) -> tuple[Pieces, int]:
+        """The pieces of one reader, and how many rows it gives."""
+        if self.even is None:
+            pieces = share_of(self.pieces, group_rows, reader, self.readers)
+            return pieces, total_rows(pieces)
+        steps, size = self.gives // self.batch_size, self.batch_size
+        low, high = steps * reader // self.readers * size, steps * (reader + 1) // self.readers * size
+        return first_rows(remaining(self.pieces, low), high - low), high - low
+
+    def left(self, group_rows: GroupRows) -> Pieces:
+        """The rows that no reader has given yet, also those that would be left over."""
+        parts = [self.part(reader, group_rows)[0] for reader in range(self.readers)]
+        rest = [remaining(part, self.progress[reader].rows) for reader, part in enumerate(parts)]
+        return merged([*rest, remaining(self.pieces, sum(map(total_rows, parts)))] if self.even else rest)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the progress of every reader is known."""
+        return len(self.progress) == self.readers
+
+    @property
+    def done(self) -> int:
+        """Rows that all readers gave, those given twice included."""
+        return sum(each.rows for each in self.progress.values())
+
+    @property
+    def given(self) -> int:
+        """Rows that this rank gave in the whole pass so far."""
+        return self.given_before + sum(each.given for each in self.progress.values())
+
+    def at(self, reader: int, progress: Progress) -> Share:
+        """The same with a reader at another place."""
+        return replace(self, progress={**self.progress, reader: progress})
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "rank": self.rank,
+            "world": self.world,
+            "pieces": [[piece.shard, piece.start, piece.end] for piece in self.pieces],
+            "gives": self.gives,
+            "batch_size": self.batch_size,
+            "even": self.even,
+            "readers": self.readers,
+            "progress": [[reader, each.rows, each.given] for reader, each in sorted(self.progress.items())],
+            "given_before": self.given_before,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a stream splits rows: over ranks, over the readers of a rank, and whether into equal steps."""
+
+    rank: int
+    world: int
+    readers: int
+    batch_size: int
+    even: str | None
+    group_rows: GroupRows
+
+    def begin(self, pieces: Pieces, given_before: int = 0) -> Share:
+        """The share of this rank of rows that all ranks split."""
+        if self.even is None:
+            own = share_of(pieces, self.group_rows, self.rank, self.world)
+            return self._share(own, total_rows(own), given_before)
+        rows, world = total_rows(pieces), self.world
+        gives = rows // world if self.even == "drop" else -(-rows // world)
+        return self._share(equal_run(pieces, self.rank, world), gives, given_before)
+
+    def resume(self, states: Sequence[Share], everything: Pieces) -> Share:
+        """Go on from the state of this rank, or from those of all ranks of any world."""
+        old_world = states[0].world
+        if any(state.world != old_world for state in states):
+            raise ValueError("the states are of worlds of different sizes")
+        if len({state.rank for state in states}) != len(states):
+            raise ValueError("two of the states are of the same rank")
+        own = next((s for s in states if (s.rank, s.world) == (self.rank, self.world)), None)
+        if own is not None and (own.even == self.even or self.even is None or self.world == 1):
+            return self._go_on(own, everything)
+        if len(states) != old_world:
+            ranks = ", ".join(str(state.rank) for state in states)
+            raise ValueError(
+                f"rank {self.rank} of {self.world} cannot go on from the state of rank {ranks} of {old_world} alone: "
+                f"give it the states of all {old_world} ranks"
+            )
+        for state in states:
+            _require_known(state)
+        left = merged([state.left(self.group_rows) for state in states])
+        if has_overlap(left):
+            raise ValueError("the states share rows: they were not taken in one pass")
+        given = sum(state.given for state in states) if self.rank == 0 else 0
+        return self.begin(within(left, everything), given)
+
+    def _go_on(self, own: Share, everything: Pieces) -> Share:
+        """The same rank: its readers go on, or others share what they left."""
+        if (own.readers, own.even) == (self.readers, self.even) and self.batch_size == own.batch_size:
+            return own
+        _require_known(own)
+        left = within(own.left(self.group_rows), everything)
+        gives = own.gives - own.done if own.even == self.even and self.even else total_rows(left)
+        return self._share(left, gives, own.given)
+
+    def _share(self, pieces: Pieces, gives: int, given_before: int) -> Share:
+        """A share nobody has begun; with equal steps it gives whole batches."""
+        size = self.batch_size
+        if self.even is not None:
+            gives = gives // size * size if self.even == "drop" else -(-gives // size) * size
+        return Share(
+            self.rank, self.world, pieces, gives, size, self.even, self.readers,
+            {reader: Progress() for reader in range(self.readers)}, given_before,
+        )  # fmt: skip
+
+
+def _require_known(state: Share) -> None:
+    if not state.is_known:
+        raise ValueError(
+            f"the state is of reader {', '.join(map(str, sorted(state.progress)))} of {state.readers} of rank "
+            f"{state.rank} alone: it goes on only in the same worker of as many workers"
+        )
+
+
+def parse_share(state: Any, identity: Mapping[str, Any], shard_rows: Sequence[int]) -> Share:
+    """Read a state and refuse one of another stream, or one that does not fit the table."""
+    if not isinstance(state, Mapping):
+        raise ValueError(f"this is no state of a stream, but a {type(state).__name__}")
+    if state.get("format") not in (1, STATE_FORMAT):
+        raise ValueError(f"this is no state of a stream of format {STATE_FORMAT}")
+    for key in _IDENTITY:
+        if state.get(key) != identity[key]:
+            found = f"its {key} is {state.get(key)!r}, not {identity[key]!r}"
+            raise ValueError(f"the state is of another stream: {found}")
+    try:
+        share = _parsed_1(state) if state["format"] == 1 else _parsed_2(state)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise ValueError(f"the state is damaged ({error!r})") from None
+    for piece in share.pieces:
+        if not (
+            0 <= piece.shard < len(shard_rows) and 0 <= piece.start <= piece.end <= shard_rows[piece.shard]
+        ):
+            raise ValueError(f"the state has rows {piece.start} to {piece.end} of shard {piece.shard}")
+    if not 0 <= share.rank < share.world or has_overlap(share.pieces):
+        raise ValueError("the state contradicts itself")
+    return share
+
+
+def _parsed_2(state: Mapping[str, Any]) -> Share:
+    even = state["even"]
+    if even not in (None, "drop", "pad"):
+        raise ValueError(f"even is {even!r}")
+    readers = _count(state["readers"], at_least=1)
+    progress = {_count(r): Progress(_count(rows), _count(given)) for r, rows, given in state["progress"]}
+    if not progress or max(progress) >= readers:
+        raise ValueError(f"progress of readers {sorted(progress)} of {readers}")
+    return Share(
+        _count(state["rank"]), _count(state["world"], at_least=1), _pieces(state["pieces"]),
+        _count(state["gives"]), _count(state["batch_size"], at_least=1), even, readers, progress,
+        _count(state["given_before"]),
+    )  # fmt: skip
+
+
+def _parsed_1(state: Mapping[str, Any]) -> Share:
+    """The first format: one reader, and no equal steps that could be gone on with."""
+    pieces = _pieces(state["pieces"])
+    progress = {0: Progress(_count(state["rows"]), _count(state["rows_out"]))}
+    rank, world = _count(state["rank"]), _count(state["world"], at_least=1)
+    return Share(rank, world, pieces, total_rows(pieces), 1, None, 1, progress)
+
+
+def _pieces(raw: Sequence[Sequence[int]]) -> Pieces:
+    return tuple(Piece(_count(shard), _count(start), _count(end)) for shard, start, end in raw)
+
+
+def _count(value: object, at_least: int = 0) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise ValueError(f"{value!r} is no count")
+    return value

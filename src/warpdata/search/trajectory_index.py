@@ -1,0 +1,226 @@
+"""Where trajectory vectors live: a local .rvf file, or a DeepData server. One interface, two of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.errors import BlobNotFoundError, ConflictError, StoreError
+from warpdata.search.store import VectorStore
+from warpdata.stores.jsonservice import JsonService
+
+EPISODES, TIMESTEPS = "traj_episodes", "traj_timesteps"
+
+Floats = NDArray[np.float32]
+Condition = tuple[str, str, Any]
+"""A field of the metadata, one of ==, >=, <=, and a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One vector with its id and what is known about it."""
+
+    id: str
+    vector: Floats
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One result: `score` is a similarity, larger is nearer."""
+
+    id: str
+    score: float
+    metadata: dict[str, Any]
+
+
+class TrajectoryIndex(Protocol):
+    """Collections of vectors that can be added to and asked."""
+
+    steps_per_episode: int
+    """How many vectors an episode has here unless told otherwise; 1 is the mean over its time."""
+
+    def insert(self, collection: str, file_path: str, records: Sequence[Record]) -> None:
+        """Add the records of one file to a collection; those it had there before go."""
+
+    def search(
+        self, collection: str, vector: Floats, top_k: int, conditions: Sequence[Condition]
+    ) -> list[Hit]:
+        """The nearest records that meet every condition, nearest first."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+_LOCAL_NAMES = {"length_T": "length", "total_reward": "reward"}
+"""Fields of the server that a file has under the names of older files."""
+_SERVER_NAMES = {mine: theirs for theirs, mine in _LOCAL_NAMES.items()}
+
+
+class FileIndex:
+    """Both collections in one vector file."""
+
+    steps_per_episode = 256
+
+    def __init__(self, path: str | os.PathLike[str], *, metric: str = "cosine", writes: bool) -> None:
+        self._path = Path(path)
+        self._metric = metric
+        self._writes = writes
+        self._store: VectorStore | None = None
+        if not writes:
+            self._store = VectorStore.open(self._path)
+
+    def insert(self, collection: str, file_path: str, records: Sequence[Record]) -> None:
+        """Add the records of one file to a collection; those it had there before go."""
+        store = self._opened(len(records[0].vector))
+        self._forget(store, collection, file_path)
+        rows = [
+            {"collection": collection, "key": record.id, **_renamed(record.metadata, _LOCAL_NAMES)}
+            for record in records
+        ]
+        store.add(np.stack([record.vector for record in records]), metadata=rows)
+
+    def search(
+        self, collection: str, vector: Floats, top_k: int, conditions: Sequence[Condition]
+    ) -> list[Hit]:
+        """The nearest records that meet every condition, nearest first."""
+        store = self._store
+        if store is None or not len(store):
+            return []
+        wanted = self._filter(store, collection, conditions)
+        if wanted is None:
+            return []
+        ids, distances = store.search(vector, k=min(top_k, len(store)), filter=wanted or None)
+        hits = []
+        for row, away in zip(store.metadata(ids), distances.tolist(), strict=True):
+            key = str(row.pop("key", row.get("episode_id", "")))
+            row.pop("collection", None)
+            hits.append(Hit(key, self._score(float(away)), _renamed(row, _SERVER_NAMES)))
+        return hits
+
+    def _filter(
+        self, store: VectorStore, collection: str, conditions: Sequence[Condition]
+    ) -> dict[str, Any] | None:
+        """The conditions for the store; None if no record can meet them."""
+        fields: dict[str, Any] = {}
+        for name, operator, value in conditions:
+            mine = _LOCAL_NAMES.get(name, name)
+            if mine not in store.fields:
+                return None
+            fields.setdefault(mine, {})[operator] = value
+        if "collection" in store.fields:
+            # Files of older releases hold episodes only, and do not say so.
+            fields["collection"] = {"!=": TIMESTEPS} if collection == EPISODES else {"==": collection}
+        elif collection != EPISODES:
+            return None
+        return fields
+
+    def _score(self, distance: float) -> float:
+        assert self._store is not None
+        return 1 - distance if self._store.metric == "cosine" else -distance
+
+    def close(self) -> None:
+        """Let go of the file; everything added is in it."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _opened(self, dim: int) -> VectorStore:
+        if self._store is None:
+            self._store = (
+                VectorStore.open(self._path, mode="a")
+                if self._path.exists()
+                else VectorStore.create(self._path, dim=dim, metric=self._metric)
+            )
+        return self._store
+
+    def _forget(self, store: VectorStore, collection: str, file_path: str) -> None:
+        ids = store.ids
+        known = [
+            int(vector_id)
+            for vector_id, row in zip(ids, store.metadata(ids), strict=True)
+            if row.get("file_path") == file_path and row.get("collection", EPISODES) == collection
+        ]
+        if known:
+            store.delete(known)
+
+
+def _renamed(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(name, name): value for name, value in row.items()}
+
+
+_OPERATORS = {"==": "$eq", ">=": "$gte", "<=": "$lte"}
+_BATCH_RECORDS = 256
+_BATCH_NUMBERS = 1 << 18
+
+
+class DeepDataIndex:
+    """Collections of a DeepData server. It replaces records by id, and keeps those that no longer come."""
+
+    steps_per_episode = 1
+
+    def __init__(
+        self, url: str, *, timeout_s: float = 30.0, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self._service = JsonService(url, timeout_s=timeout_s, headers=headers)
+        self._known: set[str] = set()
+
+    def ensure(self, collection: str, dim: int) -> None:
+        """Make a collection unless it exists."""
+        if collection in self._known:
+            return
+        try:
+            body = {"name": collection, "dimension": dim, "index_type": "hnsw"}
+            self._service.post("/v2/collections", body)
+        except ConflictError:
+            pass  # it exists already
+        self._known.add(collection)
+
+    def insert(self, collection: str, file_path: str, records: Sequence[Record]) -> None:  # noqa: ARG002
+        """Add records in batches; ids that are known are replaced."""
+        dim = len(records[0].vector)
+        self.ensure(collection, dim)
+        step = max(1, min(_BATCH_RECORDS, _BATCH_NUMBERS // dim))
+        for start in range(0, len(records), step):
+            batch = records[start : start + step]
+            body = {
+                "vectors": [record.vector.tolist() for record in batch],
+                "ids": [record.id for record in batch],
+                "metadata": [record.metadata for record in batch],
+            }
+            self._service.post(f"/v2/collections/{collection}/insert", body)
+
+    def search(
+        self, collection: str, vector: Floats, top_k: int, conditions: Sequence[Condition]
+    ) -> list[Hit]:
+        """The nearest records that meet every condition, nearest first."""
+        body: dict[str, Any] = {"vector": vector.tolist(), "top_k": top_k}
+        if conditions:
+            tests = [{"field": name, _OPERATORS[op]: value} for name, op, value in conditions]
+            body["filter"] = tests[0] if len(tests) == 1 else {"$and": tests}
+        path = f"/v2/collections/{collection}/search"
+        try:
+            answer = self._service.post(path, body)
+        except BlobNotFoundError:
+            raise BlobNotFoundError(
+                f"the server has no collection {collection}", path=self._service.address,
+                hint="Ingest episodes first.",
+            ) from None  # fmt: skip
+        return _hits(answer.get("results") or [], f"{self._service.address}{path}")
+
+    def close(self) -> None:
+        """Nothing stays open between requests."""
+
+
+def _hits(results: Any, where: str) -> list[Hit]:
+    try:
+        found = [Hit(str(each["id"]), float(each["score"]), dict(each["metadata"])) for each in results]
+    except (TypeError, KeyError, ValueError, AttributeError):
+        raise StoreError("a result of the server has no id, score or metadata", path=where) from None
+    return sorted(found, key=lambda hit: -hit.score)

@@ -1,0 +1,102 @@
+"""No test judges time, rate or CPU: a busy machine would fail it. `make bench` judges those, on a quiet one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+TESTS = sorted([*(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").glob("test_*.py")])
+CLOCKS = {
+    "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "process_time_ns",
+    "thread_time", "thread_time_ns", "clock_gettime", "clock_gettime_ns", "default_timer", "ru_utime", "ru_stime",
+}  # fmt: skip
+QUALIFIED = {"time.time", "time.time_ns", "os.times", "timeit.timeit", "measure.seconds", "measure.race"}
+MAY_LOOK_AT_THE_CLOCK = {"tests/waiting.py", "tests/servers.py"}
+"""Waiting for somebody else, and a link that is slow on purpose."""
+
+MEASURED = re.compile(r"(^|_)(s|ms|us|ns|qps|p\d\d|rate|ratio|speed|cpu|seconds|elapsed|took|latency)$")
+"""How the figures of a benchmark that depend on the machine are called."""
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def clocks(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Where a clock is looked at, by whatever name it was imported."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            whole = f"{node.value.id}.{node.attr}" if isinstance(node.value, ast.Name) else ""
+            if node.attr in CLOCKS or whole in QUALIFIED:
+                yield node.lineno, node.attr
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if alias.name in CLOCKS or f"{node.module}.{alias.name}" in QUALIFIED:
+                    yield node.lineno, alias.name
+
+
+def judged_figures(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Comparisons by size inside an assertion, of something that is called like a measured figure."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert):
+            for compare in ast.walk(node.test):
+                if isinstance(compare, ast.Compare) and any(
+                    isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in compare.ops
+                ):
+                    names = filter(None, map(_name, ast.walk(compare)))
+                    yield from ((node.lineno, name) for name in names if MEASURED.search(name))
+
+
+def _name(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+@pytest.mark.parametrize("path", TESTS, ids=relative)
+def test_no_test_looks_at_the_clock(path: Path) -> None:
+    if relative(path) not in MAY_LOOK_AT_THE_CLOCK:
+        found = list(clocks(ast.parse(path.read_text())))
+        assert found == [], "wait with tests/waiting.py, measure in bench/versus"
+
+
+@pytest.mark.parametrize("path", [p for p in TESTS if relative(p).startswith("bench/")], ids=relative)
+def test_no_shrunk_benchmark_judges_a_figure_of_the_machine(path: Path) -> None:
+    assert list(judged_figures(ast.parse(path.read_text()))) == [], "this is judged by `make bench`"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import time\nassert time.perf_counter() - start < 1",
+        "from time import monotonic as now\nassert now() < deadline",
+        "from time import time\nassert time() < deadline",
+        "assert time.time() - began < 5",
+        "assert measure.seconds(work) < 1",
+        "before = getrusage(0).ru_utime",
+    ],
+)
+def test_the_rule_sees_a_clock(code: str) -> None:
+    assert list(clocks(ast.parse(code)))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "assert found['close_s'] < 0.5",
+        "assert built.rate > 100_000",
+        "assert found['time_us']['p50'] < 6",
+        "assert all(row['qps'] >= 3 for row in rows)",
+        "assert min(ratio) < 1.5",
+    ],
+)
+def test_the_rule_sees_a_judged_figure(code: str) -> None:
+    assert list(judged_figures(ast.parse(code)))

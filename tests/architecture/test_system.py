@@ -1,0 +1,85 @@
+"""What not every system has is called in one place, `bytekit/system.py`, with what to do elsewhere."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "src" / "warpdata"
+HOME = {"bytekit/system.py"}
+LOCKS = HOME | {"bytekit/locks.py"}
+
+LINUX_ONLY = {
+    "fdatasync", "fsync", "posix_fallocate", "fallocate", "posix_fadvise", "preadv", "pwritev", "readv", "writev",
+    "sync_file_range", "copy_file_range", "sendfile", "splice", "memfd_create", "madvise", "msync", "process_cpu_count",
+    "pipe2", "eventfd", "sched_getaffinity", "sched_setaffinity", "sched_getscheduler", "sched_setscheduler",
+    "sched_getparam", "sched_yield", "O_DIRECT", "O_TMPFILE", "O_NOATIME", "RWF_NOWAIT", "SEEK_DATA", "SEEK_HOLE",
+    "MAP_POPULATE",
+}  # fmt: skip
+PREFIXES = ("MADV_", "MS_", "F_OFD_", "POSIX_FADV_", "F_FULLFSYNC", "F_NOCACHE", "RWF_")
+FORKS = {"getpid", "register_at_fork"}
+"""Only `bytekit/forks.py` tells a parent from its children; whoever must know is told by it."""
+
+MODULES_OF_ONE_PLACE = {"ctypes": HOME, "fcntl": LOCKS}
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def linux_only(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Names of such calls, also as text for getattr, and paths below /proc."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            name = node.attr
+        elif isinstance(node, ast.alias):
+            name = node.name
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name = node.value
+            if name.startswith("/proc"):
+                yield node.lineno, name
+        else:
+            continue
+        if name in LINUX_ONLY or (name.isidentifier() and name.startswith(PREFIXES)):
+            yield node.lineno, name
+
+
+def imported(tree: ast.AST) -> set[str]:
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    return names | {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=relative)
+def test_what_only_linux_has_is_in_one_place(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    if relative(path) not in HOME:
+        assert list(linux_only(tree)) == []
+    for name, places in MODULES_OF_ONE_PLACE.items():
+        assert relative(path) in places or name not in imported(tree)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=relative)
+def test_one_place_knows_of_forks(path: Path) -> None:
+    names = {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
+    names |= {n.name for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.alias)}
+    assert relative(path) == "bytekit/forks.py" or not names & FORKS
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.fdatasync(fd)",
+        "getattr(os, 'posix_fallocate', None)",
+        "from os import preadv",
+        "mmap.mmap(-1, 1).madvise(mmap.MADV_DONTNEED)",
+        "open('/proc/meminfo')",
+        "fcntl.fcntl(fd, fcntl.F_OFD_SETLK, x)",
+    ],
+)
+def test_the_rule_sees_them(code: str) -> None:
+    assert list(linux_only(ast.parse(code)))

@@ -1,0 +1,152 @@
+"""Only regular files are written or read: whatever else stands at a path is refused, never replaced or waited for."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from warpdata.bytekit.commit import commit_file, write_file
+from warpdata.bytekit.ranges import FileRangeReader, LocalRangeReader, MmapRangeReader
+from warpdata.errors import ConflictError, StoreError
+
+
+def episode() -> wd.WShardEpisode:
+    made = wd.WShardEpisode("e", length=3)
+    made.observations["x"] = np.zeros((3, 2))
+    return made
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def listening(path: Path) -> None:
+    place = socket.socket(socket.AF_UNIX)
+    here = Path.cwd()
+    os.chdir(path.parent)  # the path of a socket may not be long
+    try:
+        place.bind(path.name)
+    finally:
+        os.chdir(here)
+        place.close()
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/null")
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def link_to_a_pipe(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def write_shard(path: Path) -> None:
+    wd.save_wshard(episode(), path)
+
+
+def write_vectors(path: Path) -> None:
+    with wd.VectorStore.create(path, dim=2, overwrite=True) as store:
+        store.add(np.zeros((1, 2), np.float32))
+
+
+def write_corpus_shard(path: Path) -> None:
+    with wd.ShardWriter(path, 2, dtype="f32") as writer:
+        writer.append(np.zeros((1, 2), np.float32))
+
+
+def write_bytes(path: Path) -> None:
+    write_file(path, b"bytes")
+
+
+def begin_stream(path: Path) -> None:
+    wd.WShardStreamWriter(path, "e", [{"id": "x", "dtype": "f32"}]).begin_episode()
+
+
+PLACES = [pipe, listening, device, folder, link_to_a_pipe, loop]
+WRITERS = [write_shard, write_vectors, write_corpus_shard, write_bytes, begin_stream]
+READERS: list[Callable[[Path], object]] = [
+    wd.load_wshard, wd.open_episode, wd.open_vectors, wd.open_corpus,
+    FileRangeReader, LocalRangeReader, MmapRangeReader,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("write", WRITERS)
+def test_nothing_but_a_file_is_written(
+    tmp_path: Path, place: Callable[[Path], None], write: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "a"
+    place(path)
+    before = {entry.name: os.lstat(entry) for entry in tmp_path.iterdir()}
+    with pytest.raises(StoreError) as caught:
+        write(path)
+    assert str(path) in str(caught.value) or os.path.realpath(path) in str(caught.value)
+    after = {entry.name: os.lstat(entry) for entry in tmp_path.iterdir()}
+    assert {name: stat.S_IFMT(each.st_mode) for name, each in after.items()} == {
+        name: stat.S_IFMT(each.st_mode) for name, each in before.items()
+    }
+    assert {name: each.st_ino for name, each in after.items()} == {
+        name: each.st_ino for name, each in before.items()
+    }
+
+
+@pytest.mark.parametrize("place", [pipe, listening, device, link_to_a_pipe, loop])
+@pytest.mark.parametrize("read", READERS)
+def test_nothing_but_a_file_is_read(
+    tmp_path: Path, place: Callable[[Path], None], read: Callable[[Path], object]
+) -> None:
+    place(tmp_path / "a.shard")
+    with pytest.raises(wd.WarpError):
+        read(tmp_path / "a.shard")
+
+
+@pytest.mark.parametrize("write", [write_shard, write_vectors, write_corpus_shard, write_bytes])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_stays_and_its_file_is_written(
+    tmp_path: Path, write: Callable[[Path], None], is_there: bool
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "links").mkdir()
+    target, link = tmp_path / "data" / "target", tmp_path / "links" / "link"
+    link.symlink_to("../data/target")
+    if is_there:
+        target.write_bytes(b"old")
+    write(link)
+    assert link.is_symlink()
+    assert not target.is_symlink()
+    assert target.read_bytes() not in (b"", b"old")
+    assert [entry.name for entry in (tmp_path / "links").iterdir()] == ["link"]
+    assert not [entry for entry in (tmp_path / "data").iterdir() if ".tmp-" in entry.name]
+
+
+def test_a_link_to_a_file_is_a_conflict_where_nothing_may_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("target")
+    with pytest.raises(ConflictError), commit_file(tmp_path / "link", replace=False) as out:
+        out.write(b"new")
+    assert (tmp_path / "target").read_bytes() == b"old"
+
+
+def test_a_failure_leaves_the_file_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("target")
+    with pytest.raises(RuntimeError), commit_file(tmp_path / "link") as out:
+        out.write(b"new")
+        raise RuntimeError
+    assert (tmp_path / "target").read_bytes() == b"old"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link", "target"]

@@ -1,0 +1,323 @@
+"""Publishers, taggers, deleters and collectors at once, killed anywhere: what can be named is always whole."""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.catalog.simulated import BlindStore, Crashed, Process, ProcessStore, World
+from warpdata.bytekit.checksum import sha256_hex
+from warpdata.catalog import claims, expiry, pointer, publish, remotegc
+from warpdata.catalog.access import Catalog
+from warpdata.catalog.history import tag_version
+from warpdata.catalog.names import parse_name
+from warpdata.catalog.pointer import pack_pointer, read_pointer
+from warpdata.catalog.publish import PublishOptions, publish_to
+from warpdata.catalog.transfer import Upload
+from warpdata.errors import BlobNotFoundError, ConflictError, WarpError
+from warpdata.formats.manifest.model import ArtifactPart, BlobRef, Manifest, blob_key
+from warpdata.formats.manifest.reader import parse_manifest
+from warpdata.formats.manifest.writer import pack_manifest
+from warpdata.stores.memory import MemoryStore
+
+NAME = parse_name("ws/x")
+DAY_S = 24 * 3600.0
+WHOLE = 10**9
+BLOBS = {letter: f"the bytes of {letter}".encode() for letter in "abcdef"}
+
+
+def manifest_of(letters: str) -> Manifest:
+    shards = tuple(
+        BlobRef(sha256_hex(BLOBS[one]), len(BLOBS[one]), name=f"{one}.bin") for one in sorted(letters)
+    )
+    return Manifest(NAME.dataset_id, {}, {"raw": ArtifactPart("files", shards)})
+
+
+def version_of(letters: str) -> str:
+    return parse_manifest(pack_manifest(manifest_of(letters))).version_hash
+
+
+def publishing(letters: str, **options: Any) -> Callable[[ProcessStore], Any]:
+    uploads = [Upload(sha256_hex(BLOBS[n]), len(BLOBS[n]), lambda n=n: iter([BLOBS[n]])) for n in letters]
+
+    def run(store: ProcessStore) -> Any:
+        given = PublishOptions(workers=1, retries=10, **options)
+        return publish_to(store, NAME, manifest_of(letters), uploads, given)
+
+    return run
+
+
+def collecting(store: ProcessStore) -> Any:
+    return remotegc.collect(Catalog(store.address, store), delete=True, grace_s=7 * DAY_S, workers=1)
+
+
+def expiring(store: ProcessStore) -> Any:
+    access = SimpleNamespace(catalogs=[Catalog(store.address, store)])
+    return expiry.expire_versions(access, NAME, keep_last=0, older_than_s=DAY_S, delete=True)
+
+
+def expiring_and_collecting(store: ProcessStore) -> Any:
+    return expiring(store), collecting(store)
+
+
+def tagging(letters: str) -> Callable[[ProcessStore], Any]:
+    return lambda store: tag_version(store, NAME, version_of(letters), "good")
+
+
+def check_whole(store: MemoryStore) -> None:
+    """Every version that a pointer, a tag or the history names has its manifest and every byte of its blobs."""
+    named = set()
+    for info in list(store.list(NAME.folder)):
+        if info.key == NAME.latest_key or info.key.startswith(f"{NAME.folder}tags/"):
+            named.add(read_pointer(store, info.key).pointer.version)
+        elif info.key.startswith(f"{NAME.folder}versions/") and info.key.count(".") == 1:
+            named.add(info.key.rpartition("/")[2].removesuffix(".json"))
+    assert read_pointer(store, NAME.latest_key).pointer is not None, "latest is lost"
+    for version in named:
+        held = store.get(NAME.version_key(version), max_bytes=1 << 20)
+        for blob in parse_manifest(held.data, expected_hash=version).blobs().values():
+            data = store.get(blob.key, max_bytes=1 << 20).data
+            assert sha256_hex(data) == blob.hash
+
+
+def patch_time(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+    monkeypatch.setattr(claims, "_sleep", world.sleep)
+    monkeypatch.setattr(claims, "_elapsed_s", lambda: world.now_s)
+
+
+@functools.cache
+def old_world() -> World:
+    """Two old versions (`ab` and, later, `bc`, which is latest), and the old orphans `d` and `e`."""
+    world = World()
+    with pytest.MonkeyPatch.context() as patch:
+        patch_time(patch, world)
+        for letters in ("ab", "bc"):
+            world.start(letters, publishing(letters))
+            world.finish()
+            world.now_s += DAY_S
+    for orphan in "de":
+        world.store.put_if_absent(blob_key(sha256_hex(BLOBS[orphan])), BLOBS[orphan])
+    world.now_s += 30 * DAY_S
+    return world
+
+
+def new_world(monkeypatch: pytest.MonkeyPatch, kind: type[MemoryStore] = MemoryStore) -> World:
+    """The old world as it is when the play begins."""
+    world, old = World(kind), old_world()
+    world.now_s = old.now_s
+    world.store._blobs = dict(old.store._blobs)
+    world.store._writes = old.store._writes
+    patch_time(monkeypatch, world)
+    world.checks.append(lambda: check_whole(world.store))
+    world.checks[0]()
+    return world
+
+
+def check_ended_well(process: Process) -> None:
+    assert process.error is None or isinstance(process.error, Crashed | WarpError), process.error
+
+
+def check_settled(world: World) -> None:
+    """What crashes left is made good by publishing again and collecting again, later."""
+    for _ in range(2):
+        world.now_s += 10 * DAY_S
+        again, collector = world.start("again", publishing("bde")), world.start("gc", collecting)
+        world.finish([again, collector])
+        assert again.error is None
+        assert collector.error is None, collector.error
+    assert read_pointer(world.store, NAME.latest_key).pointer.version == version_of("bde")
+    used = set()
+    for info in world.store.list(f"{NAME.folder}versions/"):
+        if info.key.count(".") == 1:
+            used |= parse_manifest(world.store.get(info.key, max_bytes=1 << 20).data).blobs().keys()
+    assert {info.key.rpartition("/")[2] for info in world.store.list("blobs/")} == used
+    assert [info.key for kind in ("claims/", "probe/") for info in world.store.list(kind)] == []
+
+
+CAST = {
+    "publisher of orphans": publishing("bde"),
+    "publisher of an old version": publishing("ab", tags=("old",)),
+    "publisher": publishing("cdf", tags=("new",)),
+    "collector": collecting,
+    "second collector": collecting,
+    "expirer": expiring_and_collecting,
+    "tagger": tagging("ab"),
+}
+
+
+def play_at_random(world: World, dice: random.Random, crashes: float) -> None:
+    for name in dice.sample(sorted(CAST), dice.randint(2, 5)):
+        world.start(name, CAST[name])
+    while world.alive:
+        process = world.overdue()
+        if process is None:
+            process = dice.choice(world.alive)
+            world.now_s += dice.choice([0.0, 0.01, 1.0, 30.0, 150.0])
+        world.let(process, crash=dice.random() < crashes)
+    for process in world.processes:
+        check_ended_well(process)
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, BlindStore])
+@pytest.mark.parametrize("crashes", [0.0, 0.01])
+def test_many_random_interleavings(
+    kind: type[MemoryStore], crashes: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(25):
+        world = new_world(monkeypatch, kind)
+        try:
+            play_at_random(world, random.Random(seed), crashes)
+            check_settled(world)
+        except (AssertionError, BlobNotFoundError) as error:
+            raise AssertionError(f"seed {seed} of {kind.__name__}: {error}") from error
+
+
+def steps_of(monkeypatch: pytest.MonkeyPatch, run: Callable[[ProcessStore], Any]) -> int:
+    world = new_world(monkeypatch)
+    process = world.start("alone", run)
+    world.finish()
+    return process.steps
+
+
+def play_two_switches(
+    monkeypatch: pytest.MonkeyPatch, first: str, second: str, stride: int = 1
+) -> Iterator[tuple[World, Process, Process]]:
+    """Every way to interrupt one process by a part of another or by the whole, and to finish both."""
+    lengths = [steps_of(monkeypatch, CAST[name]) for name in (first, second)]
+    for cut in range(1, lengths[0] + 2, stride):
+        for part in [WHOLE, *range(1, lengths[1] + 1, stride)]:
+            world = new_world(monkeypatch)
+            one, two = world.start(first, CAST[first]), world.start(second, CAST[second])
+            for process, count in ((one, cut), (two, part)):
+                while process.steps < count and not process.is_done:
+                    world.let(world.overdue() or process)
+            world.finish([one, two])
+            yield world, one, two
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("publisher of orphans", "collector"),
+        ("collector", "publisher of orphans"),
+        ("expirer", "publisher of an old version"),
+        ("tagger", "expirer"),
+        ("expirer", "tagger"),
+    ],
+)
+def test_every_interruption_by_a_part_of_another(
+    first: str, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for world, one, two in play_two_switches(monkeypatch, first, second, 2 if first == "collector" else 3):
+        for process in (one, two):
+            check_ended_well(process)
+            if process.name.startswith("publisher"):
+                assert process.error is None
+                assert list(world.store.list(NAME.version_key(process.result.version)))
+        assert not list(world.store.list("claims/")), "everybody who ended took back what he had claimed"
+
+
+def crash_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for step in range(1, steps_of(monkeypatch, CAST[name]) + 1):
+        for kind in (MemoryStore, BlindStore):
+            world = new_world(monkeypatch, kind)
+            process = world.start(name, CAST[name])
+            for _ in range(step):
+                if not process.is_done:
+                    world.let(process)
+            if not process.is_done:
+                world.let(process, crash=True)
+            check_settled(world)
+
+
+@pytest.mark.parametrize("name", ["publisher of orphans", "expirer", "collector", "tagger"])
+def test_a_crash_at_every_step_then_a_collector_then_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crash_at_every_step(monkeypatch, name)
+
+
+def test_a_publisher_that_slept_for_days_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its claim was taken for dead, its blobs are gone: it begins again instead of publishing holes."""
+    for step in range(2, steps_of(monkeypatch, CAST["publisher of orphans"]) - 12):
+        world = new_world(monkeypatch)
+        world.checks.clear()
+        sleeper = world.start("sleeper", CAST["publisher of orphans"])
+        for _ in range(step):
+            world.let(sleeper)
+        world.now_s += 3 * DAY_S
+        world.finish([world.start("collector", collecting), sleeper])
+        assert sleeper.error is None
+        check_whole(world.store)
+
+
+def test_this_machines_clock_is_not_asked_for_ages(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = new_world(monkeypatch)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 10 * 365 * DAY_S)
+    young = blob_key(sha256_hex(BLOBS["f"]))
+    world.store.put_if_absent(young, BLOBS["f"])
+    collector = world.start("collector", collecting)
+    world.finish()
+    assert collector.error is None
+    assert collector.result.young_blobs == 1
+    assert list(world.store.list(young)), "it is young, whatever this machine thinks the year is"
+    assert len(collector.result.blobs) == 2
+
+
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (claims, publish):
+        monkeypatch.setattr(module, "wait_for_removers", lambda _: None)
+
+
+def _keepers_unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_live = claims._is_live
+    monkeypatch.setattr(
+        claims, "_is_live", lambda info, now_s: not info.key.startswith(claims.KEEP) and is_live(info, now_s)
+    )
+
+
+def _manifests_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = remotegc._Uses.read
+    monkeypatch.setattr(remotegc._Uses, "read", lambda uses, store: uses.versions or read(uses, store))
+
+
+def _pointer_deleted_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def swap(store: Any, key: str, after: Any, seen: Any) -> None:
+        if read_pointer(store, key).pointer != seen.pointer:
+            raise ConflictError("moved")
+        store.delete(key)
+        store.put_if_absent(key, pack_pointer(after))
+
+    monkeypatch.setattr(pointer, "_swap_alone", swap)
+
+
+@pytest.mark.parametrize(
+    ("fault", "first", "second"),
+    [
+        (_no_waiting, "collector", "publisher of orphans"),
+        (_no_waiting, "expirer", "tagger"),
+        (_keepers_unheard, "publisher of orphans", "collector"),
+        (_manifests_read_once, "collector", "publisher of orphans"),
+    ],
+)
+def test_the_simulation_finds_a_broken_protocol(
+    fault: Callable[[pytest.MonkeyPatch], None], first: str, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rule is needed: without it, some interleaving loses something."""
+    fault(monkeypatch)
+    with pytest.raises((AssertionError, BlobNotFoundError)):
+        for _ in play_two_switches(monkeypatch, first, second):
+            pass
+
+
+def test_the_simulation_finds_a_pointer_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    _pointer_deleted_first(monkeypatch)
+    with pytest.raises(AssertionError, match="latest is lost"):
+        crash_at_every_step(monkeypatch, "publisher of orphans")

@@ -1,0 +1,245 @@
+"""What a table can be made of: CSV, JSON lines, dictionaries, generators, frames."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import warpdata as wd
+from warpdata.catalog import rowsources
+from warpdata.cli.main import main
+from warpdata.errors import DatasetError
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Callable[[Any], pa.Table]:
+    """The table that comes out when something was put in."""
+
+    def publish(source: Any) -> pa.Table:
+        with wd.DatasetBuilder("ws/made", catalog=str(tmp_path / "catalog")) as builder:
+            builder.add_table("main", source).publish()
+        with wd.dataset("ws/made", catalog=str(tmp_path / "catalog")) as dataset:
+            return dataset.table().arrow()
+
+    return publish
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files and rows are taken in many steps, as large ones are."""
+    monkeypatch.setattr(rowsources, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(rowsources, "_CHUNK_ROWS", 3)
+
+
+class TestCsv:
+    def test_types_are_found(self, tmp_path: Path, published) -> None:
+        text = 'id,share,word,day,empty\n1,0.5,a,2020-01-02,\n2,,"b,\nc",2021-01-01,\n'
+        (tmp_path / "a.csv").write_text(text)
+        table = published(tmp_path / "a.csv")
+        assert [str(kind) for kind in table.schema.types] == [
+            "int64",
+            "double",
+            "string",
+            "date32[day]",
+            "null",
+        ]
+        assert table["word"].to_pylist() == ["a", "b,\nc"]
+
+    @pytest.mark.usefixtures("small_steps")
+    @pytest.mark.parametrize(
+        ("early", "late", "kind"),
+        [
+            ("1", "2.5", "double"),
+            ("1", "x", "string"),
+            ("2.5", "x", "string"),
+            ("", "7", "int64"),
+            ("", "7.5", "double"),
+            ("", "word", "string"),
+            ("", "2020-01-02", "date32[day]"),
+            ("2020-01-02", "2020-01-02 10:00:00", "timestamp[ms]"),
+            ("true", "maybe", "string"),
+        ],
+    )
+    def test_a_type_fits_the_last_value_too(
+        self, tmp_path: Path, published, early: str, late: str, kind: str
+    ) -> None:
+        lines = [f"{i},{early}" for i in range(100)] + [f"100,{late}"]
+        (tmp_path / "a.csv").write_text("\n".join(["id,x", *lines]))
+        table = published(tmp_path / "a.csv")
+        assert (str(table.schema.field("x").type), table["id"].to_pylist()) == (kind, list(range(101)))
+        last = table["x"][100].as_py()
+        assert str(last) == late
+
+    def test_several_files_tabs_and_gzip(self, tmp_path: Path, published) -> None:
+        (tmp_path / "1.tsv").write_text("id\tword\n1\ta\n")
+        with gzip.open(tmp_path / "2.tsv.gz", "wt") as file:
+            file.write("word\tid\nb\t2.5\n")
+        table = published([tmp_path / "1.tsv", tmp_path / "2.tsv.gz"])
+        assert table.to_pylist() == [{"id": 1.0, "word": "a"}, {"id": 2.5, "word": "b"}]
+
+    @pytest.mark.parametrize(
+        ("content", "fact"),
+        [
+            (b"", "cannot be read"),
+            (b"a,b\n1,2\n3\n", "cannot be read"),
+            (b"a,a\n1,2\n", "two columns"),
+            (b"a,A\n1,2\n", "two columns"),
+            (b"a\n\xff\xfe\n", "UTF-8"),
+        ],
+    )
+    def test_bad_files_are_named(self, tmp_path: Path, published, content: bytes, fact: str) -> None:
+        (tmp_path / "bad.csv").write_bytes(content)
+        with pytest.raises(DatasetError, match=fact):
+            published(tmp_path / "bad.csv")
+
+    def test_files_with_other_columns_are_refused(self, tmp_path: Path, published) -> None:
+        (tmp_path / "1.csv").write_text("id,word\n1,a\n")
+        (tmp_path / "2.csv").write_text("id,name\n1,a\n")
+        with pytest.raises(DatasetError, match=r"its columns are id, name, not id, word.*2\.csv"):
+            published([tmp_path / "1.csv", tmp_path / "2.csv"])
+
+
+class TestRows:
+    ROWS = tuple(
+        {
+            "id": i,
+            "x": [i],
+            "pose": {"a": i} if i < 5 else {"b": "late"},
+            **({"late": i / 2} if i > 6 else {}),
+        }
+        for i in range(9)
+    )
+
+    def expected(self) -> list[dict[str, Any]]:
+        poses = [{"a": i, "b": None} if i < 5 else {"a": None, "b": "late"} for i in range(9)]
+        return [{"id": i, "x": [i], "pose": poses[i], "late": i / 2 if i > 6 else None} for i in range(9)]
+
+    @pytest.mark.usefixtures("small_steps")
+    def test_every_key_is_a_column(self, tmp_path: Path, published) -> None:
+        (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in self.ROWS) + "\n\n")
+        for source in (list(self.ROWS), iter(self.ROWS), (row for row in self.ROWS), tmp_path / "a.jsonl"):
+            assert published(source).to_pylist() == self.expected()
+
+    def test_steps_of_any_size_give_the_same(self, published, monkeypatch: pytest.MonkeyPatch) -> None:
+        rows = [{"n": None}, {"n": 1}, {"n": 2.5}, {"m": []}, {"m": [1]}]
+        tables = []
+        for size in (1, 2, 100):
+            monkeypatch.setattr(rowsources, "_CHUNK_ROWS", size)
+            tables.append(published(rows))
+        assert tables[0].schema == tables[1].schema == tables[2].schema
+        assert tables[0].equals(tables[1])
+        assert tables[0].equals(tables[2])
+
+    def test_json_lines_keep_their_values(self, tmp_path: Path, published) -> None:
+        (tmp_path / "a.ndjson").write_text(
+            '{"when": "2020-01-02T00:00:00", "big": 9007199254740993, "x": NaN}\n'
+        )
+        assert published(tmp_path / "a.ndjson").schema.field("when").type == pa.string()
+        assert published(tmp_path / "a.ndjson")["big"].to_pylist() == [9007199254740993]
+
+    @pytest.mark.usefixtures("small_steps")
+    @pytest.mark.parametrize("step", [1, 3], ids=["near", "far"])
+    def test_values_that_fit_no_type_name_their_column(self, published, step: int) -> None:
+        for odd in ("word", {"a": 1}):
+            with pytest.raises(DatasetError, match="x"):
+                published([{"x": 1}] * step + [{"x": odd}])
+        with pytest.raises(DatasetError, match="'x'"):
+            published([{"x": 2**53 + 1}] * step + [{"x": 0.5}])
+        with pytest.raises(DatasetError, match="'x'"):
+            published([{"x": 2**80}])
+
+    @pytest.mark.parametrize("line", ['{"a": 1', "[1]", '{"a": 1, "a": 2}', "nonsense"])
+    def test_a_bad_line_is_named(self, tmp_path: Path, published, line: str) -> None:
+        (tmp_path / "a.jsonl").write_text('{"a": 1}\n' + line + "\n")
+        with pytest.raises(DatasetError, match=r"line 2 .*a\.jsonl"):
+            published(tmp_path / "a.jsonl")
+
+    def test_what_is_no_row(self, published) -> None:
+        with pytest.raises(TypeError, match="row 1 is a int"):
+            published([{"a": 1}, 5])
+        with pytest.raises(TypeError, match="row 0"):
+            published([{1: 2}])
+        with pytest.raises(DatasetError, match="no rows"):
+            published([])
+        with pytest.raises(TypeError, match="not a table"):
+            published(7)
+
+    def test_an_error_of_the_generator_comes_through(self, published) -> None:
+        def rows():
+            yield {"a": 1}
+            raise ZeroDivisionError("mine")
+
+        with pytest.raises(ZeroDivisionError, match="mine"):
+            published(rows())
+
+
+class TestPieces:
+    def test_pieces_of_arrow_and_frames(self, published) -> None:
+        polars = pytest.importorskip("polars")
+        pieces = [pa.table({"a": [1, 2]}), pa.record_batch({"a": [3]})]
+        assert published(iter(pieces))["a"].to_pylist() == [1, 2, 3]
+        assert published(polars.DataFrame({"a": [i]}) for i in range(3))["a"].to_pylist() == [0, 1, 2]
+
+    def test_pieces_must_be_alike(self, published) -> None:
+        with pytest.raises(DatasetError, match="piece 1"):
+            published(iter([pa.table({"a": [1]}), pa.table({"b": [1]})]))
+
+
+class TestFiles:
+    def test_a_folder_is_its_parquet_files_or_else_its_text(self, tmp_path: Path, published) -> None:
+        folder = tmp_path / "in"
+        folder.mkdir()
+        (folder / "a.csv").write_text("x\n1\n")
+        assert published(folder)["x"].to_pylist() == [1]
+        pq.write_table(pa.table({"x": [2]}), folder / "a.parquet")
+        assert published(folder)["x"].to_pylist() == [2]
+        with pytest.raises(DatasetError, match="one kind"):
+            published([folder / "a.csv", folder / "a.parquet"])
+        (tmp_path / "nothing").mkdir()
+        with pytest.raises(DatasetError, match="no files"):
+            published(tmp_path / "nothing")
+
+    def test_the_command_takes_them(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("WARP_CATALOG", str(tmp_path / "catalog"))
+        (tmp_path / "a.csv").write_text("x\n1\n2\n")
+        assert main(["publish", "ws/csv", "--table", f"main={tmp_path}/*.csv"]) == 0
+        capsys.readouterr()
+        assert main(["query", "ws/csv", "select sum(x)::bigint as s from main", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == [{"s": 3}]
+
+
+class TestPolars:
+    def test_categories_come_back_as_categories(self, published) -> None:
+        polars = pytest.importorskip("polars")
+        frame = polars.DataFrame(
+            {"c": ["a", "b", None], "e": ["x", "y", "x"], "l": [["a"], None, ["b"]], "i": [1, 2, 3]}
+        )
+        frame = frame.with_columns(
+            polars.col("c").cast(polars.Categorical),
+            polars.col("e").cast(polars.Enum(["x", "y"])),
+            polars.col("l").cast(polars.List(polars.Categorical)),
+        )
+        table = published(frame)
+        again = polars.from_arrow(table)
+        assert again.to_dicts() == frame.to_dicts()
+        assert again.schema == frame.schema
+
+    @pytest.mark.parametrize("rows", [10, 200_000])
+    def test_frames_of_any_length(self, published, rows: int) -> None:
+        """Strings in lists cannot be cut into row groups as they come from polars."""
+        polars = pytest.importorskip("polars")
+        frame = polars.DataFrame(
+            {"l": [["a long string of text", "b"], None] * (rows // 2), "s": ["x", None] * (rows // 2)}
+        )
+        table = published(frame)
+        assert table.num_rows == rows
+        assert table.slice(rows - 2).to_pylist() == frame.tail(2).to_dicts()

@@ -1,0 +1,178 @@
+"""Whom a reader believes: signatures, what they cover, who is trusted, and catalogs that show the past."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warpdata as wd
+from tests.published import rows
+from tests.servers import run_http
+from warpdata.catalog.names import parse_name
+from warpdata.catalog.signing import private_key, signature_file
+from warpdata.errors import (
+    ConflictError,
+    DatasetNotFoundError,
+    ManifestCorruptedError,
+    OfflineError,
+    RollbackError,
+    UntrustedError,
+)
+
+
+def new_key(path: Path) -> Path:
+    command = ["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    return new_key(tmp_path / "key.pem")
+
+
+def publish(catalog: str, count: int = 5, **options: Any):
+    with wd.DatasetBuilder("ws/x", catalog=catalog) as builder:
+        builder.add_table("main", rows(count)).describe(license="CC0-1.0")
+        return builder.publish(**options)
+
+
+def version_file(catalog: str, version: str, suffix: str) -> Path:
+    return Path(catalog) / f"datasets/ws/x/versions/{version}{suffix}"
+
+
+def require(*keys: str | None) -> dict[str, Any]:
+    return {"verify": "require", "trusted_keys": tuple(keys)}
+
+
+@pytest.mark.parametrize("note", ["license", "message", "description", "parent", "created_at"])
+def test_notes_are_signed(local_catalog: str, key: Path, note: str) -> None:
+    done = publish(local_catalog, sign_key=key, message="as it was")
+    with wd.dataset("ws/x", catalog=local_catalog, **require(done.signed_by)) as ds:
+        assert ds.signature.covers == "content and notes"
+        assert ds.signature.public_key == done.signed_by
+    path = version_file(local_catalog, done.version, ".json")
+    raw = json.loads(path.read_text())
+    (raw["stats"] if note == "created_at" else raw["metadata"])[note] = "forged"
+    path.write_text(json.dumps(raw))
+    assert wd.dataset("ws/x", catalog=local_catalog).version == done.version, "not part of the version"
+    with pytest.raises(UntrustedError, match="wrong"):
+        wd.dataset("ws/x", catalog=local_catalog, **require(done.signed_by))
+
+
+def test_older_signatures_stay_valid_and_say_what_they_cover(local_catalog: str, key: Path) -> None:
+    done = publish(local_catalog)
+    manifest = version_file(local_catalog, done.version, ".json").read_bytes()
+    name = parse_name("ws/x")
+    old = signature_file(name, done.version, manifest, private_key(key), kind=1)
+    version_file(local_catalog, done.version, ".sig.json").write_bytes(old)
+    signer = json.loads(old)["public_key"]
+    with wd.dataset("ws/x", catalog=local_catalog, **require(signer)) as ds:
+        assert ds.signature.covers == "content"
+    assert publish(local_catalog, sign_key=key).signed_by == signer, "signing again covers the notes too"
+    assert wd.dataset("ws/x", catalog=local_catalog, **require(signer)).signature.covers == (
+        "content and notes"
+    )
+
+
+def test_another_signer_and_other_notes_are_conflicts(local_catalog: str, key: Path, tmp_path: Path) -> None:
+    publish(local_catalog, sign_key=key, message="one")
+    assert publish(local_catalog, sign_key=key, message="one").is_new is False
+    with pytest.raises(ConflictError, match="another message"):
+        publish(local_catalog, sign_key=key, message="two")
+    with pytest.raises(ConflictError, match="another key"):
+        publish(local_catalog, sign_key=new_key(tmp_path / "other.pem"), message="one")
+
+
+def test_to_require_means_to_know_whose(local_catalog: str, key: Path) -> None:
+    done = publish(local_catalog, sign_key=key)
+    with pytest.raises(UntrustedError, match="no key is trusted") as caught:
+        wd.dataset("ws/x", catalog=local_catalog, verify="require")
+    assert f"WARP_TRUSTED_KEYS={done.signed_by}" in caught.value.hint
+    with pytest.raises(UntrustedError, match="unknown key") as caught:
+        wd.dataset("ws/x", catalog=local_catalog, **require("AAAA"))
+    assert str(done.signed_by) in caught.value.hint
+    assert issubclass(UntrustedError, ManifestCorruptedError)
+
+
+def test_a_cached_manifest_is_no_more_trusted_than_another(
+    local_catalog: str, key: Path, tmp_path: Path
+) -> None:
+    """It came here without being asked for a signature: when one is required, it is."""
+    done = publish(local_catalog)
+    with run_http(Path(local_catalog)) as server:
+        assert wd.dataset("ws/x", catalog=server.url).version == done.version
+        with pytest.raises(UntrustedError, match="not signed"):
+            wd.dataset("ws/x", catalog=server.url, **require("AAAA"))
+        with pytest.raises(OfflineError, match="signature"):
+            wd.dataset("ws/x", catalog=server.url, mode="local", **require("AAAA"))
+        signed = publish(local_catalog, sign_key=key)
+        trusted = require(signed.signed_by)
+        assert wd.dataset("ws/x", catalog=server.url, **trusted).signature is not None
+        server.requests.clear()
+        assert wd.dataset("ws/x", catalog=server.url, **trusted).signature is not None
+        assert len(server.requests) == 1, "manifest and signature are here; both are checked again"
+        offline = wd.dataset("ws/x", catalog=server.url, mode="local", **trusted)
+        assert offline.signature == wd.dataset("ws/x", catalog=server.url, **trusted).signature
+        (cached,) = (tmp_path / "cache/manifests").rglob(f"{done.version}.json")
+        cached.write_text(cached.read_text().replace("CC0-1.0", "mine"))
+        with pytest.raises(UntrustedError, match="wrong"):
+            wd.dataset("ws/x", catalog=server.url, mode="local", **trusted)
+        healed = wd.dataset("ws/x", catalog=server.url, **trusted)
+        assert healed.manifest.metadata["license"] == "CC0-1.0"
+
+
+def test_an_older_latest_is_noticed(local_catalog: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pointer = Path(local_catalog) / "datasets/ws/x/latest.json"
+    one = publish(local_catalog, 5)
+    past = pointer.read_bytes()
+    two = publish(local_catalog, 6)
+    with run_http(Path(local_catalog)) as server:
+        assert wd.dataset("ws/x", catalog=server.url).version == two.version
+        pointer.write_bytes(past)
+        for _ in range(2):
+            with pytest.raises(RollbackError, match=r"move 1.*has seen.*move 2") as caught:
+                wd.dataset("ws/x", catalog=server.url)
+        assert "accept_rollback=True" in caught.value.hint
+        assert wd.dataset(f"ws/x@{two.version}", catalog=server.url).version == two.version
+        assert wd.dataset("ws/x", catalog=server.url, mode="remote").version == one.version, "no memory"
+        monkeypatch.setenv("WARP_ACCEPT_ROLLBACK", "1")
+        assert wd.dataset("ws/x", catalog=server.url).version == one.version
+        monkeypatch.delenv("WARP_ACCEPT_ROLLBACK")
+        assert wd.dataset("ws/x", catalog=server.url).version == one.version, "accepted once, for good"
+        forged = json.loads(past) | {"version": two.version}
+        pointer.write_text(json.dumps(forged))
+        with pytest.raises(RollbackError):
+            wd.dataset("ws/x", catalog=server.url)
+        forged["sequence"] = 2
+        pointer.write_text(json.dumps(forged))
+        assert wd.dataset("ws/x", catalog=server.url).version == two.version
+
+
+def test_short_hashes_and_tags_over_http(local_catalog: str, tmp_path: Path) -> None:
+    one = publish(local_catalog, 5, tags=("v1",))
+    two = publish(local_catalog, 6)
+    three = publish(local_catalog, 7, set_latest=False)
+    with run_http(Path(local_catalog)) as server:
+
+        def resolve(name: str) -> str:
+            shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+            with wd.dataset(name, catalog=server.url) as ds:
+                return str(ds.version)
+
+        for done in (one, two, three):
+            assert resolve(f"ws/x@{done.version[:8]}") == done.version
+        assert resolve("ws/x@v1") == one.version
+        with wd.dataset("ws/x", catalog=server.url) as ds:
+            assert ds.tags() == {"v1": one.version}
+            assert {v.version for v in ds.versions()} == {one.version, two.version, three.version}
+            assert {v.tags for v in ds.versions()} == {("v1",), ()}
+        with pytest.raises(DatasetNotFoundError):
+            resolve("ws/x@0123456789")
+        (Path(local_catalog) / "datasets/ws/x/versions.json").unlink()  # as catalogs of older releases are
+        assert resolve(f"ws/x@{one.version[:8]}") == one.version, "found along the line of parents"

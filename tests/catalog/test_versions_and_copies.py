@@ -1,0 +1,272 @@
+"""Versions that go, catalogs that are copied, blobs that are mended."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warpdata as wd
+from tests.published import publish_demo, rows
+from tests.servers import S3Server, s3_store
+from warpdata.catalog.access import Access, AccessOptions, access_options
+from warpdata.catalog.copying import copy_dataset
+from warpdata.catalog.expiry import delete_versions, expire_versions
+from warpdata.catalog.history import list_tags
+from warpdata.catalog.mending import mend_version
+from warpdata.catalog.names import parse_duration, parse_name
+from warpdata.catalog.remotegc import collect
+from warpdata.errors import ConflictError, DatasetError, DatasetNotFoundError, ManifestCorruptedError
+from warpdata.settings import Settings
+
+X = parse_name("ws/x")
+
+
+def publish(catalog: str, count: int, **options: Any) -> str:
+    with wd.DatasetBuilder("ws/x", catalog=catalog) as builder:
+        return str(builder.add_table("main", rows(count)).publish(**options).version)
+
+
+def access_to(catalog: str) -> Access:
+    return Access(access_options(Settings.from_env(), catalogs=(catalog,)))
+
+
+def age(catalog: str, version: str, days: float) -> None:
+    path = Path(catalog) / f"datasets/ws/x/versions/{version}.json"
+    then = time.time() - days * 86400
+    os.utime(path, (then, then))
+
+
+def versions(catalog: str) -> set[str]:
+    return {v.version for v in wd.dataset("ws/x", catalog=catalog).versions()}
+
+
+def blobs(catalog: str) -> set[str]:
+    return {path.name for path in Path(catalog).glob("blobs/sha256/*/*")}
+
+
+def test_deleted_versions_are_reclaimed(local_catalog: str) -> None:
+    one, two, three = (publish(local_catalog, count) for count in (5, 6, 7))
+    access = access_to(local_catalog)
+    done = delete_versions(access, X, [one[:10], two])
+    assert (set(done.versions), done.kept) == ({one, two}, 1)
+    assert versions(local_catalog) == {three}
+    assert list(Path(local_catalog).glob(f"datasets/ws/x/versions/{one}*")) == [], "cards and all"
+    with pytest.raises(DatasetNotFoundError):
+        wd.dataset(f"ws/x@{one[:12]}", catalog=local_catalog)
+    assert len(collect(access.catalogs[0], grace_s=-1, delete=True).blobs) == 4
+    with wd.dataset("ws/x", catalog=local_catalog) as ds:
+        assert ds.verify() == []
+        assert blobs(local_catalog) == set(ds.manifest.blobs())
+
+
+def test_what_something_points_at_stays(local_catalog: str) -> None:
+    one, two = publish(local_catalog, 5, tags=("good",)), publish(local_catalog, 6)
+    access = access_to(local_catalog)
+    for version, what in ((one, "tag 'good'"), (two, "latest")):
+        with pytest.raises(DatasetError, match=f"{what} points at"):
+            delete_versions(access, X, [version])
+    with pytest.raises(DatasetNotFoundError, match="no version"):
+        delete_versions(access, X, ["0" * 12])
+    assert expire_versions(access, X, delete=True).versions == ()
+    assert versions(local_catalog) == {one, two}
+
+
+def test_a_version_being_published_is_not_deleted(local_catalog: str) -> None:
+    from warpdata.catalog.claims import keeping
+
+    one = publish(local_catalog, 5)
+    publish(local_catalog, 6)
+    access = access_to(local_catalog)
+    store = access.catalogs[0].store
+    with keeping(store, [X.version_key(one)]), pytest.raises(ConflictError, match="right now"):
+        delete_versions(access, X, [one])
+    assert delete_versions(access, X, [one]).versions == (one,)
+
+
+def test_expiry_by_number_and_age(local_catalog: str) -> None:
+    made = [publish(local_catalog, 5 + i) for i in range(6)]
+    for i, version in enumerate(made):
+        age(local_catalog, version, days=60 - 10 * i)
+    access = access_to(local_catalog)
+    found = expire_versions(access, X, older_than_s=parse_duration("35d"))
+    assert (found.versions, found.is_deleted) == ((made[2], made[1], made[0]), False)
+    assert versions(local_catalog) == set(made), "only listed"
+    assert set(expire_versions(access, X, keep_last=2).versions) == set(made[:4])
+    both = expire_versions(access, X, keep_last=5, older_than_s=parse_duration("1w"), delete=True)
+    assert both.versions == (made[0],)
+    assert versions(local_catalog) == set(made[1:])
+    assert [parse_duration(text) for text in ("90m", "2", "1.5h", "3 s")] == [5400, 172800, 5400, 3]
+    with pytest.raises(ValueError, match="duration"):
+        parse_duration("soon")
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_copy_is_the_same_dataset(tmp_path: Path, picture_folder: Path, everything: bool) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    old = publish_demo(one, picture_folder, count=400, tags=("v1",), message="first")
+    new = publish_demo(one, picture_folder, count=800)
+    source, target = access_to(one), access_to(two)
+    name = parse_name("ws/demo")
+    done = copy_dataset(source, target, name, all_versions=everything)
+    assert done.versions == ((old.version, new.version) if everything else (new.version,))
+    with wd.dataset("ws/demo", catalog=two) as ds:
+        assert ds.version == new.version
+        assert ds.verify() == []
+        assert len(ds.versions()) == (2 if everything else 1)
+        assert ds.tags() == ({"v1": old.version} if everything else {})
+    if everything:
+        for path in (Path(one) / "datasets").rglob("versions/*"):
+            assert (Path(two) / path.relative_to(one)).read_bytes() == path.read_bytes()
+    again = copy_dataset(source, target, name, all_versions=everything)
+    assert (again.blobs_sent, again.versions) == (0, done.versions)
+
+
+def test_one_old_version_is_copied_without_moving_latest(
+    tmp_path: Path, s3_catalog: str, s3_server: S3Server
+) -> None:
+    local = str(tmp_path / "one")
+    one, two = publish(local, 5), publish(local, 6)
+    source, target = access_to(local), access_to(s3_catalog)
+    copy_dataset(source, target, X)
+    done = copy_dataset(source, target, parse_name(f"ws/x@{one[:10]}"))
+    assert done.is_latest is False
+    assert wd.dataset("ws/x", catalog=s3_catalog, mode="remote").version == two
+    back = str(tmp_path / "back")
+    copy_dataset(access_to(s3_catalog), access_to(back), X, all_versions=True)
+    assert versions(back) == {one, two}
+    assert wd.dataset("ws/x", catalog=back).verify() == []
+    assert list(s3_store(s3_server, s3_catalog.rpartition("/")[2]).list("claims/")) == []
+
+
+def test_a_damaged_source_is_never_copied(tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    publish(one, 5)
+    path = max(Path(one).glob("blobs/sha256/*/*"), key=lambda p: p.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[7] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(wd.errors.ChecksumError, match="do not have their hash"):
+        copy_dataset(access_to(one), access_to(two), X)
+    assert path.name not in blobs(two)
+    assert not (Path(two) / "datasets").exists()
+
+
+def damage(catalog: str) -> list[str]:
+    """One blob flipped, one cut, one gone."""
+    paths = sorted(Path(catalog).glob("blobs/sha256/*/*"))[:3]
+    for number, path in enumerate(paths):
+        data = bytearray(path.read_bytes())
+        data[3] ^= 1
+        path.unlink()
+        if number < 2:
+            path.write_bytes(data[: len(data) - number])
+    return [path.name for path in paths]
+
+
+@pytest.mark.parametrize("origin", ["catalog", "files", "cache"])
+def test_damaged_and_missing_blobs_are_mended(
+    tmp_path: Path, local_catalog: str, picture_folder: Path, origin: str
+) -> None:
+    publish_demo(local_catalog, picture_folder)
+    name = parse_name("ws/demo")
+    mirror = str(tmp_path / "mirror")
+    copy_dataset(access_to(local_catalog), access_to(mirror), name)
+    if origin == "cache":
+        from tests.servers import run_http
+
+        with run_http(Path(mirror)) as server:
+            wd.dataset("ws/demo", catalog=server.url).warm()
+    bad = damage(local_catalog)
+    options: dict[str, Any] = {
+        "catalog": {"sources": [access_to(mirror)]},
+        "files": {"files": [Path(mirror) / "blobs"]},
+        "cache": {},
+    }[origin]
+    if origin != "cache":
+        lost = mend_version(access_to(local_catalog), name)
+        assert set(lost.lost) == set(bad)
+        assert lost.replaced == ()
+    done = mend_version(access_to(local_catalog), name, **options)
+    assert (set(done.replaced), done.lost) == (set(bad), ())
+    assert wd.dataset("ws/demo", catalog=local_catalog).verify() == []
+    assert mend_version(access_to(local_catalog), name).replaced == ()
+
+
+def test_a_damaged_manifest_is_mended_or_named(local_catalog: str, tmp_path: Path) -> None:
+    version = publish(local_catalog, 5)
+    mirror = str(tmp_path / "mirror")
+    copy_dataset(access_to(local_catalog), access_to(mirror), X)
+    path = Path(local_catalog) / f"datasets/ws/x/versions/{version}.json"
+    good = path.read_bytes()
+    path.write_bytes(good.replace(b'"row_count": 5', b'"row_count": 6'))
+    with pytest.raises(ManifestCorruptedError):
+        mend_version(access_to(local_catalog), X)
+    with pytest.raises(ManifestCorruptedError, match="stored manifest is damaged") as caught:
+        publish(local_catalog, 5)
+    assert "--repair" in caught.value.hint
+    assert mend_version(access_to(local_catalog), X, sources=[access_to(mirror)]).is_manifest_replaced
+    assert path.read_bytes() == good
+    path.write_bytes(b"{}")
+    assert publish(local_catalog, 5, repair=True) == version
+    assert wd.dataset("ws/x", catalog=local_catalog).version == version
+
+
+def test_many_blobs_are_looked_up_by_listing(local_catalog: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from warpdata.catalog import transfer
+
+    publish(local_catalog, 5)
+    monkeypatch.setattr(transfer, "_ASK_ONE_BY_ONE", 0)
+    monkeypatch.setattr(transfer, "_size", None)
+    with wd.DatasetBuilder("ws/x", catalog=local_catalog) as builder:
+        builder.add_table("main", rows(5)).add_table("more", rows(9))
+        assert builder.publish().blobs_sent == 2
+
+
+def test_publishing_again_brings_back_what_a_collector_took(local_catalog: str) -> None:
+    publish(local_catalog, 5)
+    gone = next(Path(local_catalog).glob("blobs/sha256/*/*"))
+    gone.unlink()
+    publish(local_catalog, 5)
+    assert wd.dataset("ws/x", catalog=local_catalog).verify() == []
+
+
+def test_leftovers_and_dead_claims_are_collected(local_catalog: str) -> None:
+    one = publish(local_catalog, 5)
+    publish(local_catalog, 6)
+    (Path(local_catalog) / f"datasets/ws/x/versions/{one}.json").unlink()  # a deleter died here
+    access = Access(AccessOptions((local_catalog,)))
+    claim = Path(local_catalog) / "claims/keep/dead.json"
+    claim.parent.mkdir(parents=True, exist_ok=True)
+    claim.write_text('{"keys":[]}')
+    os.utime(claim, (1, 1))
+    assert len(collect(access.catalogs[0], grace_s=-1).leftovers) == 2
+    found = collect(access.catalogs[0], grace_s=-1, delete=True)
+    assert (len(found.leftovers), found.dead_claims) == (2, 1)
+    assert list(Path(local_catalog).glob(f"datasets/ws/x/versions/{one}*")) == []
+    assert list_tags(access.catalogs[0], X) == {}
+
+
+def test_the_error_of_the_error_table_has_the_builtins_name() -> None:
+    with pytest.raises(PermissionError):
+        raise wd.PermissionError("the bucket policy forbids this")
+    assert wd.PermissionError is wd.errors.PermissionError_
+
+
+def test_a_server_without_conditional_writes(s3_catalog: str, s3_server: S3Server) -> None:
+    blind = f"{s3_catalog}?conditional=off"
+    one, two = publish(blind, 5, tags=("v1",)), publish(blind, 6, tags=("v2",))
+    ds = wd.dataset("ws/x", catalog=blind, mode="remote")
+    assert (ds.version, ds.tags(), ds.verify()) == (two, {"v1": one, "v2": two}, [])
+    access = access_to(blind)
+    store = access.catalogs[0].store
+    with pytest.raises(ConflictError):
+        store.put_if_absent(X.latest_key, b"{}")
+    with pytest.raises(ConflictError):
+        store.compare_and_swap(X.latest_key, b"{}", '"stale"')
+    with pytest.raises(ConflictError, match="not"):
+        publish(blind, 7, expect_latest=one)
+    assert list(s3_store(s3_server, s3_catalog.rpartition("/")[2]).list("claims/")) == []

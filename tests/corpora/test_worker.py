@@ -1,0 +1,83 @@
+"""The threads of the row sources: order, errors, closing, forks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from warpdata.corpora.worker import OrderedWorker, SharedWork, map_in_threads
+
+
+def test_results_come_in_order_and_errors_in_their_turn() -> None:
+    worker: OrderedWorker[int] = OrderedWorker("test")
+    for value in range(5):
+        worker.submit(partial(divmod, 10, value))  # type: ignore[arg-type]
+    with pytest.raises(ZeroDivisionError):
+        worker.take()
+    assert [worker.take() for _ in range(4)] == [(10, 0), (5, 0), (3, 1), (2, 2)]
+    with pytest.raises(RuntimeError, match="no job"):
+        worker.take()
+    worker.close()
+    worker.close()
+    assert not worker.is_alive
+
+
+def test_a_forked_child_does_again_what_was_not_taken() -> None:
+    worker: OrderedWorker[int] = OrderedWorker("test")
+    for value in range(1, 4):
+        worker.submit(partial(pow, value, 2))
+    assert worker.take() == 1
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            worker.submit(partial(pow, 10, 2))
+            code = 0 if [worker.take() for _ in range(3)] == [4, 9, 100] and worker.is_alive else 2
+            worker.close()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert [worker.take(), worker.take()] == [4, 9]
+    worker.close()
+
+
+def test_shared_work_is_done_once_by_whoever_comes_first() -> None:
+    shared = SharedWork("test")
+    done: list[tuple[int, int]] = []
+
+    def job(index: int) -> None:
+        time.sleep(0.001)
+        done.append((index, threading.get_ident()))
+
+    for _ in range(20):
+        done.clear()
+        shared.run(partial(job, index) for index in range(8))
+        assert sorted(index for index, _ in done) == list(range(8))
+    assert len({thread for _, thread in done}) <= 2
+    shared.close()
+    assert not shared.is_alive
+
+
+def test_an_error_in_shared_work_is_raised_and_stops_the_rest() -> None:
+    shared = SharedWork("test")
+
+    def fail() -> None:
+        raise IndexError("mine")
+
+    for position in range(4):
+        jobs = [partial(time.sleep, 0.001) for _ in range(4)]
+        with pytest.raises(IndexError, match="mine"):
+            shared.run([*jobs[:position], fail, *jobs[position:]])
+    shared.run([])
+    shared.close()
+
+
+def test_map_in_threads_keeps_the_order() -> None:
+    assert map_in_threads(lambda x: x * x, list(range(50)), 4) == [x * x for x in range(50)]
+    assert map_in_threads(str, [], 4) == []
+    with pytest.raises(ZeroDivisionError):
+        map_in_threads(lambda x: 1 // x, [1, 0], 4)

@@ -1,0 +1,193 @@
+"""Files as other programs write them, made here byte by byte: whatever order, dtype or alphabet they use."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import warpdata as wd
+from warpdata.bytekit.checksum import crc32c, xxh64
+from warpdata.errors import CorruptLayoutError, TruncatedError
+from warpdata.formats.wshard import layout
+
+
+def stranger(
+    blocks: dict[str, bytes], *, order: list[int] | None = None, shift: dict[str, int] | None = None
+) -> bytes:
+    """A shard without our mark: blocks lie in the order of `order`, the table lists them as they are given."""
+    names = list(blocks)
+    start = 64 + 48 * len(names) + sum(len(name.encode()) for name in names)
+    body, places = b"", {}
+    for index in order or range(len(names)):
+        places[names[index]] = start + len(body)
+        body += blocks[names[index]]
+    table, strings = b"", b""
+    for name in names:
+        raw, data = name.encode(), blocks[name]
+        at = places[name] + (shift or {}).get(name, 0)
+        table += layout.ENTRY.pack(
+            xxh64(raw), len(strings), len(raw), 0, at, len(data), len(data), crc32c(data), 0, 0
+        )
+        strings += raw
+    header = layout.Header(
+        b"SHRD",
+        2,
+        5,
+        0,
+        0,
+        0,
+        48,
+        len(names),
+        64 + 48 * len(names),
+        start,
+        0,
+        start + len(body),
+        bytes(4),
+        0,
+        bytes(8),
+    )
+    return layout.HEADER.pack(*header) + table + strings + body
+
+
+def episode_blocks(length: int, channels: list[dict[str, Any]], **blocks: Any) -> dict[str, bytes]:
+    meta = {
+        "meta/wshard": {"format": "W-SHARD", "wshard_version": "0.1"},
+        "meta/episode": {"episode_id": "theirs", "length_T": length, "timebase": {"dt_ns": 20_000_000}},
+        "meta/channels": {"channels": channels},
+    }
+    stored = {name: json.dumps(value, ensure_ascii=False).encode() for name, value in meta.items()}
+    return stored | {name: np.asarray(value).tobytes() for name, value in blocks.items()}
+
+
+STATE = np.arange(8, dtype=np.float32).reshape(4, 2)
+LISTED = [{"id": "state", "dtype": "f32", "shape": [2], "signal_block": "signal/state"}]
+
+
+def check_saved_again(episode: wd.WShardEpisode, folder: Path) -> wd.WShardEpisode:
+    wd.save_wshard(episode, folder / "again.wshard", durable=False)
+    again = wd.load_wshard(folder / "again.wshard")
+    assert again == episode
+    return again
+
+
+@settings(max_examples=60)
+@given(order=st.permutations(range(6)))
+def test_the_order_of_the_table_means_nothing(order: list[int]) -> None:
+    blocks = episode_blocks(
+        4, LISTED, **{"signal/state": STATE, "reward": np.ones(4, np.float32), "done": np.zeros(4, np.uint8)}
+    )
+    episode = wd.load_wshard(stranger(blocks, order=list(order)))
+    assert np.array_equal(episode.observations["state"].data, STATE)
+    assert episode.rewards.data.tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]])
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_overlap_is_refused_in_any_order(order: list[int], shift: int) -> None:
+    blocks = episode_blocks(
+        4, LISTED, **{"signal/state": STATE, "reward": np.ones(4, np.float32), "done": np.zeros(4, np.uint8)}
+    )
+    with pytest.raises((CorruptLayoutError, TruncatedError)):
+        wd.load_wshard(stranger(blocks, order=order, shift={"signal/state": shift}))
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<f8", "<i8", "<f2"])
+def test_rewards_of_any_dtype(tmp_path: Path, dtype: str) -> None:
+    rewards = np.array([0, 1, -2, 3], dtype)
+    blocks = episode_blocks(4, LISTED, **{"signal/state": STATE, "reward": rewards})
+    again = check_saved_again(wd.load_wshard(stranger(blocks)), tmp_path)
+    assert again.rewards.data.dtype == rewards.dtype
+    assert again.rewards.data.tolist() == rewards.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["u1", "?", "<f4", "<f8", "<i4", "<i8", "<i2"])
+def test_flags_of_any_dtype(tmp_path: Path, dtype: str) -> None:
+    done = np.array([0, 0, 1, 1], dtype)
+    blocks = episode_blocks(4, LISTED, **{"signal/state": STATE, "done": done})
+    again = check_saved_again(wd.load_wshard(stranger(blocks)), tmp_path)
+    assert again.terminations.data.tolist() == done.tolist()
+    assert again.terminations.data.dtype.itemsize == done.dtype.itemsize
+    from tests.formats import plain_decoder
+
+    stored = plain_decoder.decode((tmp_path / "again.wshard").read_bytes())
+    assert stored["done"] == bytes([0, 0, 1, 1]), "other programs read one byte per step"
+    assert wd.load_wshard(tmp_path / "again.wshard").in_time["done"][3][0]
+
+
+@pytest.mark.parametrize("name", ["关节", "joint pos", "Gelenk/Stellung/α/β/γ", "🤖", "a.b-c_d"])
+def test_names_of_any_alphabet(tmp_path: Path, name: str) -> None:
+    listed = [{"id": name, "dtype": "f32", "shape": [2], "signal_block": f"signal/{name}"}]
+    blocks = episode_blocks(4, listed, **{f"signal/{name}": STATE, f"omen/{name}/m": STATE})
+    again = check_saved_again(wd.load_wshard(stranger(blocks)), tmp_path)
+    assert np.array_equal(again.observations[name].data, STATE)
+    assert np.array_equal(again.omens[f"{name}/m"].data, STATE)
+    picked = wd.load_wshard(tmp_path / "again.wshard", channels=[name])
+    assert list(picked.observations) == [name]
+    listed_chunks = wd.chunk_episode(again, tmp_path / "chunks", 3)
+    assert wd.open_episode(listed_chunks) == again
+
+
+def test_a_listed_channel_without_its_block_does_not_vanish() -> None:
+    listed = [*LISTED, {"id": "gone", "dtype": "f32", "shape": [3], "signal_block": "signal/gone"}]
+    data = stranger(episode_blocks(4, listed, **{"signal/state": STATE}))
+    with pytest.raises(CorruptLayoutError, match="'gone' is listed"):
+        wd.load_wshard(data)
+    assert np.array_equal(wd.load_wshard(data, channels=["state"]).observations["state"].data, STATE)
+    empty = wd.load_wshard(stranger(episode_blocks(0, listed, **{"signal/state": STATE[:0]})))
+    assert empty.observations["gone"].data.shape == (0, 3)
+
+
+def test_an_action_listed_as_a_signal_is_an_action() -> None:
+    listed = [*LISTED, {"id": "ctrl", "dtype": "i16", "shape": [2], "signal_block": "signal/ctrl"}]
+    ctrl = np.arange(8, dtype=np.int16).reshape(4, 2)
+    blocks = episode_blocks(4, listed, **{"signal/state": STATE, "action/ctrl": ctrl, "action/state": STATE})
+    episode = wd.load_wshard(stranger(blocks))
+    assert np.array_equal(episode.actions["ctrl"].data, ctrl)
+    assert np.array_equal(episode.actions["state"].data, STATE), "stored like the signal of its name"
+    assert list(episode.observations) == ["state"]
+
+
+def test_what_others_say_about_an_episode_is_kept(tmp_path: Path) -> None:
+    blocks = episode_blocks(4, LISTED, **{"signal/state": STATE})
+    meta = json.loads(blocks["meta/episode"]) | {"source": "sim", "lab": {"room": 4}}
+    episode = wd.load_wshard(stranger(blocks | {"meta/episode": json.dumps(meta).encode()}))
+    assert check_saved_again(episode, tmp_path).about == {"source": "sim", "lab": {"room": 4}}
+
+
+def test_only_some_channels() -> None:
+    blocks = episode_blocks(
+        4, LISTED, **{"signal/state": STATE, "reward": np.ones(4, np.float32), "done": np.zeros(4, np.uint8)}
+    )
+    data = stranger(blocks)
+    with pytest.raises(TypeError, match=r"channels=\['state'\]"):
+        wd.load_wshard(data, channels="state")
+    with pytest.raises(ValueError, match="Did you mean 'state'"):
+        wd.load_wshard(data, channels=["statr"])
+    none = wd.load_wshard(data, channels=[])
+    assert (len(none.observations), none.rewards.length, none.terminations.length) == (0, 4, 4)
+    assert list(wd.load_wshard(data, channels=["reward", "state"]).observations) == ["state"]
+
+
+def test_sources_that_are_not_paths(tmp_path: Path) -> None:
+    data = stranger(episode_blocks(4, LISTED, **{"signal/state": STATE}))
+    path = tmp_path / "a.wshard"
+    path.write_bytes(data)
+    with path.open("rb") as file, path.open("rb", buffering=0) as unbuffered:
+        file.seek(5)
+        sources: list[Any] = [data, bytearray(data), io.BytesIO(data), file, unbuffered]
+        for source in sources:
+            for read in (wd.load_wshard, wd.open_episode):
+                assert np.array_equal(read(source).observations["state"].data, STATE)
+        assert file.tell() == 5
+    with path.open() as text, pytest.raises(TypeError, match="binary mode"):
+        wd.load_wshard(text)
+    for wrong in (7, None, object(), io.StringIO("x")):
+        with pytest.raises(TypeError):
+            wd.load_wshard(wrong)

@@ -1,0 +1,97 @@
+"""Equal vectors stay reachable: each is found by itself, whatever is deleted or filtered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warpdata.search.ann import Graph
+from warpdata.search.copies import Copies
+from warpdata.search.store import VectorStore
+
+RNG = np.random.default_rng(5)
+
+
+def distances_agree(store: VectorStore, query: Any, k: int, **options: Any) -> None:
+    """The answer is as near as the exact one, and names no vector twice."""
+    ids, away = store.search(query, k, **options)
+    exact = store.search(query, k, exact=True, filter=options.get("filter"))[1]
+    assert len(set(ids.tolist())) == len(ids)
+    assert np.allclose(away, exact, atol=1e-4)
+    if store.metric == "l2":
+        assert np.allclose(((store.get(ids) - query) ** 2).sum(axis=1), away, atol=1e-4)
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
+def test_a_hundred_copies_of_a_hundred_vectors(tmp_path: Path, metric: str) -> None:
+    base = RNG.normal(size=(100, 16)).astype(np.float32)
+    x = np.repeat(base, 100, axis=0)[RNG.permutation(10_000)]
+    with VectorStore.create(tmp_path / "c.rvf", dim=16, metric=metric, durable=False) as store:
+        store.add(x)
+        store.build_index("hnsw", m=8, ef_construction=60)
+        store.warm()
+        assert store._content.profile.copies == 9900
+        for vector in base:
+            distances_agree(store, vector, 1)
+            distances_agree(store, vector, 100, ef=256)
+        if metric == "l2":
+            for vector in base:
+                mine = np.flatnonzero((x == vector).all(axis=1))
+                assert set(store.search(vector, 100, ef=256)[0].tolist()) == set(mine.tolist())
+        store.delete(range(0, 10_000, 3))
+        store.add(base[:5] + 1)
+        for vector in base[:30]:
+            distances_agree(store, vector, 20)
+            distances_agree(store, vector, 5, filter=list(range(1, 10_000, 7)))
+    with VectorStore.open(tmp_path / "c.rvf") as again:
+        assert again.search(base[0], 3, ef=64)[0].shape == (3,)
+
+
+def test_other_programs_reach_the_copies_too(tmp_path: Path) -> None:
+    """The graph as it is stored, walked without knowing who is equal to whom."""
+    base = RNG.normal(size=(40, 8)).astype(np.float32)
+    x = np.repeat(base, RNG.integers(1, 60, 40), axis=0)
+    with VectorStore.create(tmp_path / "g.rvf", dim=8, durable=False) as store:
+        store.add(x)
+        store.build_index("hnsw", m=4, ef_construction=40)
+        payload = store._content.graph()
+        assert payload is not None
+        vectors = store._searcher.rows.base_vectors
+        graph = Graph.restore(vectors, "l2", payload.adjacency, store._searcher._shape(payload))
+    for vector in base:
+        mine = set(np.flatnonzero((vectors == vector).all(axis=1)).tolist())
+        found = graph.search(vector[None], len(mine), 400)[0][0]
+        assert set(found.tolist()) == mine
+
+
+def test_codes_make_copies(tmp_path: Path) -> None:
+    """Where only codes are kept, vectors that differed are equal: the graph is one of what is searched."""
+    x = RNG.normal(size=(3000, 6)).astype(np.float32)
+    with VectorStore.create(tmp_path / "b.rvf", dim=6, durable=False) as store:
+        store.add(x)
+        store.quantize("binary", keep_full=False)
+        store.build_index("hnsw", m=8, ef_construction=40)
+        assert store._content.profile.copies >= 3000 - 64
+        for number in range(0, 3000, 300):
+            distances_agree(store, store.get([number])[0], 30, ef=64)
+
+
+def test_one_vector_many_times(tmp_path: Path) -> None:
+    with VectorStore.create(tmp_path / "z.rvf", dim=4, durable=False) as store:
+        store.add(np.zeros((500, 4)))
+        store.build_index("hnsw")
+        store.warm()
+        assert len(set(store.search(np.ones(4), 400, ef=400)[0].tolist())) == 400
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.sampled_from([0.0, -0.0, 1.0, 2.5]), min_size=3, max_size=3), max_size=40))
+def test_the_equal_rows(values: list[list[float]]) -> None:
+    vectors = np.array(values, np.float32).reshape(len(values), 3)
+    slow = [next(j for j in range(i + 1) if (vectors[j] == vectors[i]).all()) for i in range(len(vectors))]
+    assert Copies.of(vectors).first.tolist() == slow

@@ -1,0 +1,184 @@
+"""Nothing waits without an end: not for a stopped neighbour, a dripping server, or a thread that a fork left behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import warpdata as wd
+from tests.catalog.test_faults import in_fork
+from tests.published import publish_demo
+from tests.servers import BUCKET, KEY, SECRET, Proxy, S3Server, s3_store, unique
+from tests.stores.test_cache import DATA, opened
+from warpdata.bytekit import locks
+from warpdata.bytekit.locks import ThreadLock
+from warpdata.errors import UnavailableError
+from warpdata.stores import layout
+from warpdata.stores.address import StoreOptions, open_store
+from warpdata.stores.digest import digest_file
+from warpdata.stores.http import HttpStore
+from warpdata.stores.readahead import ReadAhead
+from warpdata.stores.reliable import ReliableStore
+
+
+def stranger(path: Path, start: int, length: int = 1) -> int:
+    """A lock in the hands of somebody else, who does not go on."""
+    fd = os.open(path, os.O_RDWR)
+    assert locks.lock_range(fd, start, length)
+    return fd
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cache._FOLDER_TIMEOUT_S", "pagefile._PIN_TIMEOUT_S", "blobs._HERD_TIMEOUT_S"):
+        monkeypatch.setattr(f"warpdata.stores.{name}", 0.3)
+
+
+class TestStoppedNeighbours:
+    def test_with_the_whole_cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        reader, _, cache = opened(tmp_path)
+        cache.stats()
+        assert not cache.has_room(1 << 40)
+        fd = stranger(tmp_path / "usage", 0)
+        assert bytes(reader.read(5, 100_000)) == DATA[5:100_000], "the store is still there"
+        waits: list[float] = []
+        lock_range = locks.lock_range
+
+        def noted(fd: int, at: int, length: int, timeout_s: float = 0.0, **how: bool) -> bool:
+            waits.append(timeout_s)
+            return lock_range(fd, at, length, timeout_s=timeout_s, **how)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(locks, "lock_range", noted)
+            for start in range(10):
+                assert bytes(reader.read(start, 9_000)) == DATA[start:9_000]
+        assert max(waits) <= 0.1, "he is not waited for again and again"
+        with pytest.raises(UnavailableError, match="does not go on"):
+            cache.gc()
+        os.close(fd)
+        cache._stuck_until_s = 0.0
+        assert bytes(reader.read(5, 100_000)) == DATA[5:100_000]
+        assert reader.has([(5, 100_000)])
+
+    def test_with_the_pages_that_are_wanted(self, tmp_path: Path) -> None:
+        reader, _, _ = opened(tmp_path)
+        reader.read(0, 1)
+        (map_path,) = tmp_path.rglob("*.pages")
+        fd = stranger(map_path, layout.PAGE_LOCK_BASE + 2)
+        assert bytes(reader.read(0, len(DATA))) == DATA
+        assert not reader.has([(0, len(DATA))]), "his pages are his to bring"
+        os.close(fd)
+        assert bytes(reader.read(0, len(DATA))) == DATA
+        assert reader.has([(0, len(DATA))])
+
+    def test_in_the_middle_of_an_eviction(self, tmp_path: Path) -> None:
+        reader, _, _ = opened(tmp_path)
+        reader.read(0, 1)
+        (map_path,) = tmp_path.rglob("*.pages")
+        fd = stranger(map_path, layout.PIN_LOCK_OFFSET)
+        assert bytes(reader.read(0, len(DATA))) == DATA
+        os.close(fd)
+
+
+class TestForks:
+    def test_a_lock_of_the_parent_is_free_in_the_child(self) -> None:
+        lock = ThreadLock()
+
+        def take() -> int:
+            with lock:
+                return 17
+
+        with lock:
+            assert in_fork(take) == 17
+
+    def test_reading_ahead_goes_on_in_the_child(self) -> None:
+        def slow(task: int) -> int:
+            time.sleep(0.02)
+            return task
+
+        ahead = ReadAhead(
+            slow, lambda task, got: task + got, range(40), workers=6, cost=lambda _: 1, max_cost=100
+        )
+        assert [next(ahead) for _ in range(3)] == [0, 2, 4]
+        assert in_fork(lambda: 17 if list(ahead) == list(range(6, 80, 2)) else 1) == 17
+        assert list(ahead) == list(range(6, 80, 2)), "and in the parent"
+        ahead.close()
+
+    def test_a_stream_goes_on_in_the_child(self, local_catalog: str, picture_folder: Path) -> None:
+        publish_demo(local_catalog, picture_folder, count=20_000)
+        with wd.dataset("ws/demo", catalog=local_catalog) as dataset:
+            stream = dataset.table().batches(100, columns="id")
+            next(stream)
+            next(stream)
+
+            def rest() -> int:
+                ids = [i for batch in stream for i in batch["id"].to_pylist()]
+                return 17 if ids == list(range(200, 20_000)) else 1
+
+            with dataset.table().files._lock:
+                assert in_fork(rest) == 17
+
+    def test_references_are_read_in_the_child(self, s3_catalog: str, picture_folder: Path) -> None:
+        publish_demo(s3_catalog, picture_folder)
+        with wd.dataset("ws/demo", catalog=s3_catalog, mode="remote") as dataset:
+            refs = next(dataset.table().batches(40))["image"].refs()
+            refs[0].read_bytes()
+            expected = [(picture_folder / ref.name).read_bytes() for ref in refs]
+            with refs[0]._group._lock, dataset.access.meter._lock:
+                assert in_fork(lambda: 17 if [r.read_bytes() for r in refs] == expected else 1) == 17
+
+
+@pytest.fixture
+def dripping() -> Iterator[str]:
+    """A server that promises much and sends a byte now and then."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    over = threading.Event()
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            client.recv(1 << 16)
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            while not over.wait(0.05):
+                try:
+                    client.sendall(b"x")
+                except OSError:
+                    break
+            client.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    over.set()
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(5)
+
+
+def test_a_dripping_server_is_left(dripping: str) -> None:
+    store = HttpStore(dripping, timeout_s=0.1)
+    with pytest.raises(UnavailableError, match="too slowly"):
+        store.get("x", max_bytes=1 << 20)
+    store.close()
+
+
+def test_a_slow_link_gets_the_time_it_needs(s3_server: S3Server, tmp_path: Path) -> None:
+    """A whole answer may take long as long as bytes keep coming: 3 MiB at 1.2 MB/s take longer than the timeout."""
+    path = tmp_path / "blob"
+    path.write_bytes(os.urandom(3 << 20))
+    prefix = unique("slow")
+    s3_store(s3_server, prefix).put_file("x", path, digest_file(path))
+    secrets = {"access_key_id": KEY, "secret_access_key": SECRET}
+    options = StoreOptions(secrets=secrets, timeout_s=1.5)
+    with Proxy(s3_server.port, rate=1.2e6) as proxy:
+        store = ReliableStore(open_store(f"s3://{BUCKET}/{prefix}?endpoint={proxy.endpoint}", options))
+        assert bytes(store.get_ranges("x", [(0, 3 << 20)])[0]) == path.read_bytes()

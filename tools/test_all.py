@@ -1,0 +1,132 @@
+"""Test the wheel, not the source tree: `make test-all`, or `python -m tools.test_all --only 3.12 -- -x tests/unit`.
+
+Builds the wheel once, and for every Python from 3.11 to 3.13 that is found on this machine makes a fresh environment,
+installs the wheel with its test extra and runs the tests there. The run `oldest` has the oldest Python with the lowest
+version of every library that the wheel says it works with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from email.parser import Parser
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSIONS = ("3.11", "3.12", "3.13")
+OLDEST = "oldest"
+TESTS = ("tests", "bench")
+LIBRARIES_ONLY_FOR_TESTS = "test"
+"""Their lowest versions are no promise: the run with the oldest libraries takes any that fit beside those."""
+
+
+def interpreters() -> dict[str, str]:
+    """The Python of each version that is here: on the path, or below pyenv."""
+    found = {}
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for version in VERSIONS:
+        kept = sorted(pyenv.glob(f"{version}.*/bin/python{version}"))
+        candidates = [shutil.which(f"python{version}"), *map(str, reversed(kept))]
+        works = [each for each in candidates if each and version_of(each) == version]
+        if works:
+            found[version] = works[0]
+    return found
+
+
+def version_of(python: str) -> str | None:
+    """What an interpreter says it is; None where it does not run, as the stand-ins of pyenv."""
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def build_wheel(folder: Path) -> Path:
+    """The wheel of this tree."""
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True)
+    return next(folder.glob("*.whl"))
+
+
+def lowest(wheel: Path) -> Iterator[str]:
+    """`name==version` for every library the wheel needs, at the lowest version it says it works with."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = Parser().parsestr(archive.read(name).decode())
+    requirements = [each.partition(";")[::2] for each in metadata.get_all("Requires-Dist", [])]
+    pinned = {text.partition("==")[0].strip() for text, _ in requirements if "==" in text}
+    for text, condition in requirements:
+        if f"'{LIBRARIES_ONLY_FOR_TESTS}'" in condition or "'dev'" in condition or "'bench-" in condition:
+            continue
+        found = re.fullmatch(r"\s*([\w.-]+)>=([\w.]+)\s*", text)
+        if found and found[1] not in pinned:
+            yield f"{found[1]}=={found[2]}"
+
+
+def run(name: str, python: str, wheel: Path, folder: Path, arguments: list[str]) -> bool:
+    """Make an environment, install the wheel in it, run the tests; whether they passed."""
+    print(f"== {name}: {python}", flush=True)
+    place = folder / name
+    subprocess.run([python, "-m", "venv", str(place)], check=True)
+    inside = str(place / "bin" / "python")
+    install = [inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", f"{wheel}[test]"]
+    if name == OLDEST:
+        limits = folder / "lowest.txt"
+        limits.write_text("".join(f"{each}\n" for each in lowest(wheel)))
+        install += ["--constraint", str(limits)]
+    if subprocess.run(install).returncode:
+        print(f"{name}: cannot be installed")
+        return False
+    # The tests and benchmarks are copied to where no source tree lies beside them.
+    tree = folder / f"{name}-tree"
+    for part in (*TESTS, "tools", "examples", "docs"):
+        shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("pyproject.toml", *(path.name for path in ROOT.glob("*.md"))):
+        shutil.copy(ROOT / part, tree / part)
+    (tree / "src").symlink_to(place / "lib" / f"python{version_of(inside)}" / "site-packages")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    shared = Path(environment.get("WARPDATA_SHARED_GOLDEN", ROOT.parent / "shared" / "golden"))
+    environment["WARPDATA_SHARED_GOLDEN"] = str(shared)
+    where = subprocess.run(
+        [inside, "-c", "import warpdata; print(warpdata.__file__)"], cwd=tree, env=environment,
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    if not Path(where).is_relative_to(place):
+        print(f"{name}: the wheel is not what would be tested ({where})")
+        return False
+    command = [inside, "-m", "pytest", *(arguments or ["-n", os.environ.get("WORKERS", "2"), *TESTS])]
+    return subprocess.run(command, cwd=tree, env=environment).returncode == 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", help="a version, or 'oldest'; may be given several times")
+    parser.add_argument("arguments", nargs="*", help="for pytest, after --")
+    args = parser.parse_args()
+    found = interpreters()
+    missing = [version for version in VERSIONS if version not in found]
+    if not found:
+        print("no Python from 3.11 to 3.13 is here")
+        return 1
+    runs = {**found, OLDEST: next(iter(found.values()))}
+    wanted = {name: python for name, python in runs.items() if not args.only or name in args.only}
+    passed = {}
+    with tempfile.TemporaryDirectory(prefix="warpdata-test-all-") as temp:
+        wheel = build_wheel(Path(temp))
+        for name, python in wanted.items():
+            passed[name] = run(name, python, wheel, Path(temp), args.arguments)
+    for name, is_passed in passed.items():
+        print(f"{name}: {'passed' if is_passed else 'FAILED'}")
+    if missing:
+        print(f"not here: Python {', '.join(missing)}")
+    return 0 if passed and all(passed.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
