@@ -101,7 +101,9 @@ def run(name: str, python: str, wheel: Path, folder: Path, arguments: list[str])
         print(f"{name}: the wheel is not what would be tested ({where})")
         return False
     command = [inside, "-m", "pytest", *(arguments or ["-n", os.environ.get("WORKERS", "2"), *TESTS])]
-    return subprocess.run(command, cwd=tree, env=environment).returncode == 0
+    code = subprocess.run(command, cwd=tree, env=environment).returncode
+    print(f"{name}: pytest ended with {code}")
+    return code == 0
 
 
 def main() -> int:
