@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.integration.killing import kill_many
+from tests.episodes.killing import kill_many
 
 from bench import measure
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.integration.crash_recorder import kill_many
+from tests.episodes.crash_recorder import kill_many
 
 from bench import measure
 

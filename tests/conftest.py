@@ -1,13 +1,17 @@
-"""What every test shares: where the golden files of other programs are, and hypothesis profiles."""
+"""What every test shares: golden files of other programs, hypothesis profiles, servers, an environment of its own."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.servers import BUCKET, S3Server, run_s3, unique
 
 # A run started in the background ignores Ctrl-C, and so would every recorder that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,3 +37,40 @@ def shared_golden(*parts: str) -> Path:
     if not path.exists():
         pytest.skip(f"golden files of other programs are not here: {path}")
     return path
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    with run_s3() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("WARP_CATALOG", "WARP_MODE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WARP_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def s3_catalog(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of an empty catalog on the real S3 server."""
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/{unique('cat')}"
+
+
+@pytest.fixture
+def local_catalog(tmp_path: Path) -> str:
+    return str(tmp_path / "catalog")
+
+
+@pytest.fixture
+def picture_folder(tmp_path: Path) -> Path:
+    from PIL import Image
+
+    folder = tmp_path / "pictures"
+    (folder / "a").mkdir(parents=True)
+    for i in range(40):
+        Image.fromarray(np.full((8, 8, 3), i * 5, np.uint8)).save(folder / "a" / f"{i:03d}.png")
+    return folder

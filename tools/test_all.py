@@ -1,4 +1,4 @@
-"""Test the wheel, not the source tree: `make test-all`, or `python -m tools.test_all --only 3.12 -- -x tests/unit`.
+"""Test the wheel, not the source tree: `make test-all`, or `python -m tools.test_all --only 3.12 -- -x tests/bytekit`.
 
 Builds the wheel once, and for every Python from 3.11 to 3.13 that is found on this machine makes a fresh environment,
 installs the wheel with its test extra and runs the tests there. The run `oldest` has the oldest Python with the lowest

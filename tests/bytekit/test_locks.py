@@ -289,7 +289,7 @@ class TestWithoutLocks:
         assert not (tmp_path / "a.wshard.partial").exists()
 
     def test_caches_and_readers_go_on(self, tmp_path: Path) -> None:
-        from tests.catalog.test_cache import DATA, opened
+        from tests.stores.test_cache import DATA, opened
 
         reader, _, _ = opened(tmp_path)
         assert bytes(reader.read(5, 200_000)) == DATA[5:200_000]

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import warpdata as wd
-from tests.catalog.conftest import publish_demo, rows
+from tests.published import publish_demo, rows
 from tests.servers import BUCKET, SECRET, Proxy, S3Server, s3_store
 from tests.sweeps import SOAK
 from warpdata.errors import BlobNotFoundError, ChecksumError, ConflictError, StoreError, WarpError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.catalog.conftest import publish_demo, rows
+from tests.published import publish_demo, rows
 from tests.servers import run_http
 from tests.waiting import until
 from warpdata.errors import (

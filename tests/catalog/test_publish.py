@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
-from tests.catalog.conftest import publish_demo, rows
+from tests.published import publish_demo, rows
 from tests.servers import S3Server, s3_store
 from warpdata.catalog.access import Access, AccessOptions, access_options
 from warpdata.catalog.doctor import examine

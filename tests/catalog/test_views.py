@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import warpdata as wd
-from tests.catalog.conftest import publish_demo
+from tests.published import publish_demo
 from warpdata.catalog.names import parse_size
 from warpdata.catalog.scaffold import loader_code
 from warpdata.errors import DatasetError

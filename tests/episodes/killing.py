@@ -1,6 +1,6 @@
 """Record in a child process, kill it at a random moment, salvage, and compare every acknowledged step.
 
-`python -m tests.integration.killing FOLDER TIMES SEED` prints how many steps were acknowledged and came back.
+`python -m tests.episodes.killing FOLDER TIMES SEED` prints how many steps were acknowledged and came back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import warpdata as wd
-from tests.integration.nursery import Nursery, is_alive
+from tests.episodes.nursery import Nursery, is_alive
 from tests.waiting import until
 
 LIMIT = 3000

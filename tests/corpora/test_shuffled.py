@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.contracts.row_source import WIDTH, rows_of, write_shards
-from tests.contracts.test_row_sources import NamedBytes
+from tests.corpora.test_row_sources import NamedBytes
 from warpdata.corpora.batch import RowBatch
 from warpdata.corpora.shuffled import ShuffledRows
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource

@@ -13,10 +13,10 @@ import pytest
 
 import warpdata as wd
 from tests.contracts.signal import SignalContract
-from tests.contracts.test_signals import STAMPS, vectors
-from tests.contracts.test_stored_signals import pictures, recorded, shard_episode
-from tests.integration.test_video import foreign_episode
+from tests.episodes.test_stored_signals import pictures, recorded, shard_episode
+from tests.episodes.test_video import foreign_episode
 from tests.servers import S3Server, run_http, s3_store, unique
+from tests.timeline.test_signals import STAMPS, vectors
 from warpdata.cli.main import main
 from warpdata.errors import BlobNotFoundError, ChecksumError, JournalInUseError, StoreError
 

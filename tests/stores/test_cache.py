@@ -255,7 +255,7 @@ def test_eight_processes_share_a_cache_of_half_the_data(tmp_path: Path, s3_serve
     limit = sum(map(len, BLOBS)) // 2
     folder = tmp_path / "c"
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.catalog.test_cache"])
+    context.set_forkserver_preload(["tests.stores.test_cache"])
     arguments = (str(folder), s3_server.port, prefix, limit)
     workers = [context.Process(target=_epochs, args=(*arguments, seed, 3)) for seed in range(8)]
     victims = [context.Process(target=_epochs, args=(*arguments, 50 + seed, 100)) for seed in range(3)]

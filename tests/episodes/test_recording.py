@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.integration.nursery import run_small
+from tests.episodes.nursery import run_small
 from warpdata.episodes.bell import Bell
 from warpdata.episodes.salvage_folder import salvage_root
 from warpdata.errors import (
@@ -319,13 +319,13 @@ def test_two_processes_share_a_root(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("how", "seed"), [("episode", 7), ("episode", 8), ("files", 9)])
 def test_killed_recordings_lose_nothing(tmp_path: Path, how: str, seed: int) -> None:
-    assert run_small("tests.integration.crash_recorder", tmp_path / "root", 24, seed, how)["records"] > 400
+    assert run_small("tests.episodes.crash_recorder", tmp_path / "root", 24, seed, how)["records"] > 400
 
 
 @pytest.mark.parametrize("how", ["leave", "stay", "killed"])
 def test_interrupted_recordings_lose_nothing(tmp_path: Path, how: str) -> None:
     """Ctrl-C at any moment: of an append, of the end of a block, of closing; nobody waits for ever."""
-    ends = run_small("tests.integration.interrupting", tmp_path / "root", 16, 3, how)
+    ends = run_small("tests.episodes.interrupting", tmp_path / "root", 16, 3, how)
     assert sum(ends.values()) == 16
     assert ends["salvaged" if how == "killed" else "interrupted"] > 2
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import warpdata as wd
-from tests.catalog.conftest import rows
+from tests.published import rows
 from warpdata.errors import DatasetError
 from warpdata.loading.batch import exact_batches
 from warpdata.loading.pieces import Piece, by_group, merged, remaining, share_of, total_rows, whole_table

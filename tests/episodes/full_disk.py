@@ -1,4 +1,4 @@
-"""Record until the disk is full: `python -m tests.integration.full_disk FOLDER HOW END`; prints what was acknowledged.
+"""Record until the disk is full: `python -m tests.episodes.full_disk FOLDER HOW END`; prints what was acknowledged.
 
 `HOW` is `episode`, `numbers` or `video` (writers of single signals); `END` is `close`, `exit` (the `with` block is left
 by the error) or `kill` (nothing more is called).

@@ -97,7 +97,7 @@ def test_any_history_of_appends_closes_and_deaths(
 HARVEST = """
 import sys
 sys.path.insert(0, {root!r})
-from tests.integration.test_harvest import *
+from tests.corpora.test_harvest import *
 writer = CorpusWriter.reopen({folder!r}, shard_bytes=20_000)
 sys.stdout.write(f"{{writer.total_rows}}\\n"); sys.stdout.flush()
 while True:

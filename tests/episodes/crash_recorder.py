@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import warpdata as wd
-from tests.integration.nursery import Nursery, is_alive
+from tests.episodes.nursery import Nursery, is_alive
 from tests.waiting import until
 from warpdata.errors import WarpError
 

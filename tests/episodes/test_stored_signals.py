@@ -9,7 +9,7 @@ import numpy as np
 
 import warpdata as wd
 from tests.contracts.signal import SignalContract
-from tests.contracts.test_signals import STAMPS, Made, vectors
+from tests.timeline.test_signals import STAMPS, Made, vectors
 
 COUNT = len(STAMPS)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.nursery import run_small
+from tests.episodes.nursery import run_small
 from tests.sweeps import SOAK
 
 BATCHES, PER_BATCH = 20 if SOAK else 2, 50
@@ -15,7 +15,7 @@ BATCHES, PER_BATCH = 20 if SOAK else 2, 50
 @pytest.mark.soak
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_nothing_acknowledged_is_lost(tmp_path: Path, batch: int) -> None:
-    totals = run_small("tests.integration.killing", tmp_path, PER_BATCH, batch)
+    totals = run_small("tests.episodes.killing", tmp_path, PER_BATCH, batch)
     assert totals["kills"] == PER_BATCH
     assert totals["salvaged"] >= totals["acknowledged"] > 0
     assert totals["before_first_step"] < PER_BATCH // 2, "the kills must hit recordings, not their start"

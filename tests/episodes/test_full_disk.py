@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import warpdata as wd
-from tests.integration.full_disk import values
-from tests.integration.nursery import run_small
+from tests.episodes.full_disk import values
+from tests.episodes.nursery import run_small
 from warpdata.errors import OutOfSpaceError
 from warpdata.formats.episodedir import layout
 
@@ -46,7 +46,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("end", ["close", "exit", "kill"])
 @pytest.mark.parametrize("how", ["episode", "numbers", "video"])
 def test_a_full_disk_loses_nothing(disk: Path, how: str, end: str) -> None:
-    found = run_small("tests.integration.full_disk", disk, how, end)
+    found = run_small("tests.episodes.full_disk", disk, how, end)
     assert set(found["errors"]) == {"OutOfSpaceError"}
     (disk / "ballast").unlink()
     signals = episode_signals(disk) if how == "episode" else single_signal(disk, how)

@@ -1,4 +1,4 @@
-"""Ctrl-C at random moments of recordings: `python -m tests.integration.interrupting ROOT TIMES SEED HOW`.
+"""Ctrl-C at random moments of recordings: `python -m tests.episodes.interrupting ROOT TIMES SEED HOW`.
 
 `HOW` is `leave` (the interrupt ends the recording), `stay` (the recorder catches it and goes on) or `killed` (it goes
 on and is killed a little later, so that the journals must tell the same).
@@ -22,7 +22,7 @@ import av
 import numpy as np
 
 import warpdata as wd
-from tests.integration.nursery import Nursery, is_alive
+from tests.episodes.nursery import Nursery, is_alive
 from tests.waiting import until
 from warpdata.episodes import journals, lanes
 from warpdata.formats.journal import writer as journal_writer
