@@ -18,7 +18,6 @@ from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.locks import lock_open_file
 from warpdata.bytekit.mapping import PAGE_BYTES, map_window, prefault, sync_range
-from warpdata.bytekit.system import rename_new
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import JournalInUseError, LimitExceededError, WriterClosedError
 from warpdata.formats.journal import layout
