@@ -19,10 +19,7 @@ import pytest
 
 import warpdata as wd
 from tests.episodes.nursery import run_small
-<<<<<<< HEAD
 from tests.waiting import until
-=======
->>>>>>> foundations
 from warpdata.episodes.bell import Bell
 from warpdata.episodes.salvage_folder import salvage_root
 from warpdata.errors import (
