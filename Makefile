@@ -34,7 +34,7 @@ bench: $(VENV)/.installed-test
 # What takes too long for every day: whole sweeps, many examples, thousands of kills.
 soak: $(VENV)/.installed-test
 	WARPDATA_SOAK=1 HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 -m soak tests
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 tests/stateful
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 $(wildcard tests/*/test_*_machine.py)
 	$(BIN)/python -m bench.soak_kill
 	$(BIN)/python -m bench.soak_recording
 

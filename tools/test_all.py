@@ -1,4 +1,4 @@
-"""Test the wheel, not the source tree: `make test-all`, or `python -m tools.test_all --only 3.12 -- -x tests/unit`.
+"""Test the wheel, not the source tree: `make test-all`, or `python -m tools.test_all --only 3.12 -- -x tests/bytekit`.
 
 Builds the wheel once, and for every Python from 3.11 to 3.13 that is found on this machine makes a fresh environment,
 installs the wheel with its test extra and runs the tests there. The run `oldest` has the oldest Python with the lowest
@@ -101,7 +101,9 @@ def run(name: str, python: str, wheel: Path, folder: Path, arguments: list[str])
         print(f"{name}: the wheel is not what would be tested ({where})")
         return False
     command = [inside, "-m", "pytest", *(arguments or ["-n", os.environ.get("WORKERS", "2"), *TESTS])]
-    return subprocess.run(command, cwd=tree, env=environment).returncode == 0
+    code = subprocess.run(command, cwd=tree, env=environment).returncode
+    print(f"{name}: pytest ended with {code}")
+    return code == 0
 
 
 def main() -> int:

@@ -21,6 +21,7 @@ import warpdata as wd
 from tests.waiting import until
 from warpdata.bytekit import forks
 from warpdata.bytekit.checksum import sha256_hex
+from warpdata.episodes.open_cameras import CAMERAS
 from warpdata.errors import ConflictError, WriterClosedError
 from warpdata.stores.blobs import BlobAddress, BlobReader
 from warpdata.stores.cache import PageCache
@@ -377,13 +378,13 @@ def test_a_lock_held_by_a_thread_of_the_parent(tmp_path: Path) -> None:
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with found._lock, cameras._lock:
+        with found._lock, CAMERAS._lock:
             held.set()
-            over.wait()
+            over.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait()
+    assert held.wait(60)
     try:
         in_child(lambda: _same(found[0]["cam"][3][0].tolist(), expected))
     finally:

@@ -49,6 +49,31 @@ def sync_data(fd: int) -> None:
         sync(fd)
 
 
+def rename_new(source: str, target: str) -> None:
+    """Give a file another name, or FileExistsError if anything has that name already."""
+    if _libc is not None and hasattr(_libc, "renameat2"):
+        names = (os.fsencode(source), os.fsencode(target))
+        if not _libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE):
+            return
+        code = ctypes.get_errno()
+        if code not in _NOT_SUPPORTED:  # some file systems do not know this call
+            raise OSError(code, os.strerror(code), target)
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, *_NOT_SUPPORTED):
+            raise
+        # Without links either: look first, which is as good as it gets there.
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
+        os.rename(source, target)
+        return
+    os.unlink(source)
+
+
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
+
+
 def try_allocate(fd: int, start: int, size_bytes: int) -> bool:
     """Give [start, start + size) its place on the disk; False where that cannot be asked for."""
     if not hasattr(os, "posix_fallocate"):
@@ -288,31 +313,3 @@ def kept_scheduling() -> Iterator[None]:
             with contextlib.suppress(ProcessLookupError):
                 if os.sched_getscheduler(task) != policy:
                     os.sched_setscheduler(task, policy, priority)
-
-
-# ---- names -------------------------------------------------------------------------------------------------
-
-
-def rename_new(source: str, target: str) -> None:
-    """Give a file another name, or FileExistsError if anything has that name already."""
-    if _renameat2 is not None:
-        if not _renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE):
-            return
-        code = ctypes.get_errno()
-        if code not in (errno.EINVAL, errno.ENOSYS):  # some file systems do not know this call
-            raise OSError(code, os.strerror(code), target)
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
-        # Without links either: look first, which is as good as it gets there.
-        if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
-        os.rename(source, target)
-        return
-    os.unlink(source)
-
-
-_renameat2 = getattr(_libc, "renameat2", None)
-_AT_FDCWD, _RENAME_NOREPLACE = -100, 1

@@ -93,13 +93,14 @@ class IntactBlocks:
         episode, channels = shard.read_json(layout.META_EPISODE), shard.read_json(layout.META_CHANNELS)
         listed = channels.get("channels")
         if isinstance(listed, list):
-            channels["channels"] = [each for each in listed if self._is_listed_rightly(each)]
+            entries = [each for each in listed if isinstance(each, dict)]
+            named = {each.get("signal_block") for each in entries}
+            channels["channels"] = [each for each in entries if self._is_channel_whole(each, named)]
         elif isinstance(listed, dict):
             channels["channels"] = {name: each for name, each in listed.items() if name in self.blocks}
         if isinstance(lanes := wshard.get("lanes"), list):
-            wshard["lanes"] = [
-                each for each in lanes if isinstance(each, dict) and each.get("block") in self.blocks
-            ]
+            entries = [each for each in lanes if isinstance(each, dict)]
+            wshard["lanes"] = [each for each in entries if self._is_whole(each, each.get("block"))]
         if isinstance(exact := wshard.get("exact"), dict):
             for name, block in layout.EXACT.items():
                 own = ("f32",) if name == layout.REWARD else ("bool", "u8")
@@ -114,14 +115,16 @@ class IntactBlocks:
             found[layout.META_WSHARD] = dump_json(wshard)
         return found
 
-    def _is_listed_rightly(self, each: Any) -> bool:
-        """Whether the block of a listed channel is there, and its clock if it has one."""
-        if not isinstance(each, dict):
-            return False
-        block = each.get("signal_block")
-        names = [block] if block else [f"signal/{each.get('id')}", f"action/{each.get('id')}"]
-        clock = each.get("clock")
-        return any(name in self.blocks for name in names) and (clock is None or clock in self.blocks)
+    def _is_channel_whole(self, each: dict[str, Any], named: set[Any]) -> bool:
+        """Whether a listed channel is there; existing writers list actions as if they were signals."""
+        block, action = each.get("signal_block") or f"signal/{each.get('id')}", f"action/{each.get('id')}"
+        is_action = block not in self.blocks and action not in named
+        return self._is_whole(each, action if is_action else block)
+
+    def _is_whole(self, each: dict[str, Any], block: Any) -> bool:
+        """Whether a block is there, with its clock and with where its texts end if it has these."""
+        parts = [each[key] for key in ("clock", "ends") if each.get(key) is not None]
+        return all(isinstance(name, str) and name in self.blocks for name in (block, *parts))
 
     def _seen_as(self, blocks: Sequence[Block], replaced: dict[str, bytes]) -> RangeReader:
         """These blocks where they lie, behind a table of their own; some with other bytes, put at the end."""
