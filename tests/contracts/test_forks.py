@@ -378,7 +378,7 @@ def test_a_lock_held_by_a_thread_of_the_parent(tmp_path: Path) -> None:
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with found._lock, CAMERAS._lock:
+        with found._local._lock, CAMERAS._lock:
             held.set()
             over.wait(60)
 
