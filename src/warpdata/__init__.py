@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from warpdata._api import keep_decoded as keep_decoded
     from warpdata._api import load as load
     from warpdata._api import load_wshard as load_wshard
+    from warpdata._api import open as open  # noqa: A004 - the one door
     from warpdata._api import open_corpus as open_corpus
     from warpdata._api import open_episode as open_episode
+    from warpdata._api import open_episodes as open_episodes
     from warpdata._api import open_recordings as open_recordings
     from warpdata._api import open_vectors as open_vectors
     from warpdata.catalog.builder import DatasetBuilder as DatasetBuilder
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from warpdata.corpora.warm_cache import RowWarmCache as RowWarmCache
     from warpdata.corpora.warm_cache import WarmRows as WarmRows
     from warpdata.corpora.writer import CorpusWriter as CorpusWriter
+    from warpdata.episodes.collection import Episodes as Episodes
     from warpdata.episodes.disk_episode import DiskEpisode as DiskEpisode
     from warpdata.episodes.disk_writer import DiskEpisodeWriter as DiskEpisodeWriter
     from warpdata.episodes.gym import RecordEpisodes as RecordEpisodes
@@ -126,6 +129,7 @@ _HOMES: dict[str, str] = {
     "Episode": "warpdata.timeline.episode",
     "EpisodeRef": "warpdata.catalog.refs",
     "EpisodeView": "warpdata.timeline.episode",
+    "Episodes": "warpdata.episodes.collection",
     "EpisodeWriter": "warpdata.timeline.writing",
     "FileRef": "warpdata.catalog.refs",
     "FractionRows": "warpdata.corpora.subsample",
@@ -175,8 +179,10 @@ _HOMES: dict[str, str] = {
     "load": "warpdata._api",
     "load_wshard": "warpdata._api",
     "name_hash": "warpdata.formats.wshard.hashes",
+    "open": "warpdata._api",
     "open_corpus": "warpdata._api",
     "open_episode": "warpdata._api",
+    "open_episodes": "warpdata._api",
     "open_recordings": "warpdata._api",
     "open_vectors": "warpdata._api",
     "pack_bool_mask": "warpdata.formats.wshard.bits",

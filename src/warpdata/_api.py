@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from warpdata.corpora.source import FixedOrderSource
     from warpdata.episodes.check import Progress, Report
     from warpdata.episodes.check_set import EpisodeSet
+    from warpdata.episodes.collection import Episodes
     from warpdata.episodes.local import LocalDataset
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.episode import WShardEpisode
@@ -28,12 +29,17 @@ if TYPE_CHECKING:
 def open_episode(source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO | ChunkList) -> Episode:
     """Open an episode: a directory, a shard or a chunk list, by path or URL; reads lazily.
 
-    A shard may also be bytes, a file opened in binary mode or a RangeReader.
+    `#id` goes inside a root, a folder of shards or a published dataset: `robot_data#3`, `lab/reacher@v1#3`. A shard
+    may also be bytes, a file opened in binary mode or a RangeReader.
     """
     from warpdata.episodes.opening import ChunkList, Episode, ShardReader, ShardSource, episode_of_shard
 
     if isinstance(source, ChunkList):
         return Episode(ShardSource.of_chunks(source))
+    if isinstance(source, str):
+        source, inside = _divided(source)
+        if inside is not None:
+            return open_episodes(source).open(inside)
     place, found = _located(source)
     if found is None and place is not None:
         return _directory(place)
@@ -43,6 +49,74 @@ def open_episode(source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO
         if isinstance(found, str) and os.path.isdir(found):
             return _directory(found)
         raise
+
+
+def open(address: str | os.PathLike[str]) -> Any:  # noqa: A001 - the one door
+    """Open whatever is there: an Episode, Episodes, a Dataset, a corpus or a vector store.
+
+    An address is a path, a URL, or `workspace/name[@version]` of a published dataset; `#id` goes to one episode inside.
+    """
+    text = os.fspath(address)
+    base, inside = _divided(text)
+    if inside is not None:
+        return open_episode(text)
+    if _is_published(base):
+        return dataset(base)
+    if "://" in base or os.path.isdir(base):
+        return _open_folder(base)
+    from warpdata.catalog.filekinds import file_kind
+
+    kind = file_kind(base)
+    if kind == "vectors":
+        return open_vectors(base)
+    return open_corpus(base) if kind == "rows" else open_episode(base)
+
+
+def _open_folder(base: str) -> Any:
+    from warpdata.episodes.check_shards import shards_in
+    from warpdata.errors import FormatError
+
+    if not _is_root(base):
+        return open_episode(base)
+    folder = _folder(base)
+    is_remote = not isinstance(folder, str | os.PathLike)
+    if not is_remote and not shards_in(folder) and not open_recordings(folder).recorded:
+        try:
+            return open_corpus(base)
+        except FormatError:
+            pass  # an empty root, then
+    return open_episodes(base)
+
+
+def open_episodes(address: str | os.PathLike[str]) -> Episodes:
+    """The episodes of a root of recordings, a folder of shards, or a published dataset, by path, URL or name."""
+    from warpdata.episodes.check_shards import shards_in
+    from warpdata.episodes.shard_folder import ShardFolderSource
+
+    text = os.fspath(address)
+    if _is_published(text):
+        return dataset(text).episodes
+    shards = shards_in(_folder(text))
+    if not shards:
+        return open_recordings(text)
+    from warpdata.episodes.collection import Episodes
+
+    return Episodes(ShardFolderSource(text, shards))
+
+
+def _divided(address: str) -> tuple[str, str | None]:
+    """An address and the episode it names inside, unless something has that whole name."""
+    base, mark, inside = address.rpartition("#")
+    if not mark or not inside or ("://" not in address and os.path.lexists(address)):
+        return address, None
+    return base, inside
+
+
+def _is_published(address: str) -> bool:
+    """Whether an address names a published dataset and nothing on this disk."""
+    from warpdata.catalog.names import is_dataset_name
+
+    return "://" not in address and not os.path.lexists(address) and is_dataset_name(address)
 
 
 def _directory(folder: Any) -> Episode:

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Describe one file."""
+    from warpdata.catalog.filekinds import file_kind
     from warpdata.cli.commands._dataset import is_dataset
-    from warpdata.cli.sniff import file_kind
 
     if is_dataset(args.file):
         return _dataset(args, console)

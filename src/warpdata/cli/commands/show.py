@@ -11,6 +11,8 @@ from warpdata.cli.console import add_json_flag, table
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
+    from warpdata.episodes.collection import Episodes
+    from warpdata.timeline.episode import Episode
     from warpdata.timeline.signal import Signal
 
 HELP = "show an episode: signals, rates, sparklines, static items"
@@ -20,15 +22,46 @@ _POINTS = 24
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp show`."""
-    parser.add_argument("episode", help="an episode directory, a .wshard or a chunk list; a path or a URL")
+    parser.add_argument(
+        "address",
+        help="an episode, a root or a published dataset: a path, a URL or ws/name[@version], with #ID inside",
+    )
+    parser.add_argument("episode", nargs="?", help="which episode of a root or dataset; default: list them")
     add_json_flag(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print what is in an episode; a damaged signal is named and the others are shown."""
-    from warpdata._api import open_episode
+    from warpdata._api import open as open_address
+    from warpdata.catalog.dataset import Dataset
+    from warpdata.episodes.collection import Episodes
+    from warpdata.timeline.episode import Episode
 
-    episode = open_episode(args.episode)
+    found = open_address(f"{args.address}#{args.episode}" if args.episode else args.address)
+    if isinstance(found, Dataset):
+        found = found.episodes
+    if isinstance(found, Episodes):
+        return _list(found, console)
+    if not isinstance(found, Episode):
+        raise ValueError(f"{args.address} holds no episodes; look at it with `warp inspect`")
+    return _one(found, console)
+
+
+def _list(episodes: Episodes, console: Console) -> int:
+    """One line per episode, from what is known of each."""
+    rows = episodes.facts.select(
+        ["id", "length", "duration_s", "task", "success", "total_reward"]
+    ).to_pylist()
+    console.emit(rows)
+    cells = [["" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+              for value in row.values()] for row in rows]  # fmt: skip
+    header = ["id", "length", "duration_s", "task", "success", "total_reward"]
+    for line in table(cells, header, right=[1, 2, 5]):
+        console.print(line)
+    return exits.OK
+
+
+def _one(episode: Episode, console: Console) -> int:
     rows = [_row(name, episode) for name in episode.signals]
     static = {name: _shown(value) for name, value in episode.static.items()}
     console.emit({"signals": rows, "static": static, "meta": _shown(dict(episode.meta))})

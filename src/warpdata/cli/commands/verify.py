@@ -53,7 +53,7 @@ def _findings(path: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _file(path: str, *, full: bool) -> list[Any]:
-    from warpdata.cli.sniff import file_kind
+    from warpdata.catalog.filekinds import file_kind
     from warpdata.formats.wshard.verify import verify_shard
 
     kind = "rows" if _is_corpus_folder(path) else file_kind(path)

@@ -1,0 +1,71 @@
+"""One door: whatever an address names, `wd.open` opens it as what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from warpdata.cli.main import main as warp
+from warpdata.errors import WarpError
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WARP_CATALOG", str(tmp_path / "catalog"))
+    for number in range(3):
+        with wd.record("root", static={"number": number, "task": "count"}, clock="simulated") as rec:
+            for k in range(4):
+                rec.step({"x": float(k)}, {"u": float(-k)}, reward=float(number), ts_ns=k * 1000)
+    (tmp_path / "shards").mkdir()
+    for number, episode in enumerate(wd.open_recordings("root")):
+        wd.pack_episode(episode, f"shards/ep_{number}.wshard")
+    with wd.CorpusWriter("corpus", 4) as corpus:
+        corpus.append(np.ones((10, 4)))
+    with wd.VectorStore.create("v.rvf", dim=4) as store:
+        store.add(np.ones((2, 4), np.float32))
+    with wd.DatasetBuilder("lab/count") as builder:
+        builder.add_episodes("demo", "root").publish(tags=["v1"])
+    return tmp_path
+
+
+def test_whatever_is_there(here: Path) -> None:
+    assert isinstance(wd.open("root"), wd.Episodes)
+    assert wd.open("root#2")["number"] == wd.open_episode("root#000000000002")["number"] == 2
+    assert wd.open("root/000000000000/000000000001")["number"] == 1
+    assert wd.open("shards").ids == ["ep_0", "ep_1", "ep_2"]
+    assert wd.open("shards#ep_1")["number"] == wd.open("shards/ep_1.wshard")["number"] == 1
+    assert isinstance(wd.open("lab/count"), wd.Dataset)
+    assert wd.open("lab/count@v1#2").steps.rewards.data.tolist() == [2.0] * 4
+    assert wd.open_episodes("lab/count").where("number > 0").ids == ["000000000001", "000000000002"]
+    assert wd.open("corpus").total_rows == wd.open(here / "corpus").total_rows == 10
+    assert len(wd.open("v.rvf")) == 2
+    assert wd.open(f"file://{here}/root").ids == wd.open("root").ids
+
+
+def test_what_is_not_there_is_said(here: Path) -> None:
+    for address in ("nowhere", "nowhere/at/all", "lab/nothing", "root/absent.wshard"):
+        with pytest.raises(WarpError):
+            wd.open(address)
+    with pytest.raises(KeyError, match="no episode '9'"):
+        wd.open("root#9")
+    (here / "notes.txt").write_text("hello")
+    with pytest.raises(WarpError, match="no file format"):
+        wd.open("notes.txt")
+
+
+def test_a_name_with_a_hash_is_a_name(here: Path) -> None:
+    (here / "shards" / "ep_0.wshard").rename(here / "odd#1.wshard")
+    assert wd.open("odd#1.wshard")["number"] == 0
+
+
+def test_the_command_takes_the_same_addresses(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["root"], ["lab/count"], ["shards"]):
+        assert warp(["show", *words]) == 0
+        assert "total_reward" in capsys.readouterr().out
+    for words in (["root", "1"], ["lab/count@v1", "1"], ["lab/count#1"], ["shards", "ep_1"]):
+        assert warp(["show", *words]) == 0
+        assert "number = 1" in capsys.readouterr().out
