@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
-from warpdata.catalog import engine, sqltext
 from warpdata.cli.main import main
 from warpdata.errors import DatasetError, TooLargeError, WarpError
+from warpdata.sql import engine, sqltext
 
 SECRET = "the secret of this machine"
 

@@ -88,7 +88,7 @@ def test_rows_in_a_store_are_downloaded_once(tmp_path: Path, decoded: list[str],
 
 def test_chunks_are_decoded_once_each(tmp_path: Path, decoded: list[str]) -> None:
     listed = wd.chunk_episode(made(), tmp_path / "chunks", CHUNK_STEPS, compression=ONE_FRAME)
-    channel = wd.open_episode(listed).observations["rgb"]
+    channel = wd.open_episode(listed).tensors.observations["rgb"]
     for row in range(0, STEPS, 3):
         assert np.array_equal(channel[row], RGB[row])
     assert np.array_equal(channel[90:210], RGB[90:210])
@@ -111,7 +111,7 @@ def counted_dataset(folder: Path) -> Iterator[tuple[wd.Dataset, list[int]]]:
 def test_published_episodes_are_read_and_decoded_once(tmp_path: Path, decoded: list[str]) -> None:
     with counted_dataset(tmp_path) as (dataset, asked):
         episode = dataset.episodes[0]
-        channel, signal = episode.observations["rgb"], episode["rgb"]
+        channel, signal = episode.tensors.observations["rgb"], episode["rgb"]
         asked.clear()
         for row in range(50):
             assert np.array_equal(channel[row], RGB[row])

@@ -37,7 +37,7 @@ def stored(folder: Path, compression: Any) -> Iterator[Open]:
 @contextmanager
 def chunked(folder: Path) -> Iterator[Open]:
     listed = wd.chunk_episode(made(), folder / "chunks", 4)
-    yield lambda: wd.open_episode(listed).observations["x"]
+    yield lambda: wd.open_episode(listed).tensors.observations["x"]
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def published(folder: Path) -> Iterator[Open]:
         builder.add_artifact("episodes", folder / "a.wshard", kind="wshard_episodes")
         builder.publish(message="keys")
     with wd.dataset("t/keys", catalog=folder / "catalog") as dataset:
-        yield lambda: dataset.episodes_of("episodes")[0].observations["x"]
+        yield lambda: dataset.episodes_of("episodes")[0].tensors.observations["x"]
 
 
 KINDS: dict[str, Callable[[Path], Any]] = {

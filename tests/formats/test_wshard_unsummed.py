@@ -99,11 +99,11 @@ def test_published_blocks_are_checked_too(theirs: Path, damaged: Path, tmp_path:
             builder.add_artifact("episodes", tmp_path / f"{name}.wshard", kind="wshard_episodes")
             builder.publish(message=name)
     with wd.dataset("t/sound", catalog=tmp_path / "catalog") as dataset:
-        assert np.array_equal(dataset.episodes[0].observations["big"][3:9], BIG[3:9])
+        assert np.array_equal(dataset.episodes[0].tensors.observations["big"][3:9], BIG[3:9])
     with wd.dataset("t/damaged", catalog=tmp_path / "catalog") as dataset:
         episode = dataset.episodes[0]
         with pytest.raises(ChecksumError, match="signal/big"):
-            episode.observations["big"][3:9]
+            episode.tensors.observations["big"][3:9]
         with pytest.raises(ChecksumError, match="signal/big"):
             episode["big"][3]
 
