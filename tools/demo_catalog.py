@@ -55,12 +55,10 @@ def _sequences(episodes: list[Path]):
     """Rewards and pictures of up to three episodes; drawn ones where an episode recorded none."""
     found = []
     for path in episodes[:3]:
-        episode = wd.open_episode(path)
-        count = min(episode.length, 20)
-        rewards = episode.rewards.data[:count] if episode.rewards is not None else np.zeros(count)
-        images = [
-            c.data for c in episode.observations.values() if c.data.ndim == 4 and c.data.dtype == np.uint8
-        ]
+        steps = wd.open_episode(path).steps
+        count = min(steps.length, 20)
+        rewards = np.zeros(count) if steps.rewards is None else steps.rewards[:count]
+        images = [s.data for s in steps.observations.values() if len(s.shape) == 4 and s.dtype == np.uint8]
         found.append((path.stem, rewards, _picker(images)))
     return found or [("drawn", np.linspace(0, 1, 20), _picker([]))]
 

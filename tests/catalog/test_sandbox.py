@@ -340,9 +340,9 @@ class TestEngine:
 
 def test_a_query_in_remote_mode_writes_nothing(dataset: wd.Dataset, place: Path) -> None:
     with wd.dataset("ws/safe", catalog=str(place / "catalog"), mode="remote") as remote:
-        assert not remote.may_spill
+        assert remote.spill is None
     with wd.dataset("ws/safe", catalog=str(place / "catalog")) as cached:
-        assert cached.may_spill
+        assert cached.spill is not None
 
 
 def test_text_means_the_same_moment_on_every_machine(
