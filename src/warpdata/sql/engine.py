@@ -302,8 +302,14 @@ def _shared_by(_process: int, pushes: bool) -> Any:
     options = {"threads": "1"} | ({} if pushes else {"disabled_optimizers": "filter_pushdown"})
     connection = _connect(options)
     is_own = OwnProcess()
-    atexit.register(lambda: connection.close() if is_own else None)
+    atexit.register(lambda: _let_go(connection) if is_own else None)
     return connection
+
+
+def _let_go(connection: Any) -> None:
+    """Close an engine before the interpreter ends: what it still holds then, its library complains of."""
+    connection.close()
+    _shared_by.cache_clear()
 
 
 def _pushes_right(columns: Sequence[EngineColumn]) -> bool:
