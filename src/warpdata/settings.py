@@ -53,6 +53,10 @@ class Settings:
     """`AWS_REGION` or `AWS_DEFAULT_REGION`."""
     aws_profile: str | None = None
     """`AWS_PROFILE`, unless `AWS_ACCESS_KEY_ID` is set."""
+    proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """`HTTP_PROXY`, `HTTPS_PROXY` and `ALL_PROXY` (or in small letters): which proxy to ask, by scheme."""
+    no_proxy: str = ""
+    """`NO_PROXY`: hosts that are asked directly, separated by commas."""
     has_credentials: Mapping[str, bool] = field(default_factory=dict, compare=False)
     """For each kind of object store: whether the environment names credentials. Never the credentials."""
 
@@ -79,6 +83,8 @@ class Settings:
             s3_endpoint=_url(source, "AWS_ENDPOINT_URL_S3") or _url(source, "AWS_ENDPOINT_URL"),
             s3_region=source.get("AWS_REGION") or source.get("AWS_DEFAULT_REGION") or None,
             aws_profile=None if source.get("AWS_ACCESS_KEY_ID") else source.get("AWS_PROFILE"),
+            proxies=_proxies(source),
+            no_proxy=_either(source, "NO_PROXY"),
             has_credentials=_credentials(source),
         )
 
@@ -161,6 +167,19 @@ def _url(env: Mapping[str, str], name: str) -> str | None:
     if not is_url:
         raise _refuse(name, value, "an address such as https://host:port")
     return value
+
+
+def _either(env: Mapping[str, str], name: str) -> str:
+    """A variable in small letters, as most programs write these, or in large ones."""
+    return (env.get(name.lower()) or env.get(name) or "").strip()
+
+
+def _proxies(env: Mapping[str, str]) -> dict[str, str]:
+    found = {
+        scheme: _either(env, f"{scheme.upper()}_PROXY") or _either(env, "ALL_PROXY")
+        for scheme in ("http", "https")
+    }
+    return {scheme: proxy for scheme, proxy in found.items() if proxy}
 
 
 def _credentials(env: Mapping[str, str]) -> dict[str, bool]:

@@ -44,6 +44,7 @@ DOORS: dict[str, set[str]] = {
         "loading/batch.py",
         "search/columns.py",
     },
+    "urllib3": {"stores/http.py"},
     "PIL": {"catalog/media.py"},
     "soundfile": {"catalog/media.py"},
     "av": {"catalog/media.py", "formats/episodedir/video.py"},

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.http import HttpStore
+from warpdata.stores.http import HttpStore, Proxies
 from warpdata.stores.local import LocalStore
 from warpdata.stores.objects import ObjectAddress, ObjectStore
 
@@ -28,7 +28,9 @@ class StoreOptions:
     find_secrets: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
     """Where the keys of s3 are when none are given; a function, so that options can travel without them."""
     is_conditional: bool = True
-    timeout_s: float = 30.0
+    timeout_s: float = 20.0
+    proxies: Proxies = field(default_factory=Proxies, repr=False)
+    """Which proxy a web server is asked through."""
 
 
 def open_store(address: str | os.PathLike[str], options: StoreOptions | None = None) -> BlobStore:
@@ -37,11 +39,13 @@ def open_store(address: str | os.PathLike[str], options: StoreOptions | None = N
     text = os.fspath(address)
     parts = urllib.parse.urlsplit(text)
     if parts.scheme in ("http", "https"):
-        return HttpStore(text, timeout_s=options.timeout_s)
+        return HttpStore(text, timeout_s=options.timeout_s, proxies=options.proxies)
     if parts.scheme in OBJECT_SCHEMES:
         where = _object_address(parts, options)
         is_conditional = options.is_conditional and "conditional=off" not in parts.query.split("&")
-        return ObjectStore(where, is_conditional=is_conditional, timeout_s=options.timeout_s)
+        return ObjectStore(
+            where, is_conditional=is_conditional, timeout_s=options.timeout_s, proxies=options.proxies
+        )
     if parts.scheme == "file":
         return LocalStore(urllib.parse.unquote(parts.path))
     if "://" in text:

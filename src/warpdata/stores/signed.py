@@ -31,10 +31,14 @@ class S3Keys:
         return cls(secrets["access_key_id"], secrets["secret_access_key"], secrets.get("session_token", ""))
 
 
+def s3_host(endpoint: str | None, region: str | None) -> str:
+    """The server of a region, unless an endpoint names another one."""
+    return (endpoint or f"https://s3.{region or 'us-east-1'}.amazonaws.com").rstrip("/")
+
+
 def s3_url(bucket: str, prefix: str, endpoint: str | None, region: str | None) -> str:
     """Where the objects of a bucket below a prefix are, by path."""
-    host = (endpoint or f"https://s3.{region or 'us-east-1'}.amazonaws.com").rstrip("/")
-    return f"{host}/{bucket}/{prefix}".rstrip("/")
+    return f"{s3_host(endpoint, region)}/{bucket}/{prefix}".rstrip("/")
 
 
 def signer(
