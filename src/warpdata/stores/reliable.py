@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from warpdata.bytekit.ranges import Range, total_bytes
-from warpdata.errors import TruncatedError, UnavailableError
+from warpdata.errors import LimitExceededError, TruncatedError, UnavailableError
 from warpdata.stores.blobstore import Blob, BlobInfo, BlobStore, Chunks, blob_name
 from warpdata.stores.digest import FileDigest
 from warpdata.stores.meter import Meter
@@ -79,10 +79,16 @@ class ReliableStore:
 
     def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
         """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
-        blob = self._try(
-            "GET", key, lambda: self.inner.get(key, max_bytes=max_bytes, unless_etag=unless_etag)
-        )
-        self.meter.received(blob.info.size if blob else 0)
+        with self.meter.unsized(max_bytes) as allowed:
+            try:
+                blob = self._try(
+                    "GET", key, lambda: self.inner.get(key, max_bytes=allowed, unless_etag=unless_etag)
+                )
+            except LimitExceededError:
+                if allowed == max_bytes:
+                    raise
+                raise self.meter.too_large(blob_name(self.address, key)) from None
+            self.meter.received(blob.data.nbytes if blob else 0)
         return blob
 
     def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
