@@ -197,6 +197,8 @@ class BlobReader:
         if self._cache is None or self.size == 0:
             return None
         file = self._cache.pinned(self.address.sha256, self.size)
+        if file is None:
+            return None
         try:
             if not file.is_complete:
                 return None
@@ -230,6 +232,9 @@ class BlobReader:
     def _read_cached(self, cache: PageCache, file: PageFile, ranges: Sequence[Range]) -> Held:
         streamed: dict[int, memoryview] = {}
         wanted = sorted({page for r in ranges for page in file.missing(*_pages(r))})
+        if file.is_read_only:
+            self._bring_alone(file, _runs(wanted), streamed)
+            wanted = []
         while wanted:
             mine = self._claim(wanted)
             try:
