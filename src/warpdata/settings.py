@@ -53,6 +53,10 @@ class Settings:
     """`AWS_REGION` or `AWS_DEFAULT_REGION`."""
     aws_profile: str | None = None
     """`AWS_PROFILE`, unless `AWS_ACCESS_KEY_ID` is set."""
+    aws_credentials_file: str = ""
+    """`AWS_SHARED_CREDENTIALS_FILE`: the keys of profiles; `~/.aws/credentials` by default."""
+    aws_config_file: str = ""
+    """`AWS_CONFIG_FILE`: the settings of profiles; `~/.aws/config` by default."""
     proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
     """`HTTP_PROXY`, `HTTPS_PROXY` and `ALL_PROXY` (or in small letters): which proxy to ask, by scheme."""
     no_proxy: str = ""
@@ -82,7 +86,9 @@ class Settings:
             local_rank=_count(source, "LOCAL_RANK"),
             s3_endpoint=_url(source, "AWS_ENDPOINT_URL_S3") or _url(source, "AWS_ENDPOINT_URL"),
             s3_region=source.get("AWS_REGION") or source.get("AWS_DEFAULT_REGION") or None,
-            aws_profile=None if source.get("AWS_ACCESS_KEY_ID") else source.get("AWS_PROFILE"),
+            aws_profile=None if source.get("AWS_ACCESS_KEY_ID") else source.get("AWS_PROFILE") or None,
+            aws_credentials_file=source.get("AWS_SHARED_CREDENTIALS_FILE", ""),
+            aws_config_file=source.get("AWS_CONFIG_FILE", ""),
             proxies=_proxies(source),
             no_proxy=_either(source, "NO_PROXY"),
             has_credentials=_credentials(source),

@@ -23,7 +23,8 @@ DOORS: dict[str, set[str]] = {
     "duckdb": {"catalog/engine.py"},
     "faiss": {"search/ann.py"},
     "gymnasium": {"episodes/gym.py"},
-    "obstore": {"stores/objects.py"},
+    "boto3": {"stores/awskeys.py"},
+    "obstore": {"stores/objects.py", "stores/awskeys.py"},
     "polars": {"catalog/frames.py"},
     "pqcrypto": {"formats/rvf/signing.py"},
     "pyarrow": {
@@ -63,6 +64,7 @@ OPTIONAL_DOORS: set[str] = {
     "formats/episodedir/video.py",
     "formats/rvf/signing.py",
     "search/ann.py",
+    "stores/awskeys.py",
 }
 """Doors of optional libraries: they may import inside a function and raise MissingExtraError."""
 

@@ -24,7 +24,7 @@ from warpdata.errors import (
     TruncatedError,
     UnavailableError,
 )
-from warpdata.stores.address import StoreOptions, open_store, read_aws_profile, same_place
+from warpdata.stores.address import StoreOptions, open_store, same_place
 from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
@@ -253,13 +253,6 @@ def test_addresses(tmp_path: Path) -> None:
     assert same_place("s3://b/x", "s3://b/y/z")
     assert not same_place("s3://b/x", "s3://c/y")
     assert not same_place("s3://b/x", "http://b/y")
-
-
-def test_an_aws_profile_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "credentials"
-    path.write_text("[me]\naws_access_key_id = A\naws_secret_access_key = B\n")
-    assert read_aws_profile("me", path) == {"access_key_id": "A", "secret_access_key": "B"}
-    assert read_aws_profile("you", path) == {}
 
 
 def _memory(data: bytes) -> tuple[BlobAddress, MemoryStore]:

@@ -12,6 +12,7 @@ from warpdata.errors import DatasetError, StoreError
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.settings import Settings, aws_keys
 from warpdata.stores.address import StoreOptions, is_remote, open_store, same_place
+from warpdata.stores.awskeys import AwsFiles
 from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
@@ -63,6 +64,7 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
         settings.s3_endpoint,
         settings.s3_region,
         settings.aws_profile,
+        AwsFiles(settings.aws_credentials_file, settings.aws_config_file),
         find_secrets=aws_keys,
         proxies=Proxies(settings.proxies, settings.no_proxy),
     )

@@ -39,6 +39,7 @@ from warpdata.errors import (
     UnavailableError,
 )
 from warpdata.stores import causes
+from warpdata.stores.awskeys import KeySource
 from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key, check_lengths
 from warpdata.stores.digest import FileDigest, checked_chunks
 from warpdata.stores.http import HttpStore, Proxies
@@ -90,6 +91,8 @@ class ObjectAddress:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     find_secrets: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
     """Where the secrets are when none are given; asked only when needed."""
+    keys: KeySource | None = field(default=None, repr=False)
+    """A source of keys that expire."""
 
     @property
     def text(self) -> str:
@@ -273,7 +276,8 @@ class ObjectStore:
     @functools.cached_property
     def _plain(self) -> HttpStore | None:
         where = self._where
-        keys = S3Keys.found_in(where.secrets or where.find_secrets()) if self._scheme == "s3" else None
+        lasting = S3Keys.found_in(where.secrets or where.find_secrets()) if self._scheme == "s3" else None
+        keys = (lambda: S3Keys.found_in(source()) or S3Keys("", "")) if (source := where.keys) else lasting
         if keys is None:
             return None
         url = s3_url(where.bucket, where.prefix, where.endpoint, where.region)
@@ -326,6 +330,8 @@ class ObjectStore:
 
     def _mapped(self, error: Exception, key: str) -> StoreError | TruncatedError:
         name = self._name(key)
+        if self._where.keys is not None and self._where.keys.failure is not None:
+            return self._where.keys.failure
         if self._scheme == "s3" and (known := self._refusal(str(error), key)):
             return known
         if isinstance(error, NotFoundError | FileNotFoundError):
@@ -450,4 +456,6 @@ def _open_s3(address: ObjectAddress, options: dict[str, Any]) -> Any:
         options |= {"endpoint": address.endpoint, "virtual_hosted_style_request": False}
     options["region"] = address.region or "us-east-1"
     secrets: dict[str, Any] = dict(address.secrets)
+    if address.keys is not None:
+        secrets = {"credential_provider": address.keys}
     return S3Store(address.bucket, **options, **secrets)
