@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import pytest
+
+from warpdata.cli.main import main
+from warpdata.errors import SettingsError
 from warpdata.settings import Settings
 
 
@@ -9,3 +13,51 @@ def test_defaults_and_each_variable() -> None:
     assert not Settings.from_env({"WARP_DEBUG": "no"}).debug
     assert not Settings.from_env({"NO_COLOR": "x"}).color
     assert not Settings.from_env({"WARP_NO_PROGRESS": "true"}).progress
+    assert Settings.from_env({"WARP_PREFETCH": "4"}).prefetch == "4"
+    assert Settings.from_env({"AWS_ENDPOINT_URL": "http://h:1"}).s3_endpoint == "http://h:1"
+
+
+BAD = [
+    ("WARP_DEBUG", "maybe", "yes"),
+    ("WARP_NO_PROGRESS", "2", "off"),
+    ("WARP_ACCEPT_ROLLBACK", "sure", "true"),
+    ("WARP_CACHE_SIZE_GB", "lots", "a number"),
+    ("WARP_CACHE_SIZE_GB", "nan", "a number"),
+    ("WARP_CACHE_SIZE_GB", "-1", "a number"),
+    ("WARP_MODE", "remot", "remote"),
+    ("WARP_PREFETCH", "-3", "auto"),
+    ("WARP_VERIFY", "yes", "require"),
+    ("RANK", "x", "whole number"),
+    ("RANK", "²", "whole number"),
+    ("WORLD_SIZE", "-1", "whole number"),
+    ("LOCAL_RANK", "9" * 5000, "whole number"),
+    ("AWS_ENDPOINT_URL", "localhost:9000", "https://"),
+    ("AWS_ENDPOINT_URL_S3", "http://h:notaport", "https://"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "allowed"), BAD)
+def test_a_bad_value_names_variable_value_and_what_is_allowed(name: str, value: str, allowed: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({name: value})
+    assert name in str(caught.value)
+    assert repr(value) in str(caught.value)
+    assert allowed in str(caught.value)
+    assert name in caught.value.hint
+
+
+def test_the_nearest_right_word_is_offered() -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({"WARP_MODE": "remot"})
+    assert "'remote'" in caught.value.hint
+
+
+def test_the_command_line_says_it_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WARP_CACHE_SIZE_GB", "lots")
+    assert main(["cache", "stats"]) == 2
+    shown = capsys.readouterr().err
+    assert "error[settings]" in shown
+    assert "WARP_CACHE_SIZE_GB" in shown
+    assert "Traceback" not in shown

@@ -11,8 +11,10 @@ WarpError                      .code is stable, .hint says what to do next
 │   ├── UnsupportedDtypeError  an element type this release does not know
 │   ├── WidthMismatchError     parts of one corpus disagree about their width
 │   └── EmptyCorpusError       nothing to read: no shards, or no rows in them
+├── SettingsError              (also ValueError) a variable of the environment says what cannot be
 ├── StoreError                 the bytes could not be moved
 │   ├── BlobNotFoundError      (also FileNotFoundError)
+│   ├── BucketNotFoundError    the bucket itself is not there
 │   ├── AuthenticationError
 │   ├── PermissionError_       (also PermissionError) wd.PermissionError
 │   ├── ConflictError          the pointer moved or the blob exists: re-read and decide
@@ -186,6 +188,13 @@ class EmptyCorpusError(FormatError):
     default_hint = "Check that the path names a corpus and that its harvest wrote rows."
 
 
+class SettingsError(WarpError, ValueError):
+    """A variable of the environment has a value that means nothing."""
+
+    code = "settings"
+    default_hint = "Correct the variable, or unset it to use the default."
+
+
 class StoreError(WarpError):
     """The bytes could not be moved."""
 
@@ -197,6 +206,13 @@ class BlobNotFoundError(StoreError, FileNotFoundError):
 
     code = "not_found"
     default_hint = "Check the name; list what is there."
+
+
+class BucketNotFoundError(StoreError):
+    """There is no bucket of this name: no blob of it is merely absent."""
+
+    code = "bucket_not_found"
+    default_hint = "Check the name of the bucket and the endpoint, or create the bucket."
 
 
 class AuthenticationError(StoreError):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_TRUE = frozenset({"1", "true", "yes", "on"})
+from warpdata.errors import SettingsError, nearest
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+_PREFETCH = ("auto", "off", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,14 @@ class Settings:
     """`AWS_REGION` or `AWS_DEFAULT_REGION`."""
     aws_profile: str | None = None
     """`AWS_PROFILE`, unless `AWS_ACCESS_KEY_ID` is set."""
+    aws_credentials_file: str = ""
+    """`AWS_SHARED_CREDENTIALS_FILE`: the keys of profiles; `~/.aws/credentials` by default."""
+    aws_config_file: str = ""
+    """`AWS_CONFIG_FILE`: the settings of profiles; `~/.aws/config` by default."""
+    proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """`HTTP_PROXY`, `HTTPS_PROXY` and `ALL_PROXY` (or in small letters): which proxy to ask, by scheme."""
+    no_proxy: str = ""
+    """`NO_PROXY`: hosts that are asked directly, separated by commas."""
     has_credentials: Mapping[str, bool] = field(default_factory=dict, compare=False)
     """For each kind of object store: whether the environment names credentials. Never the credentials."""
 
@@ -64,16 +77,20 @@ class Settings:
             or f"{source.get('XDG_CACHE_HOME') or '~/.cache'}/warpdata",
             cache_bytes=int(_number(source, "WARP_CACHE_SIZE_GB", 100.0) * (1 << 30)),
             mode=_choice(source, "WARP_MODE", ("auto", "remote", "hybrid", "local")),
-            prefetch=source.get("WARP_PREFETCH") or "auto",
+            prefetch=_prefetch(source),
             verify=_choice(source, "WARP_VERIFY", ("if-present", "off", "require")),
             trusted_keys=_names(source, "WARP_TRUSTED_KEYS"),
             accept_rollback=_is_true(source, "WARP_ACCEPT_ROLLBACK"),
             rank=_count(source, "RANK"),
             world_size=_count(source, "WORLD_SIZE"),
             local_rank=_count(source, "LOCAL_RANK"),
-            s3_endpoint=source.get("AWS_ENDPOINT_URL_S3") or source.get("AWS_ENDPOINT_URL") or None,
+            s3_endpoint=_url(source, "AWS_ENDPOINT_URL_S3") or _url(source, "AWS_ENDPOINT_URL"),
             s3_region=source.get("AWS_REGION") or source.get("AWS_DEFAULT_REGION") or None,
-            aws_profile=None if source.get("AWS_ACCESS_KEY_ID") else source.get("AWS_PROFILE"),
+            aws_profile=None if source.get("AWS_ACCESS_KEY_ID") else source.get("AWS_PROFILE") or None,
+            aws_credentials_file=source.get("AWS_SHARED_CREDENTIALS_FILE", ""),
+            aws_config_file=source.get("AWS_CONFIG_FILE", ""),
+            proxies=_proxies(source),
+            no_proxy=_either(source, "NO_PROXY"),
             has_credentials=_credentials(source),
         )
 
@@ -85,8 +102,18 @@ def aws_keys() -> dict[str, str]:
     return {ours: os.environ[theirs] for ours, theirs in names.items() if os.environ.get(theirs)}
 
 
+def _refuse(name: str, value: str, allowed: str, hint: str = "") -> SettingsError:
+    """The error for a variable: its name, what it says, and what it may say."""
+    return SettingsError(
+        f"{name} is {value!r}, but must be {allowed}", hint=hint or f"Correct {name}, or unset it."
+    )
+
+
 def _is_true(env: Mapping[str, str], name: str) -> bool:
-    return env.get(name, "").strip().lower() in _TRUE
+    value = env.get(name, "").strip().lower()
+    if value and value not in _TRUE + _FALSE:
+        raise _refuse(name, value, f"one of {', '.join(_TRUE + _FALSE)}")
+    return value in _TRUE
 
 
 def _names(env: Mapping[str, str], name: str) -> tuple[str, ...]:
@@ -102,24 +129,63 @@ def _number(env: Mapping[str, str], name: str, default: float) -> float:
     try:
         value = float(text) if text else default
     except ValueError:
-        raise ValueError(f"{name} is not a number: {text!r}") from None
+        value = -1.0
     if not 0 <= value < 1e9:
-        raise ValueError(f"{name} is out of range: {text!r}")
+        raise _refuse(name, text, "a number from 0 to 1e9")
     return value
 
 
 def _count(env: Mapping[str, str], name: str) -> int | None:
     text = env.get(name, "").strip()
-    if text and not text.isdigit():
-        raise ValueError(f"{name} is not a count: {text!r}")
+    if text and not _is_count(text):
+        raise _refuse(name, text, "a whole number from 0")
     return int(text) if text else None
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
 
 
 def _choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     value = env.get(name, "").strip().lower() or allowed[0]
     if value not in allowed:
-        raise ValueError(f"{name} is {value!r}; use one of {', '.join(allowed)}")
+        hint = f"Correct {name}, or unset it.{nearest(value, allowed)}"
+        raise _refuse(name, value, f"one of {', '.join(allowed)}", hint)
     return value
+
+
+def _prefetch(env: Mapping[str, str]) -> str:
+    value = env.get("WARP_PREFETCH", "").strip().lower() or "auto"
+    if value not in _PREFETCH and not _is_count(value):
+        raise _refuse("WARP_PREFETCH", value, "auto, off, or how many row groups to read ahead")
+    return value
+
+
+def _url(env: Mapping[str, str], name: str) -> str | None:
+    value = env.get(name, "").strip()
+    if not value:
+        return None
+    try:
+        parts = urllib.parse.urlsplit(value)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise _refuse(name, value, "an address such as https://host:port")
+    return value
+
+
+def _either(env: Mapping[str, str], name: str) -> str:
+    """A variable in small letters, as most programs write these, or in large ones."""
+    return (env.get(name.lower()) or env.get(name) or "").strip()
+
+
+def _proxies(env: Mapping[str, str]) -> dict[str, str]:
+    found = {
+        scheme: _either(env, f"{scheme.upper()}_PROXY") or _either(env, "ALL_PROXY")
+        for scheme in ("http", "https")
+    }
+    return {scheme: proxy for scheme, proxy in found.items() if proxy}
 
 
 def _credentials(env: Mapping[str, str]) -> dict[str, bool]:

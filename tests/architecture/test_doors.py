@@ -23,7 +23,8 @@ DOORS: dict[str, set[str]] = {
     "duckdb": {"sql/engine.py"},
     "faiss": {"search/ann.py"},
     "gymnasium": {"episodes/gym.py"},
-    "obstore": {"stores/objects.py"},
+    "boto3": {"stores/awskeys.py"},
+    "obstore": {"stores/objects.py", "stores/awskeys.py"},
     "polars": {"sql/frames.py"},
     "pqcrypto": {"formats/rvf/signing.py"},
     "pyarrow": {
@@ -50,6 +51,7 @@ DOORS: dict[str, set[str]] = {
         "loading/batch.py",
         "search/columns.py",
     },
+    "urllib3": {"stores/http.py"},
     "PIL": {"catalog/media.py"},
     "soundfile": {"catalog/media.py"},
     "av": {"catalog/media.py", "formats/episodedir/video.py"},
@@ -68,6 +70,7 @@ OPTIONAL_DOORS: set[str] = {
     "formats/episodedir/video.py",
     "formats/rvf/signing.py",
     "search/ann.py",
+    "stores/awskeys.py",
 }
 """Doors of optional libraries: they may import inside a function and raise MissingExtraError."""
 

@@ -24,7 +24,7 @@ from warpdata.errors import (
     TruncatedError,
     UnavailableError,
 )
-from warpdata.stores.address import StoreOptions, open_store, read_aws_profile, same_place
+from warpdata.stores.address import StoreOptions, open_store, same_place
 from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
@@ -166,11 +166,8 @@ class TestHttp(ReadableStoreContract):
         with pytest.raises(error):
             store.head("x")
 
-    def test_another_host_is_not_followed(self, tmp_path: Path) -> None:
+    def test_a_redirect_is_followed(self, tmp_path: Path) -> None:
         store = self.fill({"x": DATA}, tmp_path)
-        self.server.failures.append((302, {"Location": "http://example.invalid/x"}))
-        with pytest.raises(StoreError, match="another host"):
-            store.get("x", max_bytes=9999)
         self.server.failures.append((302, {"Location": "/x"}))
         assert bytes(store.get("x", max_bytes=9999).data) == DATA
 
@@ -210,7 +207,7 @@ def test_a_dead_server_is_unavailable_after_bounded_retries() -> None:
 def test_wrong_secrets_are_named_and_never_shown(s3_server: S3Server) -> None:
     secrets = {"access_key_id": "testkey", "secret_access_key": "WRONG-SECRET-77"}
     store = open_store(f"s3://tst/x?endpoint={s3_server.endpoint}", StoreOptions(secrets=secrets))
-    with pytest.raises(PermissionError_) as caught:
+    with pytest.raises(AuthenticationError) as caught:
         store.head("x")
     assert (
         "WRONG-SECRET-77"
@@ -256,13 +253,6 @@ def test_addresses(tmp_path: Path) -> None:
     assert same_place("s3://b/x", "s3://b/y/z")
     assert not same_place("s3://b/x", "s3://c/y")
     assert not same_place("s3://b/x", "http://b/y")
-
-
-def test_an_aws_profile_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "credentials"
-    path.write_text("[me]\naws_access_key_id = A\naws_secret_access_key = B\n")
-    assert read_aws_profile("me", path) == {"access_key_id": "A", "secret_access_key": "B"}
-    assert read_aws_profile("you", path) == {}
 
 
 def _memory(data: bytes) -> tuple[BlobAddress, MemoryStore]:

@@ -12,10 +12,12 @@ from warpdata.errors import DatasetError, StoreError
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.settings import Settings, aws_keys
 from warpdata.stores.address import StoreOptions, is_remote, open_store, same_place
+from warpdata.stores.awskeys import AwsFiles
 from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
 from warpdata.stores.hoard import Hoard
+from warpdata.stores.http import Proxies
 from warpdata.stores.local import LocalStore
 from warpdata.stores.meter import Budget, Listener, Meter
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
@@ -59,7 +61,12 @@ def _anywhere(address: str) -> str:
 def access_options(settings: Settings, **changes: object) -> AccessOptions:
     """What the environment says, with the caller's changes; None means no change."""
     store = StoreOptions(
-        settings.s3_endpoint, settings.s3_region, settings.aws_profile, find_secrets=aws_keys
+        settings.s3_endpoint,
+        settings.s3_region,
+        settings.aws_profile,
+        AwsFiles(settings.aws_credentials_file, settings.aws_config_file),
+        find_secrets=aws_keys,
+        proxies=Proxies(settings.proxies, settings.no_proxy),
     )
     options = AccessOptions(
         catalogs=settings.catalogs,

@@ -111,12 +111,20 @@ class ShardFile:
         """Whether the bytes of a row group's columns need not be waited for."""
         return self.reader.has(self.column_ranges(group, columns))
 
-    def fetch(self, group: int, columns: Sequence[str] | None) -> Fetched:
-        """The bytes of a row group's columns, near ones together, all reads at the same time."""
+    def costs(self, groups: Sequence[int], columns: Sequence[str] | None) -> list[int]:
+        """The bytes of each request that fetching these row groups one after the other will make."""
+        reads = [[(span.start, span.end) for span in self._spans(group, columns)] for group in groups]
+        return self.reader.costs(reads)
+
+    def _spans(self, group: int, columns: Sequence[str] | None) -> list[Span]:
         ranges = self.column_ranges(group, columns)
         for start, end in ranges:
             check_range(self.reader, start, end)
-        spans = coalesce(ranges, max_gap_bytes=_GAP_BYTES)
+        return coalesce(ranges, max_gap_bytes=_GAP_BYTES)
+
+    def fetch(self, group: int, columns: Sequence[str] | None) -> Fetched:
+        """The bytes of a row group's columns, near ones together, all reads at the same time."""
+        spans = self._spans(group, columns)
         held = self.reader.hold([(span.start, span.end) for span in spans])
         self._touched([self.reader])
         return Fetched(spans, held)

@@ -14,7 +14,7 @@ from types import ModuleType
 from warpdata._version import __version__
 from warpdata.cli import exits
 from warpdata.cli.console import Console
-from warpdata.errors import WarpError
+from warpdata.errors import SettingsError, WarpError
 from warpdata.settings import Settings
 
 COMMANDS = (
@@ -60,15 +60,18 @@ COMMANDS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `warp` with these arguments and return its exit code."""
-    settings = Settings.from_env()
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.command is None:
         parser.print_help()
         return exits.OK
-    console = Console(
-        as_json=getattr(args, "json", False), color=settings.color, show_progress=settings.progress
-    )
+    as_json = getattr(args, "json", False)
+    try:
+        settings = Settings.from_env()
+    except SettingsError as error:
+        plain = Console(as_json=as_json, color=False, show_progress=False)
+        return _fail(plain, error.code, str(error), error.hint, debug=args.debug, exit_code=exits.USAGE)
+    console = Console(as_json=as_json, color=settings.color, show_progress=settings.progress)
     return _run(args, console, debug=args.debug or settings.debug)
 
 

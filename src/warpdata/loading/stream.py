@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from warpdata.bytekit.ranges import coalesce
 from warpdata.catalog.dataset import ReadPlan
 from warpdata.catalog.rowfilter import RowFilter
 from warpdata.catalog.table import StreamRequest, Table
@@ -222,14 +221,16 @@ class TableStream:
 
 
 def plan_read(table: Table, request: StreamRequest) -> ReadPlan:
-    """What a pass will read: exact, because the footers are known."""
+    """What a pass will read: exact, because the footers are known, and so is what the cache has."""
     stream = TableStream(table, request)
     slices = list(fetch.group_slices(table, stream._left()))
-    ranges = [table.files.file(s.shard).column_ranges(s.group, table.columns) for s in slices]
-    spans = [span for one in ranges for span in coalesce(one, max_gap_bytes=128 << 10)]
+    groups: dict[int, list[int]] = {}
+    for part in slices:
+        groups.setdefault(part.shard, []).append(part.group)
+    costs = [size for s, own in groups.items() for size in table.files.file(s).costs(own, table.columns)]
     return ReadPlan(
         rows=sum(s.end - s.start for s in slices),
         row_groups=len(slices),
-        requests=len(spans),
-        bytes_to_read=sum(span.end - span.start for span in spans),
+        requests=len(costs),
+        bytes_to_read=sum(costs),
     )

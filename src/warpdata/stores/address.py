@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from warpdata.stores.awskeys import AwsFiles, AwsProfile, read_profile
 from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.http import HttpStore
+from warpdata.stores.http import HttpStore, Proxies
 from warpdata.stores.local import LocalStore
 from warpdata.stores.objects import ObjectAddress, ObjectStore
 
@@ -24,11 +23,14 @@ class StoreOptions:
     s3_endpoint: str | None = None
     s3_region: str | None = None
     aws_profile: str | None = None
+    aws_files: AwsFiles = field(default_factory=AwsFiles)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     find_secrets: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
     """Where the keys of s3 are when none are given; a function, so that options can travel without them."""
     is_conditional: bool = True
-    timeout_s: float = 30.0
+    timeout_s: float = 20.0
+    proxies: Proxies = field(default_factory=Proxies, repr=False)
+    """Which proxy a web server is asked through."""
 
 
 def open_store(address: str | os.PathLike[str], options: StoreOptions | None = None) -> BlobStore:
@@ -37,11 +39,13 @@ def open_store(address: str | os.PathLike[str], options: StoreOptions | None = N
     text = os.fspath(address)
     parts = urllib.parse.urlsplit(text)
     if parts.scheme in ("http", "https"):
-        return HttpStore(text, timeout_s=options.timeout_s)
+        return HttpStore(text, timeout_s=options.timeout_s, proxies=options.proxies)
     if parts.scheme in OBJECT_SCHEMES:
         where = _object_address(parts, options)
         is_conditional = options.is_conditional and "conditional=off" not in parts.query.split("&")
-        return ObjectStore(where, is_conditional=is_conditional, timeout_s=options.timeout_s)
+        return ObjectStore(
+            where, is_conditional=is_conditional, timeout_s=options.timeout_s, proxies=options.proxies
+        )
     if parts.scheme == "file":
         return LocalStore(urllib.parse.unquote(parts.path))
     if "://" in text:
@@ -66,30 +70,21 @@ def _object_address(parts: urllib.parse.SplitResult, options: StoreOptions) -> O
     query = dict(urllib.parse.parse_qsl(parts.query))
     if unknown := set(query) - {"endpoint", "region", "conditional"}:
         raise ValueError(f"unknown settings in the address: {', '.join(sorted(unknown))}")
-    secrets = dict(options.secrets)
-    if parts.scheme == "s3" and options.aws_profile and not secrets:
-        secrets = read_aws_profile(options.aws_profile)
+    profile = _profile(options) if parts.scheme == "s3" else AwsProfile(options.secrets)
     return ObjectAddress(
         scheme=parts.scheme,
         bucket=parts.netloc,
         prefix=parts.path.strip("/"),
         endpoint=query.get("endpoint", options.s3_endpoint if parts.scheme == "s3" else None),
-        region=query.get("region", options.s3_region),
-        secrets=secrets,
+        region=query.get("region", options.s3_region) or profile.region,
+        secrets=profile.secrets,
         find_secrets=options.find_secrets,
+        keys=profile.source,
     )
 
 
-def read_aws_profile(profile: str, path: Path | None = None) -> dict[str, str]:
-    """The keys of a profile in the AWS credentials file; nothing if it is not there."""
-    parser = configparser.ConfigParser(interpolation=None)
-    try:
-        parser.read(path or Path.home() / ".aws" / "credentials")
-    except configparser.Error:
-        return {}
-    if not parser.has_section(profile):
-        return {}
-    wanted = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key"}
-    wanted["aws_session_token"] = "session_token"
-    section = parser[profile]
-    return {ours: section[theirs] for theirs, ours in wanted.items() if theirs in section}
+def _profile(options: StoreOptions) -> AwsProfile:
+    """The keys of s3: those that are given, those of the environment, or those of a profile."""
+    if options.secrets or (options.aws_profile is None and options.find_secrets()):
+        return AwsProfile(options.secrets)
+    return read_profile(options.aws_profile, options.aws_files) or AwsProfile({})

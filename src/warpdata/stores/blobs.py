@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit import locks
 from warpdata.bytekit.checksum import RunningSha256, crc32c
 from warpdata.bytekit.forks import tell_in_child
-from warpdata.bytekit.ranges import MmapRangeReader, Range, check_range, coalesce
+from warpdata.bytekit.ranges import MmapRangeReader, Range, Span, check_range, coalesce
 from warpdata.errors import BlobNotFoundError, ChecksumError, OfflineError, StoreError
 from warpdata.stores import layout
 from warpdata.stores.blobstore import BlobStore
@@ -133,6 +133,35 @@ class BlobReader:
         finally:
             file.unpin()
 
+    def costs(self, reads: Sequence[Sequence[Range]]) -> list[int]:
+        """The bytes of each request that these reads, one after the other, will make of the store."""
+        file = self._pinned()
+        if file is None:
+            return [size for ranges in reads for size in self._direct_costs(ranges)]
+        try:
+            return self._cached_costs(file, reads)
+        finally:
+            file.unpin()
+
+    def _direct_costs(self, ranges: Sequence[Range]) -> list[int]:
+        return [
+            end - start
+            for span in self._direct_spans(ranges)
+            for start, end in _split((span.start, span.end))
+            if end > start
+        ]
+
+    def _cached_costs(self, file: PageFile, reads: Sequence[Sequence[Range]]) -> list[int]:
+        sizes: list[int] = []
+        brought: set[int] = set()
+        for ranges in reads:
+            pages = {page for r in ranges for page in file.missing(*_pages(r))} - brought
+            brought |= pages
+            for first, last in _runs(list(pages)):
+                whole = first * PAGE_BYTES, min(last * PAGE_BYTES, self.size)
+                sizes += [end - start for start, end in _split(whole)]
+        return sizes
+
     def missing_bytes(self) -> int:
         """How many bytes are not on this disk yet."""
         file = self._pinned()
@@ -168,6 +197,8 @@ class BlobReader:
         if self._cache is None or self.size == 0:
             return None
         file = self._cache.pinned(self.address.sha256, self.size)
+        if file is None:
+            return None
         try:
             if not file.is_complete:
                 return None
@@ -182,8 +213,7 @@ class BlobReader:
         return self._whole_path(retry=False)
 
     def _read_direct(self, ranges: Sequence[Range]) -> list[memoryview]:
-        wanted = [self._aligned(r) for r in ranges] if self._sums is not None else list(ranges)
-        spans = coalesce(wanted, max_span_bytes=_SPAN_BYTES)
+        spans = self._direct_spans(ranges)
         found = self._fetch([(span.start, span.end) for span in spans])
         out: list[memoryview] = [memoryview(b"")] * len(ranges)
         for span, data in zip(spans, found, strict=True):
@@ -194,9 +224,17 @@ class BlobReader:
                 out[member] = data[start - span.start : end - span.start].toreadonly()
         return out
 
+    def _direct_spans(self, ranges: Sequence[Range]) -> list[Span]:
+        """What is asked of the store without a cache: whole pages where their sums are known."""
+        wanted = [self._aligned(r) for r in ranges] if self._sums is not None else list(ranges)
+        return coalesce(wanted, max_span_bytes=_SPAN_BYTES)
+
     def _read_cached(self, cache: PageCache, file: PageFile, ranges: Sequence[Range]) -> Held:
         streamed: dict[int, memoryview] = {}
         wanted = sorted({page for r in ranges for page in file.missing(*_pages(r))})
+        if file.is_read_only:
+            self._bring_alone(file, _runs(wanted), streamed)
+            wanted = []
         while wanted:
             mine = self._claim(wanted)
             try:
@@ -361,6 +399,10 @@ class LocalBlobReader:
     def has(self, ranges: Sequence[Range]) -> bool:  # noqa: ARG002
         """Always: the bytes are here."""
         return True
+
+    def costs(self, reads: Sequence[Sequence[Range]]) -> list[int]:
+        """The bytes of each read."""
+        return [sum(end - start for start, end in ranges) for ranges in reads]
 
     def missing_bytes(self) -> int:
         """Nothing is missing."""

@@ -14,9 +14,9 @@ from pathlib import Path
 from warpdata.bytekit import commit, locks
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.forks import tell_in_child
-from warpdata.errors import StoreError, UnavailableError
+from warpdata.errors import PermissionError_, StoreError, UnavailableError
 from warpdata.stores import layout
-from warpdata.stores.pagefile import PageFile
+from warpdata.stores.pagefile import PageFile, open_shared
 
 _log = logging.getLogger("warpdata.stores")
 
@@ -77,6 +77,7 @@ class PageCache:
         self._open: dict[str, PageFile] = {}
         self._lock = threading.RLock()
         self._lock_fd = -1
+        self._is_read_only = False
         self._stuck_until_s = 0.0
         self._used: int | None = None
 
@@ -86,11 +87,16 @@ class PageCache:
             os.close(self._lock_fd)
         self._start()
 
-    def pinned(self, sha256: str, blob_bytes: int) -> PageFile:
-        """The page file of a blob, made if need be and pinned: call `unpin` when the read is done."""
+    def pinned(self, sha256: str, blob_bytes: int) -> PageFile | None:
+        """The page file of a blob, made if need be and pinned: call `unpin` when the read is done.
+
+        None where nothing of the blob is here and nothing can be written.
+        """
         while True:
             with self._lock:
                 file = self._open.get(sha256) or self._opened(sha256, blob_bytes)
+            if file is None:
+                return None
             if file.pin():
                 return file
             with self._lock:
@@ -99,6 +105,8 @@ class PageCache:
 
     def keep(self, file: PageFile, first: int, pieces: list[memoryview], sums: list[int]) -> bool:
         """Keep pages of a pinned blob if there is room or room can be made; False when there is not."""
+        if file.is_read_only:
+            return False
         size = sum(align_up(piece.nbytes, _BLOCK_BYTES) for piece in pieces)
         try:
             with self._exclusive():
@@ -115,7 +123,7 @@ class PageCache:
     def has_room(self, size: int) -> bool:
         """Whether `size` more bytes fit without evicting anything."""
         with self._exclusive():
-            return self._read_used() + size <= self.limit_bytes
+            return not self._is_read_only and self._read_used() + size <= self.limit_bytes
 
     def complain(self, error: StoreError) -> None:
         """Say once that reading goes on without the cache."""
@@ -131,6 +139,7 @@ class PageCache:
         """Keep an extracted member as a file of its own."""
         path = self.member_path(name)
         with self._exclusive(), commit.map_os_errors(path):
+            self._check_writable()
             path.parent.mkdir(parents=True, exist_ok=True)
             self._make_room(align_up(data.nbytes, _BLOCK_BYTES))
             commit.write_file(path, data, durable=False)
@@ -149,6 +158,7 @@ class PageCache:
     def gc(self, limit_bytes: int | None = None) -> int:
         """Evict what was unused longest until at most `limit_bytes` are used; returns the bytes freed."""
         with self._exclusive():
+            self._check_writable()
             before = self._scan()
             self._evict(limit_bytes if limit_bytes is not None else self.limit_bytes, before)
             return before - (self._used or 0)
@@ -161,11 +171,18 @@ class PageCache:
                 os.close(self._lock_fd)
                 self._lock_fd = -1
 
-    def _opened(self, sha256: str, blob_bytes: int) -> PageFile:
+    def _check_writable(self) -> None:
+        if self._is_read_only:
+            hint = "Set WARP_CACHE_DIR to a folder that can be written."
+            raise PermissionError_("this cache can only be read", path=self.folder, hint=hint)
+
+    def _opened(self, sha256: str, blob_bytes: int) -> PageFile | None:
         map_path = self._blobs / sha256[:2] / (sha256 + _MAP)
         data_path = map_path.with_suffix(_DATA)
         with self._exclusive(), commit.map_os_errors(map_path):
             if not _is_usable(map_path, data_path, blob_bytes):
+                if self._is_read_only:
+                    return None
                 self._make_room(_MAP_COST_BYTES)
                 _create(map_path, data_path, blob_bytes)
             file = PageFile(data_path, map_path, blob_bytes)
@@ -219,7 +236,10 @@ class PageCache:
         """One process, one thread changes the folder at a time; the lock dies with its process."""
         with self._lock:
             if self._lock_fd < 0:
-                self._lock_fd = self._open_lock()
+                self._lock_fd, self._is_read_only = self._open_lock()
+            if self._is_read_only:  # nothing is changed, so nobody is kept out
+                yield
+                return
             self._lock_folder()
             try:
                 yield
@@ -236,11 +256,11 @@ class PageCache:
                 "another process holds the cache and does not go on", path=self.folder, hint=hint
             )
 
-    def _open_lock(self) -> int:
+    def _open_lock(self) -> tuple[int, bool]:
         path = self.folder / "usage"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            return open_shared(path, os.O_CREAT)
         except OSError as error:
             hint = "Set WARP_CACHE_DIR to a folder that can be written, or use mode='remote'."
             raise StoreError(f"the cache cannot be used ({error.strerror})", path=path, hint=hint) from None

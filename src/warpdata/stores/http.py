@@ -1,18 +1,21 @@
-"""A read-only catalog behind plain HTTP(S): ranges, tags, and the server's Retry-After."""
+"""A read-only catalog behind plain HTTP(S): ranges, tags, redirects, proxies. The door of urllib3."""
 
 from __future__ import annotations
 
 import email.utils
-import http.client
+import http
+import ipaddress
 import re
-import ssl
-import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import urllib3
+from urllib3.exceptions import HTTPError
 
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.ranges import Range
@@ -21,29 +24,76 @@ from warpdata.errors import (
     BlobNotFoundError,
     LimitExceededError,
     PermissionError_,
+    SettingsError,
     StoreError,
     TruncatedError,
     UnavailableError,
 )
 from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key, check_lengths
+from warpdata.stores.causes import connection_cause
 from warpdata.stores.digest import FileDigest
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_TIMEOUT_S = 30.0
+_TIMEOUT_S = 20.0
+_CONNECT_S = 10.0
 _PATIENCE = 10
 """How many times as long as one step of it a whole answer may take."""
 
 _CONCURRENCY = 16
 _REDIRECTS = 5
+_MAX_REASON_BYTES = 1 << 16
 _TOTAL = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_EMPTY = re.compile(r"bytes \*/0")
 _RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
+_FORBIDDEN = "Ask for access to this path; where the address was signed, it may have expired: get a new one."
 _READ_ONLY = "Publish to a folder or an object store; an http catalog is read only."
 
 
 Signer = Callable[[str, str], Mapping[str, str]]
 """Headers that a request for (method, path) needs."""
+
+
+class Explainer(Protocol):
+    """What an answer that refuses says, if it says anything: (text, name, headers) -> error."""
+
+    def __call__(self, text: str, *, name: str, headers: Mapping[str, str]) -> StoreError | None:
+        """The error that the answer names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proxies:
+    """Which proxy to ask for which address; their passwords are never shown."""
+
+    by_scheme: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """For http and https: the address of a proxy."""
+    without: str = ""
+    """Hosts that are asked directly, as NO_PROXY lists them."""
+
+    def of(self, url: urllib.parse.SplitResult) -> str:
+        """The proxy for an address, or nothing."""
+        proxy = self.by_scheme.get(url.scheme, "")
+        if not proxy or any(_covers(each.strip().lower(), url) for each in self.without.split(",")):
+            return ""
+        return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _covers(entry: str, url: urllib.parse.SplitResult) -> bool:
+    """Whether an entry of NO_PROXY means this host: all, a host, those below it, host:port, or a network."""
+    host = url.hostname or ""
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        bare = entry.removeprefix("*").lstrip(".")
+        return entry == "*" or (bare != "" and (bare in (host, url.netloc) or host.endswith(f".{bare}")))
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class HttpStore:
@@ -60,6 +110,8 @@ class HttpStore:
         timeout_s: float = _TIMEOUT_S,
         address: str | None = None,
         sign: Signer | None = None,
+        explain: Explainer | None = None,
+        proxies: Proxies | None = None,
     ) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.username or parts.password:
@@ -70,6 +122,8 @@ class HttpStore:
         self._timeout_s = timeout_s
         self._concurrency = concurrency
         self._sign = sign or _unsigned
+        self._explain = explain
+        self._proxies = proxies or Proxies()
         self._start()
         tell_in_child(self)
 
@@ -79,8 +133,7 @@ class HttpStore:
         What was closed starts afresh too: references may outlive their dataset.
         """
         self._is_closed = False
-        self._idle: list[http.client.HTTPConnection] = []
-        self._lock = threading.Lock()
+        self._managers: dict[str, urllib3.PoolManager] = {}
         self._pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="warp-http")
 
     def in_child(self) -> None:
@@ -89,16 +142,27 @@ class HttpStore:
 
     def head(self, key: str) -> BlobInfo:
         """Size and tag of a blob, or BlobNotFoundError."""
-        _, headers, _ = self._request("HEAD", key, {}, 0)
-        return _info(key, headers, int(headers.get("content-length") or 0))
+        if self._base.query:
+            return self._head_by_get(key)
+        answer = self._request("HEAD", key, {}, 0)
+        return _info(key, answer.headers, int(answer.headers.get("content-length") or 0))
+
+    def _head_by_get(self, key: str) -> BlobInfo:
+        """The same by the first byte: who signed an address for GET did not sign it for HEAD."""
+        answer = self._request("GET", key, {"Range": "bytes=0-0"}, 1)
+        span = answer.headers.get("content-range", "")
+        found = _TOTAL.fullmatch(span)
+        if found is None and not _EMPTY.fullmatch(span):
+            raise StoreError("the server does not answer range requests", path=self._name(key))
+        return _info(key, answer.headers, int(found[3]) if found else 0)
 
     def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
         """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
         condition = {} if unless_etag is None else {"If-None-Match": unless_etag}
-        status, headers, body = self._request("GET", key, condition, max_bytes)
-        if status == http.client.NOT_MODIFIED:
+        answer = self._request("GET", key, condition, max_bytes)
+        if answer.status == http.HTTPStatus.NOT_MODIFIED:
             return None
-        return Blob(memoryview(body), _info(key, headers, len(body)))
+        return Blob(memoryview(answer.body), _info(key, answer.headers, len(answer.body)))
 
     def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range, several at a time."""
@@ -137,15 +201,9 @@ class HttpStore:
     def close(self) -> None:
         """Close the connections and the threads."""
         self._pool.shutdown(cancel_futures=True)
-        with self._lock:
-            for connection in self._idle:
-                connection.close()
-            self._idle.clear()
+        for manager in self._managers.values():
+            manager.clear()
         self._is_closed = True
-
-    def __del__(self) -> None:
-        for connection in getattr(self, "_idle", ()):
-            connection.close()
 
     def _refuse(self, key: str) -> NoReturn:
         raise StoreError("this catalog is read only", path=self._name(key), hint=_READ_ONLY)
@@ -154,55 +212,77 @@ class HttpStore:
         start, end = wanted
         if start == end:
             return memoryview(b"")
-        status, headers, body = self._request("GET", key, {"Range": f"bytes={start}-{end - 1}"}, end - start)
-        if status == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+        answer = self._request("GET", key, {"Range": f"bytes={start}-{end - 1}"}, end - start)
+        if answer.status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise TruncatedError(f"bytes [{start}, {end}) lie past the end", path=self._name(key))
-        if status != http.client.PARTIAL_CONTENT:
+        if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
             raise StoreError("the server does not answer range requests", path=self._name(key))
-        found = _TOTAL.fullmatch(headers.get("content-range", ""))
+        found = _TOTAL.fullmatch(answer.headers.get("content-range", ""))
         if found is None or int(found[1]) != start:
             raise StoreError("the server answered another range than asked", path=self._name(key))
-        return memoryview(body)
+        return memoryview(answer.body)
 
-    def _request(
-        self, method: str, key: str, headers: Mapping[str, str], max_bytes: int
-    ) -> tuple[int, Mapping[str, str], bytes]:
+    def _request(self, method: str, key: str, headers: Mapping[str, str], max_bytes: int) -> _Answer:
         if self._is_closed:
             self._start()
         name = self._name(check_key(key))
-        target = urllib.parse.urlsplit(f"{self._base.path.rstrip('/')}/{urllib.parse.quote(key)}").path
-        connection = self._connection()
-        try:
-            for _ in range(_REDIRECTS):
-                signed = self._sign(method, target)
-                connection.request(method, target, headers={"User-Agent": "warpdata", **headers, **signed})
-                answer = connection.getresponse()
-                found = {k.lower(): v for k, v in answer.getheaders()}
-                body = _body(answer, max_bytes, name, time.monotonic() + _PATIENCE * self._timeout_s)
-                target = _redirected(answer.status, found, self._base) or ""
-                if not target:
-                    break
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            raise UnavailableError(f"the connection failed ({type(error).__name__})", path=name) from None
-        except BaseException:
-            connection.close()
-            raise
-        with self._lock:
-            self._idle.append(connection)
-        _check_status(answer.status, found, name)
-        return answer.status, found, body
+        path = f"{self._base.path.rstrip('/')}/{urllib.parse.quote(key)}"
+        url = self._base._replace(path=path, fragment="")
+        for _ in range(_REDIRECTS + 1):
+            signed = self._sign(method, url.path) if _host(url) == _host(self._base) else {}
+            answer = self._ask(method, url, {**headers, **signed}, max_bytes, name)
+            onward = _redirected(answer, url, name)
+            if onward is None:
+                break
+            url = onward
+        else:
+            raise StoreError(f"the server redirects more than {_REDIRECTS} times", path=name)
+        if self._explain is not None and 300 <= answer.status < 500:
+            self._say_why(method, key, answer)
+        _check_status(answer.status, answer.headers, name, _host(url))
+        return answer
 
-    def _connection(self) -> http.client.HTTPConnection:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        host = self._base.netloc
-        if self._base.scheme == "https":
-            return http.client.HTTPSConnection(
-                host, timeout=self._timeout_s, context=ssl.create_default_context()
+    def _ask(
+        self,
+        method: str,
+        url: urllib.parse.SplitResult,
+        headers: Mapping[str, str],
+        max_bytes: int,
+        name: str,
+    ) -> _Answer:
+        """One request to one host, answered in bounded time."""
+        # As it lies there: of an answer that was compressed on the way, no range would be right.
+        every = {"User-Agent": "warpdata", "Accept-Encoding": "identity", **headers}
+        deadline_s = time.monotonic() + _PATIENCE * self._timeout_s
+        try:
+            answer = self._manager(url).request(
+                method, url.geturl(), headers=every, redirect=False, retries=False, preload_content=False
             )
-        return http.client.HTTPConnection(host, timeout=self._timeout_s)
+            try:
+                body = _body(answer, max_bytes, name, deadline_s)
+            except BaseException:
+                answer.close()
+                raise
+            answer.release_conn()
+        except (HTTPError, OSError) as error:
+            cause = connection_cause(f"{type(error).__name__} {error}") or type(error).__name__
+            raise UnavailableError(f"the connection to {_host(url)} failed: {cause}", path=name) from None
+        return _Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, body)
+
+    def _manager(self, url: urllib.parse.SplitResult) -> urllib3.PoolManager:
+        proxy = self._proxies.of(url)
+        if proxy not in self._managers:
+            self._managers[proxy] = _open_manager(proxy, self._timeout_s, self._concurrency)
+        return self._managers[proxy]
+
+    def _say_why(self, method: str, key: str, answer: _Answer) -> None:
+        """Raise what the answer names; one to HEAD has no words, so the first byte is asked for instead."""
+        assert self._explain is not None
+        if method == "HEAD" and answer.status in (301, 400, 403):
+            self._range(key, (0, 1))
+        text = answer.body.decode("utf-8", "replace")
+        if error := self._explain(text, name=self._name(key), headers=answer.headers):
+            raise error
 
     def _name(self, key: str) -> str:
         return blob_name(self.address, key)
@@ -212,11 +292,37 @@ def _unsigned(method: str, path: str) -> Mapping[str, str]:  # noqa: ARG001
     return {}
 
 
-def _body(answer: http.client.HTTPResponse, max_bytes: int, name: str, deadline_s: float) -> bytes:
-    expected = answer.length
-    if expected is not None and expected > max_bytes and answer.status in (200, 206) and max_bytes:
+def _open_manager(proxy: str, timeout_s: float, concurrency: int) -> urllib3.PoolManager:
+    options: dict[str, Any] = {
+        "timeout": urllib3.Timeout(connect=min(_CONNECT_S, timeout_s), read=timeout_s),
+        "maxsize": concurrency,
+    }
+    if not proxy:
+        return urllib3.PoolManager(**options)
+    parts = urllib.parse.urlsplit(proxy)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingsError(
+            f"a proxy is asked by http or https, not by {parts.scheme!r}",
+            hint="Correct HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or name this host in NO_PROXY.",
+        )
+    if parts.username:
+        login = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        options["proxy_headers"] = urllib3.make_headers(proxy_basic_auth=login)
+    return urllib3.ProxyManager(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", **options)
+
+
+def _host(url: urllib.parse.SplitResult) -> str:
+    """The server of an address, without anything secret."""
+    return f"{url.scheme}://{url.netloc}"
+
+
+def _body(answer: urllib3.BaseHTTPResponse, max_bytes: int, name: str, deadline_s: float) -> bytes:
+    expected = answer.length_remaining
+    if answer.status not in (200, 206):
+        return _until(answer, _MAX_REASON_BYTES, name, deadline_s)
+    if expected is not None and expected > max_bytes and max_bytes:
         raise LimitExceededError(f"{expected} bytes where {max_bytes} are allowed", path=name)
-    body = _until(answer, max_bytes + 1 if max_bytes else 1 << 16, name, deadline_s)
+    body = _until(answer, max_bytes + 1 if max_bytes else _MAX_REASON_BYTES, name, deadline_s)
     if max_bytes and len(body) > max_bytes:
         raise LimitExceededError(f"more than the {max_bytes} bytes allowed", path=name)
     if expected is not None and len(body) < min(expected, max_bytes or expected):
@@ -224,43 +330,48 @@ def _body(answer: http.client.HTTPResponse, max_bytes: int, name: str, deadline_
     return body
 
 
-def _until(answer: http.client.HTTPResponse, size: int, name: str, deadline_s: float) -> bytes:
+def _until(answer: urllib3.BaseHTTPResponse, size: int, name: str, deadline_s: float) -> bytes:
     """At most `size` bytes; a server that sends a few of them now and then is not listened to for ever."""
     pieces: list[bytes] = []
-    while size > 0 and (piece := answer.read1(size)):
+    while size > 0 and (piece := answer.read1(size, decode_content=False)):
         pieces.append(piece)
         size -= len(piece)
         if time.monotonic() > deadline_s:
             raise UnavailableError("the answer came too slowly", path=name)
-    if not answer.length:
-        answer.read(0)  # only this tells the connection that the answer is complete
     return b"".join(pieces)
 
 
-def _redirected(status: int, headers: Mapping[str, str], base: urllib.parse.SplitResult) -> str | None:
-    """The path of a redirect within the same host; another host is not followed."""
-    if status not in (301, 302, 307, 308):
+def _redirected(answer: _Answer, url: urllib.parse.SplitResult, name: str) -> urllib.parse.SplitResult | None:
+    """Where a redirect leads: another host is fine, another kind of address or an open line is not."""
+    target = answer.headers.get("location")
+    if answer.status not in (301, 302, 303, 307, 308) or not target:
         return None
-    parts = urllib.parse.urlsplit(headers.get("location", ""))
-    if parts.netloc not in ("", base.netloc) or parts.scheme not in ("", base.scheme):
-        raise StoreError("the server redirects to another host", path=parts.netloc)
-    return parts.path + (f"?{parts.query}" if parts.query else "")
+    try:
+        onward = urllib.parse.urlsplit(urllib.parse.urljoin(url.geturl(), target))
+        is_web = onward.scheme in ("http", "https") and onward.hostname and onward.port != 0
+    except ValueError:
+        is_web = False
+    if not is_web or onward.username:
+        raise StoreError(f"{_host(url)} redirects to what is no web address", path=name)
+    if url.scheme == "https" and onward.scheme == "http":
+        raise StoreError(f"{_host(url)} redirects to {_host(onward)}, which is not encrypted", path=name)
+    return onward._replace(fragment="")
 
 
-def _check_status(status: int, headers: Mapping[str, str], name: str) -> None:
+def _check_status(status: int, headers: Mapping[str, str], name: str, host: str) -> None:
     if status in (200, 206, 304, 416):
         return
     if status in (404, 410):
         raise BlobNotFoundError("no such blob", path=name)
     if status == 401:
-        raise AuthenticationError("the server asks for credentials", path=name)
+        raise AuthenticationError(f"{host} asks for credentials", path=name)
     if status == 403:
-        raise PermissionError_("the server forbids reading this", path=name)
+        raise PermissionError_(f"{host} forbids reading this", path=name, hint=_FORBIDDEN)
     if status in _RETRY_STATUS:
-        error = UnavailableError(f"the server answered {status}", path=name)
+        error = UnavailableError(f"{host} answered {status}", path=name)
         error.retry_after_s = retry_after_s(headers.get("retry-after"))
         raise error
-    raise StoreError(f"the server answered {status}", path=name)
+    raise StoreError(f"{host} answered {status}", path=name)
 
 
 def retry_after_s(value: str | None) -> float | None:

@@ -56,7 +56,7 @@ class JsonService:
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to `body`, an empty one as {}; passing failures are tried again."""
         data = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
-        attempt = 0
+        attempt, began_s = 0, self._policy.clock()
         while True:
             try:
                 return self._post(path, data)
@@ -64,7 +64,8 @@ class JsonService:
                 attempt += 1
                 if attempt >= self._policy.attempts:
                     raise
-                self._policy.wait(attempt, getattr(error, "retry_after_s", None))
+                if not self._policy.wait(attempt, getattr(error, "retry_after_s", None), began_s):
+                    raise
 
     def _post(self, path: str, data: bytes) -> dict[str, Any]:
         name = f"{self.address}{path}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from warpdata.bytekit.locks import ThreadLock
@@ -40,6 +41,8 @@ class Meter:
         self._budget = budget or Budget()
         self._listener = listener
         self._lock = ThreadLock()
+        self._turn = ThreadLock()
+        """Held while an answer of unknown size is under way and bytes are limited: nobody spends meanwhile."""
         self._requests = self._read = self._written = self._retries = 0
 
     @property
@@ -49,6 +52,26 @@ class Meter:
 
     def request(self, operation: str, blob: str, *, read: int = 0, written: int = 0, count: int = 1) -> None:
         """Account for requests about to be made, or raise BudgetExceededError instead."""
+        with self._turn if read and self._budget.max_bytes is not None else contextlib.nullcontext():
+            self._account(operation, blob, read, written, count)
+
+    @contextlib.contextmanager
+    def unsized(self, wanted: int) -> Iterator[int]:
+        """For an answer whose size is not known: how many bytes of `wanted` it may have."""
+        if self._budget.max_bytes is None:
+            yield wanted
+            return
+        with self._turn:
+            # An answer that nothing has changed has no bytes: it may be asked for with nothing left to spend.
+            yield min(wanted, max(1, self._budget.max_bytes - self._read))
+
+    def too_large(self, blob: str) -> BudgetExceededError:
+        """The error for an answer that is larger than what is left."""
+        limit = self._budget.max_bytes or 0
+        fact = f"this is more than the {max(0, limit - self._read)} bytes left of the budget of {limit} bytes"
+        return BudgetExceededError(fact, path=blob)
+
+    def _account(self, operation: str, blob: str, read: int, written: int, count: int) -> None:
         with self._lock:
             self._check(blob, read, count)
             self._requests += count
@@ -59,7 +82,7 @@ class Meter:
             self._listener(operation, blob, read or written)
 
     def received(self, count: int) -> None:
-        """Bytes of an answer whose size was not known beforehand."""
+        """Bytes of an answer whose size was not known beforehand; only within `unsized`."""
         with self._lock:
             self._read += count
 

@@ -30,6 +30,7 @@ from warpdata.bytekit.ranges import Range
 from warpdata.errors import (
     AuthenticationError,
     BlobNotFoundError,
+    BucketNotFoundError,
     ConflictError,
     LimitExceededError,
     PermissionError_,
@@ -37,11 +38,13 @@ from warpdata.errors import (
     TruncatedError,
     UnavailableError,
 )
+from warpdata.stores import causes
+from warpdata.stores.awskeys import KeySource
 from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key, check_lengths
 from warpdata.stores.digest import FileDigest, checked_chunks
-from warpdata.stores.http import HttpStore
+from warpdata.stores.http import HttpStore, Proxies
 from warpdata.stores.parallel import run_parallel
-from warpdata.stores.signed import S3Keys, s3_url, signer
+from warpdata.stores.signed import S3Keys, s3_host, s3_url, signer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -65,6 +68,8 @@ _CREDENTIAL_HINTS = {
 }
 _GENERATION = "#generation="
 _PROVIDERS = {"s3": "AWS", "gs": "Google Cloud", "az": "Azure"}
+_HOSTS = {"gs": "https://storage.googleapis.com", "az": "Azure"}
+_NOWHERE = "redirect without LOCATION"
 _BLIND_WAIT_S = 1.0
 """How long to wait when a store asks for patience and the library does not tell for how long."""
 
@@ -86,6 +91,8 @@ class ObjectAddress:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     find_secrets: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
     """Where the secrets are when none are given; asked only when needed."""
+    keys: KeySource | None = field(default=None, repr=False)
+    """A source of keys that expire."""
 
     @property
     def text(self) -> str:
@@ -101,13 +108,19 @@ class ObjectStore:
     """The process whose threads serve all object stores; they do not survive a fork."""
 
     def __init__(
-        self, address: ObjectAddress, *, is_conditional: bool = True, timeout_s: float = 30.0
+        self,
+        address: ObjectAddress,
+        *,
+        is_conditional: bool = True,
+        timeout_s: float = 20.0,
+        proxies: Proxies | None = None,
     ) -> None:
         self.address = address.text
         self.is_conditional = is_conditional
         self._scheme = address.scheme
         self._where = address
         self._timeout_s = timeout_s
+        self._proxies = proxies
         self._plain_until_s = 0.0
         self._patient: Any = None
         if ObjectStore._runtime is None:
@@ -263,17 +276,33 @@ class ObjectStore:
     @functools.cached_property
     def _plain(self) -> HttpStore | None:
         where = self._where
-        keys = S3Keys.found_in(where.secrets or where.find_secrets()) if self._scheme == "s3" else None
+        lasting = S3Keys.found_in(where.secrets or where.find_secrets()) if self._scheme == "s3" else None
+        keys = (lambda: S3Keys.found_in(source()) or S3Keys("", "")) if (source := where.keys) else lasting
         if keys is None:
             return None
         url = s3_url(where.bucket, where.prefix, where.endpoint, where.region)
         sign = signer(keys, urllib.parse.urlsplit(url).netloc, where.region)
-        return HttpStore(url, timeout_s=self._timeout_s, address=self.address, sign=sign)
+        explain = functools.partial(causes.refusal, place=self._place)
+        return HttpStore(
+            url,
+            timeout_s=self._timeout_s,
+            address=self.address,
+            sign=sign,
+            explain=explain,
+            proxies=self._proxies,
+        )
+
+    @property
+    def _place(self) -> causes.Place:
+        region = self._where.region or "us-east-1"
+        return causes.Place(s3_host(self._where.endpoint, region), region)
 
     def _ask_first(self, key: str) -> None:
         """Where the store has just asked for patience: whether it still does, and for how long."""
         if not self._is_forked and (plain := self._plain_now()):
-            with contextlib.suppress(BlobNotFoundError, PermissionError_, AuthenticationError):
+            with contextlib.suppress(
+                BlobNotFoundError, PermissionError_, AuthenticationError, BucketNotFoundError
+            ):
                 plain.head(key)
 
     def _put(self, key: str, data: Buffer, mode: Any) -> BlobInfo:
@@ -301,27 +330,65 @@ class ObjectStore:
 
     def _mapped(self, error: Exception, key: str) -> StoreError | TruncatedError:
         name = self._name(key)
+        if self._where.keys is not None and self._where.keys.failure is not None:
+            return self._where.keys.failure
+        if self._scheme == "s3" and (known := self._refusal(str(error), key)):
+            return known
         if isinstance(error, NotFoundError | FileNotFoundError):
             return BlobNotFoundError("no such blob", path=name)
         if isinstance(error, AlreadyExistsError | PreconditionError):
             return ConflictError("the blob is not as expected", path=name)
         if isinstance(error, PermissionDeniedError):
             hint = "Check the credentials, or contact the workspace admin for access to this bucket."
-            return PermissionError_("the bucket policy forbids this", path=name, hint=hint)
+            return PermissionError_(f"{self._reached} forbids this", path=name, hint=hint)
         if isinstance(error, UnauthenticatedError) or any(word in str(error) for word in _MISSING):
             hint = _CREDENTIAL_HINTS[self._scheme]
-            fact = f"{_PROVIDERS[self._scheme]} credentials not found or not accepted"
+            fact = f"{_PROVIDERS[self._scheme]} credentials not found or not accepted by {self._reached}"
             return AuthenticationError(fact, path=name, hint=hint)
-        found = _by_status(str(error), name)
+        found = _by_status(str(error), name, self._reached)
         if isinstance(found, UnavailableError) and found.retry_after_s is not None:
             self._plain_until_s = time.monotonic() + _PATIENCE_S
         return found
+
+    @property
+    def _reached(self) -> str:
+        """Who is asked, in words for an error."""
+        return self._place.endpoint if self._scheme == "s3" else self._where.endpoint or _HOSTS[self._scheme]
+
+    def _refusal(self, text: str, key: str) -> StoreError | None:
+        """What the server says of a refusal; answers to HEAD and redirects say nothing, so it is asked again."""
+        known = causes.refusal(text, self._place, self._name(key))
+        if known is not None or not _is_mute(text):
+            return known
+        return self._asked_again(key.strip("/") or "x") or (
+            causes.no_location(self._place, self._name(key)) if _NOWHERE in text else None
+        )
+
+    def _asked_again(self, key: str) -> StoreError | None:
+        try:
+            if self._plain is not None:
+                self._plain.get_ranges(key, [(0, 1)])
+            else:
+                obstore.get_range(self._store, check_key(key), start=0, end=1)
+        except _FAILURES as error:
+            return causes.refusal(str(error), self._place, self._name(key))
+        except (BlobNotFoundError, UnavailableError, TruncatedError):
+            return None
+        except StoreError as error:
+            return error
+        return None
 
     def _name(self, key: str) -> str:
         return blob_name(self.address, key)
 
 
-def _by_status(text: str, name: str) -> StoreError | TruncatedError:
+def _is_mute(text: str) -> bool:
+    """Whether a refusal came without the words that say why."""
+    found = _STATUS.search(text)
+    return _NOWHERE in text or (found is not None and found[1] in ("400", "403") and "<Code>" not in text)
+
+
+def _by_status(text: str, name: str, host: str) -> StoreError | TruncatedError:
     """The error for a failure the library gives no class to; its text is not shown, it may hold secrets."""
     found = _STATUS.search(text)
     status = int(found[1]) if found else 0
@@ -330,8 +397,10 @@ def _by_status(text: str, name: str) -> StoreError | TruncatedError:
     if status == 416:
         return TruncatedError("a range lies past the end of the blob", path=name)
     if 400 <= status < 500 and status not in (408, 425, 429):
-        return StoreError(f"the store answered {status}", path=name)
-    error = UnavailableError(f"the store answered {status}" if status else "the connection failed", path=name)
+        return StoreError(f"{host} answered {status}", path=name)
+    cause = causes.connection_cause(text)
+    failed = f"the connection to {host} failed" + (f": {cause}" if cause else "")
+    error = UnavailableError(f"{host} answered {status}" if status else failed, path=name)
     error.retry_after_s = _BLIND_WAIT_S if status in (429, 503) else None
     return error
 
@@ -387,4 +456,6 @@ def _open_s3(address: ObjectAddress, options: dict[str, Any]) -> Any:
         options |= {"endpoint": address.endpoint, "virtual_hosted_style_request": False}
     options["region"] = address.region or "us-east-1"
     secrets: dict[str, Any] = dict(address.secrets)
+    if address.keys is not None:
+        secrets = {"credential_provider": address.keys}
     return S3Store(address.bucket, **options, **secrets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import threading
@@ -20,6 +21,7 @@ from warpdata.stores import layout
 from warpdata.stores.layout import PAGE_BYTES, PRESENT
 from warpdata.stores.seen import pages_seen
 
+_ONLY_READ = (errno.EROFS, errno.EACCES, errno.EPERM)
 _TOUCH_S = 1.0
 _PIN_TIMEOUT_S = 20.0
 _HASH_BYTES = 4 << 20
@@ -31,10 +33,14 @@ class PageFile:
     def __init__(self, data_path: Path, map_path: Path, blob_bytes: int) -> None:
         self.data_path = data_path
         self.blob_bytes = blob_bytes
-        self._map_fd = os.open(map_path, os.O_RDWR | os.O_CLOEXEC)
-        self._data_fd = os.open(data_path, os.O_RDWR | os.O_CLOEXEC)
+        self._map_fd, self.is_read_only = open_shared(map_path)
+        self._data_fd, _ = open_shared(data_path)
         count = layout.page_count(blob_bytes)
-        self._map = mmap.mmap(self._map_fd, layout.MAP_HEADER_BYTES + count * layout.MAP_ENTRY_BYTES)
+        self._map = mmap.mmap(
+            self._map_fd,
+            layout.MAP_HEADER_BYTES + count * layout.MAP_ENTRY_BYTES,
+            access=mmap.ACCESS_READ if self.is_read_only else mmap.ACCESS_WRITE,
+        )
         self._entries: NDArray[np.uint64] = np.frombuffer(
             self._map, np.uint64, count, layout.MAP_HEADER_BYTES
         )
@@ -86,8 +92,9 @@ class PageFile:
             if self._is_sound(page):
                 self._checked[page] = True
             else:
-                self._entries[page] = 0
                 here[page - first] = False
+                if not self.is_read_only:
+                    self._entries[page] = 0
         return [] if here.all() else (np.flatnonzero(~here) + first).tolist()
 
     def seems_here(self, first: int, last: int) -> bool:
@@ -106,7 +113,9 @@ class PageFile:
         self._checked[first : first + len(pieces)] = True
 
     def drop(self) -> None:
-        """Forget every page."""
+        """Forget every page, where that can be written down."""
+        if self.is_read_only:
+            return
         self._entries[:] = 0
         self._checked[:] = False
         self._set_whole(0)
@@ -141,7 +150,8 @@ class PageFile:
                 os.close(getattr(self, name))
 
     def _set_whole(self, value: int) -> None:
-        self._map[layout.WHOLE_OFFSET] = value
+        if not self.is_read_only:
+            self._map[layout.WHOLE_OFFSET] = value
 
     def _is_sound(self, page: int) -> bool:
         start = page * PAGE_BYTES
@@ -153,4 +163,15 @@ class PageFile:
         now = time.monotonic()
         if now - self._touched_s > _TOUCH_S:
             self._touched_s = now
-            os.utime(self._map_fd)
+            if not self.is_read_only:
+                os.utime(self._map_fd)
+
+
+def open_shared(path: Path, flags: int = 0) -> tuple[int, bool]:
+    """A file of the cache, and whether it can only be read: so a warmed cache can be lent out."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o666), False
+    except OSError as error:
+        if error.errno not in _ONLY_READ:
+            raise
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC), True

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from warpdata.bytekit.ranges import Range, total_bytes
-from warpdata.errors import TruncatedError, UnavailableError
+from warpdata.errors import LimitExceededError, TruncatedError, UnavailableError
 from warpdata.stores.blobstore import Blob, BlobInfo, BlobStore, Chunks, blob_name
 from warpdata.stores.digest import FileDigest
 from warpdata.stores.meter import Meter
@@ -23,19 +23,29 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how long to try again; waits are random up to a growing bound."""
+    """How often and how long to try again; waits are random up to a growing bound.
+
+    No attempt and no wait begins that would end after `max_total_s`, so a server that hangs has failed within
+    `max_total_s` and one time-out of its store (80 s by default).
+    """
 
     attempts: int = 6
     first_wait_s: float = 0.1
     max_wait_s: float = 10.0
     max_retry_after_s: float = 60.0
+    max_total_s: float = 60.0
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
 
-    def wait(self, attempt: int, retry_after_s: float | None) -> None:
-        """Wait before the next attempt: at least what the server asked for."""
+    def wait(self, attempt: int, retry_after_s: float | None, began_s: float | None = None) -> bool:
+        """Wait before the next attempt, at least what the server asked for; False when time is up."""
         bound = min(self.max_wait_s, self.first_wait_s * 2**attempt)
         asked = min(retry_after_s or 0.0, self.max_retry_after_s)
-        self.sleep(asked + random.uniform(0, bound))
+        wait_s = asked + random.uniform(0, bound)
+        if began_s is not None and self.clock() + wait_s - began_s >= self.max_total_s:
+            return False
+        self.sleep(wait_s)
+        return True
 
 
 class ReliableStore:
@@ -69,10 +79,16 @@ class ReliableStore:
 
     def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
         """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
-        blob = self._try(
-            "GET", key, lambda: self.inner.get(key, max_bytes=max_bytes, unless_etag=unless_etag)
-        )
-        self.meter.received(blob.info.size if blob else 0)
+        with self.meter.unsized(max_bytes) as allowed:
+            try:
+                blob = self._try(
+                    "GET", key, lambda: self.inner.get(key, max_bytes=allowed, unless_etag=unless_etag)
+                )
+            except LimitExceededError:
+                if allowed == max_bytes:
+                    raise
+                raise self.meter.too_large(blob_name(self.address, key)) from None
+            self.meter.received(blob.data.nbytes if blob else 0)
         return blob
 
     def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
@@ -122,7 +138,7 @@ class ReliableStore:
         written: int = 0,
         count: int = 1,
     ) -> T:
-        attempt = 0
+        attempt, began_s = 0, self._policy.clock()
         while True:
             name = blob_name(self.address, key)
             self.meter.request(operation, name, read=read, written=written, count=count)
@@ -132,5 +148,16 @@ class ReliableStore:
                 attempt += 1
                 if attempt >= self._policy.attempts or (attempt > 2 and isinstance(error, TruncatedError)):
                     raise
+                if not self._policy.wait(attempt, getattr(error, "retry_after_s", None), began_s):
+                    raise _out_of_time(error, attempt, self._policy.clock() - began_s) from None
                 self.meter.retried()
-                self._policy.wait(attempt, getattr(error, "retry_after_s", None))
+
+
+def _out_of_time(
+    error: UnavailableError | TruncatedError, attempts: int, took_s: float
+) -> UnavailableError | TruncatedError:
+    """The last failure, which also says how long it was tried."""
+    times = "once" if attempts == 1 else f"{attempts} times"
+    again = type(error)(f"{error.message} (tried {times} in {took_s:.0f} s)", hint=error.hint)
+    again.path = error.path
+    return again

@@ -11,6 +11,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
@@ -24,26 +25,36 @@ class S3Keys:
     session_token: str = field(default="", repr=False)
 
     @classmethod
-    def found_in(cls, secrets: Mapping[str, str]) -> S3Keys | None:
+    def found_in(cls, secrets: Mapping[str, Any]) -> S3Keys | None:
         """The keys among secrets, if they are there."""
         if not secrets.get("access_key_id") or not secrets.get("secret_access_key"):
             return None
-        return cls(secrets["access_key_id"], secrets["secret_access_key"], secrets.get("session_token", ""))
+        token = secrets.get("session_token") or secrets.get("token") or ""
+        return cls(secrets["access_key_id"], secrets["secret_access_key"], token)
+
+
+def s3_host(endpoint: str | None, region: str | None) -> str:
+    """The server of a region, unless an endpoint names another one."""
+    return (endpoint or f"https://s3.{region or 'us-east-1'}.amazonaws.com").rstrip("/")
 
 
 def s3_url(bucket: str, prefix: str, endpoint: str | None, region: str | None) -> str:
     """Where the objects of a bucket below a prefix are, by path."""
-    host = (endpoint or f"https://s3.{region or 'us-east-1'}.amazonaws.com").rstrip("/")
-    return f"{host}/{bucket}/{prefix}".rstrip("/")
+    return f"{s3_host(endpoint, region)}/{bucket}/{prefix}".rstrip("/")
 
 
 def signer(
-    keys: S3Keys, host: str, region: str | None, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    keys: S3Keys | Callable[[], S3Keys],
+    host: str,
+    region: str | None,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Callable[[str, str], dict[str, str]]:
     """What signs requests without a body: (method, path) -> headers, by AWS signature version 4."""
     region = region or "us-east-1"
+    keys_now = keys if callable(keys) else lambda: keys
 
     def sign(method: str, path: str) -> dict[str, str]:
+        keys = keys_now()
         stamp = clock().strftime("%Y%m%dT%H%M%SZ")
         headers = {"host": host, "x-amz-content-sha256": _EMPTY_SHA256, "x-amz-date": stamp}
         if keys.session_token:

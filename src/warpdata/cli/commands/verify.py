@@ -10,8 +10,11 @@ from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
+    from warpdata.errors import WarpError
 
-HELP = "check every checksum of files and report damage; exit code 3 if there is any"
+HELP = "check every checksum of files and report damage; exit code 3 if there is any, 1 if one cannot be read"
+
+_OK, _DAMAGED, _NOT_FOUND, _NOT_READ = "ok", "damaged", "not found", "not read"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,15 +33,19 @@ def run(args: argparse.Namespace, console: Console) -> int:
     with console.progress("verify") as bar:
         for done, path in enumerate(args.files):
             bar(done, len(args.files))
-            reports.append({"path": path, "findings": _findings(path, args)})
+            status, findings = _findings(path, args)
+            reports.append({"path": path, "status": status, "findings": findings})
     console.emit(reports)
     for report in reports:
         _print(report, console)
-    damaged = any(each["is_damage"] for report in reports for each in report["findings"])
-    return exits.DAMAGED if damaged else exits.OK
+    found = {report["status"] for report in reports}
+    if _DAMAGED in found:
+        return exits.DAMAGED
+    return exits.OK if found == {_OK} else exits.ERROR
 
 
-def _findings(path: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+def _findings(path: str, args: argparse.Namespace) -> tuple[str, list[dict[str, Any]]]:
+    """What is true of one file, and why; what is not there or cannot be reached is not damaged."""
     from dataclasses import asdict
 
     from warpdata.cli.commands._dataset import is_dataset
@@ -48,8 +55,27 @@ def _findings(path: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     try:
         found = _dataset(path, args) if is_dataset(path) else _file(path, full=args.full)
     except WarpError as error:
-        found = [Finding(error.code, str(error), error.block, error.hint)]
-    return [asdict(each) for each in found]
+        status = _status(path, error)
+        found = [Finding(error.code, str(error), error.block, error.hint, is_damage=status == _DAMAGED)]
+    else:
+        status = _DAMAGED if any(each.is_damage for each in found) else _OK
+    return status, [asdict(each) for each in found]
+
+
+def _status(path: str, error: WarpError) -> str:
+    import os
+
+    from warpdata import errors
+    from warpdata.cli.commands._dataset import is_dataset
+
+    if isinstance(error, errors.BlobNotFoundError):
+        # Something that the file or dataset itself names is missing where it is there: that is damage.
+        is_there = os.path.lexists(path) or is_dataset(path)
+        return _DAMAGED if is_there else _NOT_FOUND
+    if isinstance(error, errors.DatasetNotFoundError):
+        return _NOT_FOUND
+    elsewhere = (errors.StoreError, errors.OfflineError, errors.BudgetExceededError, errors.MissingExtraError)
+    return _NOT_READ if isinstance(error, elsewhere) else _DAMAGED
 
 
 def _file(path: str, *, full: bool) -> list[Any]:
@@ -128,12 +154,11 @@ def _journal(path: str) -> list[Any]:
 
 
 def _print(report: dict[str, Any], console: Console) -> None:
-    damage = [each for each in report["findings"] if each["is_damage"]]
-    word = console.paint("damaged", "red") if damage else console.paint("ok", "green")
-    console.print(f"{report['path']}: {word}")
+    is_ok = report["status"] == _OK
+    console.print(f"{report['path']}: {console.paint(report['status'], 'green' if is_ok else 'red')}")
     for each in report["findings"]:
         where = f"block {each['block']!r}: " if each["block"] and each["block"] not in each["message"] else ""
-        level = "error" if each["is_damage"] else "note"
+        level = "note" if not each["is_damage"] and report["status"] in (_OK, _DAMAGED) else "error"
         console.print(f"  {level}[{each['code']}] {where}{each['message']}")
         if each["hint"]:
             console.print(f"    hint: {each['hint']}")

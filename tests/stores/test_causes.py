@@ -1,0 +1,165 @@
+"""Each way in which an S3 server refuses is told apart: what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import http.server
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.catalog.test_faults import in_fork
+from tests.servers import BUCKET, KEY, SECRET, S3Server, free_port, s3_store, serving, unique
+from warpdata.errors import (
+    AuthenticationError,
+    BlobNotFoundError,
+    BucketNotFoundError,
+    PermissionError_,
+    StoreError,
+    UnavailableError,
+)
+from warpdata.stores.address import StoreOptions, open_store
+from warpdata.stores.blobstore import BlobStore
+
+
+def opened(endpoint: str, *, bucket: str = BUCKET, key: str = KEY, secret: str = SECRET) -> BlobStore:
+    secrets = {"access_key_id": key, "secret_access_key": secret}
+    return open_store(f"s3://{bucket}/x?endpoint={endpoint}&region=us-east-1", StoreOptions(secrets=secrets))
+
+
+ASKING: dict[str, Callable[[BlobStore], Any]] = {
+    "head": lambda store: store.head("a"),
+    "get": lambda store: store.get("a", max_bytes=100),
+    "ranges": lambda store: store.get_ranges("a", [(0, 4), (8, 9)]),
+    "put": lambda store: store.put_if_absent("a", b"x"),
+    "stream": lambda store: store.put_stream("a", lambda: iter([b"xy"]), 2),
+    "list": lambda store: list(store.list("a/")),
+    "delete": lambda store: store.delete("a"),
+}
+
+
+@pytest.fixture(params=list(ASKING))
+def ask(request: pytest.FixtureRequest) -> Callable[[BlobStore], Any]:
+    return ASKING[request.param]
+
+
+class TestRealServer:
+    def test_a_wrong_secret(self, s3_server: S3Server, ask: Callable[[BlobStore], Any]) -> None:
+        with pytest.raises(AuthenticationError, match="secret key") as caught:
+            ask(opened(s3_server.endpoint, secret="WRONG-77"))
+        said = f"{caught.value} {caught.value.hint}"
+        assert s3_server.endpoint in said
+        assert "AWS_SECRET_ACCESS_KEY" in said
+        assert "WRONG-77" not in said
+
+    def test_an_unknown_key(self, s3_server: S3Server, ask: Callable[[BlobStore], Any]) -> None:
+        with pytest.raises(AuthenticationError, match="access key id is not known") as caught:
+            ask(opened(s3_server.endpoint, key="NOBODY-5"))
+        assert s3_server.endpoint in str(caught.value)
+        assert "AWS_ACCESS_KEY_ID" in caught.value.hint
+
+    @pytest.mark.parametrize("name", ["get", "ranges", "list"])
+    def test_a_missing_bucket(self, s3_server: S3Server, name: str) -> None:
+        with pytest.raises(BucketNotFoundError, match="no such bucket") as caught:
+            ASKING[name](opened(s3_server.endpoint, bucket="nowhere-to-be-found"))
+        assert s3_server.endpoint in str(caught.value)
+        assert "nowhere-to-be-found" in str(caught.value)
+
+    def test_a_missing_blob_is_only_that(self, s3_server: S3Server) -> None:
+        store = s3_store(s3_server, unique("absent"))
+        for name in ("head", "get", "ranges"):
+            with pytest.raises(BlobNotFoundError):
+                ASKING[name](store)
+
+    def test_after_a_fork_too(self, s3_server: S3Server) -> None:
+        store = opened(s3_server.endpoint, secret="WRONG-77")
+
+        def asked() -> int:
+            for name in ("head", "get"):
+                with pytest.raises(AuthenticationError, match="secret key"):
+                    ASKING[name](store)
+            return 17
+
+        assert in_fork(asked) == 17
+
+
+class _Refusing(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        status, body, headers = self.server.answer
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - the names of the library
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def refusing() -> Iterator[Any]:
+    """A server that answers everything with the error it is told."""
+    with serving(_Refusing) as server:
+        yield server
+
+
+def body(code: str, more: str = "") -> bytes:
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>words</Message>{more}'
+        "<RequestId>4442587FB7D0A2F9</RequestId></Error>"
+    ).encode()
+
+
+REGION = "<Region>eu-west-3</Region>"
+REGION_HEADER = {"x-amz-bucket-region": "eu-west-3"}
+ANSWERS = [
+    (403, body("SignatureDoesNotMatch"), {}, AuthenticationError, "secret key", "AWS_SECRET_ACCESS_KEY"),
+    (403, body("InvalidAccessKeyId"), {}, AuthenticationError, "access key id", "AWS_ACCESS_KEY_ID"),
+    (400, body("ExpiredToken"), {}, AuthenticationError, "expired", "aws sso login"),
+    (400, body("InvalidToken"), {}, AuthenticationError, "not valid", "AWS_SESSION_TOKEN"),
+    (403, body("RequestTimeTooSkewed"), {}, AuthenticationError, "clock", "clock"),
+    (403, body("AccessDenied"), {}, PermissionError_, "may not", "owner"),
+    (404, body("NoSuchBucket"), {}, BucketNotFoundError, "no such bucket", "AWS_ENDPOINT_URL"),
+    (400, body("AuthorizationHeaderMalformed", REGION), {}, StoreError, "eu-west-3", "AWS_REGION=eu-west-3"),
+    (301, body("PermanentRedirect"), REGION_HEADER, StoreError, "eu-west-3", "AWS_REGION=eu-west-3"),
+    (301, body("PermanentRedirect"), {}, StoreError, "another region", "AWS_REGION"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer[1].split(b"Code>")[1][:-2].decode())
+def test_every_way_of_asking_names_the_cause(
+    refusing: Any, answer: tuple[Any, ...], ask: Callable[[BlobStore], Any], request: pytest.FixtureRequest
+) -> None:
+    status, text, headers, kind, fact, hint = answer
+    if status == 404 and request.node.callspec.params["ask"] in ("head", "delete"):
+        pytest.skip("an answer to HEAD has no words, and what is missing is removed already")
+    refusing.answer = (status, text, headers)
+    with pytest.raises(StoreError) as caught:
+        ask(opened(refusing.url))
+    assert type(caught.value) is kind
+    assert fact in str(caught.value)
+    assert refusing.url in str(caught.value), "the endpoint is named"
+    assert "s3://tst/x" in str(caught.value), "and the blob"
+    assert hint in caught.value.hint
+    assert "words" not in str(caught.value), "what a server writes is not shown: it may echo secrets"
+
+
+@pytest.mark.parametrize("name", ["head", "get", "put"])
+def test_a_server_that_is_not_there(name: str) -> None:
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(UnavailableError, match="nothing listens there") as caught:
+        ASKING[name](opened(endpoint))
+    assert endpoint in str(caught.value)
+
+
+def test_a_host_that_has_no_name() -> None:
+    with pytest.raises(UnavailableError, match=r"name is not known|did not answer") as caught:
+        opened("http://no-such-host.invalid").head("a")
+    assert "no-such-host.invalid" in str(caught.value)

@@ -1,0 +1,275 @@
+"""The web as it is: signed addresses, redirects to a CDN, proxies, kept connections, servers that hang."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.server
+import socket
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from tests.catalog.test_faults import in_fork
+from tests.servers import serving
+from warpdata.errors import SettingsError, StoreError, UnavailableError
+from warpdata.settings import Settings
+from warpdata.stores.address import StoreOptions, open_store
+from warpdata.stores.http import HttpStore, Proxies
+from warpdata.stores.memory import MemoryStore
+from warpdata.stores.reliable import ReliableStore, RetryPolicy
+
+DATA = bytes(range(256)) * 40
+
+
+class _Web(http.server.BaseHTTPRequestHandler):
+    """Answers with `server.data` or as `server.script` says; notes what it was asked and over how many lines."""
+
+    protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.lines += 1
+
+    def do_GET(self) -> None:
+        self.server.asked.append((self.command, self.path, {k.title(): v for k, v in self.headers.items()}))
+        if refusal := self.server.script(self):
+            status, headers = refusal
+            self._answer(status, headers, b"")
+            return
+        start, _, last = self.headers.get("Range", "bytes=0-99999999").removeprefix("bytes=").partition("-")
+        body = self.server.data[int(start) : int(last) + 1]
+        span = f"bytes {start}-{int(start) + len(body) - 1}/{len(self.server.data)}"
+        self._answer(206 if "Range" in self.headers else 200, {"Content-Range": span}, body)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def run_web() -> Iterator[Any]:
+    with serving(_Web) as server:
+        server.asked, server.lines, server.data, server.script = [], 0, DATA, lambda _: None
+        yield server
+
+
+@pytest.fixture
+def web() -> Iterator[Any]:
+    with run_web() as server:
+        yield server
+
+
+@pytest.fixture
+def cdn() -> Iterator[Any]:
+    with run_web() as server:
+        yield server
+
+
+def signed_for_get(request: Any) -> tuple[int, dict[str, str]] | None:
+    """A server that lets in whom the address names, for GET only."""
+    query = urllib.parse.parse_qs(urllib.parse.urlsplit(request.path).query)
+    is_right = query == {"sig": ["a/b+c=="], "exp": ["9"]} and request.command == "GET"
+    return None if is_right else (403, {})
+
+
+class TestSignedAddresses:
+    QUERY = "sig=a%2Fb%2Bc%3D%3D&exp=9"
+
+    def test_the_query_is_kept_and_never_shown(self, web: Any) -> None:
+        web.script = signed_for_get
+        store = open_store(f"{web.url}/folder?{self.QUERY}")
+        assert store.head("x").size == len(DATA)
+        assert bytes(store.get("x", max_bytes=1 << 20).data) == DATA
+        assert [bytes(v) for v in store.get_ranges("x", [(3, 9), (50, 60)])] == [DATA[3:9], DATA[50:60]]
+        assert "sig" not in store.address
+        web.script = lambda _: (403, {})
+        with pytest.raises(StoreError) as caught:
+            store.get("x", max_bytes=9)
+        assert "a%2Fb" not in f"{caught.value}{caught.value.hint}{store!r}"
+
+    def test_an_empty_blob(self, web: Any) -> None:
+        web.script = lambda _: (416, {"Content-Range": "bytes */0"})
+        assert open_store(f"{web.url}/folder?{self.QUERY}").head("x").size == 0
+
+    def test_through_the_front_door(self, web: Any, tmp_path: Path) -> None:
+        path = tmp_path / "e.wshard"
+        made = wd.WShardEpisode(id="e", length=4)
+        made.observations["joint"] = np.arange(12.0).reshape(4, 3)
+        wd.save_wshard(made, path)
+        web.data, web.script = path.read_bytes(), signed_for_get
+        episode = wd.load_wshard(f"{web.url}/some%20folder/e.wshard?{self.QUERY}")
+        assert np.array_equal(episode.observations["joint"].data, np.arange(12.0).reshape(4, 3))
+
+
+class TestRedirects:
+    def test_to_another_host_without_credentials(self, web: Any, cdn: Any) -> None:
+        web.script = lambda request: (302, {"Location": f"{cdn.url}/edge/x?token=t%2F1"})
+        store = HttpStore(f"{web.url}/a?sig=s", sign=lambda *_: {"Authorization": "secret"})
+        assert [bytes(v) for v in store.get_ranges("x", [(5, 25)])] == [DATA[5:25]]
+        (_, path, headers) = cdn.asked[0]
+        assert path == "/edge/x?token=t%2F1", "the address of the redirect, and nothing else"
+        assert headers["Range"] == "bytes=5-24"
+        assert "Authorization" not in headers
+        assert web.asked[0][2]["Authorization"] == "secret"
+
+    def test_within_the_host_with_credentials(self, web: Any) -> None:
+        web.script = lambda r: (307, {"Location": "../other/x"}) if r.path.startswith("/a/") else None
+        store = HttpStore(f"{web.url}/a", sign=lambda _, path: {"Authorization": path})
+        assert bytes(store.get("x", max_bytes=1 << 20).data) == DATA
+        assert web.asked[-1][1] == web.asked[-1][2]["Authorization"] == "/other/x"
+
+    def test_circles_end(self, web: Any) -> None:
+        web.script = lambda _: (302, {"Location": f"{web.url}/again"})
+        with pytest.raises(StoreError, match="redirects more than"):
+            HttpStore(web.url).head("x")
+        assert len(web.asked) < 10
+
+    @pytest.mark.parametrize(
+        "target", ["file:///etc/passwd", "ftp://h/x", "http://u:p@127.0.0.1/x", "http://[x", "http://h:a/x"]
+    )
+    def test_what_is_no_web_address_is_refused(self, web: Any, target: str) -> None:
+        web.script = lambda _: (302, {"Location": target})
+        with pytest.raises(StoreError, match="no web address"):
+            HttpStore(web.url).get("x", max_bytes=9)
+
+
+class TestProxies:
+    def test_the_proxy_is_asked(self, cdn: Any) -> None:
+        """`cdn` plays the proxy: it is asked with the whole address and its own password."""
+        port = urllib.parse.urlsplit(cdn.url).port
+        settings = Settings.from_env({"http_proxy": f"http://me:pass%21@127.0.0.1:{port}"})
+        proxies = Proxies(settings.proxies, settings.no_proxy)
+        store = open_store("http://data.invalid/folder", StoreOptions(proxies=proxies))
+        assert bytes(store.get("x", max_bytes=1 << 20).data) == DATA
+        (_, path, headers) = cdn.asked[0]
+        assert path == "http://data.invalid/folder/x"
+        assert headers["Proxy-Authorization"] == "Basic " + base64.b64encode(b"me:pass!").decode()
+        assert "pass" not in f"{settings!r}{proxies!r}"
+
+    @pytest.mark.parametrize("without", ["127.0.0.1", "*", "example.org, 127.0.0.1"])
+    def test_some_hosts_are_asked_directly(self, web: Any, without: str) -> None:
+        settings = Settings.from_env({"HTTP_PROXY": "http://127.0.0.1:1", "NO_PROXY": without})
+        store = HttpStore(web.url, proxies=Proxies(settings.proxies, settings.no_proxy))
+        assert store.head("x")
+
+    @pytest.mark.parametrize(
+        ("url", "without", "is_direct"),
+        [
+            ("http://data.example.org/x", "example.org", True),
+            ("http://data.example.org/x", ".example.org", True),
+            ("http://data.example.org/x", "*.example.org", True),
+            ("http://example.org:8080/x", "example.org:8080", True),
+            ("http://example.org:8080/x", "example.org:8081", False),
+            ("http://badexample.org/x", "example.org", False),
+            ("http://10.1.2.3/x", "10.0.0.0/8", True),
+            ("http://11.1.2.3/x", "10.0.0.0/8", False),
+            ("http://h/x", "", False),
+            ("http://h/x", " , ", False),
+            ("http://h/x", "*", True),
+        ],
+    )
+    def test_which_hosts_are_asked_directly(self, url: str, without: str, is_direct: bool) -> None:
+        found = Proxies({"http": "p:1"}, without).of(urllib.parse.urlsplit(url))
+        assert found == ("" if is_direct else "http://p:1")
+
+    def test_a_proxy_that_is_not_there_is_named_as_the_cause(self, web: Any) -> None:
+        store = HttpStore(web.url, proxies=Proxies({"http": "127.0.0.1:1"}))
+        with pytest.raises(UnavailableError, match="the proxy failed"):
+            store.head("x")
+
+    def test_other_kinds_of_proxy_are_refused_when_used(self, web: Any) -> None:
+        settings = Settings.from_env({"ALL_PROXY": "socks5://127.0.0.1:1"})
+        with pytest.raises(SettingsError, match="socks5"):
+            HttpStore(web.url, proxies=Proxies(settings.proxies)).head("x")
+
+
+def test_connections_are_kept(web: Any) -> None:
+    store = HttpStore(web.url)
+    for start in range(30):
+        store.get_ranges("x", [(start, start + 9)])
+    assert (web.lines, len(web.asked)) == (1, 30)
+
+
+def test_a_child_has_lines_of_its_own(web: Any) -> None:
+    store = HttpStore(web.url)
+    store.head("x")
+    assert in_fork(lambda: 17 if bytes(store.get_ranges("x", [(1, 9)])[0]) == DATA[1:9] else 1) == 17
+    store.head("x")
+    assert web.lines == 2
+
+
+@pytest.fixture
+def hanging() -> Iterator[str]:
+    """A server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+class TestHangingServers:
+    @pytest.mark.parametrize("form", ["{}", "s3://tst/x?endpoint={}"])
+    def test_the_cause_is_named(self, hanging: str, form: str) -> None:
+        secrets = {"access_key_id": "a", "secret_access_key": "b"}
+        store = open_store(form.format(hanging), StoreOptions(secrets=secrets, timeout_s=0.2))
+        for ask in (
+            store.head,
+            lambda key: store.get(key, max_bytes=9),
+            lambda key: store.get_ranges(key, [(0, 1)]),
+        ):
+            with pytest.raises(UnavailableError, match="did not answer in time") as caught:
+                ask("x")
+            assert hanging in str(caught.value)
+
+    def test_all_attempts_together_stay_below_the_limit(self) -> None:
+        now = 0.0
+
+        def sleep(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+        class Hanging(MemoryStore):
+            def head(self, key: str) -> Any:
+                sleep(StoreOptions().timeout_s)
+                raise UnavailableError("it did not answer in time", path=key)
+
+        policy = RetryPolicy(sleep=sleep, clock=lambda: now)
+        store = ReliableStore(Hanging(), policy=policy)
+        with pytest.raises(UnavailableError, match="tried 3 times in 6"):
+            store.head("x")
+        assert now <= policy.max_total_s + StoreOptions().timeout_s < 100
+
+    def test_a_wait_that_would_pass_the_limit_is_not_begun(self) -> None:
+        now, waits = 0.0, []
+
+        def sleep(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+            waits.append(seconds)
+
+        class Busy(MemoryStore):
+            def head(self, key: str) -> Any:
+                error = UnavailableError("busy", path=key)
+                error.retry_after_s = 25.0
+                raise error
+
+        policy = RetryPolicy(sleep=sleep, clock=lambda: now)
+        with pytest.raises(UnavailableError):
+            ReliableStore(Busy(), policy=policy).head("x")
+        assert len(waits) == 2
+        assert now <= policy.max_total_s
