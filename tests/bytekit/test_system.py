@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import mmap
 import os
 import subprocess
@@ -147,7 +148,7 @@ class TestEverywhere:
 def test_a_disk_that_takes_less_than_it_is_given(pieces: list[bytes], takes: list[int]) -> None:
     """Against the plain join, however few bytes each call takes."""
     written = bytearray()
-    given_out = iter(takes * 50)
+    given_out = itertools.cycle(takes)
 
     def some(fd: int, views: list[memoryview], offset: int) -> int:
         assert offset == len(written)

@@ -49,14 +49,14 @@ def test_cut_and_joined_is_the_same(
     if episode.length == 0:
         return
     listed = wd.chunk_episode(episode, folder, steps)
-    whole = wd.open_episode(listed)
+    whole = wd.open_episode(listed).tensors
     assert whole == episode
     shutil.rmtree(folder)
 
 
 def test_residual_bits_are_cut_by_step(tmp_path: Path) -> None:
     episode = episodes.simple(21)
-    whole = wd.open_episode(wd.chunk_episode(episode, tmp_path, 4))
+    whole = wd.open_episode(wd.chunk_episode(episode, tmp_path, 4)).tensors
     assert whole == episode
 
 
@@ -76,8 +76,8 @@ def test_document_example(tmp_path: Path) -> None:
     stored = ShardReader.open(tmp_path / "ep_001" / "ep_001_chunk_0002.wshard").read_json("meta/episode")
     assert stored["timestep_range"] == [20, 23]
     assert ShardReader.open(manifest).role == 4
-    assert wd.open_episode(manifest).length == 24
-    assert wd.open_episode(tmp_path / "ep_001" / "ep_001_manifest.wshard").length == 24
+    assert wd.open_episode(manifest).tensors.length == 24
+    assert wd.open_episode(tmp_path / "ep_001" / "ep_001_manifest.wshard").tensors.length == 24
 
 
 def test_explicit_indices_in_any_order(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_explicit_indices_in_any_order(tmp_path: Path) -> None:
         writer.write_chunk(replace(episodes.simple(5), chunk_index=1))
     with pytest.raises(SchemaMismatchError):
         writer.write_chunk(episodes.simple(6))
-    whole = wd.open_episode(writer.finalize_manifest())
+    whole = wd.open_episode(writer.finalize_manifest()).tensors
     assert np.array_equal(
         whole.observations["state"][5:10], episodes.simple(5, seed=1).observations["state"].data
     )
@@ -97,7 +97,7 @@ def test_explicit_indices_in_any_order(tmp_path: Path) -> None:
 
 def test_only_the_chunks_needed_are_opened(tmp_path: Path) -> None:
     listed = wd.chunk_episode(episodes.simple(20), tmp_path, 5)
-    whole = wd.open_episode(listed)
+    whole = wd.open_episode(listed).tensors
     for index in (1, 3):
         (tmp_path / f"ep_chunk_{index:04d}.wshard").unlink()
     assert np.array_equal(
@@ -215,7 +215,7 @@ def test_chunks_must_have_the_same_channels(tmp_path: Path, other: Callable[[int
     with pytest.raises(CorruptLayoutError, match="chunk 1 has"):
         wd.validate_chunk_continuity(mixed)
     with pytest.raises(CorruptLayoutError, match="another chunk"):
-        wd.open_episode(mixed).actions["ctrl"][4:6]
+        wd.open_episode(mixed).tensors.actions["ctrl"][4:6]
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 7), (7, 3), (5, 5), (4, 20)])
@@ -227,7 +227,7 @@ def test_an_episode_is_cut_anew_while_it_is_read_from_its_chunks(
     (tmp_path / "ep_chunk_0099.wshard").write_bytes(b"unreadable: nobody knows whose it is")
     wd.save_wshard(episodes.simple(2), tmp_path / "ep_chunk_0098.wshard")  # no chunk, by its own word
     listed = wd.chunk_episode(old.tensors, tmp_path, after)
-    assert wd.open_episode(listed) == wanted
+    assert wd.open_episode(listed).tensors == wanted
     wd.validate_chunk_continuity(listed, check_files=True)
     kept = {"ep_chunk_0098.wshard", "ep_chunk_0099.wshard", "ep_manifest.wshard"}
     assert {path.name for path in tmp_path.iterdir()} == {entry.uri for entry in listed.chunks} | kept
@@ -240,7 +240,7 @@ def test_cutting_anew_that_fails_leaves_the_old_chunks(tmp_path: Path) -> None:
     with pytest.raises(SchemaMismatchError):
         writer.write_chunk(without_state(7))
     wd.validate_chunk_continuity(listed, check_files=True)
-    assert wd.open_episode(listed) == episodes.simple(20)
+    assert wd.open_episode(listed).tensors == episodes.simple(20)
 
 
 def test_write_episode_chunked(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_write_episode_chunked(tmp_path: Path) -> None:
     paths = writer.write_episode_chunked(episodes.simple(20))
     assert [wd.load_wshard(path).length for path in paths] == [6, 6, 6, 2]
     assert all(wd.load_wshard(path).is_chunked for path in paths)
-    assert wd.open_episode(writer.finalize_manifest()) == episodes.simple(20)
+    assert wd.open_episode(writer.finalize_manifest()).tensors == episodes.simple(20)
     with pytest.raises(RecordingError):
         writer.write_chunk(episodes.simple(3))
 
@@ -262,7 +262,7 @@ def test_an_empty_episode_keeps_what_is_known_of_it(tmp_path: Path) -> None:
     assert wd.load_wshard(tmp_path / "a.wshard") == empty
     listed = wd.chunk_episode(empty, tmp_path / "chunks", 5)
     wd.validate_chunk_continuity(listed, check_files=True)
-    assert wd.open_episode(listed) == empty
+    assert wd.open_episode(listed).tensors == empty
 
 
 def test_wrong_arguments(tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ def chunk(path: Path, compression: str, **options: Any) -> Path:
 
 
 def pack(path: Path, compression: str, **options: Any) -> Path:
-    with wd.DiskEpisodeWriter(path.with_suffix(".dir")) as recording:
+    steps = {"clock": "big", "outcome": "same"}
+    with wd.DiskEpisodeWriter(path.with_suffix(".dir"), meta={"steps": steps}) as recording:
         for index, row in enumerate(ROWS):
             recording.append("big", row, index * 1000)
     return wd.pack_episode(path.with_suffix(".dir"), path, compression, **options)

@@ -128,7 +128,7 @@ def test_chunks_of_the_go_program_open_as_one() -> None:
     path = shared_golden("wshard", "foreign", "chunks", "gc_manifest.wshard")
     reader = wd.ChunkedEpisodeReader(path)
     wd.validate_chunk_continuity(reader.manifest, check_files=True, check_channels=True)
-    episode = wd.open_episode(path)
+    episode = wd.open_episode(path).tensors
     assert episode.length == 100
     whole = np.concatenate([chunk.observations["state"].data for chunk in reader.iter_chunks()])
     assert np.array_equal(episode.observations["state"].data, whole)

@@ -15,7 +15,7 @@ from warpdata.episodes.facts import facts_of, table_of
 from warpdata.episodes.local import LocalDataset, holds_recordings
 from warpdata.episodes.opening import episode_of_shard
 from warpdata.episodes.packed import pack_episode
-from warpdata.errors import DatasetError
+from warpdata.errors import DatasetError, WarpError
 from warpdata.formats.episodedir.layout import META_FILE
 from warpdata.formats.wshard.chunks import read_chunk_list
 from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
@@ -41,8 +41,6 @@ def _shards_of(path: Path, staging: Path) -> Iterator[Path]:
         dataset = LocalDataset(path)
         _check_finished(dataset)
         yield from _pack_all(dataset, staging)
-    elif path.is_dir():
-        yield from sorted(path.glob(f"*{SUFFIX}")) or [path]
     else:
         yield path
 
@@ -70,7 +68,7 @@ def _packed(episode: Episode, name: str, staging: Path) -> Path:
 
 def episode_rows(artifact: str, shards: Sequence[PackedShard]) -> list[dict[str, Any]]:
     """What is known of every episode among the shards of an artifact; chunks belong to the list that names them."""
-    opened = {shard.name: ShardReader.open(shard.path) for shard in shards if shard.name}
+    opened, rows = _opened(artifact, shards)
     folder = _ShardFolder(opened)
     parts = {
         chunk.uri
@@ -78,7 +76,6 @@ def episode_rows(artifact: str, shards: Sequence[PackedShard]) -> list[dict[str,
         if shard.role == ROLE_CHUNK_LIST
         for chunk in read_chunk_list(shard, folder).chunks
     }
-    rows = []
     for name, shard in opened.items():
         if name not in parts:
             facts = facts_of(episode_of_shard(shard, folder))
@@ -86,6 +83,27 @@ def episode_rows(artifact: str, shards: Sequence[PackedShard]) -> list[dict[str,
     for shard in opened.values():
         shard.close()
     return rows
+
+
+def _opened(
+    artifact: str, shards: Sequence[PackedShard]
+) -> tuple[dict[str, ShardReader], list[dict[str, Any]]]:
+    """The shards of an artifact, open; and a row for each that is none, which says so."""
+    opened: dict[str, ShardReader] = {}
+    rows: list[dict[str, Any]] = []
+    for shard in shards:
+        name = shard.name or shard.path.name
+        try:
+            opened[name] = ShardReader.open(shard.path)
+        except WarpError as error:
+            row = {
+                "id": name.removesuffix(SUFFIX),
+                "problems": [str(error)],
+                "artifact": artifact,
+                "blob": name,
+            }
+            rows.append(row)
+    return opened, rows
 
 
 def episodes_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
