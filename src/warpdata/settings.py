@@ -11,7 +11,7 @@ from warpdata.errors import SettingsError, nearest
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
-_PREFETCH = ("auto", "off", "none")
+_PREFETCH = ("auto", "off", "none", "aggressive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Settings:
     mode: str = "auto"
     """`WARP_MODE`: auto, remote, hybrid or local."""
     prefetch: str = "auto"
-    """`WARP_PREFETCH`: auto, off, or how many row groups to read ahead."""
+    """`WARP_PREFETCH`: auto, off, aggressive, or how many row groups to read ahead."""
     verify: str = "if-present"
     """`WARP_VERIFY`: what to do about signatures: off, if-present or require."""
     trusted_keys: tuple[str, ...] = ()
@@ -157,7 +157,7 @@ def _choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
 def _prefetch(env: Mapping[str, str]) -> str:
     value = env.get("WARP_PREFETCH", "").strip().lower() or "auto"
     if value not in _PREFETCH and not _is_count(value):
-        raise _refuse("WARP_PREFETCH", value, "auto, off, or how many row groups to read ahead")
+        raise _refuse("WARP_PREFETCH", value, "auto, off, aggressive, or how many row groups to read ahead")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -95,7 +96,8 @@ class _Refusing(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            with contextlib.suppress(OSError):  # not everybody listens to the end
+                self.wfile.write(body)
 
     do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - the names of the library
 

@@ -14,9 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-import urllib3
-from urllib3.exceptions import HTTPError
-
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.ranges import Range
 from warpdata.errors import (
@@ -34,6 +31,7 @@ from warpdata.stores.causes import connection_cause
 from warpdata.stores.digest import FileDigest
 
 if TYPE_CHECKING:
+    import urllib3
     from typing_extensions import Buffer
 
 _TIMEOUT_S = 20.0
@@ -251,6 +249,8 @@ class HttpStore:
         name: str,
     ) -> _Answer:
         """One request to one host, answered in bounded time."""
+        from urllib3.exceptions import HTTPError
+
         # As it lies there: of an answer that was compressed on the way, no range would be right.
         every = {"User-Agent": "warpdata", "Accept-Encoding": "identity", **headers}
         deadline_s = time.monotonic() + _PATIENCE * self._timeout_s
@@ -293,6 +293,8 @@ def _unsigned(method: str, path: str) -> Mapping[str, str]:  # noqa: ARG001
 
 
 def _open_manager(proxy: str, timeout_s: float, concurrency: int) -> urllib3.PoolManager:
+    import urllib3  # it opens a socket when it is loaded, so only who goes to the network loads it
+
     options: dict[str, Any] = {
         "timeout": urllib3.Timeout(connect=min(_CONNECT_S, timeout_s), read=timeout_s),
         "maxsize": concurrency,

@@ -62,10 +62,10 @@ class JsonService:
                 return self._post(path, data)
             except UnavailableError as error:
                 attempt += 1
-                if attempt >= self._policy.attempts:
+                asked_s = getattr(error, "retry_after_s", None)
+                if attempt >= self._policy.attempts or self._policy.is_over(began_s, attempt, asked_s):
                     raise
-                if not self._policy.wait(attempt, getattr(error, "retry_after_s", None), began_s):
-                    raise
+                self._policy.wait(attempt, asked_s)
 
     def _post(self, path: str, data: bytes) -> dict[str, Any]:
         name = f"{self.address}{path}"

@@ -37,15 +37,19 @@ class RetryPolicy:
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
 
-    def wait(self, attempt: int, retry_after_s: float | None, began_s: float | None = None) -> bool:
-        """Wait before the next attempt, at least what the server asked for; False when time is up."""
-        bound = min(self.max_wait_s, self.first_wait_s * 2**attempt)
-        asked = min(retry_after_s or 0.0, self.max_retry_after_s)
-        wait_s = asked + random.uniform(0, bound)
-        if began_s is not None and self.clock() + wait_s - began_s >= self.max_total_s:
-            return False
-        self.sleep(wait_s)
-        return True
+    def wait(self, attempt: int, retry_after_s: float | None) -> None:
+        """Wait before the next attempt: at least what the server asked for."""
+        asked_s, bound_s = self._waits(attempt, retry_after_s)
+        self.sleep(asked_s + random.uniform(0, bound_s))
+
+    def is_over(self, began_s: float, attempt: int, retry_after_s: float | None) -> bool:
+        """Whether the next wait could end too late."""
+        return self.clock() + sum(self._waits(attempt, retry_after_s)) - began_s >= self.max_total_s
+
+    def _waits(self, attempt: int, retry_after_s: float | None) -> tuple[float, float]:
+        """What the server asked for, and the most that is added to it."""
+        bound_s = min(self.max_wait_s, self.first_wait_s * 2**attempt)
+        return min(retry_after_s or 0.0, self.max_retry_after_s), bound_s
 
 
 class ReliableStore:
@@ -148,9 +152,11 @@ class ReliableStore:
                 attempt += 1
                 if attempt >= self._policy.attempts or (attempt > 2 and isinstance(error, TruncatedError)):
                     raise
-                if not self._policy.wait(attempt, getattr(error, "retry_after_s", None), began_s):
+                asked_s = getattr(error, "retry_after_s", None)
+                if self._policy.is_over(began_s, attempt, asked_s):
                     raise _out_of_time(error, attempt, self._policy.clock() - began_s) from None
                 self.meter.retried()
+                self._policy.wait(attempt, asked_s)
 
 
 def _out_of_time(
