@@ -147,12 +147,8 @@ def test_threads_have_an_owner(path: Path) -> None:
 LATE = {
     "timeline/episode.py", "formats/wshard/episode.py",  # the two views of an episode offer each other
     "episodes/opening.py",  # a shard by step needs no parquet library
-<<<<<<< HEAD
-    "catalog/refs.py", "catalog/opened.py",  # what was pickled opens its dataset again
-=======
     "stores/http.py",  # urllib3 opens a socket when it is loaded, which local mode must not
-    "catalog/refs.py",  # a reference that was pickled opens its dataset again
->>>>>>> stores
+    "catalog/refs.py", "catalog/opened.py",  # what was pickled opens its dataset again
 }  # fmt: skip
 
 
