@@ -50,7 +50,7 @@ def recording_doors(folder: Path) -> dict[str, Pair]:
         with wd.LocalDatasetWriter(root, durability="none").new_episode() as writer:
             for i in range(100):
                 writer.append("joint", np.zeros(7, np.float32), i)
-    directory = wd.LocalDataset(root)[0].path
+    directory = root / "000000000000" / "000000000000"
     return {
         "open_recordings": {
             "door": lambda: wd.open_recordings(root)[0]["joint"].values(),

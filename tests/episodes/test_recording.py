@@ -564,5 +564,5 @@ def test_memory_stays_bounded_while_reading_a_dataset(tmp_path: Path) -> None:
     dataset = wd.LocalDataset(tmp_path, cache_bytes=8 << 20)
     for episode in dataset:
         episode["x"].values()
-    assert len(dataset._open) <= 3
+    assert len(dataset._local._open) <= 3
     assert dataset[0] is dataset[0]
