@@ -46,6 +46,7 @@ def tensors_of(episode: Episode) -> WShardEpisode:
         for name, signal in signals.items():
             if not signal.meta.is_object:
                 key = lane_key(name, signal)
+                key = name if key in lane else key  # two of one model keep their own names
                 lane[key] = channel_of(key, signal if signal.is_exact else signal.signal)
     for attribute, flag in (
         ("rewards", steps.rewards), ("terminations", steps.terminated), ("truncations", steps.truncated)
@@ -56,13 +57,13 @@ def tensors_of(episode: Episode) -> WShardEpisode:
 
 
 def lane_key(name: str, signal: StepSignal) -> str:
-    """What a signal is called inside its lane: `of/model` for what models made, else its name without the role."""
+    """What a signal is called inside its lane: its name without the role, `of/model` for what models made."""
     meta = signal.meta
-    if meta.of is not None:
-        return f"{meta.of}/{meta.model}" if meta.model else meta.of
     for prefix in PREFIXES.get(meta.role, ()):
         if name.startswith(prefix):
             return name.removeprefix(prefix)
+    if meta.of is not None:
+        return f"{meta.of}/{meta.model}" if meta.model else meta.of
     return name
 
 

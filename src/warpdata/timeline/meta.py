@@ -20,6 +20,7 @@ ABOUT_OTHERS: tuple[Role, ...] = ("prediction", "uncertainty", "residual")
 """Roles of signals that speak of another signal: `of` names it, `model` who made them."""
 
 OBJECT = np.dtype(object)
+_RESIDUALS = ("sign2nddiff", "error")
 
 _ROLE_OF_NAME: dict[str, Role] = {
     "action": "action", "actions": "action", "reward": "reward", "rewards": "reward",
@@ -74,12 +75,24 @@ def guess_role(name: str, kind: str) -> SignalRole:
     """The role of a signal that nobody stated, by its name: `action/…`, `reward`, `omen/joints/dreamer`, …"""
     first, _, rest = name.partition("/")
     role = _ROLE_OF_NAME.get(first)
-    if role in ABOUT_OTHERS:
-        of, _, model = rest.rpartition("/")
-        return SignalRole(role, of or rest or None, model if of else None) if role else SignalRole("other")
+    if role is not None and role in ABOUT_OTHERS:
+        return _about_another(role, [part for part in rest.split("/") if part])
     if role == "action" or (role is not None and not rest):
         return SignalRole(role)
     return SignalRole("event" if kind in ("text", "bytes") else "observation")
+
+
+def _about_another(role: Role, parts: list[str]) -> SignalRole:
+    """Of whom a name speaks: `<of>/<model>`; uncertainties add a type, residuals say how they are encoded."""
+    if role == "uncertainty" and len(parts) > 2:
+        parts = parts[:-1]
+    if role == "residual":
+        encoding = next((at for at, part in enumerate(parts) if at and part in _RESIDUALS), len(parts))
+        model = "/".join(parts[encoding + 1 :]) or None
+        return SignalRole(role, "/".join(parts[:encoding]) or None, model)
+    if len(parts) < 2:
+        return SignalRole(role, parts[0] if parts else None)
+    return SignalRole(role, "/".join(parts[:-1]), parts[-1])
 
 
 def numeric_kind(shape: tuple[int, ...]) -> Kind:
