@@ -108,7 +108,7 @@ def one_block(kind: str, folder: Path) -> Callable[[], object]:
 
     return {
         "load_wshard": lambda: wd.load_wshard(folder / "a.wshard").actions["ctrl"].data,
-        "open_episode": lambda: wd.open_episode(folder / "a.wshard")["action/ctrl"].values(),
+        "open_episode": lambda: wd.open_episode(folder / "a.wshard")["ctrl"].values(),
         "load_wshard_first_time": first_time,
         "inner_reader": inner, "h5py": h5, "npz": npz, "safetensors": tensors,
         "zarr": lambda: zarr.open_group(folder / "a.zarr", mode="r")["ctrl"][:],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
 from warpdata.formats.wshard.chunks import ChunkList
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.seen import Head
 from warpdata.formats.wshard.text import is_text
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
@@ -98,10 +99,12 @@ class ChannelSignal(ClockedSignal):
 class ShardSource(EpisodeSource):
     """An episode by step in a shard, in its chunks, or filled by hand: every channel is a signal."""
 
-    def __init__(self, tensors: WShardEpisode, *, chunks: ChunkList | None = None) -> None:
+    def __init__(
+        self, tensors: WShardEpisode, *, chunks: ChunkList | None = None, seen: Head | None = None
+    ) -> None:
         self.tensors = tensors
         self._chunks = chunks
-        self._signals = ChannelSignals(tensors, chunks)
+        self._signals = ChannelSignals(tensors, chunks, seen)
 
     @classmethod
     def of_chunks(cls, chunks: ChunkList) -> ShardSource:
@@ -147,19 +150,27 @@ class ShardSource(EpisodeSource):
 class ChannelSignals(Mapping[str, Signal]):
     """The channels of an episode by step, each as a signal with its role; reward and flags by their own names."""
 
-    def __init__(self, tensors: WShardEpisode, chunks: ChunkList | None = None) -> None:
+    def __init__(
+        self, tensors: WShardEpisode, chunks: ChunkList | None = None, seen: Head | None = None
+    ) -> None:
         self._tensors = tensors
         self._chunks = chunks
+        self._seen = seen
         self._made: dict[str, Signal] = {}
 
     @cached_property
-    def _channels(self) -> dict[str, tuple[Channel, SignalRole]]:
-        return _named_channels(self._tensors)
+    def _channels(self) -> dict[str, NamedChannel]:
+        if self._seen is None:
+            return _named_channels(self._tensors)
+        if self._seen.signals is None:
+            self._seen.signals = _named_channels(self._tensors)
+        return self._seen.signals
 
     def __getitem__(self, name: str) -> Signal:
         if name not in self._made:
-            channel, role = self._channels[name]
-            self._made[name] = ChannelSignal(self._tensors, channel, name, role, self._chunks)
+            found = self._channels[name]
+            channel = found.of(self._tensors)
+            self._made[name] = ChannelSignal(self._tensors, channel, name, found.role, self._chunks)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -172,20 +183,43 @@ class ChannelSignals(Mapping[str, Signal]):
         return name in self._channels
 
 
-def _named_channels(tensors: WShardEpisode) -> dict[str, tuple[Channel, SignalRole]]:
+class NamedChannel(NamedTuple):
+    """Where the channel of a signal lies in the tensors: a field, and a key where the field holds several."""
+
+    field: str
+    key: str | None
+    role: SignalRole
+
+    def of(self, tensors: WShardEpisode) -> Channel:
+        """The channel itself."""
+        held = getattr(tensors, self.field)
+        found: Channel = held if self.key is None else held.data[self.key]
+        return found
+
+
+_FIELD_OF_LANE = {
+    "signal": "observations", "action": "actions", "omen": "omens", "uncert": "uncerts", "residual": "residuals",
+}  # fmt: skip
+_FIELD_OF_FLAG = {"reward": "rewards", "terminated": "terminations", "truncated": "truncations"}
+
+
+def _named_channels(tensors: WShardEpisode) -> dict[str, NamedChannel]:
     """A channel goes by its id; by its block where an id stands in two lanes, and for what models made."""
-    flags = {"reward": tensors.rewards, "terminated": tensors.terminations, "truncated": tensors.truncations}
-    present = {name: flag for name, flag in flags.items() if flag is not None}
-    found: dict[str, tuple[Channel, SignalRole]] = {}
+    flags = {
+        name: NamedChannel(field, None, guess_role(name, "scalar"))
+        for name, field in _FIELD_OF_FLAG.items()
+        if getattr(tensors, field) is not None
+    }
+    found: dict[str, NamedChannel] = {}
     for block, channel in tensors.lanes():
         # Bits packed over several steps have no time of their own.
         if channel.clock_source is None and channel.length != tensors.length:
             continue
         lane, _, rest = block.partition("/")
         role = SignalRole("observation") if lane == "signal" else guess_role(block, "vector")
-        is_plain = lane in ("signal", "action") and rest not in found and rest not in present
-        found[rest if is_plain else block] = (channel, role)
-    return found | {name: (flag, guess_role(name, "scalar")) for name, flag in present.items()}
+        is_plain = lane in ("signal", "action") and rest not in found and rest not in flags
+        found[rest if is_plain else block] = NamedChannel(_FIELD_OF_LANE[lane], rest, role)
+    return found | flags
 
 
 def _signal_of_chunks(chunks: ChunkList, name: str) -> Signal:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import SchemaMismatchError
+from warpdata.errors import SchemaMismatchError, nearest
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.residual import error_residual, pack_residual, sign2nddiff
@@ -112,6 +112,29 @@ class WShardEpisode:
             value = Channel(_FLAGS[name], value)
         super().__setattr__(name, value)
 
+    def __getattr__(self, name: str) -> Any:
+        """A field that is made when it is first asked for."""
+        later = self.__dict__.get(_LATER)
+        if later is None or name not in _LAZY_FIELDS:
+            raise AttributeError(f"an episode has no {name!r}.{nearest(name, _NO_FIELDS)}")
+        value = self.__dict__[name] = later(name)
+        return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Every field, made or not."""
+        fields = {
+            name: getattr(self, name) for name in _LAZY_FIELDS if name not in self.__dict__
+        } | self.__dict__
+        fields.pop(_LATER, None)
+        return fields
+
+    @classmethod
+    def of_later(cls, known: Mapping[str, Any], later: Callable[[str], Any]) -> Self:
+        """An episode of which some fields are known and `later` makes the others (of `_LAZY_FIELDS`) by name."""
+        made = cls.__new__(cls)
+        made.__dict__ = {**known, _LATER: later}
+        return made
+
     @classmethod
     def of(cls, known: Mapping[str, Any]) -> Self:
         """An episode of fields that are right already, made without the checks that a caller's values need."""
@@ -126,7 +149,7 @@ class WShardEpisode:
         if not isinstance(other, WShardEpisode):
             return NotImplemented
         clocks = self.timestamps_ns, other.timestamps_ns
-        mine, theirs = dict(self.__dict__), dict(other.__dict__)
+        mine, theirs = self.__getstate__(), other.__getstate__()
         del mine["timestamps_ns"], theirs["timestamps_ns"]
         blocks = mine.pop("blocks"), theirs.pop("blocks")
         same_blocks = {k: bytes(v) for k, v in blocks[0].items()} == {
@@ -279,12 +302,17 @@ class WShardEpisode:
         return f"WShardEpisode({', '.join(parts)})"
 
 
+_LATER = "_later"
 _NO_FIELDS = dict.fromkeys(each.name for each in dataclass_fields(WShardEpisode))
 _EMPTY_FIELDS: dict[str, Callable[[], Any]] = {
     each.name: each.default_factory
     for each in dataclass_fields(WShardEpisode)
     if each.default_factory is not MISSING
 }
+
+_LAZY_FIELDS = frozenset([*_EMPTY_FIELDS, *_FLAGS]) - {"timebase"}
+for _name in _FLAGS:
+    delattr(WShardEpisode, _name)  # a default of the class would hide what is made later
 
 
 class _Clock:

@@ -3,6 +3,7 @@ twice."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 from warpdata.formats.wshard.block_rows import BlockRows
@@ -38,8 +39,8 @@ class Outline(NamedTuple):
 
     fields: dict[str, Any]
     copied: dict[str, Any]
-    maps: list[tuple[str, type[ChannelMap], list[_Channel]]]
-    flags: list[tuple[str, _Channel]]
+    maps: dict[str, tuple[type[ChannelMap], list[_Channel]]]
+    flags: dict[str, _Channel]
     clock: _Rows | None
 
 
@@ -47,17 +48,18 @@ def outline_of(episode: WShardEpisode) -> Outline | None:
     """The outline of an episode just loaded; None where it holds more than rows of blocks."""
     if episode.blocks:
         return None
-    fields = dict(episode.__dict__) | dict.fromkeys((*_MAPS, *_FLAGS, *_COPIED, "timestamps_ns", "blocks"))
-    clock = episode.__dict__["timestamps_ns"]
+    later = {*_MAPS, *_FLAGS, *_COPIED, "blocks"}
+    fields = {name: value for name, value in episode.__getstate__().items() if name not in later}
+    clock = fields.pop("timestamps_ns")
     try:
         return Outline(
-            fields,
+            fields | {"timestamps_ns": None},
             {name: own_copy(getattr(episode, name)) for name in _COPIED},
-            [
-                (name, kind, [_channel(each) for each in getattr(episode, name).data.values()])
+            {
+                name: (kind, [_channel(each) for each in getattr(episode, name).data.values()])
                 for name, kind in _MAPS.items()
-            ],
-            [(name, _channel(flag)) for name in _FLAGS if (flag := getattr(episode, name)) is not None],
+            },
+            {name: _channel(flag) for name in _FLAGS if (flag := getattr(episode, name)) is not None},
             None if clock is None else _rows(clock),
         )
     except TypeError:
@@ -66,30 +68,29 @@ def outline_of(episode: WShardEpisode) -> Outline | None:
 
 def made_again(outline: Outline, shard: ShardReader) -> WShardEpisode:
     """The episode of this outline over a shard whose head is the same."""
-
-    def over(channel: _Channel) -> Channel:
-        rows, clock = channel.rows, channel.clock
-        return Channel.over(
-            channel.name,
-            BlockRows(shard, rows.block, rows.spec, rows.length),
-            clock=None if clock is None else BlockRows(shard, *clock),
-            about=own_copy(channel.about) if channel.about else None,
-        )
-
-    episode = WShardEpisode.__new__(WShardEpisode)
-    episode.__dict__ = fields = dict(outline.fields)
-    fields["blocks"] = {}
-    for name, kind, channels in outline.maps:
-        fields[name] = filled = kind()
-        if channels:
-            filled.data = {channel.name: over(channel) for channel in channels}
-    for name, value in outline.copied.items():
-        fields[name] = own_copy(value)
-    for name, channel in outline.flags:
-        fields[name] = over(channel)
+    episode = WShardEpisode.of_later(outline.fields, partial(_made, outline, shard))
     if outline.clock is not None:
-        fields["timestamps_ns"] = BlockRows(shard, *outline.clock)
+        episode.set_clock(BlockRows(shard, *outline.clock))
     return episode
+
+
+def _made(outline: Outline, shard: ShardReader, name: str) -> Any:
+    """One field of the episode of this outline."""
+    if name in outline.maps:
+        kind, channels = outline.maps[name]
+        made = kind()
+        made.data = {channel.name: _over(shard, channel) for channel in channels}
+        return made
+    if name in outline.copied:
+        return own_copy(outline.copied[name])
+    flag = outline.flags.get(name)
+    return {} if name == "blocks" else None if flag is None else _over(shard, flag)
+
+
+def _over(shard: ShardReader, channel: _Channel) -> Channel:
+    clock = None if channel.clock is None else BlockRows(shard, *channel.clock)
+    about = own_copy(channel.about) if channel.about else None
+    return Channel.over(channel.name, BlockRows(shard, *channel.rows), clock=clock, about=about)
 
 
 def _channel(channel: Channel) -> _Channel:

@@ -7,7 +7,7 @@ begins with exactly the same bytes, so it is never anything but what these bytes
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.schema import EpisodeSchema
@@ -25,7 +25,7 @@ _META = (layout.META_WSHARD, layout.META_EPISODE, layout.META_CHANNELS, layout.M
 class Head:
     """The first bytes of a shard and what they say."""
 
-    __slots__ = ("data", "outline", "schema", "size", "table")
+    __slots__ = ("data", "outline", "schema", "signals", "size", "table")
 
     def __init__(self, data: bytes, size: int, table: BlockTable, schema: EpisodeSchema) -> None:
         self.data = data
@@ -34,6 +34,8 @@ class Head:
         self.schema = schema
         self.outline: Outline | None = None
         """How the episode is made again; known once it was opened twice."""
+        self.signals: dict[str, Any] | None = None
+        """Its channels by the names they have as signals; known once it was seen in time."""
 
 
 _heads: OrderedDict[str, Head] = OrderedDict()
