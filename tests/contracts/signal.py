@@ -30,9 +30,9 @@ class SignalContract:
     def make(self, folder: Path) -> tuple[Signal, list[int], Any]:
         """A signal, its timestamps, and its values (None where storage is lossy)."""
 
-    @pytest.fixture
-    def made(self, tmp_path: Path) -> tuple[Signal, list[int], Any]:
-        return self.make(tmp_path)
+    @pytest.fixture(scope="class")
+    def made(self, tmp_path_factory: pytest.TempPathFactory) -> tuple[Signal, list[int], Any]:
+        return self.make(tmp_path_factory.mktemp("signal"))
 
     def test_is_a_sequence_of_records(self, made: Any) -> None:
         signal, stamps, values = made

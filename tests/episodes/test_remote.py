@@ -29,10 +29,11 @@ class OverHttp(SignalContract):
     def publish(self, folder: Path) -> str:
         raise NotImplementedError
 
-    @pytest.fixture
-    def made(self, tmp_path: Path) -> Iterator[Any]:
-        name = self.publish(tmp_path)
-        with run_http(tmp_path) as server:
+    @pytest.fixture(scope="class")
+    def made(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+        folder = tmp_path_factory.mktemp("published")
+        name = self.publish(folder)
+        with run_http(folder) as server:
             yield wd.open_episode(f"{server.url}/{name}")["x"], STAMPS, self.values
 
 
