@@ -31,8 +31,9 @@ class SignalContract:
         """A signal, its timestamps, and its values (None where storage is lossy)."""
 
     @pytest.fixture(scope="class")
-    def made(self, tmp_path_factory: pytest.TempPathFactory) -> tuple[Signal, list[int], Any]:
-        return self.make(tmp_path_factory.mktemp("signal"))
+    @classmethod
+    def made(cls, tmp_path_factory: pytest.TempPathFactory) -> tuple[Signal, list[int], Any]:
+        return cls().make(tmp_path_factory.mktemp("signal"))
 
     def test_is_a_sequence_of_records(self, made: Any) -> None:
         signal, stamps, values = made

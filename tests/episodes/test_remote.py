@@ -30,11 +30,12 @@ class OverHttp(SignalContract):
         raise NotImplementedError
 
     @pytest.fixture(scope="class")
-    def made(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    @classmethod
+    def made(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         folder = tmp_path_factory.mktemp("published")
-        name = self.publish(folder)
+        name = cls().publish(folder)
         with run_http(folder) as server:
-            yield wd.open_episode(f"{server.url}/{name}")["x"], STAMPS, self.values
+            yield wd.open_episode(f"{server.url}/{name}")["x"], STAMPS, cls.values
 
 
 class TestRemoteVector(OverHttp):
