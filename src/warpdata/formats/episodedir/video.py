@@ -7,6 +7,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -199,6 +200,8 @@ class Probe:
     stream: Stream
     width: int
     height: int
+    tick: Fraction = Fraction(0)
+    """The unit of presentation times in seconds; 0 where the container does not say."""
 
 
 def probe(path: str) -> Probe:
@@ -270,7 +273,7 @@ def _probe(container: av.container.InputContainer, path: str) -> Probe:
     )  # fmt: skip
     if stream.codec == "libdav1d":
         stream = Stream("av1", *(stream.pix_fmt, stream.coded_width, stream.coded_height, stream.extradata))
-    return Probe(stream, context.width, context.height)
+    return Probe(stream, context.width, context.height, container.streams.video[0].time_base or Fraction(0))
 
 
 def opened(source: Any, path: str) -> Any:
