@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.convert.rows import ForeignSource, RowsSignal, grid_times
 from warpdata.episodes.collection import EpisodesSource
+from warpdata.episodes.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, LimitExceededError
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import OBJECT, Kind, Role, SignalMeta, numeric_kind
-from warpdata.timeline.readonly import ReadOnlyDict
-from warpdata.timeline.source import STEPS, EpisodeSource, Outcome, StepClock
+from warpdata.timeline.signal import Signal
+from warpdata.timeline.source import STEPS, Outcome, StepClock
 from warpdata.timeline.times import MAX_GRID, frozen
 
 OBSERVATIONS = "observations"
@@ -42,18 +43,14 @@ class Rows(ABC):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows [start, stop), which exist."""
 
-    def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Rows by number, in any order; few reads where they lie close together."""
-        if not len(indices):
-            return np.empty((0, *self.row_shape), self.dtype)
-        wanted, places = np.unique(indices, return_inverse=True)
-        cuts = np.flatnonzero(np.diff(wanted) > 8) + 1
-        pieces = []
-        for run in np.split(wanted, cuts):
-            low = int(run[0])
-            block = self.read(low, int(run[-1]) + 1)
-            pieces.append(block if len(block) == len(run) else block[run - low])
-        return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces))[places]
+    def encoded(self, start: int, stop: int) -> list[bytes]:
+        """Pictures [start, stop) as they lie in the file; only of rows that are encoded pictures."""
+        raise TypeError("these rows are not encoded")
+
+    @property
+    def is_pictures(self) -> bool:
+        """Whether the rows are JPEG or PNG pictures, to be handed on as they are."""
+        return False
 
 
 class MemoryRows(Rows):
@@ -122,22 +119,21 @@ class JoinedRows(Rows):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One signal of a foreign episode: its rows, the part it plays, and at which times its rows lie."""
+    """One signal of a foreign episode: its rows, from the first step on, and the part it plays."""
 
     rows: Rows
     role: Role = "observation"
-    first: int = 0
-    """The step of its first row."""
+
+    def clock(self, steps: int) -> str | None:
+        """The clock that its rows share with others."""
+        return {steps: STEPS, steps + 1: OBSERVATIONS}.get(self.rows.count)
 
     def meta(self, steps: int) -> SignalMeta:
         """What a reader of the signal is told."""
         kind = self.rows.kind or image_kind(self.rows.dtype, self.rows.row_shape) or numeric_kind(self.rows.row_shape)
-        clock = STEPS if self.rows.count == steps and not self.first else None
-        if self.rows.count == steps + 1 and not self.first:
-            clock = OBSERVATIONS
         dtype = OBJECT if kind in ("text", "bytes") else self.rows.dtype
         return SignalMeta(
-            dtype, () if dtype == OBJECT else self.rows.row_shape, kind, role=self.role, clock=clock
+            dtype, () if dtype == OBJECT else self.rows.row_shape, kind, role=self.role, clock=self.clock(steps)
         )
 
 
@@ -166,6 +162,10 @@ class Parts:
     outcome: Outcome = "same"
     place: str | None = None
 
+    def renamed(self, name: str) -> Parts:
+        """The same under another name."""
+        return replace(self, id=name)
+
 
 class SteppedEpisodes(EpisodesSource):
     """A foreign set as episodes: subclasses say which there are and what each is made of."""
@@ -176,88 +176,31 @@ class SteppedEpisodes(EpisodesSource):
 
     def open(self, position: int) -> Episode:
         """The episode at a position."""
-        return Episode(SteppedSource(self, position))
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """What the files say of the set as a whole, by format, to come out again."""
-        return {}
+        return Episode(_source_of(self, position))
 
 
-class SteppedSource(EpisodeSource):
-    """One episode of a foreign set."""
-
-    def __init__(self, episodes: SteppedEpisodes, position: int) -> None:
-        self._episodes = episodes
-        self._position = position
-
-    @cached_property
-    def _parts(self) -> Parts:
-        parts = self._episodes.parts(self._position)
-        if parts.steps > MAX_GRID:
-            raise LimitExceededError(
-                f"episode {parts.id!r} claims {parts.steps} steps", path=parts.place or self._episodes.name
-            )
-        return parts
-
-    @property
-    def id(self) -> str:
-        """Its name in the set."""
-        return self._episodes.ids[self._position]
-
-    @cached_property
-    def signals(self) -> Mapping[str, RowsSignal]:
-        """Its columns as signals."""
-        return _Signals(self, self._parts)
-
-    @cached_property
-    def static(self) -> Mapping[str, Any]:
-        """What does not change in time."""
-        return ReadOnlyDict(self._parts.static)
-
-    @cached_property
-    def meta(self) -> Mapping[str, Any]:
-        """The steps, what their times mean, and what the source said that is nowhere else."""
-        parts = self._parts
-        said = "times" if parts.times is not None else "assumed" if parts.fps is None else "source"
-        return ReadOnlyDict(
-            {
-                "steps": StepClock(STEPS, parts.outcome).to_json(),
-                "fps": parts.fps or parts.usual_fps,
-                "fps_from": said,
-                **parts.meta,
-            }
-        )
-
-    @property
-    def step_clock(self) -> StepClock | None:
-        """The steps of the source."""
-        parts = self._parts
-        return StepClock(STEPS, parts.outcome, lambda: self._times[: parts.steps], parts.steps)
-
-    @property
-    def place(self) -> str | None:
-        """Where it lies."""
-        return self._parts.place or self._episodes.name
-
-    @cached_property
-    def _times(self) -> Times:
-        """The times of all steps and of the observation after the last one."""
-        parts = self._parts
-        return step_times(parts.steps + 1, parts.fps or parts.usual_fps, parts.times)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (SteppedSource, (self._episodes, self._position))
+def _source_of(episodes: SteppedEpisodes, position: int) -> ForeignSource:
+    parts = episodes.parts(position)
+    place = parts.place or episodes.name
+    if parts.steps > MAX_GRID:
+        raise LimitExceededError(f"episode {parts.id!r} claims {parts.steps} steps", path=place)
+    fps = parts.fps or parts.usual_fps
+    said = "times" if parts.times is not None else "assumed" if parts.fps is None else "source"
+    times = partial(step_times, fps=fps, known=parts.times)
+    meta = {"steps": StepClock(STEPS, parts.outcome).to_json(), "fps": fps, "fps_from": said, **parts.meta}
+    return ForeignSource(
+        parts.id, _Signals(parts, times, place), parts.static, meta, place=place, again=(_source_of, (episodes, position)),
+        steps=StepClock(STEPS, parts.outcome, partial(times, parts.steps), parts.steps),
+    )  # fmt: skip
 
 
-def step_times(count: int, fps: float, known: Times | None = None) -> Times:
+def step_times(count: int, *, fps: float, known: Times | None = None) -> Times:
     """The times of `count` steps: those that are known, then one step after the other."""
-    grid = np.rint(np.arange(count, dtype=np.float64) * (1e9 / fps)).astype(np.int64)
     if known is None or not len(known):
-        return frozen(grid)
-    more = count - len(known)
+        return frozen(grid_times(count, fps))
+    more = max(0, count - len(known))
     step = int(known[-1] - known[-2]) if len(known) > 1 else round(1e9 / fps)
-    return frozen(np.concatenate([known, known[-1] + step * np.arange(1, more + 1, dtype=np.int64)])[:count])
+    return frozen(np.concatenate([known[:count], known[-1] + step * np.arange(1, more + 1, dtype=np.int64)]))
 
 
 def seconds_as_times(seconds: NDArray[Any], place: str) -> Times:
@@ -271,66 +214,67 @@ def seconds_as_times(seconds: NDArray[Any], place: str) -> Times:
     return times
 
 
-class _Signals(Mapping[str, "RowsSignal"]):
+class _Signals(Mapping[str, Signal]):
     """The signals of an episode, each made when it is first asked for."""
 
-    def __init__(self, source: SteppedSource, parts: Parts) -> None:
-        self._source = source
-        self._columns = parts.columns
-        self._steps = parts.steps
-        self._made: dict[str, RowsSignal] = {}
+    def __init__(self, parts: Parts, times: Callable[[int], Times], place: str) -> None:
+        self._parts = parts
+        self._times = times
+        self._place = place
+        self._made: dict[str, Signal] = {}
 
-    def __getitem__(self, name: str) -> RowsSignal:
+    def __getitem__(self, name: str) -> Signal:
         found = self._made.get(name)
         if found is None:
-            column = self._columns[name]
-            found = self._made[name] = RowsSignal(self._source, name, column, self._steps)
+            column, steps = self._parts.columns[name], self._parts.steps
+            times = partial(self._times, column.rows.count)
+            if column.rows.is_pictures:
+                found = PicturesSignal(name, column.rows, times, column.role, column.clock(steps), self._place)
+            else:
+                found = RowsSignal(times, column.meta(steps), column.rows.read, column.rows.count)
+            self._made[name] = found
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
+        return iter(self._parts.columns)
 
     def __len__(self) -> int:
-        return len(self._columns)
+        return len(self._parts.columns)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._columns
+        return name in self._parts.columns
 
 
-class RowsSignal(ClockedSignal):
-    """A column of a foreign episode as a signal; windows of it read only their rows."""
+class PicturesSignal(StillsSignal):
+    """Pictures that lie encoded in a foreign file."""
 
-    def __init__(self, source: SteppedSource, name: str, column: Column, steps: int) -> None:
-        self._source = source
-        self.name = name
-        self.rows_behind = column.rows
-        self._first = column.first
-        self._meta = column.meta(steps)
+    def __init__(
+        self, name: str, rows: Rows, times: Callable[[], Times], role: Role, clock: str | None, place: str
+    ) -> None:
+        super().__init__(name, role=role, clock=clock)
+        self._rows, self._times, self._place = rows, times, place
 
     @property
-    def meta(self) -> SignalMeta:
-        """Element type, shape and kind, without reading a row."""
-        return self._meta
+    def place(self) -> str:
+        """The file and the episode in it."""
+        return self._place
+
+    def pictures(self, rows: Sequence[int]) -> list[bytes]:
+        """The pictures as they lie there; a run of them by one read."""
+        low, high = min(rows), max(rows) + 1
+        if high - low <= 2 * len(rows):
+            found = self._rows.encoded(low, high)
+            return [found[row - low] for row in rows]
+        return [self._rows.encoded(row, row + 1)[0] for row in rows]
 
     def __len__(self) -> int:
-        return self.rows_behind.count
+        return self._rows.count
 
     def _clock(self) -> Times:
-        return self._source._times[self._first : self._first + len(self)]
-
-    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        return frozen(self.rows_behind.take(indices))
-
-    def _values_in(self, rows: range) -> NDArray[Any]:
-        if not len(rows):
-            return np.empty((0, *self._meta.shape), self._meta.dtype)
-        if rows.step != 1:
-            return super()._values_in(rows)
-        return frozen(self.rows_behind.read(rows.start, rows.stop))
+        return self._times()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_signal_of, (self._source, self.name))
-
-
-def _signal_of(source: SteppedSource, name: str) -> RowsSignal:
-    return source.signals[name]
+        return (
+            PicturesSignal,
+            (self.name, self._rows, self._times, self._role, self._clock_name, self._place),
+        )

@@ -263,6 +263,9 @@ class Hdf5Rows(Rows):
             return out
         return found if found.dtype == self.dtype else found.astype(self.dtype)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Hdf5Rows, (self._owner, self._path))
+
     def _dataset(self) -> Any:
         handle = self._owner.handle
         if self._open is None or self._open[0] is not handle:

@@ -317,7 +317,7 @@ class ManiSkill(_Groups):
         columns, kept = super().columns(name, group, arrays, steps)
         for path, column in columns.items():
             if column.rows.kind == "bytes" and path.startswith("obs/"):
-                columns[path] = Column(PictureRows(column.rows, self.where(name)), column.role)
+                columns[path] = Column(PictureRows(column.rows), column.role)
         return columns, kept
 
     def facts(self, name: str, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -373,7 +373,7 @@ class Aloha(_Groups):
                 continue
             is_padded = rows.dtype == np.uint8 and len(rows.row_shape) == 1
             if rows.kind == "bytes" or (is_padded and (is_compressed or rows.row_shape[0] > 256)):
-                columns[path] = Column(PictureRows(rows, self.where(name)), column.role)
+                columns[path] = Column(PictureRows(rows), column.role)
         return columns, kept
 
     def facts(self, name: str, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
