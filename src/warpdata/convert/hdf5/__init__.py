@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from warpdata.convert.hdf5.reading import matches, read
-#from warpdata.convert.hdf5.robomimic import write
+from warpdata.convert.hdf5.robomimic import write
 
-__all__ = ["matches", "read"]
+__all__ = ["matches", "read", "write"]
