@@ -184,7 +184,7 @@ def _source_of(episodes: SteppedEpisodes, position: int) -> ForeignSource:
     place = parts.place or episodes.name
     if parts.steps > MAX_GRID:
         raise LimitExceededError(f"episode {parts.id!r} claims {parts.steps} steps", path=place)
-    fps = parts.fps or parts.usual_fps
+    fps = parts.fps or _rate_of(parts.times) or parts.usual_fps
     said = "times" if parts.times is not None else "assumed" if parts.fps is None else "source"
     times = partial(step_times, fps=fps, known=parts.times)
     meta = {"steps": StepClock(STEPS, parts.outcome).to_json(), "fps": fps, "fps_from": said, **parts.meta}
@@ -192,6 +192,11 @@ def _source_of(episodes: SteppedEpisodes, position: int) -> ForeignSource:
         parts.id, _Signals(parts, times, place), parts.static, meta, place=place, again=(_source_of, (episodes, position)),
         steps=StepClock(STEPS, parts.outcome, partial(times, parts.steps), parts.steps),
     )  # fmt: skip
+
+
+def _rate_of(times: Times | None) -> float | None:
+    """The usual rate of steps whose times are known."""
+    return None if times is None or len(times) < 2 else 1e9 / float(np.median(np.diff(times)))
 
 
 def step_times(count: int, *, fps: float, known: Times | None = None) -> Times:

@@ -83,8 +83,7 @@ class Hdf5File:
             h5py = _h5py()
             with reading(self.name):
                 place = self.source if isinstance(self.source, str) else RangeFile(self.source)
-                options = {"locking": False} if isinstance(place, str) else {}
-                self._file = h5py.File(place, "r", **options)
+                self._file = h5py.File(place, "r")
             weakref.finalize(self, _close, self._file).atexit = False
         return self._file
 
