@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import av
     from av.video.frame import VideoFrame
 
+STILL_CODECS = ("png", "mjpeg")
+"""Every packet is a whole picture."""
+
 _DECODERS = {"h265": "hevc", "av1": "libdav1d"}
 
 
@@ -135,6 +138,7 @@ class VideoDecoder:
     def __init__(self, stream: Stream, shape: FrameShape) -> None:
         library = _av()
         self._shape = shape
+        self._is_stills = stream.codec in STILL_CODECS
         name = _DECODERS.get(stream.codec, stream.codec)
         try:
             self._context = library.CodecContext.create(name, "r")
@@ -153,6 +157,9 @@ class VideoDecoder:
         library = _av()
         item = library.Packet(packet)
         item.pts = item.dts = number
+        if self._is_stills:
+            # A PNG packet that is not marked as a keyframe is added to the picture before it.
+            item.is_keyframe = True
         yield from self._out(item)
 
     def drain(self) -> Iterator[tuple[int, Any]]:
