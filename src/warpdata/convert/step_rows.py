@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,6 +62,13 @@ class StepColumn:
         if decoded and encoded_parts(self.signal):
             return note_of(self.signal, "reencoded", "decoded to pixels")
         return note_of(self.signal)
+
+
+def source_id(episode: Episode) -> str:
+    """The name an episode had in the foreign set it was imported from; its own, if it was not."""
+    told = episode.meta.get("import")
+    found = told.get("id") if isinstance(told, Mapping) else None
+    return found if isinstance(found, str) else episode.id
 
 
 def step_columns(episode: Episode) -> tuple[Steps, dict[str, StepColumn]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from warpdata.convert.hdf5.file import Hdf5Out, writing
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.receipt import Note, Receipt
-from warpdata.convert.step_rows import StepColumn, step_columns, without_last
+from warpdata.convert.step_rows import StepColumn, source_id, step_columns, without_last
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import CorruptLayoutError
 from warpdata.timeline.episode import Episode
@@ -43,7 +43,8 @@ def write(
     receipt = Receipt("export", "hdf5", episodes.source.name, os.fspath(target), version="robomimic")
     kept = episodes.metadata.get("hdf5")
     kept = kept if isinstance(kept, Mapping) and "files" not in kept else {}
-    names = _demo_names(episodes.ids)
+    ids = [source_id(episode) for episode in episodes]
+    names = _demo_names(ids)
     total = 0
     with writing(target) as out:
         out.group("data")
@@ -51,7 +52,7 @@ def write(
             steps, notes = _Demo(out, f"data/{name}", episode, next_obs, compression).write()
             total += steps
             receipt.add(notes)
-        _write_set(out, kept, names, episodes, total, env_args, receipt)
+        _write_set(out, kept, names, ids, episodes, total, env_args, receipt)
     return receipt
 
 
@@ -171,6 +172,7 @@ def _write_set(
     out: Hdf5Out,
     kept: Mapping[str, Any],
     names: Sequence[str],
+    ids: Sequence[str],
     episodes: Episodes,
     total: int,
     env_args: str | Mapping[str, Any] | None,
@@ -195,7 +197,7 @@ def _write_set(
         told["num_demos"] = packed(np.int64(len(names)))
     for name, value in told.items():
         out.attribute("data", name, value)
-    is_whole = list(names) == list(episodes.ids) and episodes.is_whole
+    is_whole = list(names) == list(ids) and episodes.is_whole
     for path, value in kept.get("arrays", {}).items():
         array = unpacked(value)
         if path.startswith("mask/") and not is_whole:

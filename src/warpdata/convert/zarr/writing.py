@@ -17,7 +17,7 @@ from warpdata.bytekit.commit import commit_file, commit_folder
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.place import check_inside
 from warpdata.convert.receipt import Note, Receipt, note_of
-from warpdata.convert.step_rows import StepColumn, step_columns, without_last
+from warpdata.convert.step_rows import StepColumn, source_id, step_columns, without_last
 from warpdata.convert.zarr import codecs
 from warpdata.convert.zarr.reading import ENDS, OWN
 from warpdata.episodes.collection import Episodes
@@ -231,8 +231,9 @@ class _Buffer:
         """Attributes as they were, and under our own name what has no place elsewhere."""
         found = {path: unpacked(value) for path, value in self._kept.get("attributes", {}).items()}
         own: dict[str, Any] = {}
-        if episodes.ids != [f"episode_{number:06d}" for number in range(len(episodes))]:
-            own["ids"] = episodes.ids
+        ids = [source_id(episode) for episode in episodes]
+        if ids != [f"episode_{number:06d}" for number in range(len(ids))]:
+            own["ids"] = ids
         if any(statics):
             own["static"] = [packed(dict(each)) for each in statics]
         if len(rates) == 1 and (rate := next(iter(rates))) is not None:
