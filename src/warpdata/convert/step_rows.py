@@ -10,13 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.convert.receipt import Note, note_of
-from warpdata.episodes.encoded import encoded_parts
+from warpdata.episodes.encoded import encoded_run
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.steps import Steps
+from warpdata.timeline.steps import Steps, StepTimes
 
 _BLOCK_BYTES = 4 << 20
+_LOSSLESS = ("ffv1", "png")
+_OUTCOMES = ("reward", "terminated", "truncated")
+LAST_ROW = "last_row"
+"""In the metadata of an episode: `observation` where the last row of the source has no action of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +59,16 @@ class StepColumn:
 
     def note(self, *, decoded: bool = True) -> Note:
         """What became of the signal: kept, decoded to pixels, or laid on the steps."""
+        if _comes_later(self.signal, self.steps):
+            return note_of(self.signal, "kept", "each at the step that led to it")
         if not self.is_exact:
             shown = self.steps[self.name]
             age = int(shown.age_ns.max(initial=0))
             return note_of(self.signal, "resampled", "the record that holds at each step", max_age_ns=age)
-        if decoded and encoded_parts(self.signal):
+        run = encoded_run(self.signal) if decoded else None
+        if run is not None and run.stream.codec in _LOSSLESS:
+            return note_of(self.signal, "kept", f"the same pixels, which were {run.stream.codec}")
+        if run is not None:
             return note_of(self.signal, "reencoded", "decoded to pixels")
         return note_of(self.signal)
 
@@ -72,15 +81,26 @@ def source_id(episode: Episode) -> str:
 
 
 def step_columns(episode: Episode) -> tuple[Steps, dict[str, StepColumn]]:
-    """The signals of an episode by step; empty ones are left out."""
+    """The signals of an episode by step; empty ones are left out.
+
+    Where the last row of the source is an observation only, it is no step: actions have a row more than there are steps.
+    """
     steps = episode.steps
+    if episode.meta.get(LAST_ROW) == "observation" and len(steps):
+        times = StepTimes.of(steps.times_ns[:-1])
+        steps = Steps(episode.signals, times, clock=steps.clock, outcome=steps.outcome)
     found = {}
     for name, signal in episode.signals.items():
         if not len(signal):
             continue
-        count = _exact_rows(signal, steps)
+        count = None if _comes_later(signal, steps) else _exact_rows(signal, steps)
         found[name] = StepColumn(name, signal, steps, len(steps) if count is None else count, count is not None)
     return steps, found
+
+
+def _comes_later(signal: Signal, steps: Steps) -> bool:
+    """Whether what an action led to stands with the observation after it."""
+    return steps.outcome == "next" and signal.meta.role in _OUTCOMES
 
 
 def _exact_rows(signal: Signal, steps: Steps) -> int | None:

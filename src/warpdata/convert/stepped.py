@@ -123,9 +123,13 @@ class Column:
 
     rows: Rows
     role: Role = "observation"
+    own_clock: str | None = None
+    """The clock that its rows share with others, where their number does not say it."""
 
     def clock(self, steps: int) -> str | None:
         """The clock that its rows share with others."""
+        if self.own_clock is not None:
+            return self.own_clock
         return {steps: STEPS, steps + 1: OBSERVATIONS}.get(self.rows.count)
 
     def meta(self, steps: int) -> SignalMeta:

@@ -107,6 +107,9 @@ class _Demo:
 
     def _column(self, name: str, column: StepColumn) -> Note:
         steps = len(column.steps)
+        if column.meta.role == "action":
+            self._stream(name, column, 0, steps)
+            return column.note()
         if not column.has_more or not name.startswith("obs/"):
             self._stream(name, column, 0, column.count)
             return column.note()

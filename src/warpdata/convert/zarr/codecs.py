@@ -117,6 +117,15 @@ def encode(config: Mapping[str, Any] | None, chunk: NDArray[Any]) -> bytes:
     if config["id"] in ("zlib", "gzip"):
         made = zlib.compressobj(int(config.get("level", 1)), wbits=15 if config["id"] == "zlib" else 31)
         return made.compress(raw.reshape(-1).view(np.uint8)) + made.flush()
+    return _blosc_encoded(config, raw)
+
+
+def _blosc_encoded(config: Mapping[str, Any], raw: NDArray[Any]) -> bytes:
+    """Without threads, because those make other bytes each time."""
     import numcodecs
 
-    return bytes(numcodecs.get_codec(dict(config)).encode(raw))
+    before, numcodecs.blosc.use_threads = numcodecs.blosc.use_threads, False
+    try:
+        return bytes(numcodecs.get_codec(dict(config)).encode(raw))
+    finally:
+        numcodecs.blosc.use_threads = before
