@@ -6,8 +6,9 @@ import io
 import weakref
 import zipfile
 import zlib
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,3 +143,20 @@ class NpzRows(Rows):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (NpzRows, (self._owner, self._key))
+
+
+def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Arrays as one compressed archive: the same bytes for the same arrays."""
+    out = io.BytesIO()
+    write_npz(out, arrays)
+    return out.getvalue()
+
+
+def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays as one compressed archive, one after the other."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for key, array in arrays.items():
+            entry = zipfile.ZipInfo(f"{key}.npy")
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(entry, "w", force_zip64=array.nbytes > 1 << 30) as member:
+                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)

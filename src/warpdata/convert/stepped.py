@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.convert.rows import ForeignSource, RowsSignal, grid_times
 from warpdata.episodes.collection import EpisodesSource
+from warpdata.episodes.file_video import FileVideo, SourceVideo
 from warpdata.episodes.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, LimitExceededError
 from warpdata.timeline.episode import Episode
@@ -117,6 +118,23 @@ class JoinedRows(Rows):
         return np.concatenate(pieces) if pieces else np.empty((0, *self.row_shape), self.dtype)
 
 
+class VideoRows(Rows):
+    """The frames of a video file, which is copied as it is."""
+
+    def __init__(self, source: SourceVideo) -> None:
+        self.source = source
+        self.dtype, self.row_shape, self.kind = np.dtype(np.uint8), (), "image"
+
+    @cached_property
+    def count(self) -> int:  # type: ignore[override]
+        """How many frames there are; the packets of the file are listed for it."""
+        return len(self.source)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Frames are decoded by the signal."""
+        raise TypeError("frames of a video are decoded by their signal")
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One signal of a foreign episode: its rows, from the first step on, and the part it plays."""
@@ -125,10 +143,12 @@ class Column:
     role: Role = "observation"
     own_clock: str | None = None
     """The clock that its rows share with others, where their number does not say it."""
+    at: tuple[int, ...] | None = None
+    """The steps of its rows, where not every step has one."""
 
     def clock(self, steps: int) -> str | None:
         """The clock that its rows share with others."""
-        if self.own_clock is not None:
+        if self.own_clock is not None or self.at is not None:
             return self.own_clock
         return {steps: STEPS, steps + 1: OBSERVATIONS}.get(self.rows.count)
 
@@ -223,6 +243,10 @@ def seconds_as_times(seconds: NDArray[Any], place: str) -> Times:
     return times
 
 
+def _times_of(times: Callable[[int], Times], steps: tuple[int, ...]) -> Times:
+    return times(max(steps, default=-1) + 1)[list(steps)]
+
+
 class _Signals(Mapping[str, Signal]):
     """The signals of an episode, each made when it is first asked for."""
 
@@ -237,7 +261,11 @@ class _Signals(Mapping[str, Signal]):
         if found is None:
             column, steps = self._parts.columns[name], self._parts.steps
             times = partial(self._times, column.rows.count)
-            if column.rows.is_pictures:
+            if column.at is not None:
+                times = partial(_times_of, self._times, column.at)
+            if isinstance(column.rows, VideoRows):
+                found = FileVideo(column.rows.source, times, name=name, role=column.role, clock=column.clock(steps))
+            elif column.rows.is_pictures:
                 found = PicturesSignal(name, column.rows, times, column.role, column.clock(steps), self._place)
             else:
                 found = RowsSignal(times, column.meta(steps), column.rows.read, column.rows.count)

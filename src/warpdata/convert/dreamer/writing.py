@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_file, commit_folder
 from warpdata.convert.dreamer.names import NOBODY, ChunkName, chunk_name, uuid_bytes, uuid_text
+from warpdata.convert.npz_file import write_npz
 from warpdata.convert.receipt import Note, Receipt, note_of
-from warpdata.convert.step_rows import LAST_ROW, StepColumn, step_columns
+from warpdata.convert.step_rows import StepColumn, step_columns
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.timeline.episode import Episode
@@ -135,7 +136,10 @@ class _EpisodeRows:
             if new in out or (new in _MADE and column.meta.role != "terminated"):
                 raise SchemaMismatchError(f"two signals of episode {self._episode.id!r} would be called {new!r}")
             out[new] = column
-            self.notes[name] = column.note()
+            note = column.note()
+            if column.meta.role == "terminated" and column.meta.dtype != np.bool_:
+                note = replace(note, how="retyped", why=f"{column.meta.dtype} as bool")
+            self.notes[name] = note
         return out
 
     def _rows(self, column: StepColumn, start: int, stop: int) -> NDArray[Any]:
@@ -215,25 +219,13 @@ class _Stream:
             ids[:, :16] = np.frombuffer(uuid_bytes(name.uuid), np.uint8)
             ids[:, 16:] = np.arange(self._rows, dtype=">u4").view(np.uint8).reshape(-1, 4)
             arrays["stepid"] = ids
-        save_npz(self._folder / name.file, arrays)
+        with commit_file(self._folder / name.file, durable=False) as new:
+            with os.fdopen(os.dup(new.fd), "w+b") as file:
+                write_npz(file, arrays)
+            new.position = os.fstat(new.fd).st_size
         self._waiting, self._rows, self._number = [], 0, self._number + 1
 
     def finish(self) -> None:
         """Write the last chunk."""
         if self._rows:
             self._flush(is_last=True)
-
-
-def save_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays as one compressed archive: the same bytes for the same arrays."""
-    with commit_file(path, durable=False) as new:
-        with os.fdopen(os.dup(new.fd), "w+b") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for key, array in arrays.items():
-                entry = zipfile.ZipInfo(f"{key}.npy")
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                with archive.open(entry, "w", force_zip64=array.nbytes > 1 << 30) as member:
-                    np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
-        new.position = os.fstat(new.fd).st_size
-
-
-__all__ = ["LAST_ROW", "save_npz", "write"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute  # noqa: F401 - list_value_length
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -76,7 +77,7 @@ class EpisodeTable:
 
     def leaves(self) -> list[tuple[str, Any]]:
         """The path of every column that is no struct, with its field."""
-        return [leaf for field in self.schema for leaf in _leaves(field, field.name)]
+        return column_leaves(self.schema)
 
     def rows(self, path: str, field: Any, shape: tuple[int, ...] | None, count: int) -> ArrowRows:
         """A column by rows, the first `count` of them."""
@@ -84,6 +85,43 @@ class EpisodeTable:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (EpisodeTable, (self._place, self._file, self._format))
+
+
+def column_leaves(schema: Any) -> list[tuple[str, Any]]:
+    """The path of every column of a schema that is no struct, with its field."""
+    return [leaf for field in schema for leaf in _leaves(field, field.name)]
+
+
+def column_values(column: Any, path: str, field: Any, name: str) -> NDArray[Any]:
+    """The values of a leaf below a column, all rows: numbers with the shape of their lists, or objects."""
+    with reading(name):
+        found = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+        for part in path.split("/")[1:]:
+            found = found.field(part)
+        if found.null_count:
+            raise CorruptLayoutError(f"column {path!r} has rows without a value", path=name)
+        count, kind = len(found), field.type
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and (
+            pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        ):
+            out = np.empty(count, object)
+            out[:] = found.to_pylist()
+            return out
+        sides: list[int] = []
+        while pa.types.is_list(found.type) or pa.types.is_large_list(found.type) or pa.types.is_fixed_size_list(found.type):
+            lengths = np.unique(pa.compute.list_value_length(found).to_numpy(zero_copy_only=False))
+            if len(lengths) > 1:
+                raise UnsupportedDtypeError(
+                    f"column {path!r} holds lists of different lengths", path=name, hint="Leave it out with a mapping."
+                )
+            sides.append(int(lengths[0]) if len(lengths) else 0)
+            found = found.flatten()
+        try:
+            dtype = dtype_of(found.type.to_pandas_dtype()).dtype
+        except (ValueError, NotImplementedError, TypeError):
+            raise UnsupportedDtypeError(f"column {path!r} holds {field.type}", path=name) from None
+        values = found.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+        return np.asarray(values.reshape(count, *sides))
 
 
 def _leaves(field: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:

@@ -218,7 +218,7 @@ class _EpisodeOut:
         note = note_of(column.signal) if is_jpeg else column.note()
         if wanted > there:
             note = Note("resampled", note.records, note.bytes, note.sha256, "the last observation is repeated")
-        elif there < column.count:
+        elif there < column.count and not (column.meta.role == "action" and column.has_more):
             note = Note("dropped", note.records, note.bytes, note.sha256, "the last step is dropped")
         self.notes[name] = note
 
@@ -229,11 +229,16 @@ class _EpisodeOut:
             if path not in have:
                 values = np.zeros(self.steps, np.float64 if path == "rewards" else np.bool_)
                 why = "not in the source: zeros, which Minari asks for"
-                if path == "truncations":
+                if path == "truncations" and not self._has_terminated():
                     values[-1:] = True
-                    why = "not in the source: true at the last step"
+                    why = "not in the source: true at the last step, where nothing was terminated"
                 self.notes[path] = Note("kept", 0, why=why)
                 yield path, values
+
+    def _has_terminated(self) -> bool:
+        """Whether the last step ended the task."""
+        found = [self._columns[name] for name, path in self._paths.items() if path == "terminations"]
+        return bool(found) and self.steps > 0 and bool(np.any(found[0].rows(self.steps - 1, self.steps)))
 
     def _about(self, number: int) -> dict[str, Any]:
         """What is said of the episode, flat as HDF5 has it."""
