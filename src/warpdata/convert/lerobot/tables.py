@@ -17,7 +17,7 @@ from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.folders import RangeFile
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.convert.place import Place
-from warpdata.errors import CorruptLayoutError, FormatError, UnsupportedDtypeError, nearest
+from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError, UnsupportedDtypeError, nearest
 from warpdata.formats.episodedir.arrow import arrow_errors
 from warpdata.timeline.meta import OBJECT, Kind, SignalMeta, numeric_kind
 
@@ -315,3 +315,12 @@ def picture_column(data: Sequence[bytes], names: Sequence[str]) -> Any:
     return pa.StructArray.from_arrays(
         [pa.array(list(data), pa.binary()), pa.array(list(names), pa.string())], fields=list(PICTURE_TYPE)
     )
+
+
+def task_frame(texts: Sequence[str], numbers: Sequence[int]) -> Any:
+    """Tasks as a pandas frame whose index is the text."""
+    table = pa.table({"task_index": pa.array(numbers, pa.int64()), "task": text_column(texts)})
+    try:
+        return table.to_pandas().set_index("task")
+    except ImportError:
+        raise MissingExtraError("pandas is not installed", hint="Install it: pip install pandas.") from None
