@@ -40,7 +40,10 @@ def _packed_array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
     if array.nbytes > MAX_VALUE_BYTES:
         raise LimitExceededError(f"an item of metadata of {array.nbytes} bytes")
     if array.dtype.kind in "OU":
-        texts = [each.decode("utf-8", "surrogateescape") if isinstance(each, bytes) else str(each) for each in array.ravel()]
+        texts = [
+            each.decode("utf-8", "surrogateescape") if isinstance(each, bytes) else str(each)
+            for each in array.ravel()
+        ]
         return {_STRINGS: texts, "shape": list(array.shape)}
     if array.dtype.kind not in "biufcS":
         raise TypeError(f"an array of {array.dtype} cannot be kept as metadata")

@@ -24,7 +24,7 @@ class FileMapping:
     """Which arrays are signals, which part each plays, and where episodes end.
 
     As JSON: `{"episodes": "traj_*", "signals": {"state": "obs/qpos", "action": {"from": "act", "role": "action"}},
-    "ends": "episode_ends", "static": {"task": "instruction"}, "times": "stamp", "fps": 20}`; everything may be left out.
+    "ends": "episode_ends", "static": {"task": "instruction"}, "times": "stamp", "fps": 20}`; all may be left out.
     """
 
     episodes: str | None = None
@@ -92,7 +92,11 @@ class FileMapping:
     def bounds(self, values: NDArray[Any], count: int, place: str) -> NDArray[np.int64]:
         """Where episodes begin, and the end, from ends or flags."""
         flat = values.reshape(len(values), -1)[:, 0] if values.ndim else values.reshape(1)
-        if len(flat) == count and bool(np.isin(flat, (0, 1)).all()) and not (count == 1 and flat[0] == 1 and flat.dtype.kind in "iu"):
+        if (
+            len(flat) == count
+            and bool(np.isin(flat, (0, 1)).all())
+            and not (count == 1 and flat[0] == 1 and flat.dtype.kind in "iu")
+        ):
             ends = np.flatnonzero(flat) + 1
         elif flat.dtype.kind in "iu":
             ends = flat.astype(np.int64)
@@ -114,8 +118,12 @@ class FileMapping:
         times = None
         if self.times is not None:
             if self.times not in rows:
-                raise CorruptLayoutError(f"there is no signal {self.times!r} with times.{nearest(self.times, rows)}", path=place)
-            times = seconds_as_times(rows[self.times].read(0, rows[self.times].count), f"{place}#{name}")[:steps]
+                raise CorruptLayoutError(
+                    f"there is no signal {self.times!r} with times.{nearest(self.times, rows)}", path=place
+                )
+            times = seconds_as_times(rows[self.times].read(0, rows[self.times].count), f"{place}#{name}")[
+                :steps
+            ]
         return Parts(name, steps, columns, static, meta or {}, fps or self.fps, times=times, place=place)
 
 
@@ -133,7 +141,9 @@ def steps_of(columns: Mapping[str, Column], name: str, place: str) -> int:
     return steps
 
 
-def bounds_of(ends: NDArray[np.int64], count: int, place: str, *, may_be_open: bool = False) -> NDArray[np.int64]:
+def bounds_of(
+    ends: NDArray[np.int64], count: int, place: str, *, may_be_open: bool = False
+) -> NDArray[np.int64]:
     """Where episodes begin, and the end; ends that do not grow, or pass the rows, are damage."""
     bounds = np.concatenate([[0], ends]).astype(np.int64)
     if may_be_open and bounds[-1] < count:

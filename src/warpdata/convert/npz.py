@@ -1,10 +1,11 @@
-"""Plain `.npz` files, with a mapping where their names do not say enough: an episode per file, or all in one. In only."""
+"""Plain `.npz` files, with a mapping where names do not say enough: an episode per file, or all in one. In only."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from warpdata.convert.mapping import FileMapping
 from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place
-from warpdata.convert.stepped import Parts, PartRows, Rows, SteppedEpisodes
+from warpdata.convert.stepped import PartRows, Parts, Rows, SteppedEpisodes
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import BlobNotFoundError
 
@@ -34,8 +35,8 @@ def read(
 ) -> Episodes:
     """The episodes of a `.npz` file, or of all those in a folder.
 
-    A file is an episode, unless the mapping says where episodes end in it. An array of objects, which would be a pickle,
-    is refused.
+    A file is an episode, unless the mapping says where episodes end in it. An array of objects, which would be a
+    pickle, is refused.
     """
     return Episodes(NpzEpisodes(Place.of(source), FileMapping.of(mapping) or FileMapping(), fps))
 
@@ -60,7 +61,7 @@ class NpzEpisodes(SteppedEpisodes):
                 found.append((at, stem, None, None))
                 continue
             bounds = self._bounds(file).tolist()
-            found += [(at, f"{stem}-{n:06d}", low, high) for n, (low, high) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))]
+            found += [(at, f"{stem}-{n:06d}", low, high) for n, (low, high) in enumerate(pairwise(bounds))]
         return found
 
     def _bounds(self, file: NpzFile) -> NDArray[np.int64]:

@@ -56,7 +56,7 @@ class NpzFile:
     def _archive(self) -> zipfile.ZipFile:
         reader = self._place.open(self._file)
         try:
-            return zipfile.ZipFile(RangeFile(reader))  # type: ignore[arg-type]
+            return zipfile.ZipFile(RangeFile(reader))
         except _ERRORS as error:
             reader.close()
             raise CorruptLayoutError(f"not a readable archive of arrays ({error})", path=self.name) from None
@@ -69,7 +69,9 @@ class NpzFile:
     def header(self, key: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         """Shape, order and dtype of an array; an array of objects, which would be a pickle, is refused."""
         if key not in self._entries:
-            raise CorruptLayoutError(f"there is no array {key!r}; there are {', '.join(self.keys)}", path=self.name)
+            raise CorruptLayoutError(
+                f"there is no array {key!r}; there are {', '.join(self.keys)}", path=self.name
+            )
         head = self._read(key, 1 << 16)
         shape, is_fortran, dtype = npy_header(io.BytesIO(head), f"{self.name}:{key}")
         if dtype.hasobject:
@@ -79,8 +81,12 @@ class NpzFile:
             )  # fmt: skip
         entry = self._entries[key]
         size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-        if size > min(MAX_ARRAY_BYTES, entry.file_size) or entry.file_size > entry.compress_size * _DEFLATE_RATIO + (1 << 16):
-            raise LimitExceededError(f"{key!r} claims {size} bytes in {entry.compress_size} compressed ones", path=self.name)
+        if size > min(
+            MAX_ARRAY_BYTES, entry.file_size
+        ) or entry.file_size > entry.compress_size * _DEFLATE_RATIO + (1 << 16):
+            raise LimitExceededError(
+                f"{key!r} claims {size} bytes in {entry.compress_size} compressed ones", path=self.name
+            )
         return shape, is_fortran, dtype
 
     def _read(self, key: str, limit: int) -> bytes:

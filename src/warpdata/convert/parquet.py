@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -19,7 +20,7 @@ from warpdata.convert.mapping import FileMapping
 from warpdata.convert.minari.arrow import MAX_COLUMN_BYTES, column_leaves, column_values, reading
 from warpdata.convert.pictures import PictureRows
 from warpdata.convert.place import Place
-from warpdata.convert.stepped import Parts, PartRows, Rows, SteppedEpisodes
+from warpdata.convert.stepped import PartRows, Parts, Rows, SteppedEpisodes
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, LimitExceededError
 from warpdata.formats.episodedir.stills import is_still
@@ -44,8 +45,8 @@ def read(
 ) -> Episodes:
     """The episodes of a Parquet file, or of all those in a folder; only the row groups that are asked for are read.
 
-    Rows are steps. `episodes` of the mapping names the column with the number of the episode, whose rows lie together (by
-    default episode_index, episode_id or episode); without one a file is an episode.
+    Rows are steps. `episodes` of the mapping names the column with the number of the episode, whose rows lie together
+    (by default episode_index, episode_id or episode); without one a file is an episode.
     """
     return Episodes(ParquetEpisodes(Place.of(source), FileMapping.of(mapping) or FileMapping(), fps))
 
@@ -55,7 +56,9 @@ class ParquetEpisodes(SteppedEpisodes):
 
     def __init__(self, place: Place, mapping: FileMapping, fps: float | None) -> None:
         self._place, self._mapping, self._fps = place, mapping, fps
-        names = [""] if place.is_file else sorted(name for name in place.children() if name.endswith(".parquet"))
+        names = (
+            [""] if place.is_file else sorted(name for name in place.children() if name.endswith(".parquet"))
+        )
         if not names:
             raise BlobNotFoundError("no Parquet file is in this folder", path=place.name)
         self._names = names
@@ -70,7 +73,8 @@ class ParquetEpisodes(SteppedEpisodes):
         if self._mapping.episodes is not None:
             if self._mapping.episodes not in table.leaves:
                 raise CorruptLayoutError(
-                    f"there is no column {self._mapping.episodes!r}; there are {', '.join(table.leaves)}", path=table.name
+                    f"there is no column {self._mapping.episodes!r}; there are {', '.join(table.leaves)}",
+                    path=table.name,
                 )
             return self._mapping.episodes
         return next((name for name in _EPISODE_COLUMNS if name in table.leaves), None)
@@ -85,11 +89,17 @@ class ParquetEpisodes(SteppedEpisodes):
             column = self._episode_column(table)
             if column is not None:
                 numbers = table.rows(column).read(0, table.count)
-                bounds = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), table.count] if table.count else [0]
-                spans = [(f"episode_{numbers[low]}", low, high) for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+                bounds = (
+                    [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), table.count]
+                    if table.count
+                    else [0]
+                )
+                spans = [(f"episode_{numbers[low]}", low, high) for low, high in pairwise(bounds)]
             elif self._mapping.ends is not None:
-                edges = self._mapping.bounds(table.rows(self._mapping.ends).read(0, table.count), table.count, table.name).tolist()
-                spans = [(f"{stem}-{n:06d}", low, high) for n, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True))]
+                edges = self._mapping.bounds(
+                    table.rows(self._mapping.ends).read(0, table.count), table.count, table.name
+                ).tolist()
+                spans = [(f"{stem}-{n:06d}", low, high) for n, (low, high) in enumerate(pairwise(edges))]
             else:
                 spans = [(stem, 0, table.count)]
             for each, low, high in spans:
@@ -117,7 +127,9 @@ class ParquetEpisodes(SteppedEpisodes):
             item: table.rows(path).read(start, start + 1)[0] if path in table.leaves and stop > start else path
             for item, path in self._mapping.static.items()
         }  # fmt: skip
-        plain = {item: value.item() if isinstance(value, np.generic) else value for item, value in static.items()}
+        plain = {
+            item: value.item() if isinstance(value, np.generic) else value for item, value in static.items()
+        }
         return self._mapping.parts(name, rows, plain, self._fps, f"{table.name}#{name}")
 
     @property
@@ -138,7 +150,9 @@ class _Table:
         with reading(self.name), self.opened() as found:
             about = found.metadata
             self.leaves = dict(column_leaves(found.schema_arrow))
-            self.starts = np.cumsum([0, *(about.row_group(at).num_rows for at in range(about.num_row_groups))])
+            self.starts = np.cumsum(
+                [0, *(about.row_group(at).num_rows for at in range(about.num_row_groups))]
+            )
             sizes = [about.row_group(at).total_byte_size for at in range(about.num_row_groups)]
         if max(sizes, default=0) > MAX_COLUMN_BYTES:
             raise LimitExceededError(f"a row group of {max(sizes)} bytes", path=self.name)
@@ -194,7 +208,9 @@ class _TableRows(Rows):
             if low < stop and high > start and high > low:
                 block = self._group(number)
                 if block.shape[1:] != self.row_shape or block.dtype != self.dtype:
-                    raise CorruptLayoutError(f"column {self._path!r} changes its shape", path=self._table.name)
+                    raise CorruptLayoutError(
+                        f"column {self._path!r} changes its shape", path=self._table.name
+                    )
                 pieces.append(block[max(start, low) - low : min(stop, high) - low])
         if len(pieces) == 1:
             return pieces[0]

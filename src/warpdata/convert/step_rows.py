@@ -83,7 +83,7 @@ def source_id(episode: Episode) -> str:
 def step_columns(episode: Episode) -> tuple[Steps, dict[str, StepColumn]]:
     """The signals of an episode by step; empty ones are left out.
 
-    Where the last row of the source is an observation only, it is no step: actions have a row more than there are steps.
+    Where the last row of the source is an observation only, it is no step: actions have a row more than steps then.
     """
     steps = episode.steps
     if episode.meta.get(LAST_ROW) == "observation" and len(steps):
@@ -94,7 +94,9 @@ def step_columns(episode: Episode) -> tuple[Steps, dict[str, StepColumn]]:
         if not len(signal):
             continue
         count = None if _comes_later(signal, steps) else _exact_rows(signal, steps)
-        found[name] = StepColumn(name, signal, steps, len(steps) if count is None else count, count is not None)
+        found[name] = StepColumn(
+            name, signal, steps, len(steps) if count is None else count, count is not None
+        )
     return steps, found
 
 

@@ -44,7 +44,7 @@ class Rows(ABC):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows [start, stop), which exist."""
 
-    def encoded(self, start: int, stop: int) -> list[bytes]:
+    def encoded(self, _start: int, _stop: int) -> list[bytes]:
         """Pictures [start, stop) as they lie in the file; only of rows that are encoded pictures."""
         raise TypeError("these rows are not encoded")
 
@@ -70,9 +70,8 @@ class PartRows(Rows):
     """A run of the rows of another array."""
 
     def __init__(self, rows: Rows, start: int, stop: int) -> None:
-        if isinstance(rows, PartRows):
-            rows, start, stop = rows.base, rows.start + start, rows.start + stop
-        self.base, self.start = rows, start
+        self.base: Rows = rows.base if isinstance(rows, PartRows) else rows
+        self.start: int = rows.start + start if isinstance(rows, PartRows) else start
         self.count, self.dtype, self.row_shape, self.kind = (
             stop - start,
             rows.dtype,
@@ -130,7 +129,7 @@ class VideoRows(Rows):
         """How many frames there are; the packets of the file are listed for it."""
         return len(self.source)
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
+    def read(self, _start: int, _stop: int) -> NDArray[Any]:
         """Frames are decoded by the signal."""
         raise TypeError("frames of a video are decoded by their signal")
 
@@ -154,10 +153,18 @@ class Column:
 
     def meta(self, steps: int) -> SignalMeta:
         """What a reader of the signal is told."""
-        kind = self.rows.kind or image_kind(self.rows.dtype, self.rows.row_shape) or numeric_kind(self.rows.row_shape)
+        kind = (
+            self.rows.kind
+            or image_kind(self.rows.dtype, self.rows.row_shape)
+            or numeric_kind(self.rows.row_shape)
+        )
         dtype = OBJECT if kind in ("text", "bytes") else self.rows.dtype
         return SignalMeta(
-            dtype, () if dtype == OBJECT else self.rows.row_shape, kind, role=self.role, clock=self.clock(steps)
+            dtype,
+            () if dtype == OBJECT else self.rows.row_shape,
+            kind,
+            role=self.role,
+            clock=self.clock(steps),
         )
 
 
@@ -213,8 +220,8 @@ def _source_of(episodes: SteppedEpisodes, position: int) -> ForeignSource:
     times = partial(step_times, fps=fps, known=parts.times)
     meta = {"steps": StepClock(STEPS, parts.outcome).to_json(), "fps": fps, "fps_from": said, **parts.meta}
     return ForeignSource(
-        parts.id, _Signals(parts, times, place), parts.static, meta, place=place, again=(_source_of, (episodes, position)),
-        steps=StepClock(STEPS, parts.outcome, partial(times, parts.steps), parts.steps),
+        parts.id, _Signals(parts, times, place), parts.static, meta, place=place,
+        again=(_source_of, (episodes, position)), steps=StepClock(STEPS, parts.outcome, partial(times, parts.steps), parts.steps),
     )  # fmt: skip
 
 
@@ -264,9 +271,13 @@ class _Signals(Mapping[str, Signal]):
             if column.at is not None:
                 times = partial(_times_of, self._times, column.at)
             if isinstance(column.rows, VideoRows):
-                found = FileVideo(column.rows.source, times, name=name, role=column.role, clock=column.clock(steps))
+                found = FileVideo(
+                    column.rows.source, times, name=name, role=column.role, clock=column.clock(steps)
+                )
             elif column.rows.is_pictures:
-                found = PicturesSignal(name, column.rows, times, column.role, column.clock(steps), self._place)
+                found = PicturesSignal(
+                    name, column.rows, times, column.role, column.clock(steps), self._place
+                )
             else:
                 found = RowsSignal(times, column.meta(steps), column.rows.read, column.rows.count)
             self._made[name] = found

@@ -14,7 +14,7 @@ from warpdata.convert.kept_values import packed
 from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place
 from warpdata.convert.step_rows import LAST_ROW
-from warpdata.convert.stepped import Column, JoinedRows, Parts, PartRows, Rows, SteppedEpisodes
+from warpdata.convert.stepped import Column, JoinedRows, PartRows, Parts, Rows, SteppedEpisodes
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError
 from warpdata.timeline.meta import Role
@@ -106,7 +106,9 @@ class Replay(SteppedEpisodes):
                 following = by_uuid.get(self.names[following][1].successor)
             found.append(stream)
         if len(seen) != len(self.names):
-            raise CorruptLayoutError("chunks follow each other in a circle, or two have one successor", path=self.name)
+            raise CorruptLayoutError(
+                "chunks follow each other in a circle, or two have one successor", path=self.name
+            )
         return found
 
     @cached_property
@@ -128,7 +130,14 @@ class Replay(SteppedEpisodes):
             high = int(np.searchsorted(starts, stop, side="left"))
             base = int(starts[low])
             spans.append(
-                _Span(f"{head}-{order:06d}", tuple(stream[low:high]), start - base, stop - base, number, bool(firsts[start]))
+                _Span(
+                    f"{head}-{order:06d}",
+                    tuple(stream[low:high]),
+                    start - base,
+                    stop - base,
+                    number,
+                    bool(firsts[start]),
+                )
             )
         return spans
 
@@ -144,7 +153,8 @@ class Replay(SteppedEpisodes):
             shape = file.header(each)[0]
             if not shape or shape[0] != expected:
                 raise CorruptLayoutError(
-                    f"{each!r} has shape {list(shape)}, the name of {name!r} says {expected} rows", path=file.name
+                    f"{each!r} has shape {list(shape)}, the name of {name!r} says {expected} rows",
+                    path=file.name,
                 )
         return expected
 
@@ -165,11 +175,15 @@ class Replay(SteppedEpisodes):
         count = span.stop - span.start
         for key in keys:
             rows: Rows = PartRows(JoinedRows([file.rows(key) for file in files], key), span.start, span.stop)
-            role = "action" if key == "action" or key.startswith("action/") else _ROLES.get(key, "observation")
+            role = (
+                "action" if key == "action" or key.startswith("action/") else _ROLES.get(key, "observation")
+            )
             role = "other" if key.startswith(("dyn/", "enc/", "dec/", "log/")) else role
             is_outcome = role in ("reward", "terminated")
             columns[key] = Column(rows, role, OUTCOMES if is_outcome else None)
-        ended = bool(count) and "is_last" in columns and bool(columns["is_last"].rows.read(count - 1, count)[0])
+        ended = (
+            bool(count) and "is_last" in columns and bool(columns["is_last"].rows.read(count - 1, count)[0])
+        )
         kept: dict[str, Any] = {"stream": span.stream, "is_begun": span.is_begun}
         if (self._actions or ("led_to" if self._is_old else "chosen")) == "led_to" and count:
             columns, kept = self._moved(columns, kept, count)
@@ -177,7 +191,9 @@ class Replay(SteppedEpisodes):
         meta: dict[str, Any] = {"dreamer": kept, **({LAST_ROW: "observation"} if ended else {})}
         return Parts(span.id, count, columns, {}, meta, self._fps, outcome="next", place=place)
 
-    def _moved(self, columns: Mapping[str, Column], kept: dict[str, Any], count: int) -> tuple[dict[str, Column], dict[str, Any]]:
+    def _moved(
+        self, columns: Mapping[str, Column], kept: dict[str, Any], count: int
+    ) -> tuple[dict[str, Column], dict[str, Any]]:
         """Actions that led to their row, moved to the row where they were chosen; the first one led to nothing."""
         out = dict(columns)
         first = {}

@@ -71,7 +71,11 @@ def _known_streams(episodes: Episodes) -> list[list[ChunkName]] | None:
     rows = [0] * len(streams)
     for episode in episodes:
         about = episode.meta.get("dreamer")
-        if not isinstance(about, Mapping) or about.get("actions") == "led_to" or not 0 <= about.get("stream", -1) < len(rows):
+        if (
+            not isinstance(about, Mapping)
+            or about.get("actions") == "led_to"
+            or not 0 <= about.get("stream", -1) < len(rows)
+        ):
             return None
         rows[about["stream"]] += len(episode.steps)
     return streams if rows == [sum(name.length for name in stream) for stream in streams] else None
@@ -116,7 +120,9 @@ class _EpisodeRows:
         for name, signal in signals.items():
             self.notes[name] = note_of(signal)
             if len(signal) != count:
-                raise CorruptLayoutError(f"signal {name!r} of episode {self._episode.id!r} has {len(signal)} rows of {count}")
+                raise CorruptLayoutError(
+                    f"signal {name!r} of episode {self._episode.id!r} has {len(signal)} rows of {count}"
+                )
         for start in range(0, count, 256):
             stop = min(start + 256, count)
             yield {name: signal.rows(start, stop) for name, signal in signals.items()}
@@ -127,14 +133,20 @@ class _EpisodeRows:
         actions = [name for name, column in self._columns.items() if column.meta.role == "action"]
         for name, column in self._columns.items():
             if column.meta.is_object or (column.meta.role == "truncated"):
-                why = "the last row says it" if column.meta.role == "truncated" else "text has no place in replay"
+                why = (
+                    "the last row says it"
+                    if column.meta.role == "truncated"
+                    else "text has no place in replay"
+                )
                 self.notes[name] = note_of(column.signal, "dropped", why)
                 continue
             new = _NAMES.get(column.meta.role, name)
             if name in actions:
                 new = "action" if len(actions) == 1 else f"action/{name.removeprefix('action/')}"
             if new in out or (new in _MADE and column.meta.role != "terminated"):
-                raise SchemaMismatchError(f"two signals of episode {self._episode.id!r} would be called {new!r}")
+                raise SchemaMismatchError(
+                    f"two signals of episode {self._episode.id!r} would be called {new!r}"
+                )
             out[new] = column
             note = column.note()
             if column.meta.role == "terminated" and column.meta.dtype != np.bool_:
@@ -143,12 +155,16 @@ class _EpisodeRows:
         return out
 
     def _rows(self, column: StepColumn, start: int, stop: int) -> NDArray[Any]:
-        """Rows of replay: rewards and flags one later, actions with a row of zeros behind, the last observation again."""
+        """Rows of replay: rewards and flags one later, zeros behind the actions, the last observation again."""
         steps = len(self._steps)
         role = column.meta.role
         if role in ("reward", "terminated"):
             low = max(start - 1, 0)
-            block = column.rows(low, stop - 1) if stop - 1 > low else np.empty((0, *column.meta.shape), column.meta.dtype)
+            block = (
+                column.rows(low, stop - 1)
+                if stop - 1 > low
+                else np.empty((0, *column.meta.shape), column.meta.dtype)
+            )
             before = np.zeros((1, *column.meta.shape), column.meta.dtype)
             found = np.concatenate([before, block]) if start == 0 else block
             return found.astype(np.bool_) if role == "terminated" else found
@@ -186,7 +202,10 @@ class _Stream:
         """The name of a chunk: its own, or one that follows from its place in the stream."""
         if self._known is not None:
             return self._known[number]
-        uuids = [uuid_text(hashlib.sha256(f"{self._seed}/{each}".encode()).digest()[:16]) for each in (number, number + 1)]
+        uuids = [
+            uuid_text(hashlib.sha256(f"{self._seed}/{each}".encode()).digest()[:16])
+            for each in (number, number + 1)
+        ]
         return ChunkName(f"{_FIRST_TIME}{number:06d}", uuids[0], uuids[1], length)
 
     @property
@@ -197,7 +216,9 @@ class _Stream:
         """Append rows; full chunks are written."""
         keys = set(block)
         if self._keys is not None and keys != self._keys:
-            raise SchemaMismatchError(f"episodes differ in their signals: {', '.join(sorted(keys ^ self._keys))}")
+            raise SchemaMismatchError(
+                f"episodes differ in their signals: {', '.join(sorted(keys ^ self._keys))}"
+            )
         self._keys = keys
         count = len(next(iter(block.values())))
         at = 0

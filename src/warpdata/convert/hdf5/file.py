@@ -35,7 +35,16 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_CHUNK_BYTES = 1 << 30
 MAX_DEPTH = 32
 MAX_MEMBERS = 1 << 22
-_FOREIGN = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, OverflowError, MemoryError)
+_FOREIGN = (
+    OSError,
+    RuntimeError,
+    KeyError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+)
 """What h5py raises over bytes that are wrong."""
 
 
@@ -215,7 +224,7 @@ _LEFT_TO_PARENT: list[Any] = []
 
 
 def _close(handle: Any) -> None:
-    with contextlib.suppress(Exception):  # noqa: BLE001 - nothing was written, so nothing can be lost
+    with contextlib.suppress(Exception):  # nothing was written, so nothing can be lost
         handle.close()
 
 
@@ -225,7 +234,13 @@ def reading(name: str, where: str = "") -> Iterator[None]:
     place = f"{where!r} " if where and where != "/" else ""
     try:
         yield
-    except (CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, BlobNotFoundError, MissingExtraError):
+    except (
+        CorruptLayoutError,
+        LimitExceededError,
+        UnsupportedDtypeError,
+        BlobNotFoundError,
+        MissingExtraError,
+    ):
         raise
     except _FOREIGN as error:
         text = str(error) or type(error).__name__
@@ -260,7 +275,7 @@ class Hdf5Rows(Rows):
             out = np.empty(len(found), object)
             out[:] = [each.tobytes() if isinstance(each, np.ndarray) else bytes(each) for each in found]
             return out
-        return found if found.dtype == self.dtype else found.astype(self.dtype)
+        return np.asarray(found, self.dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Hdf5Rows, (self._owner, self._path))

@@ -18,8 +18,14 @@ from warpdata.convert.hdf5.file import Hdf5File
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.mapping import FileMapping
 from warpdata.convert.pictures import PictureRows
-from warpdata.convert.stepped import Column, JoinedRows, Parts, PartRows, Rows
-from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, UnsupportedDtypeError, nearest
+from warpdata.convert.stepped import Column, JoinedRows, PartRows, Parts, Rows
+from warpdata.errors import (
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    UnsupportedDtypeError,
+    nearest,
+)
 from warpdata.timeline.meta import Role
 
 Layout = Literal["robomimic", "libero", "maniskill", "aloha", "d4rl"]
@@ -129,12 +135,13 @@ class _Groups(FileLayout):
                 hint="Name the arrays to read with a mapping.",
             ) from None
 
-    def steps(self, name: str, arrays: Mapping[str, tuple[int, ...]], attributes: Mapping[str, Any]) -> int:
+    def steps(self, name: str, arrays: Mapping[str, tuple[int, ...]], _: Mapping[str, Any]) -> int:
         """How many steps the episode has."""
         actions = [shape for path, shape in arrays.items() if self.role(path) == "action" and shape]
         if not actions:
             raise CorruptLayoutError(
-                f"episode {name!r} has no actions; it has {', '.join(arrays) or 'nothing'}", path=self.where(name)
+                f"episode {name!r} has no actions; it has {', '.join(arrays) or 'nothing'}",
+                path=self.where(name),
             )
         return actions[0][0]
 
@@ -147,7 +154,7 @@ class _Groups(FileLayout):
         """What part an array plays."""
         return _ROLES.get(path) or ("observation" if path.startswith(("obs/", "observations/")) else "other")
 
-    def facts(self, name: str, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def facts(self, _name: str, _: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Static items of an episode, and what else is to be kept of it."""
         return {}, {}
 
@@ -186,7 +193,9 @@ class Robomimic(_Groups):
         found = {}
         for path in self.file.arrays("/mask"):
             listed = np.atleast_1d(self.file.whole(f"/mask/{path}"))
-            found[path] = [each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in listed]
+            found[path] = [
+                each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in listed
+            ]
         return found
 
     @property
@@ -196,7 +205,9 @@ class Robomimic(_Groups):
         outside = [name for name in self.file.names("/") if name != "data"]
         arrays: dict[str, Any] = {}
         for name in outside:
-            paths = [f"{name}/{each}" for each in self.file.arrays(name)] if self.file.is_group(name) else [name]
+            paths = (
+                [f"{name}/{each}" for each in self.file.arrays(name)] if self.file.is_group(name) else [name]
+            )
             for path in paths:
                 arrays[path] = packed(self.file.whole(path))
         return {**found, "arrays": arrays} if arrays else found
@@ -267,7 +278,9 @@ class Libero(Robomimic):
         """The instruction in words."""
         static, more = super().facts(name, attributes)
         told = json_object(self.data_attributes.get("problem_info")).get("language_instruction")
-        told = "".join(told) if isinstance(told, list) and all(isinstance(each, str) for each in told) else told
+        told = (
+            "".join(told) if isinstance(told, list) and all(isinstance(each, str) for each in told) else told
+        )
         if not isinstance(told, str):
             told = PurePosixPath(self.file.name).stem.removesuffix("_demo").replace("_", " ")
         return {**static, "task": told.strip('"')}, {**more, "layout": "libero"}
@@ -320,7 +333,7 @@ class ManiSkill(_Groups):
                 columns[path] = Column(PictureRows(column.rows), column.role)
         return columns, kept
 
-    def facts(self, name: str, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def facts(self, name: str, _: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The environment, seed and success of the JSON file."""
         static: dict[str, Any] = {}
         about = (self.sidecar or {}).get("env_info")
@@ -339,7 +352,7 @@ class Aloha(_Groups):
 
     usual_fps = 50.0
 
-    def is_episode(self, name: str) -> bool:
+    def is_episode(self, _: str) -> bool:
         """The file itself."""
         return False
 
@@ -348,11 +361,11 @@ class Aloha(_Groups):
         """The name of the file."""
         return [PurePosixPath(self.file.name).stem]
 
-    def group(self, position: int) -> str:
+    def group(self, _: int) -> str:
         """The file itself."""
         return ""
 
-    def where(self, episode_id: str) -> str:
+    def where(self, _: str) -> str:
         """The file: it has one episode."""
         return self.file.name
 
@@ -376,7 +389,7 @@ class Aloha(_Groups):
                 columns[path] = Column(PictureRows(rows), column.role)
         return columns, kept
 
-    def facts(self, name: str, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def facts(self, _name: str, _: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Nothing but the layout."""
         return {}, {"layout": "aloha"}
 
@@ -411,7 +424,9 @@ class D4rl(FileLayout):
     def _flags(self, path: str, count: int) -> NDArray[np.bool_]:
         shape = self.file.shape(path)
         if not shape or shape[0] != count:
-            raise CorruptLayoutError(f"{path!r} has shape {shape}, there are {count} actions", path=self.file.name)
+            raise CorruptLayoutError(
+                f"{path!r} has shape {shape}, there are {count} actions", path=self.file.name
+            )
         rows = self.file.rows(path)
         found = np.empty(count, np.bool_)
         for start in range(0, count, 1 << 20):
@@ -450,8 +465,12 @@ class D4rl(FileLayout):
         found: dict[str, Rows] = {}
         for path in self.file.arrays("/"):
             shape = self.file.shape(path)
-            if path in ("observations", "actions", "rewards", "terminals") and (not shape or shape[0] != count):
-                raise CorruptLayoutError(f"{path!r} has shape {shape}, there are {count} actions", path=self.file.name)
+            if path in ("observations", "actions", "rewards", "terminals") and (
+                not shape or shape[0] != count
+            ):
+                raise CorruptLayoutError(
+                    f"{path!r} has shape {shape}, there are {count} actions", path=self.file.name
+                )
             if shape and shape[0] == count and not path.startswith("metadata/"):
                 found[path] = self.file.rows(path)
         return found
@@ -485,7 +504,16 @@ class D4rl(FileLayout):
             columns["observations"] = Column(rows, "observation")
         meta = {"hdf5": {"layout": "d4rl", **({"next_obs": True} if merged else {})}}
         static = {"env_id": PurePosixPath(self.file.name).stem}
-        return Parts(name, stop - start, columns, static, meta, self.options.fps, self.usual_fps, place=self.where(name))
+        return Parts(
+            name,
+            stop - start,
+            columns,
+            static,
+            meta,
+            self.options.fps,
+            self.usual_fps,
+            place=self.where(name),
+        )
 
 
 class Mapped(FileLayout):
@@ -511,7 +539,8 @@ class Mapped(FileLayout):
             ]  # fmt: skip
         if not found:
             raise CorruptLayoutError(
-                f"no group is called {pattern!r}; there are {', '.join(self.file.names('/')[:20])}", path=self.file.name
+                f"no group is called {pattern!r}; there are {', '.join(self.file.names('/')[:20])}",
+                path=self.file.name,
             )
         return found
 
@@ -546,7 +575,13 @@ class Mapped(FileLayout):
         static: dict[str, Any] = {}
         for item, path in self._mapping.static.items():
             value = self.file.whole(f"{group}/{path}") if path in available else path
-            static[item] = value.decode() if isinstance(value, bytes) else value.item() if isinstance(value, np.generic) else value
+            static[item] = (
+                value.decode()
+                if isinstance(value, bytes)
+                else value.item()
+                if isinstance(value, np.generic)
+                else value
+            )
         return self._mapping.parts(name, dict(rows), static, self.options.fps, self.where(name))
 
 
@@ -586,7 +621,11 @@ def layout_of(file: Hdf5File, names: Sequence[str]) -> Layout | None:
         inside = file.names("data")
         if any(name.startswith("demo_") for name in inside):
             told = file.attributes("data")
-            return "libero" if {"problem_info", "bddl_file_name", "bddl_file_content"} & set(told) else "robomimic"
+            return (
+                "libero"
+                if {"problem_info", "bddl_file_name", "bddl_file_content"} & set(told)
+                else "robomimic"
+            )
     if any(re.fullmatch(r"traj_\d+", name) for name in names):
         return "maniskill"
     if "action" in names and "observations" in names and file.is_group("observations"):
@@ -602,7 +641,11 @@ _CLASSES: dict[Layout, type[FileLayout]] = {
 
 
 def open_layout(
-    file: Hdf5File, layout: str | None, options: Options, mapping: FileMapping | None, sidecar: Mapping[str, Any] | None
+    file: Hdf5File,
+    layout: str | None,
+    options: Options,
+    mapping: FileMapping | None,
+    sidecar: Mapping[str, Any] | None,
 ) -> FileLayout:
     """The episodes of a file, in the layout that was named, mapped, or that it shows."""
     if mapping is not None:

@@ -40,11 +40,11 @@ def read(
 ) -> Episodes:
     """The episodes of an HDF5 file, or of all those in a folder; nothing is read until it is asked for.
 
-    `layout` is `robomimic`, `libero`, `maniskill`, `aloha` or `d4rl`, by default the one the file shows; `mapping` says
-    instead what is what. `fps` is the rate of the steps where the file has none. `next_obs="merge"` makes one signal of N +
-    1 rows of `obs` and `next_obs`, and refuses rows where they contradict each other; `"keep"` leaves both. D4RL files are
-    cut by `split`: where an episode is `done` or at a `timeout` only (`auto`: that for AntMaze), and after
-    `max_episode_steps` where there are no timeouts.
+    `layout` is `robomimic`, `libero`, `maniskill`, `aloha` or `d4rl`, by default the one the file shows; `mapping`
+    says instead what is what. `fps` is the rate of the steps where the file has none. `next_obs="merge"` makes one
+    signal of N + 1 rows of `obs` and `next_obs`, and refuses rows where they contradict each other; `"keep"` leaves
+    both. D4RL files are cut by `split`: where an episode is `done`, or at a `timeout` only (`auto`: that for AntMaze),
+    and after `max_episode_steps` where there are no timeouts.
     """
     if next_obs not in ("merge", "keep"):
         raise ValueError(f"next_obs is 'merge' or 'keep', not {next_obs!r}")
@@ -57,7 +57,9 @@ def read(
 class Hdf5Episodes(SteppedEpisodes):
     """The episodes of one or several HDF5 files."""
 
-    def __init__(self, place: Place, layout: Layout | None, mapping: FileMapping | None, options: Options) -> None:
+    def __init__(
+        self, place: Place, layout: Layout | None, mapping: FileMapping | None, options: Options
+    ) -> None:
         self._place = place
         self._layout = layout
         self._mapping = mapping

@@ -150,7 +150,9 @@ class _Demo:
             dones = np.zeros(steps, np.int64)
             dones[-1:] = 1
             self._out.array(f"{self._group}/dones", dones)
-            notes["dones"] = Note("kept", 0, why="not in the source: 1 at the last step, which robomimic asks for")
+            notes["dones"] = Note(
+                "kept", 0, why="not in the source: 1 at the last step, which robomimic asks for"
+            )
 
     def _attributes(self, steps: int) -> None:
         kept = self._kept.get("attributes", {}) if self._is_own else {}
@@ -182,9 +184,30 @@ def _write_set(
     receipt: Receipt,
 ) -> None:
     """The attributes of the file and of /data, and the masks."""
-    attributes = kept.get("attributes", {})
-    for name, value in attributes.get("", {}).items():
+    for name, value in kept.get("attributes", {}).get("", {}).items():
         out.attribute("/", name, value)
+    for name, value in _data_attributes(kept, names, episodes, total, env_args, receipt).items():
+        out.attribute("data", name, value)
+    is_whole = list(names) == list(ids) and episodes.is_whole
+    for path, value in kept.get("arrays", {}).items():
+        array = unpacked(value)
+        if path.startswith("mask/") and not is_whole:
+            array = np.array([each for each in array if each.decode() in set(names)], array.dtype)
+        out.array(path, array)
+    if not any(path.startswith("mask/") for path in kept.get("arrays", {})):
+        _masks_of_splits(out, names, episodes)
+
+
+def _data_attributes(
+    kept: Mapping[str, Any],
+    names: Sequence[str],
+    episodes: Episodes,
+    total: int,
+    env_args: str | Mapping[str, Any] | None,
+    receipt: Receipt,
+) -> dict[str, Any]:
+    """The attributes of /data: as they were, with the counts of now; what robomimic asks for where there were none."""
+    attributes = kept.get("attributes", {})
     told = dict(attributes.get("data", {}))
     if "data" not in attributes:
         told = {"total": None, "env_args": None}
@@ -198,24 +221,21 @@ def _write_set(
         told["total"] = packed(np.int64(total))
     if "num_demos" in told:
         told["num_demos"] = packed(np.int64(len(names)))
-    for name, value in told.items():
-        out.attribute("data", name, value)
-    is_whole = list(names) == list(ids) and episodes.is_whole
-    for path, value in kept.get("arrays", {}).items():
-        array = unpacked(value)
-        if path.startswith("mask/") and not is_whole:
-            array = np.array([each for each in array if each.decode() in set(names)], array.dtype)
-        out.array(path, array)
-    if not any(path.startswith("mask/") for path in kept.get("arrays", {})):
-        _masks_of_splits(out, names, episodes)
+    return told
 
 
 def _plain_env(episodes: Episodes) -> str:
     first = episodes[0] if len(episodes) else None
     static: Mapping[str, Any] = {} if first is None else first.static
     fps = None if first is None else first.meta.get("fps")
-    kwargs = {} if fps is None or first is None or first.meta.get("fps_from") == "assumed" else {"control_freq": fps}
-    return json.dumps({"env_name": str(static.get("env_id", "unknown")), "type": 2, "env_kwargs": kwargs}, indent=4)
+    kwargs = (
+        {}
+        if fps is None or first is None or first.meta.get("fps_from") == "assumed"
+        else {"control_freq": fps}
+    )
+    return json.dumps(
+        {"env_name": str(static.get("env_id", "unknown")), "type": 2, "env_kwargs": kwargs}, indent=4
+    )
 
 
 def _masks_of_splits(out: Hdf5Out, names: Sequence[str], episodes: Episodes) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute  # noqa: F401 - list_value_length
+import pyarrow.compute
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -72,7 +72,9 @@ class EpisodeTable:
                 if isinstance(found, pa.ChunkedArray):
                     found = self._columns[name] = pa.concat_arrays(found.chunks)
             if len(found) != self.count:
-                raise CorruptLayoutError(f"column {name!r} has {len(found)} rows of {self.count}", path=self.name)
+                raise CorruptLayoutError(
+                    f"column {name!r} has {len(found)} rows of {self.count}", path=self.name
+                )
         return found
 
     def leaves(self) -> list[tuple[str, Any]]:
@@ -101,18 +103,29 @@ def column_values(column: Any, path: str, field: Any, name: str) -> NDArray[Any]
         if found.null_count:
             raise CorruptLayoutError(f"column {path!r} has rows without a value", path=name)
         count, kind = len(found), field.type
-        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and (
-            pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        if not (
+            pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+        ) and (
+            pa.types.is_string(kind)
+            or pa.types.is_large_string(kind)
+            or pa.types.is_binary(kind)
+            or pa.types.is_large_binary(kind)
         ):
             out = np.empty(count, object)
             out[:] = found.to_pylist()
             return out
         sides: list[int] = []
-        while pa.types.is_list(found.type) or pa.types.is_large_list(found.type) or pa.types.is_fixed_size_list(found.type):
+        while (
+            pa.types.is_list(found.type)
+            or pa.types.is_large_list(found.type)
+            or pa.types.is_fixed_size_list(found.type)
+        ):
             lengths = np.unique(pa.compute.list_value_length(found).to_numpy(zero_copy_only=False))
             if len(lengths) > 1:
                 raise UnsupportedDtypeError(
-                    f"column {path!r} holds lists of different lengths", path=name, hint="Leave it out with a mapping."
+                    f"column {path!r} holds lists of different lengths",
+                    path=name,
+                    hint="Leave it out with a mapping.",
                 )
             sides.append(int(lengths[0]) if len(lengths) else 0)
             found = found.flatten()
@@ -136,7 +149,9 @@ def _leaves(field: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
 class ArrowRows(Rows):
     """A column of numbers, lists of numbers, text or bytes by rows."""
 
-    def __init__(self, table: EpisodeTable, path: str, field: Any, shape: tuple[int, ...] | None, count: int) -> None:
+    def __init__(
+        self, table: EpisodeTable, path: str, field: Any, shape: tuple[int, ...] | None, count: int
+    ) -> None:
         self._table, self._path, self._field, self.count = table, path, field, count
         self._values: NDArray[Any] | None = None
         self._shape = shape
@@ -167,7 +182,9 @@ class ArrowRows(Rows):
             ) from None  # fmt: skip
         told = shape if shape is not None else self._told_shape()
         if told is not None and int(np.prod(told, dtype=object)) != int(np.prod(sides, dtype=object)):
-            raise CorruptLayoutError(f"column {self._path!r} has rows of {sides}, not of {list(told)}", path=self._table.name)
+            raise CorruptLayoutError(
+                f"column {self._path!r} has rows of {sides}, not of {list(told)}", path=self._table.name
+            )
         return dtype, tuple(sides) if told is None else told
 
     def _told_shape(self) -> tuple[int, ...] | None:
@@ -177,12 +194,16 @@ class ArrowRows(Rows):
         try:
             return tuple(int(side) for side in told.split(b",") if side)
         except ValueError:
-            raise CorruptLayoutError(f"the shape of column {self._path!r} is damaged", path=self._table.name) from None
+            raise CorruptLayoutError(
+                f"the shape of column {self._path!r} is damaged", path=self._table.name
+            ) from None
 
     def _one_length(self) -> int:
         """The length that all lists of the column have."""
         with reading(self._table.name):
-            lengths = np.unique(pa.compute.list_value_length(self._array()).drop_null().to_numpy(zero_copy_only=False))
+            lengths = np.unique(
+                pa.compute.list_value_length(self._array()).drop_null().to_numpy(zero_copy_only=False)
+            )
         if len(lengths) > 1:
             raise UnsupportedDtypeError(
                 f"column {self._path!r} holds lists of different lengths", path=self._table.name,
@@ -214,7 +235,7 @@ class ArrowRows(Rows):
         while pa.types.is_nested(found.type):
             found = found.flatten()
         values = found.to_numpy(zero_copy_only=False)
-        return values.astype(self.dtype, copy=False).reshape(self.count, *self.row_shape)
+        return np.asarray(values.astype(self.dtype, copy=False).reshape(self.count, *self.row_shape))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (ArrowRows, (self._table, self._path, self._field, self._shape, self.count))
@@ -230,13 +251,19 @@ class TableOut:
     def numbers(self, path: str, values: NDArray[Any], *, told_shape: bool = False) -> None:
         """Numbers or arrays of numbers; short of rows they are padded with zeros."""
         missing = self._rows - len(values)
-        values = np.concatenate([values, np.zeros((missing, *values.shape[1:]), values.dtype)]) if missing else values
+        values = (
+            np.concatenate([values, np.zeros((missing, *values.shape[1:]), values.dtype)])
+            if missing
+            else values
+        )
         kind = pa.from_numpy_dtype(values.dtype)
         if values.ndim == 1:
             self._leaves[path] = (pa.array(np.ascontiguousarray(values), kind), None)
             return
         width = int(np.prod(values.shape[1:]))
-        made = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1), kind), type=pa.list_(kind, width))
+        made = pa.FixedSizeListArray.from_arrays(
+            pa.array(values.reshape(-1), kind), type=pa.list_(kind, width)
+        )
         shape = ",".join(map(str, values.shape[1:]))
         self._leaves[path] = (made, {"shape": shape} if told_shape else None)
 

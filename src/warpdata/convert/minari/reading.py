@@ -47,10 +47,16 @@ def matches(place: Place) -> bool:
     if folder is None:
         return False
     try:
-        told = parse_json_object(place.read(f"{folder}{METADATA}", max_bytes=_MAX_METADATA), max_bytes=_MAX_METADATA, allow_nan=True)
+        told = parse_json_object(
+            place.read(f"{folder}{METADATA}", max_bytes=_MAX_METADATA),
+            max_bytes=_MAX_METADATA,
+            allow_nan=True,
+        )
     except FormatError:
         return False
-    return {"total_episodes", "total_steps"} <= set(told) and ("data_format" in told or "minari_version" in told)
+    return {"total_episodes", "total_steps"} <= set(told) and (
+        "data_format" in told or "minari_version" in told
+    )
 
 
 def read(source: Any, *, fps: float | None = None, infos: bool = True) -> Episodes:
@@ -77,7 +83,9 @@ class MinariEpisodes(SteppedEpisodes):
         """The metadata of the dataset."""
         name = f"{self._folder}{METADATA}"
         try:
-            return parse_json_object(self._place.read(name, max_bytes=_MAX_METADATA), max_bytes=_MAX_METADATA, allow_nan=True)
+            return parse_json_object(
+                self._place.read(name, max_bytes=_MAX_METADATA), max_bytes=_MAX_METADATA, allow_nan=True
+            )
         except FormatError as error:
             raise type(error)(f"{name}: {error.message}", path=self._place.name) from None
 
@@ -92,13 +100,17 @@ class MinariEpisodes(SteppedEpisodes):
     @cached_property
     def stored(self) -> _Stored:
         """How the episodes are stored."""
-        kind = self.told.get("data_format") or ("hdf5" if self._place.exists(f"{self._folder}{MAIN_FILE}") else "arrow")
+        kind = self.told.get("data_format") or (
+            "hdf5" if self._place.exists(f"{self._folder}{MAIN_FILE}") else "arrow"
+        )
         if kind not in FORMATS:
             raise UnsupportedVersionError(f"episodes stored as {kind!r}", path=self.name)
         made: _Stored = _InHdf5(self) if kind == "hdf5" else _InTables(self, kind)
         stated = self.told.get("total_episodes")
         if stated is not None and stated != len(made.numbers):
-            raise CorruptLayoutError(f"the metadata say {stated} episodes, there are {len(made.numbers)}", path=self.name)
+            raise CorruptLayoutError(
+                f"the metadata say {stated} episodes, there are {len(made.numbers)}", path=self.name
+            )
         return made
 
     @cached_property
@@ -129,7 +141,8 @@ class MinariEpisodes(SteppedEpisodes):
                 continue
             if rows.count not in (steps, steps + 1) or (top == "observations" and rows.count != steps + 1):
                 raise CorruptLayoutError(
-                    f"{name!r} of {self.ids[position]!r} has {rows.count} rows, there are {steps} actions", path=place
+                    f"{name!r} of {self.ids[position]!r} has {rows.count} rows, there are {steps} actions",
+                    path=place,
                 )
             columns[name] = Column(self._pictures(name, rows), _ROLES.get(top, "other"))
         env = json_object(self.told.get("env_spec"))
@@ -141,7 +154,15 @@ class MinariEpisodes(SteppedEpisodes):
             static["seed"] = int(seed)
         kwargs = env.get("kwargs")
         fps = positive(kwargs.get("render_fps")) if isinstance(kwargs, dict) else None
-        return Parts(self.ids[position], steps, columns, static, {"minari": {"episode": about, **kept}}, self._fps or fps, place=place)
+        return Parts(
+            self.ids[position],
+            steps,
+            columns,
+            static,
+            {"minari": {"episode": about, **kept}},
+            self._fps or fps,
+            place=place,
+        )
 
     def _steps(self, arrays: Mapping[str, Rows], about: Mapping[str, Any], name: str, place: str) -> int:
         if "rewards" not in arrays:
@@ -153,7 +174,9 @@ class MinariEpisodes(SteppedEpisodes):
         for top in PER_STEP:
             for path, rows in arrays.items():
                 if path.partition("/")[0] == top and rows.count != steps:
-                    raise CorruptLayoutError(f"{path!r} of {name!r} has {rows.count} rows, there are {steps} steps", path=place)
+                    raise CorruptLayoutError(
+                        f"{path!r} of {name!r} has {rows.count} rows, there are {steps} steps", path=place
+                    )
         return steps
 
     def _pictures(self, name: str, rows: Rows) -> Rows:
@@ -196,7 +219,7 @@ class _InHdf5(_Stored):
         found = [_GROUP.fullmatch(name) for name in self._file.names("/")]
         self.numbers = sorted(int(each[1]) for each in found if each)
 
-    def episode(self, number: int, place: str) -> tuple[dict[str, Any], dict[str, Rows], dict[str, Any]]:
+    def episode(self, number: int, _: str) -> tuple[dict[str, Any], dict[str, Rows], dict[str, Any]]:
         """The arrays of the group; a Tuple is `_index_0` … there."""
         group = f"/episode_{number}"
         attributes = all_attributes(self._file, group)

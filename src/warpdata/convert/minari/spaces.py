@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as Minari's metadata states them: what lies below which name, and spaces for signals that have none."""
+"""Gymnasium's spaces as Minari states them: what lies below which name, and spaces for signals that have none."""
 
 from __future__ import annotations
 
@@ -23,12 +23,18 @@ def parse_space(text: Any, what: str, place: str) -> dict[str, Any] | None:
     if not isinstance(text, str):
         raise CorruptLayoutError(f"the {what} of the metadata is no text", path=place)
     try:
-        return parse_json_object(text.encode("utf-8", "surrogatepass"), max_bytes=MAX_SPACE_BYTES, allow_nan=True)
+        return parse_json_object(
+            text.encode("utf-8", "surrogatepass"), max_bytes=MAX_SPACE_BYTES, allow_nan=True
+        )
     except FormatError as error:
-        raise CorruptLayoutError(f"the {what} of the metadata is damaged: {error.message}", path=place) from None
+        raise CorruptLayoutError(
+            f"the {what} of the metadata is damaged: {error.message}", path=place
+        ) from None
 
 
-def leaves(space: Mapping[str, Any] | None, name: str, depth: int = 0) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def leaves(
+    space: Mapping[str, Any] | None, name: str, depth: int = 0
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every space that is no Dict or Tuple, by its path: `observations/goal/0`."""
     if not isinstance(space, Mapping) or depth > _MAX_DEPTH:
         return
@@ -48,10 +54,14 @@ def box_shape(space: Mapping[str, Any] | None) -> tuple[int, ...] | None:
     if space is None:
         return None
     kind, shape = space.get("type"), space.get("shape")
-    if kind == "Box" and isinstance(shape, list) and all(isinstance(side, int) and side >= 0 for side in shape):
+    if (
+        kind == "Box"
+        and isinstance(shape, list)
+        and all(isinstance(side, int) and side >= 0 for side in shape)
+    ):
         return tuple(shape)
     if kind == "MultiDiscrete" and isinstance(space.get("nvec"), list):
-        return np.shape(space["nvec"])
+        return tuple(int(side) for side in np.shape(space["nvec"]))
     if kind == "MultiBinary":
         count = space.get("n")
         return (count,) if isinstance(count, int) else tuple(count) if isinstance(count, list) else None
@@ -63,7 +73,11 @@ def is_image_space(space: Mapping[str, Any] | None) -> bool:
     shape = box_shape(space)
     if space is None or shape is None or space.get("type") != "Box" or space.get("dtype") != "uint8":
         return False
-    if len(shape) not in (2, 3) or min(shape[:2]) < _SMALLEST_IMAGE or (len(shape) == 3 and shape[2] not in (1, 3, 4)):
+    if (
+        len(shape) not in (2, 3)
+        or min(shape[:2]) < _SMALLEST_IMAGE
+        or (len(shape) == 3 and shape[2] not in (1, 3, 4))
+    ):
         return False
     return _all_equal(space.get("low"), 0) and _all_equal(space.get("high"), 255)
 
@@ -78,7 +92,12 @@ def _all_equal(bounds: Any, value: int) -> bool:
 def space_of(meta: SignalMeta) -> dict[str, Any]:
     """A space that holds every value of a signal."""
     if meta.is_object:
-        return {"type": "Text", "max_length": 1 << 16, "min_length": 0, "charset": "".join(map(chr, range(32, 127)))}
+        return {
+            "type": "Text",
+            "max_length": 1 << 16,
+            "min_length": 0,
+            "charset": "".join(map(chr, range(32, 127))),
+        }
     dtype = meta.dtype
     low: Any
     high: Any

@@ -18,7 +18,14 @@ from warpdata.convert.hdf5.file import Hdf5Out, writing
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.minari.arrow import TableOut, write_table
 from warpdata.convert.minari.reading import FORMATS, MAIN_FILE, METADATA, PER_STEP
-from warpdata.convert.minari.spaces import box_shape, is_image_space, leaves, nested_space, parse_space, space_of
+from warpdata.convert.minari.spaces import (
+    box_shape,
+    is_image_space,
+    leaves,
+    nested_space,
+    parse_space,
+    space_of,
+)
 from warpdata.convert.receipt import Note, Receipt, note_of
 from warpdata.convert.step_rows import StepColumn, step_columns
 from warpdata.episodes.collection import Episodes
@@ -71,7 +78,10 @@ def write(
         told.setdefault("minari_version", MINARI_VERSION)
         if dataset_id is not None or "dataset_id" not in told:
             told["dataset_id"] = dataset_id or _default_id(target)
-        told.setdefault("dataset_size", round(sum(each.stat().st_size for each in data.rglob("*") if each.is_file()) / 1e6, 1))
+        told.setdefault(
+            "dataset_size",
+            round(sum(each.stat().st_size for each in data.rglob("*") if each.is_file()) / 1e6, 1),
+        )
         write_file(data / METADATA, json.dumps(told).encode(), durable=False)
     return receipt
 
@@ -119,17 +129,27 @@ class _Plan:
             raise CorruptLayoutError("a Minari dataset has at least one episode")
         _, columns = step_columns(episodes[0])
         names = _paths(columns)
-        spaces = {path: space_of(columns[name].meta) for name, path in names.items() if path.startswith(("observations", "actions"))}
+        spaces = {
+            path: space_of(columns[name].meta)
+            for name, path in names.items()
+            if path.startswith(("observations", "actions"))
+        }
         known: dict[str, Mapping[str, Any]] = {}
         for what, top in (("observation_space", "observations"), ("action_space", "actions")):
             known |= dict(leaves(parse_space(told.get(what), what, "the metadata"), top))
-        if set(known) == set(spaces) and all(_fits(known[path], columns[name]) for name, path in names.items() if path in known):
+        if set(known) == set(spaces) and all(
+            _fits(known[path], columns[name]) for name, path in names.items() if path in known
+        ):
             observation, action = told["observation_space"], told["action_space"]
             spaces = dict(known)  # type: ignore[arg-type]
         else:
-            observation, action = (json.dumps(nested_space(_below(spaces, top))) for top in ("observations", "actions"))
+            observation, action = (
+                json.dumps(nested_space(_below(spaces, top))) for top in ("observations", "actions")
+            )
         pictures = [name for name, path in names.items() if is_image_space(spaces.get(path))]
-        jpeg = all(_jpegs(columns[name]) is not None for name in pictures) and bool(told.get("jpeg_encoding", True))
+        jpeg = all(_jpegs(columns[name]) is not None for name in pictures) and bool(
+            told.get("jpeg_encoding", True)
+        )
         return cls(names, spaces, observation, action, jpeg, final)
 
 
@@ -141,7 +161,9 @@ def _fits(space: Mapping[str, Any], column: StepColumn) -> bool:
 
 
 def _below(spaces: Mapping[str, Mapping[str, Any]], top: str) -> dict[str, Mapping[str, Any]]:
-    found = {path[len(top) :].lstrip("/"): space for path, space in spaces.items() if path.partition("/")[0] == top}
+    found = {
+        path[len(top) :].lstrip("/"): space for path, space in spaces.items() if path.partition("/")[0] == top
+    }
     if not found:
         raise CorruptLayoutError(f"there are no {top}, which Minari asks for")
     return found
@@ -166,8 +188,14 @@ def _paths(columns: Mapping[str, StepColumn]) -> dict[str, str]:
         else:
             found |= {name: f"{top}/{_PREFIXES.sub('', name, count=1)}" for name in names}
     taken = list(found.values())
-    if len(set(taken)) != len(taken) or any(f"{path}/" in "".join(f"{other}/|" for other in taken if other != path and other.startswith(f"{path}/")) for path in taken):
-        raise SchemaMismatchError("two signals would have one name in the dataset", hint="Rename them with Episodes.map.")
+    if len(set(taken)) != len(taken) or any(
+        f"{path}/"
+        in "".join(f"{other}/|" for other in taken if other != path and other.startswith(f"{path}/"))
+        for path in taken
+    ):
+        raise SchemaMismatchError(
+            "two signals would have one name in the dataset", hint="Rename them with Episodes.map."
+        )
     return found
 
 
@@ -217,7 +245,9 @@ class _EpisodeOut:
         wanted, there = self._rows(path, column)
         note = note_of(column.signal) if is_jpeg else column.note()
         if wanted > there:
-            note = Note("resampled", note.records, note.bytes, note.sha256, "the last observation is repeated")
+            note = Note(
+                "resampled", note.records, note.bytes, note.sha256, "the last observation is repeated"
+            )
         elif there < column.count and not (column.meta.role == "action" and column.has_more):
             note = Note("dropped", note.records, note.bytes, note.sha256, "the last step is dropped")
         self.notes[name] = note
@@ -227,7 +257,7 @@ class _EpisodeOut:
         have = set(self._paths.values())
         for path in _ONE:
             if path not in have:
-                values = np.zeros(self.steps, np.float64 if path == "rewards" else np.bool_)
+                values: NDArray[Any] = np.zeros(self.steps, np.float64 if path == "rewards" else np.bool_)
                 why = "not in the source: zeros, which Minari asks for"
                 if path == "truncations" and not self._has_terminated():
                     values[-1:] = True
@@ -273,7 +303,15 @@ class _EpisodeOut:
         original = self._kept.get("episode", {})
         for key, value in self._about(number).items():
             is_same = key in original and unpacked(original[key]) == value
-            out.attribute(group, key, original[key] if is_same else packed(np.int64(value)) if isinstance(value, int) else packed(value))
+            out.attribute(
+                group,
+                key,
+                original[key]
+                if is_same
+                else packed(np.int64(value))
+                if isinstance(value, int)
+                else packed(value),
+            )
         for path, attributes in self._kept.get("attributes", {}).items():
             for key, value in attributes.items():
                 out.attribute(f"{group}/{path}", key, value)
@@ -306,10 +344,12 @@ class _EpisodeOut:
                 frames = list(run.packets())[:there]
                 table.objects(path, frames + frames[-1:] * (wanted - there), is_text=False)
             elif column.meta.is_object:
-                values = [each for block in self._blocks(path, column) for each in block]
-                table.objects(path, values, is_text=column.meta.kind == "text")
+                texts = [each for block in self._blocks(path, column) for each in block]
+                table.objects(path, texts, is_text=column.meta.kind == "text")
             else:
-                values_ = np.concatenate(list(self._blocks(path, column)) or [np.empty((0, *column.meta.shape), column.meta.dtype)])
+                values_ = np.concatenate(
+                    list(self._blocks(path, column)) or [np.empty((0, *column.meta.shape), column.meta.dtype)]
+                )
                 shape = box_shape(self._plan.spaces.get(path))
                 if shape == () and self._plan.spaces[path].get("type") == "Box":
                     values_ = values_.reshape(-1, 1)

@@ -23,7 +23,13 @@ from warpdata.convert.stepped import Column, MemoryRows, Parts, Rows, SteppedEpi
 from warpdata.convert.webdataset.samples import Field, Sample, Shards
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.file_video import SourceVideo
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, UnsupportedDtypeError, WarpError
+from warpdata.errors import (
+    BlobNotFoundError,
+    CorruptLayoutError,
+    FormatError,
+    UnsupportedDtypeError,
+    WarpError,
+)
 from warpdata.timeline.meta import ROLES, Role, as_role, guess_role
 
 Per = Literal["episode", "step"]
@@ -47,8 +53,9 @@ def matches(place: Place) -> bool:
 def read(source: Any, *, per: Per | None = None, fps: float | None = None) -> Episodes:
     """The episodes of a tar shard, or of all those in a folder; only headers are read until a field is asked for.
 
-    `per="episode"`: a sample is an episode, its arrays have a row per step. `per="step"`: a sample is a step, its folder
-    names the episode. By default the second where keys have folders. Pickled fields come as bytes: nothing unpickles them.
+    `per="episode"`: a sample is an episode, its arrays have a row per step. `per="step"`: a sample is a step, its
+    folder names the episode. By default the second where keys have folders. Pickled fields come as bytes: nothing
+    unpickles them.
     """
     if per not in (None, "episode", "step"):
         raise ValueError(f"per is 'episode' or 'step', not {per!r}")
@@ -69,7 +76,9 @@ class TarEpisodes(SteppedEpisodes):
     def per(self) -> Per:
         """Whether a sample is an episode or a step."""
         samples = self._shards.samples
-        return self._per or ("step" if samples and all("/" in sample.key for sample in samples) else "episode")
+        return self._per or (
+            "step" if samples and all("/" in sample.key for sample in samples) else "episode"
+        )
 
     @cached_property
     def groups(self) -> dict[str, list[Sample]]:
@@ -78,7 +87,9 @@ class TarEpisodes(SteppedEpisodes):
         for sample in self._shards.samples:
             name = sample.key.rpartition("/")[0] or "episode" if self.per == "step" else sample.key
             if name in found and self.per == "episode":
-                raise CorruptLayoutError(f"sample {name!r} is there twice", path=self._shards.path(sample.shard))
+                raise CorruptLayoutError(
+                    f"sample {name!r} is there twice", path=self._shards.path(sample.shard)
+                )
             found.setdefault(name, []).append(sample)
         return found
 
@@ -107,16 +118,28 @@ class TarEpisodes(SteppedEpisodes):
         return Parts(name, steps, columns, static, meta, self._fps or fps, place=place)
 
     def _told_parts(
-        self, name: str, columns: Mapping[str, Column], texts: Mapping[str, Any], told: Mapping[str, Any], steps: int, place: str
+        self,
+        name: str,
+        columns: Mapping[str, Column],
+        texts: Mapping[str, Any],
+        told: Mapping[str, Any],
+        steps: int,
+        place: str,
     ) -> Parts:
         """An episode that warpdata wrote: under its own names, with its roles and static items."""
-        by_field = {_field_key(about["field"]): (signal, about["role"]) for signal, about in told["signals"].items()}
+        by_field = {
+            _field_key(about["field"]): (signal, about["role"]) for signal, about in told["signals"].items()
+        }
         named: dict[str, Column] = {}
         for field, column in columns.items():
             signal, role = by_field.get(field, (field, column.role))
             named[signal] = Column(column.rows, as_role(role), at=column.at)
         for field, listed in texts.items():
-            if field in by_field and isinstance(listed, list) and all(isinstance(each, str) for each in listed):
+            if (
+                field in by_field
+                and isinstance(listed, list)
+                and all(isinstance(each, str) for each in listed)
+            ):
                 values = np.empty(len(listed), object)
                 values[:] = listed
                 signal, role = by_field[field]
@@ -124,7 +147,11 @@ class TarEpisodes(SteppedEpisodes):
         stated = told.get("steps")
         count = stated if isinstance(stated, int) and 0 <= stated <= steps else steps
         for signal, column in named.items():
-            if column.at is not None and column.at == tuple(range(len(column.at))) and len(column.at) in (count, count + 1):
+            if (
+                column.at is not None
+                and column.at == tuple(range(len(column.at)))
+                and len(column.at) in (count, count + 1)
+            ):
                 named[signal] = Column(column.rows, column.role)
         fps = told.get("fps")
         fps = float(fps) if isinstance(fps, int | float) and fps > 0 else None
@@ -132,11 +159,15 @@ class TarEpisodes(SteppedEpisodes):
 
     # A sample per step.
 
-    def _of_steps(self, samples: Sequence[Sample]) -> tuple[dict[str, Column], dict[str, Any], dict[str, Any], int]:
+    def _of_steps(
+        self, samples: Sequence[Sample]
+    ) -> tuple[dict[str, Column], dict[str, Any], dict[str, Any], int]:
         names = dict.fromkeys(field for sample in samples for field in sample.fields if field != OWN_FIELD)
         static: dict[str, Any] = {}
         if OWN_FIELD in samples[0].fields:
-            static["warpdata"] = _static(_text(self._shards.read(samples[0].fields[OWN_FIELD]), OWN_FIELD), "json")
+            static["warpdata"] = _static(
+                _text(self._shards.read(samples[0].fields[OWN_FIELD]), OWN_FIELD), "json"
+            )
         columns: dict[str, Column] = {}
         fields: dict[str, str] = {}
         for field in names:
@@ -171,7 +202,9 @@ class TarEpisodes(SteppedEpisodes):
             stem, _, kind = name.rpartition(".")
             found = _FRAME.fullmatch(name)
             if found:
-                frames.setdefault(f"{found[1] or 'frames'}|{found[3]}", []).append((int(found[2] or 0), name, field))
+                frames.setdefault(f"{found[1] or 'frames'}|{found[3]}", []).append(
+                    (int(found[2] or 0), name, field)
+                )
             elif kind == "npy":
                 arrays[stem or "npy"], fields[stem or "npy"] = _npy_rows(self._shards, field, name), name
             elif kind == "npz":
@@ -246,7 +279,11 @@ def _open_field(shards: Shards, field: Field, name: str) -> RangeReader:
 
 def _own(told: Any) -> Mapping[str, Any] | None:
     """What warpdata wrote of an episode beside it, if it is sound."""
-    if not isinstance(told, Mapping) or not isinstance(told.get("signals"), Mapping) or not isinstance(told.get("static"), Mapping):
+    if (
+        not isinstance(told, Mapping)
+        or not isinstance(told.get("signals"), Mapping)
+        or not isinstance(told.get("static"), Mapping)
+    ):
         return None
     known = all(
         isinstance(about, Mapping) and isinstance(about.get("field"), str) and about.get("role") in ROLES
@@ -314,12 +351,14 @@ def _how(name: str) -> str:
     kind = name.rpartition(".")[2]
     if kind in ("jpg", "jpeg", "png"):
         return "picture"
-    return "array" if kind == "npy" else "number" if kind in _NUMBERS else "text" if kind in _TEXTS else "bytes"
+    return (
+        "array" if kind == "npy" else "number" if kind in _NUMBERS else "text" if kind in _TEXTS else "bytes"
+    )
 
 
 def _signal_name(field: str, rows: _FieldRows) -> str:
-    stem, _, kind = field.rpartition(".")
-    return field if not stem or rows.kind == "bytes" and not rows.is_pictures else stem
+    stem = field.rpartition(".")[0]
+    return field if not stem or (rows.kind == "bytes" and not rows.is_pictures) else stem
 
 
 def _role(name: str, rows: Rows) -> Role:

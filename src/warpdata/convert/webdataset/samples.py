@@ -1,4 +1,4 @@
-"""The samples of tar shards: consecutive members of one key, each a field; nothing of them is read but their headers."""
+"""The samples of tar shards: consecutive members of one key, each a field; only headers are read to find them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ class Shards:
         return [sample for shard in range(len(self.names)) for sample in self._scan(shard)]
 
     def _scan(self, shard: int) -> Iterator[Sample]:
-        key, fields = None, {}
+        key: str | None = None
+        fields: dict[str, Field] = {}
         for member in scan_members(self.reader(shard)):
             folder, _, base = member.name.rpartition("/")
             stem, dot, extension = base.partition(".")
@@ -91,7 +92,9 @@ class Shards:
             is_gzip = name.endswith(".gz")
             name = name.removesuffix(".gz")
             if name in fields:
-                raise CorruptLayoutError(f"field {name!r} of sample {this!r} is there twice", path=self.path(shard))
+                raise CorruptLayoutError(
+                    f"field {name!r} of sample {this!r} is there twice", path=self.path(shard)
+                )
             fields[name] = Field(shard, member.offset, member.length, is_gzip)
         if key is not None:
             yield Sample(key, shard, fields)

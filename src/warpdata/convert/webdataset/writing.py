@@ -50,7 +50,10 @@ def write(
     kept = kept if isinstance(kept, Mapping) and per in (None, kept.get("per")) and episodes.is_whole else {}
     chosen: Per = per or kept.get("per") or "episode"
     receipt = Receipt("export", "webdataset", episodes.source.name, os.fspath(target))
-    with commit_folder(target) as folder, contextlib.closing(_Shards(folder, kept.get("shards"), shard_bytes, prefix)) as out:
+    with (
+        commit_folder(target) as folder,
+        contextlib.closing(_Shards(folder, kept.get("shards"), shard_bytes, prefix)) as out,
+    ):
         for episode in episodes:
             made = _PerStep(episode, bool(kept)) if chosen == "step" else _PerEpisode(episode, bool(kept))
             for shard, sample in made.samples():
@@ -85,7 +88,9 @@ class _Shards:
         self.close()
         self._number += 1
         known = self._names is not None and self._number < len(self._names)
-        name = self._names[self._number] if known and self._names else f"{self._prefix}-{self._number:06d}.tar"
+        name = (
+            self._names[self._number] if known and self._names else f"{self._prefix}-{self._number:06d}.tar"
+        )
         self._out = self._stack.enter_context(commit_file(self._folder / Path(name).name, durable=False))
 
     def close(self) -> None:
@@ -160,7 +165,12 @@ class _PerEpisode(_Samples):
         yield self._kept.get("shard"), sorted(members, key=lambda member: member[0])
 
     def _signal(
-        self, key: str, name: str, column: StepColumn, members: list[Member], archives: dict[str, dict[str, NDArray[Any]]]
+        self,
+        key: str,
+        name: str,
+        column: StepColumn,
+        members: list[Member],
+        archives: dict[str, dict[str, NDArray[Any]]],
     ) -> None:
         known = self._kept.get("fields", {}).get(name, "")
         signal = column.signal
@@ -184,7 +194,9 @@ class _PerEpisode(_Samples):
             members.append((f"{key}.{self._field(name, camera.suffix.lstrip('.'))}", camera.video))
             self.notes[name] = note_of(signal)
         elif known.endswith(".npz"):
-            archives.setdefault(known, {})[name.removeprefix(f"{known.removesuffix('.npz')}/")] = signal.values()
+            archives.setdefault(known, {})[name.removeprefix(f"{known.removesuffix('.npz')}/")] = (
+                signal.values()
+            )
             self.notes[name] = note_of(signal)
         elif column.meta.is_object:
             self._objects(key, name, column, members)
@@ -203,7 +215,9 @@ class _PerEpisode(_Samples):
             self.notes[name] = note_of(column.signal)
             return
         if column.meta.kind == "bytes":
-            self.notes[name] = note_of(column.signal, "dropped", "bytes that are no pictures have no place in a sample")
+            self.notes[name] = note_of(
+                column.signal, "dropped", "bytes that are no pictures have no place in a sample"
+            )
             return
         rows = column.rows(0, column.count).tolist()
         members.append((f"{key}.{self._field(name, 'json')}", json.dumps(rows).encode()))
@@ -243,7 +257,10 @@ class _PerStep(_Samples):
             at = set(np.searchsorted(self._steps.times_ns, column.signal.timestamps).tolist())
             values = iter(column.signal)
             self.notes[name] = note_of(column.signal)
-            return (_member_bytes(next(values)[0], field) if step in at else None for step in range(len(self._steps)))
+            return (
+                _member_bytes(next(values)[0], field) if step in at else None
+                for step in range(len(self._steps))
+            )
         return (_member_bytes(value, field) for block in column.blocks() for value in block)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.codec import decode as decode_bytes
 from warpdata.bytekit.codec import encode as encode_bytes
+from warpdata.bytekit.view import byte_view
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, MissingExtraError
 
 _BLOSC_HEAD, _LZ4_HEAD = 16, 4
@@ -20,7 +21,9 @@ DEFAULT: Mapping[str, Any] = {"id": "zstd", "level": 3}
 """What every numcodecs reads and needs nothing but zstd to write."""
 
 
-def decode(config: Mapping[str, Any] | None, data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def decode(
+    config: Mapping[str, Any] | None, data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> NDArray[Any]:
     """The elements of a chunk, flat; exactly as many as the chunk has."""
     size = int(np.prod(shape, dtype=object)) * dtype.itemsize
     name = "none" if config is None else str(config.get("id"))
@@ -83,7 +86,12 @@ def _picture(name: str, data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any
     except ImportError:
         raise MissingExtraError.for_extra("imagecodecs", "jxl") from None
     call = getattr(imagecodecs, f"{name.removeprefix('imagecodecs_')}_decode", None)
-    if call is None or name not in ("imagecodecs_jpegxl", "imagecodecs_jpeg2k", "imagecodecs_jpeg", "imagecodecs_png"):
+    if call is None or name not in (
+        "imagecodecs_jpegxl",
+        "imagecodecs_jpeg2k",
+        "imagecodecs_jpeg",
+        "imagecodecs_png",
+    ):
         raise FormatError(f"chunks are compressed with {name!r}, which is not known here")
     squeezed = tuple(side for side in shape if side != 1)
     try:
@@ -91,7 +99,9 @@ def _picture(name: str, data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any
     except (RuntimeError, ValueError, TypeError, MemoryError) as error:
         raise CorruptLayoutError(f"a damaged picture ({error})") from None
     if found.size != int(np.prod(shape, dtype=object)) or found.dtype != dtype:
-        raise CorruptLayoutError(f"a picture of {found.dtype}{list(found.shape)} in a chunk of {dtype}{list(shape)}")
+        raise CorruptLayoutError(
+            f"a picture of {found.dtype}{list(found.shape)} in a chunk of {dtype}{list(shape)}"
+        )
     return found.reshape(-1)
 
 
@@ -113,10 +123,10 @@ def encode(config: Mapping[str, Any] | None, chunk: NDArray[Any]) -> bytes:
     if config is None:
         return raw.tobytes()
     if config["id"] == "zstd":
-        return encode_bytes("zstd", raw.reshape(-1).view(np.uint8), int(config.get("level", 3)) or None)
+        return encode_bytes("zstd", byte_view(raw), int(config.get("level", 3)) or None)
     if config["id"] in ("zlib", "gzip"):
         made = zlib.compressobj(int(config.get("level", 1)), wbits=15 if config["id"] == "zlib" else 31)
-        return made.compress(raw.reshape(-1).view(np.uint8)) + made.flush()
+        return made.compress(byte_view(raw)) + made.flush()
     return _blosc_encoded(config, raw)
 
 

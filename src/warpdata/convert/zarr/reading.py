@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.mapping import bounds_of
 from warpdata.convert.place import Place
-from warpdata.convert.stepped import Column, Parts, PartRows, SteppedEpisodes, Times, seconds_as_times
+from warpdata.convert.stepped import Column, PartRows, Parts, SteppedEpisodes, Times, seconds_as_times
 from warpdata.convert.zarr.store import ZIP_MAGIC, ZarrRows, ZarrStore
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import (
     BadMagicError,
-
     CorruptLayoutError,
     FormatError,
     LimitExceededError,
@@ -64,12 +63,16 @@ class ReplayBuffer(SteppedEpisodes):
     @cached_property
     def paths(self) -> list[str]:
         """The paths of all arrays."""
-        return [key.removesuffix("/.zarray") for key in self._store.keys() if key.endswith("/.zarray")]
+        return [key.removesuffix("/.zarray") for key in self._store.documents() if key.endswith("/.zarray")]
 
     @cached_property
     def arrays(self) -> dict[str, ZarrRows]:
         """The arrays below data."""
-        found = {path.removeprefix("data/"): self._store.array(path) for path in self.paths if path.startswith("data/")}
+        found = {
+            path.removeprefix("data/"): self._store.array(path)
+            for path in self.paths
+            if path.startswith("data/")
+        }
         if not found:
             raise CorruptLayoutError("a replay buffer without any array in 'data'", path=self.name)
         return found
@@ -88,7 +91,8 @@ class ReplayBuffer(SteppedEpisodes):
         for key, rows in self.arrays.items():
             if not rows.shape or rows.count != count:
                 raise CorruptLayoutError(
-                    f"'data/{key}' has shape {list(rows.shape)}, the last episode ends at {count}", path=self.name
+                    f"'data/{key}' has shape {list(rows.shape)}, the last episode ends at {count}",
+                    path=self.name,
                 )
         return bounds_of(ends.astype(np.int64), count, self.name)
 
@@ -146,7 +150,7 @@ class ReplayBuffer(SteppedEpisodes):
                     raise LimitExceededError(error.message, path=self.name) from None
         attributes = {
             key.removesuffix(".zattrs").rstrip("/"): packed(self._store.json(key) or {})
-            for key in self._store.keys() if key.endswith(".zattrs")
+            for key in self._store.documents() if key.endswith(".zattrs")
         }  # fmt: skip
         own = attributes.get("", {})
         own.pop(OWN, None)
@@ -155,7 +159,10 @@ class ReplayBuffer(SteppedEpisodes):
             for key, rows in self.arrays.items()
         }  # fmt: skip
         ends = self._store.array(ENDS)
-        stored_ends = {"dtype": ends.about["dtype"], **{name: ends.about.get(name) for name in ("chunks", "compressor")}}
+        stored_ends = {
+            "dtype": ends.about["dtype"],
+            **{name: ends.about.get(name) for name in ("chunks", "compressor")},
+        }
         found: dict[str, Any] = {"data": stored, "ends": stored_ends}
         if beside:
             found["arrays"] = beside
@@ -175,5 +182,3 @@ def _role(key: str) -> Role:
     if key in _OTHERS:
         return "other"
     return guess_role(key, "tensor").role
-
-

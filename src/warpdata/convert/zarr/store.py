@@ -6,7 +6,6 @@ import math
 import zipfile
 import zlib
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,9 @@ from warpdata.convert.place import Place, check_inside
 from warpdata.convert.stepped import Rows
 from warpdata.convert.zarr.codecs import decode
 from warpdata.errors import (
-    BadMagicError,
     BlobNotFoundError,
     CorruptLayoutError,
     LimitExceededError,
-    TruncatedError,
     UnsupportedDtypeError,
     UnsupportedVersionError,
     WarpError,
@@ -63,12 +60,14 @@ class ZarrStore:
         reader = self.place.open(key)
         try:
             if reader.size > max_bytes:
-                raise LimitExceededError(f"{key!r} has {reader.size} bytes, at most {max_bytes} are possible", path=self.name)
+                raise LimitExceededError(
+                    f"{key!r} has {reader.size} bytes, at most {max_bytes} are possible", path=self.name
+                )
             return bytes(reader.read(0, reader.size))
         finally:
             reader.close()
 
-    def keys(self) -> list[str]:
+    def documents(self) -> list[str]:
         """The keys of all files that are no chunks: what groups and arrays there are."""
         names = self._archive.namelist() if self.place.is_file else self.place.names()
         return sorted({name for name in names if name.rpartition("/")[2].startswith(".z")})
@@ -78,7 +77,7 @@ class ZarrStore:
         if self._zip is None:
             reader = self.place.open()
             try:
-                self._zip = zipfile.ZipFile(RangeFile(reader))  # type: ignore[arg-type]
+                self._zip = zipfile.ZipFile(RangeFile(reader))
             except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
                 raise CorruptLayoutError(f"not a readable zip archive ({error})", path=self.name) from None
         return self._zip
@@ -90,7 +89,9 @@ class ZarrStore:
         except KeyError:
             return None
         if entry.file_size > max_bytes or entry.flag_bits & 1:
-            raise LimitExceededError(f"{key!r} claims {entry.file_size} bytes, at most {max_bytes} are possible", path=self.name)
+            raise LimitExceededError(
+                f"{key!r} claims {entry.file_size} bytes, at most {max_bytes} are possible", path=self.name
+            )
         try:
             with archive.open(entry) as file:
                 data = file.read(entry.file_size)
@@ -138,16 +139,29 @@ class ZarrRows(Rows):
             self.shape = tuple(_side(side) for side in about["shape"])
             self.chunks = tuple(_side(side) for side in about["chunks"])
             stored = np.dtype(about["dtype"]) if isinstance(about["dtype"], str) else None
-            compressor, filters, order = about.get("compressor"), about.get("filters"), about.get("order", "C")
+            compressor, filters, order = (
+                about.get("compressor"),
+                about.get("filters"),
+                about.get("order", "C"),
+            )
             separator = about.get("dimension_separator", ".")
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptLayoutError(f"'{self.path}/.zarray' is damaged ({error})", path=self._store.name) from None
+            raise CorruptLayoutError(
+                f"'{self.path}/.zarray' is damaged ({error})", path=self._store.name
+            ) from None
         is_sound = len(self.shape) == len(self.chunks) and 0 not in self.chunks and order in ("C", "F")
         if not is_sound or separator not in (".", "/") or not isinstance(compressor, dict | None):
             raise CorruptLayoutError(f"'{self.path}/.zarray' contradicts itself", path=self._store.name)
         if filters:
-            raise UnsupportedDtypeError(f"{self.path!r} has filters, which are not known here", path=self._store.name)
-        self._stored, self._compressor, self._order, self._separator = self._checked(stored), compressor, order, separator
+            raise UnsupportedDtypeError(
+                f"{self.path!r} has filters, which are not known here", path=self._store.name
+            )
+        self._stored, self._compressor, self._order, self._separator = (
+            self._checked(stored),
+            compressor,
+            order,
+            separator,
+        )
         self._fill = _fill(about.get("fill_value"), self.dtype, self.path, self._store.name)
         self.count, self.row_shape = (self.shape[0] if self.shape else 1), self.shape[1:]
 
@@ -177,7 +191,9 @@ class ZarrRows(Rows):
         """Rows [start, stop) out of the chunks that hold them."""
         out = np.empty((stop - start, *self.row_shape), self.dtype)
         deep = self.chunks[0]
-        across = [range(-(-side // chunk)) for side, chunk in zip(self.row_shape, self.chunks[1:], strict=True)]
+        across = [
+            range(-(-side // chunk)) for side, chunk in zip(self.row_shape, self.chunks[1:], strict=True)
+        ]
         for number in range(start // deep, -(-stop // deep)):
             low, high = max(start, number * deep), min(stop, (number + 1) * deep)
             for rest in np.ndindex(*(len(each) for each in across)):
@@ -207,8 +223,10 @@ class ZarrRows(Rows):
             try:
                 flat = decode(self._compressor, data, self.chunks, self._stored)
             except WarpError as error:
-                raise type(error)(f"chunk {key!r}: {error.message}", path=self._store.name, hint=error.hint) from None
-            made = flat.reshape(self.chunks, order=self._order)  # type: ignore[call-overload]
+                raise type(error)(
+                    f"chunk {key!r}: {error.message}", path=self._store.name, hint=error.hint
+                ) from None
+            made = flat.reshape(self.chunks, order=self._order)
             made = made if made.dtype == self.dtype else made.astype(self.dtype)
         self._kept = (index, made)
         return made

@@ -40,8 +40,8 @@ def write(
 ) -> Receipt:
     """Write episodes as a replay buffer that diffusion policy opens; a target that ends in `.zip` becomes an archive.
 
-    Every episode has the same signals, one row per step: what was seen after the last step has no place. `compressor` is
-    how the source was compressed, where that is lossless and can be done here, or one by name.
+    Every episode has the same signals, one row per step: what was seen after the last step has no place. `compressor`
+    is how the source was compressed, where that is lossless and can be done here, or one by name.
     """
     if compressor not in ("source", *_COMPRESSORS):
         raise ValueError(f"compressor is one of source, {', '.join(_COMPRESSORS)}, not {compressor!r}")
@@ -63,7 +63,10 @@ def _tree(target: str | os.PathLike[str]) -> Iterator[Put]:
             yield lambda key, data: _put_file(folder, key, data)
         return
     with commit_file(target, replace=False) as new:
-        with os.fdopen(os.dup(new.fd), "w+b") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        with (
+            os.fdopen(os.dup(new.fd), "w+b") as file,
+            zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+        ):
             yield lambda key, data: archive.writestr(zipfile.ZipInfo(check_inside(key, "the archive")), data)
         new.position = os.fstat(new.fd).st_size
 
@@ -78,7 +81,12 @@ class _Array:
     """One array being written: rows gather until a chunk is full."""
 
     def __init__(
-        self, put: Put, path: str, column: StepColumn, stored: Mapping[str, Any], config: Mapping[str, Any] | None
+        self,
+        put: Put,
+        path: str,
+        column: StepColumn,
+        stored: Mapping[str, Any],
+        config: Mapping[str, Any] | None,
     ) -> None:
         self.dtype, self.row_shape = column.meta.dtype, column.meta.shape
         self._put, self._path, self._config = put, path, config
@@ -154,7 +162,9 @@ class _Buffer:
             steps, notes = self._add(episode)
             ends.append((ends[-1] if ends else 0) + steps)
             statics.append(episode.static)
-            rates.add(None if episode.meta.get("fps_from") in ("assumed", "times") else episode.meta.get("fps"))
+            rates.add(
+                None if episode.meta.get("fps_from") in ("assumed", "times") else episode.meta.get("fps")
+            )
             self._receipt.add(notes)
         for array in self._arrays.values():
             array.finish()
@@ -169,7 +179,9 @@ class _Buffer:
         usable = {}
         for name, column in columns.items():
             if column.meta.is_object:
-                notes[name] = note_of(column.signal, "dropped", "text and bytes have no place in a replay buffer")
+                notes[name] = note_of(
+                    column.signal, "dropped", "text and bytes have no place in a replay buffer"
+                )
             else:
                 usable[name] = column
         if self._arrays and set(usable) != set(self._arrays):
