@@ -221,7 +221,8 @@ def _source_of(episodes: SteppedEpisodes, position: int) -> ForeignSource:
     meta = {"steps": StepClock(STEPS, parts.outcome).to_json(), "fps": fps, "fps_from": said, **parts.meta}
     return ForeignSource(
         parts.id, _Signals(parts, times, place), parts.static, meta, place=place,
-        again=(_source_of, (episodes, position)), steps=StepClock(STEPS, parts.outcome, partial(times, parts.steps), parts.steps),
+        again=(_source_of, (episodes, position)),
+        steps=StepClock(STEPS, parts.outcome, partial(times, parts.steps), parts.steps),
     )  # fmt: skip
 
 
