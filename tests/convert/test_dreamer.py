@@ -23,7 +23,9 @@ def test_streams_are_joined_over_chunks_and_cut_into_episodes() -> None:
         own = [episode for episode in episodes if episode.meta["dreamer"]["stream"] == int(number)]
         assert [len(episode.steps) for episode in own] == stream["episode_lengths"]
         for channel, about in stream["channels"].items():
-            assert same_channel(np.concatenate([episode[channel].values() for episode in own]), about), channel
+            assert same_channel(np.concatenate([episode[channel].values() for episode in own]), about), (
+                channel
+            )
 
 
 def test_rewards_belong_to_the_action_before() -> None:
@@ -43,7 +45,9 @@ def test_replay_comes_out_as_it_went_in(kind: str, tmp_path: Path) -> None:
     if kind != "straight":
         episodes = imported(episodes, tmp_path / "ours", kind, "dreamer")
     assert dreamer.write(episodes, tmp_path / "out").is_exact
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(path.name for path in source.iterdir())
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+        path.name for path in source.iterdir()
+    )
     for path in source.iterdir():
         with np.load(path) as theirs, np.load(tmp_path / "out" / path.name) as ours:
             assert set(theirs.files) == set(ours.files)
@@ -89,7 +93,9 @@ def test_a_missing_chunk_cuts_its_stream(tmp_path: Path) -> None:
 def test_older_files_hold_an_episode_each(tmp_path: Path) -> None:
     action = np.arange(8, dtype=np.float32).reshape(4, 2)
     reward = np.arange(4, dtype=np.float32)
-    np.savez_compressed(tmp_path / "20210101T120000-abc123-4.npz", action=action, reward=reward, image=np.zeros((4, 2)))
+    np.savez_compressed(
+        tmp_path / "20210101T120000-abc123-4.npz", action=action, reward=reward, image=np.zeros((4, 2))
+    )
     episode = dreamer.read(tmp_path)[0]
     np.testing.assert_array_equal(episode["action"].values(), [*action[1:], [0, 0]])
     np.testing.assert_array_equal(episode.steps.rewards[:3], reward[1:])
@@ -97,7 +103,9 @@ def test_older_files_hold_an_episode_each(tmp_path: Path) -> None:
     np.testing.assert_array_equal(chosen["action"].values(), action)
 
 
-def chunk(folder: Path, length: int = 3, successor: str = "0" * 22, name: str = "1" * 22, **arrays: Any) -> None:
+def chunk(
+    folder: Path, length: int = 3, successor: str = "0" * 22, name: str = "1" * 22, **arrays: Any
+) -> None:
     folder.mkdir(exist_ok=True)
     rows = {"is_first": np.array([True, False, False]), "action": np.zeros((3, 1)), **arrays}
     np.savez_compressed(folder / f"20260101T000000F000000-{name}-{successor}-{length}.npz", **rows)
@@ -115,4 +123,8 @@ def chunk(folder: Path, length: int = 3, successor: str = "0" * 22, name: str = 
 def test_wrong_chunks_are_told(wrong: dict[str, Any], error: type[FormatError], tmp_path: Path) -> None:
     chunk(tmp_path / "replay", **wrong)
     with pytest.raises(error, match="replay"):
-        _ = [signal.values() for episode in dreamer.read(tmp_path / "replay") for signal in episode.signals.values()]
+        _ = [
+            signal.values()
+            for episode in dreamer.read(tmp_path / "replay")
+            for signal in episode.signals.values()
+        ]

@@ -26,13 +26,17 @@ def table(path: Path) -> Any:
 
 
 def check_same(target: Path, source: Path) -> None:
-    assert json.loads((target / "data/metadata.json").read_text()) == json.loads((source / "data/metadata.json").read_text())
+    assert json.loads((target / "data/metadata.json").read_text()) == json.loads(
+        (source / "data/metadata.json").read_text()
+    )
     if (source / "data/main_data.hdf5").exists():
         assert hdf5_content(target / "data/main_data.hdf5") == hdf5_content(source / "data/main_data.hdf5")
         return
     for number in range(3):
         ours, theirs = target / "data" / str(number), source / "data" / str(number)
-        assert json.loads((ours / "metadata.json").read_text()) == json.loads((theirs / "metadata.json").read_text())
+        assert json.loads((ours / "metadata.json").read_text()) == json.loads(
+            (theirs / "metadata.json").read_text()
+        )
         part = next(theirs.glob("part-0.*"))
         assert table(ours / part.name).equals(table(part))
         assert table(ours / part.name).schema.equals(table(part).schema, check_metadata=True)
@@ -76,7 +80,9 @@ def test_pictures_are_copied_not_encoded_again(tmp_path: Path) -> None:
     episodes = minari.read(sample("minari", "synth", "dict-hdf5-v0"))
     minari.write(episodes, tmp_path / "out", data_format="arrow", dataset_id="a/b-v1")
     again = minari.read(tmp_path / "out")
-    assert again[1]["observations/image"].pictures(range(25)) == episodes[1]["observations/image"].pictures(range(25))
+    assert again[1]["observations/image"].pictures(range(25)) == episodes[1]["observations/image"].pictures(
+        range(25)
+    )
     told = json.loads((tmp_path / "out/data/metadata.json").read_text())
     assert (told["data_format"], told["dataset_id"]) == ("arrow", "a/b-v1")
     assert again[0].meta["minari"]["episode"]["options"] == {"difficulty": 0}
@@ -123,7 +129,8 @@ def changed(path: Path, change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"total_episodes": 4}, {"data_format": "pickle"}, {"observation_space": "{"}, {"observation_space": 3}]
+    "change",
+    [{"total_episodes": 4}, {"data_format": "pickle"}, {"observation_space": "{"}, {"observation_space": 3}],
 )
 def test_wrong_metadata_are_told(change: dict[str, Any], tmp_path: Path) -> None:
     source = copied(sample("minari", "synth", "box-arrow-v0"), tmp_path)
