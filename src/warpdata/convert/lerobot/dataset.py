@@ -31,7 +31,7 @@ _PAD = "_is_pad"
 _SAMPLED_FRAMES = 256
 
 
-class LeRobotFrames(Dataset[dict[str, Any]]):
+class LeRobotFrames(Dataset[dict[str, Any]]):  # type: ignore[misc]
     """One item per step of any episodes, with the keys, dtypes, shapes and masks of a LeRobotDataset."""
 
     def __init__(
@@ -420,9 +420,10 @@ def _typed(values: NDArray[Any]) -> Any:
     return torch.from_numpy(np.array(values, kind))
 
 
-def _scaled(frames: NDArray[Any]) -> NDArray[np.float32]:
+def _scaled(frames: NDArray[Any]) -> NDArray[Any]:
     """Frames as float CHW in 0..1, by numpy: for so little work torch would wake all its threads."""
     several = frames[..., None] if frames.ndim == 3 else frames
     scale = np.float32(255.0 if frames.dtype == np.uint8 else 65535.0)
     out = np.empty((len(several), several.shape[3], *several.shape[1:3]), np.float32)
-    return np.divide(several.transpose(0, 3, 1, 2), scale, out=out)
+    np.divide(several.transpose(0, 3, 1, 2), scale, out=out)
+    return out

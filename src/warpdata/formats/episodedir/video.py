@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ class VideoEncoder:
             self._container = library.open(
                 self._gate, "w", format=kind, options=container_options, buffer_size=1 << 20
             )
+            if self._codec == "av1":
+                os.putenv("SVT_LOG", "1")  # else the encoder tells standard error all about itself
             self._stream = self._open_stream(options)
             # Opened now, not by the first frame: what cannot be encoded is refused before it is accepted.
             with kept_scheduling():
