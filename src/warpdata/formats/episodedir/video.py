@@ -158,7 +158,9 @@ class VideoDecoder:
     def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, Any]]:
         """Decode one packet; yields (frame number, picture) for whatever comes out."""
         library = _av()
-        item = library.Packet(packet)
+        # Not Packet(packet): that borrows the bytes, and decoders read a little past their end.
+        item = library.Packet(len(packet))
+        item.update(packet)
         item.pts = item.dts = number
         if self._is_stills:
             # A PNG packet that is not marked as a keyframe is added to the picture before it.
@@ -292,6 +294,8 @@ def _probe(container: av.container.InputContainer, path: str) -> Probe:
     if not container.streams.video:
         raise CorruptLayoutError("no video in this file", path=path)
     context = container.streams.video[0].codec_context
+    if context is None:
+        raise CorruptLayoutError("the video is encoded in a way that nobody knows", path=path)
     stream = Stream(
         context.name, context.pix_fmt or "", context.coded_width or context.width,
         context.coded_height or context.height, bytes(context.extradata or b""),
