@@ -44,6 +44,7 @@ DOORS: dict[str, set[str]] = {
         "catalog/sources.py",
         "catalog/table.py",
         "catalog/arrowout.py",
+        "convert/lerobot/tables.py",
         "convert/minari/arrow.py",
         "convert/parquet.py",
         "corpora/side_table.py",
@@ -60,7 +61,7 @@ DOORS: dict[str, set[str]] = {
     "PIL": {"catalog/media.py"},
     "soundfile": {"catalog/media.py"},
     "av": {"catalog/media.py", "formats/episodedir/video.py"},
-    "torch": {"corpora/torch_passes.py"},
+    "torch": {"convert/lerobot/dataset.py", "corpora/torch_passes.py"},
 }
 """Foreign library -> the only modules that may import it. numpy is free everywhere."""
 

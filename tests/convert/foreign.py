@@ -70,9 +70,8 @@ def hdf5_content(path: Path) -> dict[str, Any]:
         if isinstance(item, h5py.Dataset):
             values = item[()]
             is_object = item.dtype == object
-            found[name] = (
-                item.dtype.str, item.shape, [bytes(each) for each in values] if is_object else np.asarray(values).tobytes()
-            )  # fmt: skip
+            content = [bytes(each) for each in values] if is_object else np.asarray(values).tobytes()
+            found[name] = (item.dtype.str, item.shape, content)
         else:
             found[name] = None
 

@@ -65,8 +65,10 @@ def test_harmed_samples_never_raise_foreign_errors(name: str, tmp_path: Path) ->
         folder.mkdir()
         path = copied(sample(*parts), folder)
         harm(path, chance)
+        told = None
         try:
             read_all(module.read(path))
         except WarpError as error:
-            assert str(folder) in str(error), str(error)
+            told = str(error)
+        assert told is None or str(folder) in told
         shutil.rmtree(folder)

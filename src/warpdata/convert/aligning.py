@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.receipt import Note, note_of
+from warpdata.convert.receipt import How, Note, note_of
 from warpdata.convert.rows import grid_times, rate_of
 from warpdata.errors import NoStepsError, nearest
 from warpdata.timeline.episode import Episode
@@ -68,7 +68,7 @@ class AlignedEpisode:
     def __len__(self) -> int:
         return self.steps.length
 
-    def note(self, name: str, *, how: Any = None, why: str = "") -> Note:
+    def note(self, name: str, *, how: How | None = None, why: str = "") -> Note:
         """What became of a signal on its way into the rows."""
         on_steps = self.steps[name]
         signal = on_steps.signal
@@ -79,7 +79,7 @@ class AlignedEpisode:
             whys.append(f"{int((~on_steps.mask).sum())} rows have no valid value and repeat another")
         if len(signal) > len(self) and is_run(on_steps):
             whys.append(f"{len(signal) - len(self)} records behind the last row are left out")
-        chosen = how or ("kept" if is_kept and not whys else "resampled")
+        chosen: How = how or ("kept" if is_kept and not whys else "resampled")
         return note_of(signal, chosen, "; ".join(whys), max_age_ns=age, max_error_ns=self.error_ns)
 
 

@@ -114,7 +114,7 @@ class SignalReceipt:
     @property
     def how(self) -> str:
         """The strongest change in any episode."""
-        return max(self.counts, key=lambda how: HOW.index(how) if how in HOW else 0)  # type: ignore[arg-type]
+        return max(self.counts, key=lambda how: HOW.index(how) if how in HOW else 0)
 
     def to_json(self) -> dict[str, Any]:
         """As receipts keep it; the hash is over the hashes of the episodes in order."""
@@ -186,8 +186,8 @@ class Receipt:
             yield f"  supplied by you: {key} = {value}"
         for note in self.notes:
             yield f"  {note}"
-        for each in self.skipped:
-            yield f"  skipped {each['id']}: {each['error']}"
+        for left_out in self.skipped:
+            yield f"  skipped {left_out['id']}: {left_out['error']}"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -62,7 +62,7 @@ def is_intact(directory: Path) -> bool:
                 suffix = layout.FRAMES_SUFFIX
             if signal_file(directory, name, suffix).stat().st_size != about["file"]["bytes"]:
                 return False
-        return (directory / layout.STATIC_FILE).stat().st_size == meta["static_file"]["bytes"]
+        return bool((directory / layout.STATIC_FILE).stat().st_size == meta["static_file"]["bytes"])
     except (OSError, FormatError, KeyError, TypeError, AttributeError):
         return False
 

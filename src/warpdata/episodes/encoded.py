@@ -411,7 +411,7 @@ def _wrapped(name: str, parts: Sequence[EncodedPart]) -> EncodedCamera:
     clock.add(run.ts_ns[run.shown])
     fps = float(clock.to_json().get("rate_hz", DEFAULT_TICK_HZ))
     around = wrapped(run.entry, size, run.shows, run.keyframe, Fraction(fps).limit_denominator(1001))
-    pieces = [
+    pieces: list[RangeReader] = [
         BytesRangeReader(around.head, f"{name} (head)"),
         PacketReader(run, size, name),
         BytesRangeReader(around.tail, f"{name} (tail)"),

@@ -31,7 +31,7 @@ _PAD = "_is_pad"
 _SAMPLED_FRAMES = 256
 
 
-class LeRobotFrames(Dataset[dict[str, Any]]):
+class LeRobotFrames(Dataset[dict[str, Any]]):  # type: ignore[misc]
     """One item per step of any episodes, with the keys, dtypes, shapes and masks of a LeRobotDataset."""
 
     def __init__(
@@ -204,6 +204,15 @@ class FramesMeta:
         self._task_numbers: dict[str, int] = {
             str(row["task"]): int(row["task_index"]) for row in self._original.get("tasks") or ()
         }
+        if not self._task_numbers:
+            self._number_tasks()
+
+    def _number_tasks(self) -> None:
+        """Number the tasks in the order of the episodes; only where a task changes inside one it is opened."""
+        for number, task in enumerate(self.source.facts.column("task").to_pylist()):
+            texts = [str(task)] if task is not None else _Loaded(self, number).tasks
+            for text in texts:
+                self.task_number(text)
 
     def feature(self, key: str) -> Feature:
         """How a feature comes out of an episode."""
@@ -276,9 +285,6 @@ class FramesMeta:
     @cached_property
     def tasks(self) -> Any:
         """The tasks by their text, as LeRobot v3.0 has them: a pandas frame with the column `task_index`."""
-        if not self._task_numbers:
-            for number in range(len(self.source)):
-                _Loaded(self, number).tasks  # noqa: B018 - gives every task its number
         rows = sorted(self._task_numbers.items(), key=lambda each: each[1])
         return tables.task_frame([text for text, _ in rows], [number for _, number in rows])
 
@@ -359,8 +365,6 @@ class _Loaded:
             found = [str(text) for text in self.rows.steps[TASK].data.tolist()]
         else:
             found = [str(self.episode.static.get(TASK, ""))] * self.length
-        for text in dict.fromkeys(found):
-            self._meta.task_number(text)
         return found
 
     @cached_property
@@ -420,9 +424,10 @@ def _typed(values: NDArray[Any]) -> Any:
     return torch.from_numpy(np.array(values, kind))
 
 
-def _scaled(frames: NDArray[Any]) -> NDArray[np.float32]:
+def _scaled(frames: NDArray[Any]) -> NDArray[Any]:
     """Frames as float CHW in 0..1, by numpy: for so little work torch would wake all its threads."""
     several = frames[..., None] if frames.ndim == 3 else frames
     scale = np.float32(255.0 if frames.dtype == np.uint8 else 65535.0)
     out = np.empty((len(several), several.shape[3], *several.shape[1:3]), np.float32)
-    return np.divide(several.transpose(0, 3, 1, 2), scale, out=out)
+    np.divide(several.transpose(0, 3, 1, 2), scale, out=out)
+    return out

@@ -361,6 +361,14 @@ class RowVideo(FileVideo):
     def __len__(self) -> int:
         return self._rows.row.length
 
+    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        try:
+            return super()._values_at(indices)
+        except CorruptLayoutError as error:
+            raise CorruptLayoutError(
+                f"episode {self._rows.row.number}, {self.name!r}: {error.message}"
+            ) from None
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _signal_again(self._rows, self.name)
 

@@ -104,17 +104,20 @@ def write(
         limits = (data_files_size_in_mb, video_files_size_in_mb)
         out = _Set(folder, version, episodes, receipt, limits, Path(scratch), video or CODEC)
         out.robot_type, out.no_task = robot_type, task
-        out.choose(names, frames_as)
-        for number, episode_id in enumerate(episodes.ids):
-            try:
-                out.add(episodes[number], alignment)
-            except WarpError as error:
-                if on_error == "stop":
-                    raise
-                receipt.skip(episode_id, error)
-            if progress is not None:
-                progress(number + 1, len(episodes))
-        out.finish()
+        try:
+            out.choose(names, frames_as)
+            for number, episode_id in enumerate(episodes.ids):
+                try:
+                    out.add(episodes[number], alignment)
+                except WarpError as error:
+                    if on_error == "stop":
+                        raise
+                    receipt.skip(episode_id, error)
+                if progress is not None:
+                    progress(number + 1, len(episodes))
+            out.finish()
+        finally:
+            out.let_go()
     return receipt
 
 
@@ -295,7 +298,7 @@ class _Set:
     def _defaults(self, number: int, count: int, texts: Sequence[str]) -> dict[str, Any]:
         assert self.fps is not None
         indexes = np.array([self.tasks[text]["task_index"] for text in texts], np.int64)
-        found = {
+        found: dict[str, NDArray[Any]] = {
             "timestamp": (np.arange(count) / self.fps).astype(np.float32),
             "frame_index": np.arange(count, dtype=np.int64), "episode_index": np.full(count, number, np.int64),
             "index": np.arange(self.frames, self.frames + count, dtype=np.int64), "task_index": indexes,
@@ -461,7 +464,7 @@ class _Set:
         about = episode.meta.get(FORMAT)
         known = restored_numbers(about.get("stats", {})) if isinstance(about, Mapping) else {}
         index = self.frames
-        defaults = {
+        defaults: dict[str, NDArray[Any]] = {
             "timestamp": (np.arange(count) / rows.fps).astype(np.float32), "frame_index": np.arange(count),
             "episode_index": np.full(count, len(self.rows)), "index": np.arange(index, index + count),
         }  # fmt: skip
@@ -532,6 +535,8 @@ class _Set:
     def finish(self) -> None:
         """Finish all files and write the metadata."""
         assert self.data is not None
+        if not self.rows:
+            raise SchemaMismatchError(f"none of {len(self.episodes)} episodes could be written")
         self.data.close()
         for camera in self.cameras.values():
             if camera.out is not None:
@@ -546,6 +551,14 @@ class _Set:
             place.write_bytes(file_bytes(kept))
         about = {"writer": f"warpdata {__version__}", "receipt": self.receipt.to_json()}
         self._json(OURS, about)
+
+    def let_go(self) -> None:
+        """Close whatever is open."""
+        if self.data is not None:
+            self.data.close()
+        for camera in self.cameras.values():
+            if camera.out is not None:
+                camera.out.discard()
 
     def _info(self, tasks: int) -> dict[str, Any]:
         count = len(self.rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ class VideoEncoder:
             self._container = library.open(
                 self._gate, "w", format=kind, options=container_options, buffer_size=1 << 20
             )
+            if self._codec == "av1":
+                os.putenv("SVT_LOG", "1")  # else the encoder tells standard error all about itself
             self._stream = self._open_stream(options)
             # Opened now, not by the first frame: what cannot be encoded is refused before it is accepted.
             with kept_scheduling():
@@ -155,7 +158,9 @@ class VideoDecoder:
     def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, Any]]:
         """Decode one packet; yields (frame number, picture) for whatever comes out."""
         library = _av()
-        item = library.Packet(packet)
+        # Not Packet(packet): that borrows the bytes, and decoders read a little past their end.
+        item = library.Packet(len(packet))
+        item.update(packet)
         item.pts = item.dts = number
         if self._is_stills:
             # A PNG packet that is not marked as a keyframe is added to the picture before it.
@@ -289,6 +294,8 @@ def _probe(container: av.container.InputContainer, path: str) -> Probe:
     if not container.streams.video:
         raise CorruptLayoutError("no video in this file", path=path)
     context = container.streams.video[0].codec_context
+    if context is None:
+        raise CorruptLayoutError("the video is encoded in a way that nobody knows", path=path)
     stream = Stream(
         context.name, context.pix_fmt or "", context.coded_width or context.width,
         context.coded_height or context.height, bytes(context.extradata or b""),
