@@ -10,7 +10,10 @@ from warpdata._version import __version__ as __version__
 if TYPE_CHECKING:
     from warpdata._api import check_dataset as check_dataset
     from warpdata._api import dataset as dataset
+    from warpdata._api import export_episodes as export_episodes
+    from warpdata._api import import_episodes as import_episodes
     from warpdata._api import keep_decoded as keep_decoded
+    from warpdata._api import lerobot_dataset as lerobot_dataset
     from warpdata._api import load as load
     from warpdata._api import load_wshard as load_wshard
     from warpdata._api import open as open  # noqa: A004 - the one door
@@ -175,7 +178,10 @@ _HOMES: dict[str, str] = {
     "dequantize_delta": "warpdata.formats.wshard.bits",
     "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     "error_residual": "warpdata.formats.wshard.residual",
+    "export_episodes": "warpdata._api",
+    "import_episodes": "warpdata._api",
     "keep_decoded": "warpdata._api",
+    "lerobot_dataset": "warpdata._api",
     "load": "warpdata._api",
     "load_wshard": "warpdata._api",
     "name_hash": "warpdata.formats.wshard.hashes",
@@ -214,8 +220,8 @@ __all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("warpdata.errors")
+    if name in ("errors", "convert"):
+        return importlib.import_module(f"warpdata.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'warpdata' has no attribute {name!r}")

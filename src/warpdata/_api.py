@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from warpdata.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from warpdata.bytekit.ranges import RangeReader
     from warpdata.catalog.dataset import Dataset
+    from warpdata.convert.importing import OnError
+    from warpdata.convert.importing import Progress as Counted
+    from warpdata.convert.receipt import Receipt
     from warpdata.corpora.source import FixedOrderSource
     from warpdata.episodes.check import Progress, Report
     from warpdata.episodes.check_set import EpisodeSet
     from warpdata.episodes.collection import Episodes
     from warpdata.episodes.local import LocalDataset
+    from warpdata.formats.episodedir.images import VideoOptions
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.episode import WShardEpisode
     from warpdata.formats.wshard.reader import Verify
@@ -55,6 +59,7 @@ def open(address: str | os.PathLike[str]) -> Any:  # noqa: A001 - the one door
     """Open whatever is there: an Episode, Episodes, a Dataset, a corpus or a vector store.
 
     An address is a path, a URL, or `workspace/name[@version]` of a published dataset; `#id` goes to one episode inside.
+    A set of a foreign format (LeRobot, …) opens as Episodes where it lies, read-only; nothing is converted.
     """
     text = os.fspath(address)
     base, inside = _divided(text)
@@ -65,8 +70,15 @@ def open(address: str | os.PathLike[str]) -> Any:  # noqa: A001 - the one door
     if "://" in base or os.path.isdir(base):
         return _open_folder(base)
     from warpdata.catalog.filekinds import file_kind
+    from warpdata.errors import BadMagicError
 
-    kind = file_kind(base)
+    try:
+        kind = file_kind(base)
+    except BadMagicError:
+        found = _foreign(base)
+        if found is None:
+            raise
+        return found
     if kind == "vectors":
         return open_vectors(base)
     return open_corpus(base) if kind == "rows" else open_episode(base)
@@ -80,6 +92,10 @@ def _open_folder(base: str) -> Any:
         return open_episode(base)
     folder = _folder(base)
     is_remote = not isinstance(folder, str | os.PathLike)
+    if is_remote or (not shards_in(folder) and not open_recordings(folder).recorded):
+        foreign = _foreign(base)
+        if foreign is not None:
+            return foreign
     if not is_remote and not shards_in(folder) and not open_recordings(folder).recorded:
         try:
             return open_corpus(base)
@@ -89,19 +105,226 @@ def _open_folder(base: str) -> Any:
 
 
 def open_episodes(address: str | os.PathLike[str]) -> Episodes:
-    """The episodes of a root of recordings, a folder of shards, or a published dataset, by path, URL or name."""
+    """The episodes of a root of recordings, a folder of shards, a published dataset or a foreign set.
+
+    By path, URL or name.
+    """
     from warpdata.episodes.check_shards import shards_in
     from warpdata.episodes.shard_folder import ShardFolderSource
 
     text = os.fspath(address)
     if _is_published(text):
         return dataset(text).episodes
-    shards = shards_in(_folder(text))
+    folder = _folder(text)
+    shards = shards_in(folder)
     if not shards:
-        return open_recordings(text)
+        is_here = isinstance(folder, str | os.PathLike)
+        recordings = None if is_here and os.path.isfile(folder) else open_recordings(text)
+        foreign = None if recordings is not None and recordings.recorded else _foreign(text)
+        if foreign is not None:
+            return foreign
+        return open_recordings(text) if recordings is None else recordings
     from warpdata.episodes.collection import Episodes
 
     return Episodes(ShardFolderSource(text, shards))
+
+
+def _foreign(address: str | os.PathLike[str], name: str | None = None, **options: Any) -> Episodes | None:
+    """The episodes of a foreign set; of one whose format is not named, None where no format knows it."""
+    from warpdata.convert.formats import check_options, format_module, format_of
+    from warpdata.convert.place import Place
+
+    folder = _folder(address)
+    if name is None and isinstance(folder, str | os.PathLike) and not os.path.exists(folder):
+        return None
+    place = Place.of(folder)
+    found = name or format_of(place)
+    if found is None:
+        return None
+    module = format_module(found)
+    if not hasattr(module, "read"):
+        raise ValueError(f"{found} can be written, not read")
+    check_options(module.read, options, f"reading {found}")
+    return module.read(place, **options)  # type: ignore[no-any-return]
+
+
+def import_episodes(
+    source: str | os.PathLike[str] | Episodes,
+    target: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002 - the word of the command
+    to: str | None = None,
+    catalog: str | os.PathLike[str] | None = None,
+    jobs: int = 1,
+    on_error: OnError = "stop",
+    video: VideoOptions | None = None,
+    progress: Counted | None = None,
+    **options: Any,
+) -> Receipt:
+    """Bring a foreign set (or any episodes) into a root of recordings, a folder of shards or a published dataset.
+
+    `to` is `root`, `shards` or `published`; without it a target ending in `.wshard` is a folder of shards, one of the
+    form `workspace/name` that is no folder is published, and every other one a root. Running it again continues. The
+    options are those of `wd.convert.<format>.read`.
+    """
+    from warpdata.convert.formats import format_module, known_format
+    from warpdata.convert.importing import import_episodes as bring
+    from warpdata.convert.place import Place
+    from warpdata.episodes.collection import Episodes as Several
+
+    if format is not None:
+        format_module(format)
+    kind = _target_kind(os.fspath(target), to, catalog)
+    if isinstance(source, Several):
+        episodes, name, where = source, format or "warpdata", source.source.name
+    else:
+        where = os.fspath(source)
+        where = where if "://" in where or _is_published(where) else os.path.abspath(where)
+        if format is None and _is_ours(where):
+            episodes, name = _any_episodes(where), "warpdata"
+        else:
+            name = format or known_format(Place.of(_folder(where)))
+            found = _foreign(where, name, **options)
+            assert found is not None
+            episodes = found
+    version = _foreign_version(episodes, name)
+    stated = dict(options)
+    shared: dict[str, Any] = {
+        "format": name, "source": where, "version": version, "supplied": stated, "jobs": jobs, "on_error": on_error,
+        "video": video, "progress": progress,
+    }  # fmt: skip
+    if kind == "published":
+        return _import_published(episodes, os.fspath(target), catalog, shared)
+    return bring(episodes, target, kind="shards" if kind == "shards" else "root", **shared)
+
+
+def _import_published(
+    episodes: Episodes, target: str, catalog: str | os.PathLike[str] | None, shared: Mapping[str, Any]
+) -> Receipt:
+    """Through shards in the cache folder, where a run that ended is continued, to a version of a dataset."""
+    import hashlib
+    import shutil
+    from pathlib import Path
+
+    from warpdata.catalog.builder import DatasetBuilder
+    from warpdata.convert.importing import import_episodes as bring
+    from warpdata.settings import Settings
+
+    identity = hashlib.sha256(f"{shared['format']}\n{shared['source']}\n{target}".encode()).hexdigest()[:24]
+    staging = Path(Settings.from_env().cache_dir).expanduser() / "imports" / identity
+    receipt = bring(episodes, staging, kind="shards", **shared)
+    receipt.target = target
+    kept = {key: value for key, value in receipt.to_json().items() if key != "continued"}
+    with DatasetBuilder(target, catalog=catalog) as builder:
+        builder.add_episodes("episodes", [str(each) for each in sorted(staging.glob("*.wshard"))])
+        builder.describe(source_metadata=dict(episodes.metadata), receipt=kept)
+        builder.publish(message=f"imported from {shared['format']}")
+    shutil.rmtree(staging)
+    return receipt
+
+
+def export_episodes(
+    source: str | os.PathLike[str] | Episodes,
+    target: str | os.PathLike[str],
+    format: str,  # noqa: A002 - the word of the command
+    *,
+    source_format: str | None = None,
+    progress: Counted | None = None,
+    **options: Any,
+) -> Receipt:
+    """Write episodes of any address as a foreign set; the options are those of `wd.convert.<format>.write`."""
+    from warpdata.convert.formats import check_options, format_module
+    from warpdata.episodes.collection import Episodes as Several
+
+    module = format_module(format)
+    if not hasattr(module, "write"):
+        raise ValueError(f"{format} can be read, not written")
+    check_options(module.write, options, f"writing {format}")
+    if isinstance(source, Several):
+        episodes = source
+    else:
+        named = None if source_format is None else _foreign(source, source_format)
+        episodes = _any_episodes(os.fspath(source)) if named is None else named
+    return module.write(episodes, target, progress=progress, **options)  # type: ignore[no-any-return]
+
+
+def _any_episodes(address: str) -> Episodes:
+    """The episodes of an address, of one that is a single episode too."""
+    from warpdata.episodes.collection import Episodes as Several
+
+    found = open(address)
+    if isinstance(found, Several):
+        return found
+    episodes = getattr(found, "episodes", None)
+    if isinstance(episodes, Several):
+        return episodes
+    from warpdata.timeline.episode import Episode as One
+
+    if isinstance(found, One):
+        return Several.of([found])
+    raise ValueError(f"{address} holds a {type(found).__name__}, no episodes")
+
+
+def _is_ours(address: str) -> bool:
+    """Whether an address holds episodes of our own formats."""
+    from warpdata.episodes.check_shards import shards_in
+
+    if _is_published(address):
+        return True
+    folder = _folder(address)
+    if not isinstance(folder, str | os.PathLike):
+        return False
+    if os.path.isfile(folder):
+        return os.fspath(folder).endswith(".wshard")
+    if not os.path.isdir(folder):
+        return False
+    return not _is_root(address) or bool(shards_in(folder)) or bool(open_recordings(folder).recorded)
+
+
+def _foreign_version(episodes: Episodes, name: str) -> str:
+    about = episodes.metadata.get(name)
+    info = about.get("info") if isinstance(about, dict) else None
+    return str(info.get("codebase_version", "")) if isinstance(info, dict) else ""
+
+
+def _target_kind(target: str, to: str | None, catalog: Any) -> str:
+    from warpdata.catalog.names import is_dataset_name
+    from warpdata.errors import nearest
+
+    kinds = ("root", "shards", "published")
+    if to is not None:
+        if to not in kinds:
+            raise ValueError(f"to is one of {', '.join(kinds)}, not {to!r}.{nearest(to, kinds)}")
+        return to
+    if target.rstrip("/").endswith(".wshard"):
+        return "shards"
+    above = os.path.dirname(os.path.abspath(target))
+    is_name = is_dataset_name(target) and "@" not in target and not target.endswith("/")
+    is_named = is_name and not os.path.lexists(target) and (catalog is not None or not os.path.isdir(above))
+    return "published" if is_named else "root"
+
+
+def lerobot_dataset(
+    source: str | os.PathLike[str] | Episodes,
+    *,
+    delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+    image_transforms: Any = None,
+    episodes: Sequence[int] | None = None,
+    tolerance_s: float = 1e-4,
+) -> Any:
+    """A torch dataset over any episodes with the items of a LeRobotDataset: its keys, dtypes, shapes and masks.
+
+    `delta_timestamps` gives each key several moments, in seconds around the frame; those outside the episode repeat
+    its first or last frame and are marked in `<key>_is_pad`. `meta` answers what LeRobot's policies ask.
+    """
+    from warpdata.convert.lerobot.dataset import LeRobotFrames
+    from warpdata.episodes.collection import Episodes as Several
+
+    found = source if isinstance(source, Several) else _any_episodes(os.fspath(source))
+    chosen = found if episodes is None else found[list(episodes)]
+    return LeRobotFrames(
+        chosen, delta_timestamps=delta_timestamps, image_transforms=image_transforms, tolerance_s=tolerance_s
+    )
 
 
 def _divided(address: str) -> tuple[str, str | None]:

@@ -22,6 +22,9 @@ DOORS: dict[str, set[str]] = {
     "cryptography": {"catalog/signing.py", "formats/rvf/signing.py"},
     "duckdb": {"sql/engine.py"},
     "faiss": {"search/ann.py"},
+    "h5py": {"convert/hdf5/file.py"},
+    "numcodecs": {"convert/zarr/codecs.py"},
+    "imagecodecs": {"convert/zarr/codecs.py"},
     "gymnasium": {"episodes/gym.py"},
     "boto3": {"stores/awskeys.py"},
     "obstore": {"stores/objects.py", "stores/awskeys.py"},
@@ -41,6 +44,9 @@ DOORS: dict[str, set[str]] = {
         "catalog/sources.py",
         "catalog/table.py",
         "catalog/arrowout.py",
+        "convert/lerobot/tables.py",
+        "convert/minari/arrow.py",
+        "convert/parquet.py",
         "corpora/side_table.py",
         "episodes/collection.py",
         "episodes/facts.py",
@@ -55,7 +61,7 @@ DOORS: dict[str, set[str]] = {
     "PIL": {"catalog/media.py"},
     "soundfile": {"catalog/media.py"},
     "av": {"catalog/media.py", "formats/episodedir/video.py"},
-    "torch": {"corpora/torch_passes.py"},
+    "torch": {"convert/lerobot/dataset.py", "corpora/torch_passes.py"},
 }
 """Foreign library -> the only modules that may import it. numpy is free everywhere."""
 
@@ -66,6 +72,8 @@ OPTIONAL_DOORS: set[str] = {
     "sql/frames.py",
     "catalog/media.py",
     "catalog/signing.py",
+    "convert/hdf5/file.py",
+    "convert/zarr/codecs.py",
     "corpora/torch_passes.py",
     "formats/episodedir/video.py",
     "formats/rvf/signing.py",

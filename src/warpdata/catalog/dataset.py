@@ -158,7 +158,9 @@ class Dataset:
         has_table = EPISODES_TABLE in self.tables and {"id", "artifact", "blob"} <= set(
             self.table(EPISODES_TABLE).schema().names
         )
-        return PublishedSource(found, self._episode_facts if has_table else None, self.recipe)
+        kept = self.manifest.metadata.get("source_metadata")
+        metadata = kept if isinstance(kept, dict) else None
+        return PublishedSource(found, self._episode_facts if has_table else None, self.recipe, metadata)
 
     def _episode_facts(self) -> Any:
         table = self.table(EPISODES_TABLE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -53,10 +53,17 @@ def episode_of(artifact: Artifact, member: Member) -> Episode:
 class PublishedSource(EpisodesSource):
     """The episodes of an artifact; what is known of them comes from the table of the version."""
 
-    def __init__(self, artifact: Artifact, table: Callable[[], pa.Table] | None, recipe: Any) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        table: Callable[[], pa.Table] | None,
+        recipe: Any,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
         self._artifact = artifact
         self._table = table
         self._recipe = recipe
+        self._metadata = metadata or {}
         self._known: pa.Table | None = None
 
     @cached_property
@@ -91,6 +98,11 @@ class PublishedSource(EpisodesSource):
             mine = [name == self._artifact.name for name in whole.column("artifact").to_pylist()]
             self._known = whole.filter(pa.array(mine))
         return self._known
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the import of the version kept of its source as a whole."""
+        return self._metadata
 
     @property
     def name(self) -> str:

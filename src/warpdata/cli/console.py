@@ -78,18 +78,39 @@ class Progress:
         self._stream = stream
         self._visible = visible
         self._drawn_s = 0.0
+        self._begun: tuple[float, int] | None = None
 
     def __call__(self, done: int, total: int) -> None:
         if not self._visible:
             return
         now = time.monotonic()
+        if self._begun is None:
+            self._begun = (now, done)
         if done < total and now - self._drawn_s < 0.1:
             return
         self._drawn_s = now
         share = done / total if total else 1.0
         filled = int(share * 30)
-        self._stream.write(f"\r{self._label} [{'█' * filled}{'·' * (30 - filled)}] {share:4.0%}")
+        bar = (
+            f"{self._label} [{'█' * filled}{'·' * (30 - filled)}] {share:4.0%}{self._pace(now, done, total)}"
+        )
+        self._stream.write(f"\r{bar}\x1b[K")
         self._stream.flush()
+
+    def _pace(self, now: float, done: int, total: int) -> str:
+        """How fast it goes, and how long that takes; nothing before that is known."""
+        assert self._begun is not None
+        since, first = self._begun
+        if done <= first or now - since < 0.5:
+            return ""
+        rate = (done - first) / (now - since)
+        left = round((total - done) / rate)
+        shown = (
+            f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
+            if left >= 3600
+            else f"{left // 60}:{left % 60:02d}"
+        )
+        return f"  {rate:,.4g}/s, {shown} left"
 
     def __enter__(self) -> Progress:
         return self

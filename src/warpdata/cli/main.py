@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import keyword
 import os
 import sys
 import traceback
@@ -31,6 +32,9 @@ COMMANDS = (
     "replay",
     "edit",
     "check",
+    "import",
+    "export",
+    "convert",
     "corpus",
     "vectors",
     "info",
@@ -93,8 +97,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def command_module(name: str) -> ModuleType:
-    """The module of a command; `-` in the command is `_` in the module."""
-    return importlib.import_module(f"warpdata.cli.commands.{name.replace('-', '_')}")
+    """The module of a command; `-` in the command is `_` in the module, and a word of Python has a `_` behind it."""
+    module = f"{name.replace('-', '_')}{'_' if keyword.iskeyword(name) else ''}"
+    return importlib.import_module(f"warpdata.cli.commands.{module}")
 
 
 def _run(args: argparse.Namespace, console: Console, *, debug: bool) -> int:

@@ -33,7 +33,7 @@ def npy_to_corpus(
     if not os.path.isfile(path):
         raise BlobNotFoundError("no such file", path=path)
     with open(path, "rb") as file:
-        shape, is_fortran, dtype = _header(file, path)
+        shape, is_fortran, dtype = npy_header(file, path)
         if dtype.kind not in "fiu":
             raise UnsupportedDtypeError(f"rows of {dtype} cannot be stored", path=path)
         if len(shape) < 2 or not shape[-1] or (is_fortran and len(shape) > 2):
@@ -78,7 +78,8 @@ def _packed_header(shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
     return head.getvalue()
 
 
-def _header(file: IO[bytes], path: str | os.PathLike[str]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def npy_header(file: IO[bytes], path: str | os.PathLike[str]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and dtype of a .npy file; the file stands behind its header then."""
     try:
         version = np.lib.format.read_magic(file)
         read = (

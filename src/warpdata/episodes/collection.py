@@ -43,6 +43,11 @@ class EpisodesSource(ABC):
         return facts_table(self.open(position) for position in range(len(self.ids)))
 
     @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What is known of the set as a whole, as JSON values: by foreign format what its files said of it."""
+        return {}
+
+    @property
     def name(self) -> str:
         """What to call it in messages."""
         return type(self).__name__
@@ -71,6 +76,16 @@ class Episodes(Sequence[Episode]):
         """The id of every episode, in order."""
         ids = self._source.ids
         return list(ids) if self._rows is None else [ids[row] for row in self._rows.tolist()]
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What is known of the set they are from as a whole; of some of its episodes it may not be true."""
+        return self._source.metadata
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are all episodes of their source, in its order."""
+        return self._rows is None or np.array_equal(self._rows, np.arange(len(self._source.ids)))
 
     def __len__(self) -> int:
         return len(self._source.ids) if self._rows is None else len(self._rows)

@@ -243,10 +243,12 @@ def finish_documents(
     static: Mapping[str, Any],
     signals: Mapping[str, Any],
     interrupted: str | None,
+    *,
+    durable: bool = True,
     **more: Any,
 ) -> None:
     """Write static.json and complete meta.json: after this the episode is whole."""
-    total = FileSum.of(write_static(folder, static))
+    total = FileSum.of(write_static(folder, static, durable=durable))
     complete = {
         **meta,
         "signals": dict(signals),
@@ -255,4 +257,4 @@ def finish_documents(
     }
     if interrupted is not None:
         complete["interrupted"] = interrupted
-    write_meta(folder, complete)
+    write_meta(folder, complete, durable=durable)

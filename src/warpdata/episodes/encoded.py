@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.ranges import BytesRangeReader, JoinedRangeReader, PartRangeReader, RangeReader
+from warpdata.episodes.file_video import FileVideo
 from warpdata.episodes.signals import VideoSignal
 from warpdata.episodes.statistics import ClockStatistics
-from warpdata.errors import SchemaMismatchError
+from warpdata.episodes.stills import StillsSignal
+from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.formats.episodedir.boxes import first_cluster, first_media_box
-from warpdata.formats.episodedir.frame_index import FrameIndex, write_frame_index
+from warpdata.formats.episodedir.frame_index import FrameIndex, image_description, write_frame_index
+from warpdata.formats.episodedir.images import FrameShape, Stream
+from warpdata.formats.episodedir.mp4 import HEAD_BYTES, sample_entry, stored_entry, wrapped
+from warpdata.formats.episodedir.stills import check_same
 from warpdata.formats.wshard.schema import DEFAULT_TICK_HZ
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
 from warpdata.timeline.signal import Signal, SignalView
@@ -25,9 +32,9 @@ _HEAD_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class EncodedPart:
-    """Some frames of a video, one after the other, moved in time."""
+    """Some frames of a video, or of pictures encoded one by one, one after the other, moved in time."""
 
-    video: VideoSignal
+    video: VideoSignal | StillsSignal
     frames: range
     shift_ns: int = 0
 
@@ -45,7 +52,7 @@ class EncodedCamera:
 
 def encoded_parts(signal: Signal) -> list[EncodedPart] | None:
     """The videos a camera is made of; None where its frames are not encoded, or not in a run."""
-    if isinstance(signal, VideoSignal):
+    if isinstance(signal, VideoSignal | StillsSignal):
         return [EncodedPart(signal, range(len(signal)))]
     if isinstance(signal, ShiftedSignal):
         inner = encoded_parts(signal.base)
@@ -79,21 +86,42 @@ def encoded_camera(name: str, signal: Signal) -> EncodedCamera | None:
     parts = encoded_parts(signal)
     if not parts:
         return None
+    if _needs_container(parts):
+        return _wrapped(name, parts)
     first = parts[0]
+    assert isinstance(first.video, VideoSignal)
     is_whole = len(parts) == 1 and not first.shift_ns and len(first.frames) == len(first.video)
     complete = first.video.complete_index()
     if is_whole and complete is None:
         return EncodedCamera(first.video.suffix, first.video.video_bytes(), first.video.index_bytes())
     if is_whole and complete is not None:
         frames = _index_reader(_with_rate(complete, first.video), first.video)
-        return EncodedCamera(first.video.suffix, first.video.video_bytes(), frames, first.video.index_bytes())
+        original = None if isinstance(first.video, FileVideo) else first.video.index_bytes()
+        return EncodedCamera(first.video.suffix, first.video.video_bytes(), frames, original)
     if len(parts) == 1 and not _is_in_order(_known_index(first.video)):
         return _hidden_only(first)
     return _joined(name, parts)
 
 
-def _known_index(video: VideoSignal) -> FrameIndex:
+def _needs_container(parts: Sequence[EncodedPart]) -> bool:
+    """Whether the frames lie in no video of their own that could be copied as it is."""
+    if any(isinstance(part.video, StillsSignal) for part in parts):
+        return True
+    videos = [part.video for part in parts if isinstance(part.video, FileVideo)]
+    if not videos:
+        return False
+    first = parts[0]
+    return not (
+        len(parts) == 1
+        and videos[0].is_whole_file
+        and len(first.frames) == len(videos[0])
+        and not first.shift_ns
+    )
+
+
+def _known_index(video: VideoSignal | StillsSignal) -> FrameIndex:
     """The index with everything ours has, also of another writer's video."""
+    assert isinstance(video, VideoSignal)
     complete = video.complete_index()
     return video.frame_index() if complete is None else _with_rate(complete, video)
 
@@ -113,6 +141,7 @@ def _is_in_order(index: FrameIndex) -> bool:
 
 def _hidden_only(part: EncodedPart) -> EncodedCamera:
     """A video whose frames are stored in another order: all of it, with the frames outside hidden."""
+    assert isinstance(part.video, VideoSignal)
     index = _known_index(part.video)
     all_times = index.ts_ns + part.shift_ns
     numbers = part.video.frame_numbers(np.arange(part.frames.start, part.frames.stop))
@@ -132,6 +161,7 @@ def _joined(name: str, parts: Sequence[EncodedPart]) -> EncodedCamera:
     }
     position = head.size
     for part in parts:
+        assert isinstance(part.video, VideoSignal)
         index = _known_index(part.video)
         if not _is_in_order(index) or index.stream != first.stream or index.shape != first.shape:
             raise SchemaMismatchError(
@@ -161,8 +191,10 @@ def _joined(name: str, parts: Sequence[EncodedPart]) -> EncodedCamera:
         first.description, joined["ts"], first.shape, first.stream, joined["key"], joined["offset"], joined["size"],
         joined["crc"], position, first.fps, joined["shown"],
     )  # fmt: skip
-    video = JoinedRangeReader(pieces, f"{parts[0].video.path} (cut)")
-    return EncodedCamera(parts[0].video.suffix, video, _index_reader(index, parts[0].video))
+    lead = parts[0].video
+    assert isinstance(lead, VideoSignal)
+    video = JoinedRangeReader(pieces, f"{lead.path} (cut)")
+    return EncodedCamera(lead.suffix, video, _index_reader(index, lead))
 
 
 def _groups(keyframe: NDArray[np.bool_], start: int, stop: int) -> tuple[int, int]:
@@ -173,8 +205,9 @@ def _groups(keyframe: NDArray[np.bool_], start: int, stop: int) -> tuple[int, in
     return low, int(keys[after]) if after < len(keys) else len(keyframe)
 
 
-def _head(video: VideoSignal) -> RangeReader:
+def _head(video: VideoSignal | StillsSignal) -> RangeReader:
     """What stands before the first frame: all that a player needs to know of the stream."""
+    assert isinstance(video, VideoSignal)
     reader = video.video_bytes()
     data = bytes(reader.read(0, min(_HEAD_BYTES, reader.size)))
     end = first_cluster(data) if video.suffix == ".mkv" else first_media_box(data, b"moof")
@@ -185,3 +218,253 @@ def _index_reader(index: FrameIndex, video: VideoSignal) -> RangeReader:
     sink = io.BytesIO()
     write_frame_index(sink, index)
     return BytesRangeReader(sink.getvalue(), f"{video.frames_path} (cut)")
+
+
+class EncodedFrame(NamedTuple):
+    """One encoded frame, in decoding order."""
+
+    data: bytes
+    is_keyframe: bool
+    shows: int
+    """The number of the frame it shows, among those of its run."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRun:
+    """Encoded frames one after the other, in decoding order, with all that a container must say of them."""
+
+    parts: Sequence[EncodedPart]
+    entry: bytes
+    """The sample entry of MP4: codec, size and what its decoder must know."""
+    stream: Stream
+    shape: FrameShape
+    ts_ns: NDArray[np.int64]
+    """Of each frame in the order shown."""
+    shown: NDArray[np.bool_]
+    """Which frames belong to the camera; the others are there to decode them."""
+    keyframe: NDArray[np.bool_]
+    """Of each packet."""
+    shows: NDArray[np.int64]
+    """Packet -> the number of the frame it shows."""
+
+    def __len__(self) -> int:
+        return len(self.shows)
+
+    def packets(self) -> Iterator[bytes]:
+        """The frames in decoding order, a few megabytes read at a time."""
+        for part in self.parts:
+            yield from _packets(part)
+
+    def frames(self) -> Iterator[EncodedFrame]:
+        """The same, each with what is known of it."""
+        for data, is_key, shows in zip(
+            self.packets(), self.keyframe.tolist(), self.shows.tolist(), strict=True
+        ):
+            yield EncodedFrame(data, is_key, shows)
+
+
+def encoded_frames(signal: Signal) -> Iterator[EncodedFrame] | None:
+    """The encoded frames of a camera in decoding order, as they are; None where it is not encoded."""
+    run = encoded_run(signal)
+    return None if run is None else run.frames()
+
+
+def encoded_run(signal: Signal) -> EncodedRun | None:
+    """The encoded frames behind a camera, however it is cut, moved or joined; None where it is not encoded.
+
+    Whole groups of pictures; parts that are encoded differently are a SchemaMismatchError.
+    """
+    parts = [part for part in encoded_parts(signal) or () if len(part.frames)]
+    return _run_of(parts) if parts else None
+
+
+def _run_of(parts: Sequence[EncodedPart]) -> EncodedRun:
+    entries = [_entry_of(part.video) for part in parts]
+    if any(entry != entries[0] for entry in entries[1:]):
+        raise SchemaMismatchError(
+            f"the videos of {_named(parts[0].video)!r} are encoded differently and cannot be joined as they are",
+            hint="Say reencode=True to encode them again, which changes pixels.",
+        )
+    pieces = [_piece(part) for part in parts]
+    starts = np.cumsum([0, *(len(piece.shows) for piece in pieces)])
+    stream, shape = _stream_of(parts[0].video)
+    return EncodedRun(
+        parts, entries[0], stream, shape,
+        np.concatenate([piece.ts_ns for piece in pieces]),
+        np.concatenate([piece.shown for piece in pieces]),
+        np.concatenate([piece.keyframe for piece in pieces]),
+        np.concatenate([piece.shows + start for piece, start in zip(pieces, starts.tolist(), strict=False)]),
+    )  # fmt: skip
+
+
+class _Piece(NamedTuple):
+    """The frames of one part: times and what is shown by frame, the rest by packet."""
+
+    ts_ns: NDArray[np.int64]
+    shown: NDArray[np.bool_]
+    keyframe: NDArray[np.bool_]
+    shows: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+
+
+def _piece(part: EncodedPart) -> _Piece:
+    if isinstance(part.video, StillsSignal):
+        count = len(part.frames)
+        yes, none = np.ones(count, np.bool_), np.empty(0, np.int64)
+        times = part.video._ts_in(part.frames) + part.shift_ns
+        return _Piece(times, yes, yes, np.arange(count, dtype=np.int64), none, none)
+    index = part.video.frame_index()
+    if index.offset is None:
+        index = _known_index(part.video)
+    assert index.offset is not None
+    assert index.size is not None
+    assert index.keyframe is not None
+    numbers = part.video.frame_numbers(np.arange(part.frames.start, part.frames.stop))
+    low, high = _groups(index.keyframe, int(numbers[0]), int(numbers[-1]) + 1)
+    order = np.argsort(index.offset[low:high], kind="stable")
+    offset, size = index.offset[low:high][order], index.size[low:high][order]
+    between = (index.offset > offset[0]) & (index.offset < offset[-1])
+    if int(between.sum()) != max(0, len(order) - 2):
+        raise SchemaMismatchError(
+            f"the frames of {part.video.name!r} cannot be cut out of their video: others need them",
+            hint="Say reencode=True to encode them again, which changes pixels.",
+        )
+    shown = np.zeros(high - low, np.bool_)
+    shown[numbers - low] = True
+    return _Piece(
+        index.ts_ns[low:high] + part.shift_ns, shown, index.keyframe[low:high][order], order, offset, size
+    )
+
+
+def _packets(part: EncodedPart) -> Iterator[bytes]:
+    if isinstance(part.video, StillsSignal):
+        still, where = part.video.still, f"{part.video.place} ({part.video.name!r})"
+        for start in range(part.frames.start, part.frames.stop, _STILLS):
+            rows = range(start, min(start + _STILLS, part.frames.stop))
+            for row, data in zip(rows, part.video.pictures(rows), strict=True):
+                check_same(data, still, f"{where} (picture {row})")
+                yield data
+        return
+    piece, reader = _piece(part), part.video.video_bytes()
+    sums = _sums(part.video, piece)
+    groups = np.cumsum(piece.size) // _READ_BYTES
+    for numbers in np.split(np.arange(len(piece.size)), np.flatnonzero(np.diff(groups)) + 1):
+        ranges = [(int(piece.offset[n]), int(piece.offset[n] + piece.size[n])) for n in numbers]
+        for number, view in zip(numbers.tolist(), reader.read_many(ranges), strict=True):
+            if sums is not None and crc32c(view) != sums[number]:
+                raise CorruptLayoutError(
+                    "an encoded frame was changed after it was written", path=part.video.path
+                )
+            yield bytes(view)
+    reader.close()
+
+
+_STILLS = 32
+_READ_BYTES = 4 << 20
+
+
+def _sums(video: VideoSignal, piece: _Piece) -> NDArray[np.uint32] | None:
+    """The checksum of each packet, where the index has them."""
+    index = video.frame_index()
+    if index.crc32c is None or index.offset is None:
+        return None
+    order = np.argsort(index.offset, kind="stable")
+    return index.crc32c[order][np.searchsorted(index.offset[order], piece.offset)]
+
+
+def _entry_of(video: VideoSignal | StillsSignal) -> bytes:
+    stream, shape = _stream_of(video)
+    if isinstance(video, StillsSignal):
+        return sample_entry(stream, shape.width, shape.height)
+    reader = video.video_bytes()
+    try:
+        found = stored_entry(reader)
+    finally:
+        reader.close()
+    return sample_entry(stream, stream.coded_width, stream.coded_height) if found is None else found
+
+
+def _stream_of(video: VideoSignal | StillsSignal) -> tuple[Stream, FrameShape]:
+    if isinstance(video, StillsSignal):
+        return video.still.stream, video.still.shape
+    index = video.frame_index()
+    if index.stream is None or index.shape is None:
+        index = _known_index(video)
+    assert index.stream is not None
+    assert index.shape is not None
+    return index.stream, index.shape
+
+
+def _named(video: VideoSignal | StillsSignal) -> str:
+    return video.name
+
+
+def _wrapped(name: str, parts: Sequence[EncodedPart]) -> EncodedCamera:
+    """Frames that lie in a larger video, or one by one, in a video of their own; nothing is held but one piece."""
+    run = _run_of(parts)
+    size, sums = np.empty(len(run), np.int64), np.empty(len(run), np.uint32)
+    for number, data in enumerate(run.packets()):
+        size[number], sums[number] = len(data), crc32c(data)
+    meta = parts[0].video.meta
+    clock = ClockStatistics()
+    clock.add(run.ts_ns[run.shown])
+    fps = float(clock.to_json().get("rate_hz", DEFAULT_TICK_HZ))
+    around = wrapped(run.entry, size, run.shows, run.keyframe, Fraction(fps).limit_denominator(1001))
+    pieces: list[RangeReader] = [
+        BytesRangeReader(around.head, f"{name} (head)"),
+        PacketReader(run, size, name),
+        BytesRangeReader(around.tail, f"{name} (tail)"),
+    ]
+    video = JoinedRangeReader(pieces, f"{name} (copied)")
+    at = np.argsort(run.shows, kind="stable")
+    offset = HEAD_BYTES + np.concatenate([[0], np.cumsum(size)[:-1]])
+    description = replace(
+        image_description(run.shape), role=meta.role, of=meta.of, model=meta.model, clock=meta.clock
+    )
+    index = FrameIndex(
+        description, run.ts_ns, run.shape, run.stream, run.keyframe[at], offset[at].astype(np.int64), size[at],
+        sums[at], video.size, fps, None if run.shown.all() else run.shown,
+    )  # fmt: skip
+    sink = io.BytesIO()
+    write_frame_index(sink, index)
+    return EncodedCamera(".mp4", video, BytesRangeReader(sink.getvalue(), f"{name} (index)"))
+
+
+class PacketReader:
+    """Encoded frames one behind the other as bytes; read from front to back it keeps no more than one piece."""
+
+    def __init__(self, run: EncodedRun, size: NDArray[np.int64], name: str) -> None:
+        self.name = name
+        self._run = run
+        self._ends = np.cumsum(size)
+        self.size = int(self._ends[-1]) if len(size) else 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._packets = self._run.packets()
+        self._held = b""
+        self._start = 0
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end)."""
+        if start < self._start:
+            self._begin()
+        pieces: list[bytes] = []
+        at = start
+        while at < end:
+            stop = self._start + len(self._held)
+            if at < stop:
+                piece = self._held[at - self._start : end - self._start]
+                pieces.append(piece)
+                at += len(piece)
+                continue
+            self._start, self._held = stop, next(self._packets)
+        return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces)).toreadonly()
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """Exactly the bytes of each range."""
+        return [self.read(start, end) for start, end in ranges]
+
+    def close(self) -> None:
+        """Nothing is held open."""

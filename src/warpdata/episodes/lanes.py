@@ -72,13 +72,15 @@ class SummedFile(io.RawIOBase):
                 rest = rest[os.write(self._fd, rest) :]
         return view.nbytes
 
-    def commit(self, target: Path) -> None:
+    def commit(self, target: Path, *, durable: bool = True) -> None:
         """Make it durable and give it its name."""
         with map_os_errors(target):
-            system.sync(self._fd)
+            if durable:
+                system.sync(self._fd)
             self.discard()
             os.replace(self.path, target)
-            fsync_folder(target.parent)
+            if durable:
+                fsync_folder(target.parent)
 
     def discard(self) -> None:
         """Close the file."""
@@ -122,7 +124,7 @@ class Spool:
         if known < len(stamps):
             self.write(stamps[known:], values[known:])
 
-    def commit(self, target: Path) -> dict[str, Any]:
+    def commit(self, target: Path, *, durable: bool = True) -> dict[str, Any]:
         """Finish the file under its name; returns what meta.json says of the signal."""
         if self._table is None:
             self.write(
@@ -132,7 +134,7 @@ class Spool:
         assert self._file is not None
         self._table.close()
         target.parent.mkdir(parents=True, exist_ok=True)
-        self._file.commit(target)
+        self._file.commit(target, durable=durable)
         found = {**self.description.to_json(), **self.clock.to_json()}
         if self.values is not None:
             found["values"] = self.values.to_json()

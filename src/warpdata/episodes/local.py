@@ -23,7 +23,7 @@ from warpdata.episodes.listing import episode_name, episode_path, list_episodes,
 from warpdata.episodes.recorder import Durability
 from warpdata.episodes.unfinished import Unfinished, unfinished_at
 from warpdata.errors import ConflictError
-from warpdata.formats.episodedir.documents import Folder
+from warpdata.formats.episodedir.documents import Folder, read_set_metadata
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.timeline.episode import Episode
 
@@ -53,6 +53,7 @@ class LocalSource(EpisodesSource):
         else:
             listing, self._files = list_folder(self.folder)
         self._edits: Edits | None = None
+        self._metadata: Mapping[str, Any] | None = None
         self.unfinished_numbers = listing.unfinished
         self.recorded = numbers = listing.finished
         self.entries: Sequence[Entry] = self.edits.apply(numbers) if self._edited else Edits.plain(numbers)
@@ -82,6 +83,13 @@ class LocalSource(EpisodesSource):
     def name(self) -> str:
         """Where the root is."""
         return str(self.root)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the import of the root kept of its source as a whole; nothing of a root that was recorded."""
+        if self._metadata is None:
+            self._metadata = read_set_metadata(self.folder)
+        return self._metadata
 
     def open(self, position: int) -> Episode:
         """The opened episode; the last ones used stay open as long as they fit in the cache."""

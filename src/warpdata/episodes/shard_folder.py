@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from warpdata.episodes.collection import EpisodesSource
 from warpdata.episodes.opening import episode_of_shard
+from warpdata.formats.episodedir.documents import read_set_metadata
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
 
@@ -25,6 +26,11 @@ class ShardFolderSource(EpisodesSource):
     def ids(self) -> Sequence[str]:
         """The id of every episode: the name of its file."""
         return [Path(path).name.removesuffix(".wshard").removesuffix("_manifest") for path in self._paths]
+
+    @cached_property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the import of the folder kept of its source as a whole."""
+        return read_set_metadata(Path(self._folder))
 
     def open(self, position: int) -> Episode:
         """The episode of a file."""

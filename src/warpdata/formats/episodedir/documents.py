@@ -130,10 +130,10 @@ def restored_static(value: Any) -> Any:
     return value
 
 
-def write_static(folder: Path, items: Mapping[str, Any]) -> bytes:
+def write_static(folder: Path, items: Mapping[str, Any], *, durable: bool = True) -> bytes:
     """Write static.json and return its bytes."""
     data = dump_json(dict(items))
-    write_file(folder / layout.STATIC_FILE, data)
+    write_file(folder / layout.STATIC_FILE, data, durable=durable)
     return data
 
 
@@ -152,13 +152,13 @@ def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, An
         raise _at(error, path) from None
 
 
-def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+def write_meta(folder: Path, meta: Mapping[str, Any], *, durable: bool = True) -> None:
     """Write meta.json with a checksum over everything else in it."""
     plain = {key: value for key, value in meta.items() if key != CHECKSUM_KEY}
     text = json.dumps(
         {**plain, CHECKSUM_KEY: _checksum(plain)}, indent=1, ensure_ascii=False, allow_nan=False
     )
-    write_file(folder / layout.META_FILE, text.encode())
+    write_file(folder / layout.META_FILE, text.encode(), durable=durable)
 
 
 def read_meta(folder: Folder) -> dict[str, Any]:
@@ -174,6 +174,18 @@ def read_meta(folder: Folder) -> dict[str, Any]:
     if (stated is not None or _is_ours(meta)) and stated != _checksum(meta):
         raise ChecksumError("meta.json was changed after it was written", path=path)
     return meta
+
+
+def read_set_metadata(folder: Folder) -> dict[str, Any]:
+    """What dataset.json keeps of the source of a set as a whole; nothing where there is none."""
+    path, data = read_document(folder, layout.DATASET_FILE)
+    if data is None:
+        return {}
+    try:
+        found = parse_json_object(data).get("metadata", {})
+    except FormatError as error:
+        raise _at(error, path) from None
+    return found if isinstance(found, dict) else {}
 
 
 def read_document(folder: Folder, name: str) -> tuple[str, bytes | None]:

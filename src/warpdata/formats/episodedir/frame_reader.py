@@ -192,6 +192,9 @@ class FrameReader:
                         self._go_to(number)
                         self._decode_until(number, wanted)
                 numbers = numbers[count:]
+        except CorruptLayoutError as error:
+            self._at = -1
+            raise error if error.path else CorruptLayoutError(error.message, path=self._reader.name) from None
         except BaseException:
             self._at = -1  # the decoder's state is unknown now
             raise

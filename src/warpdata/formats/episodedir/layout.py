@@ -12,6 +12,8 @@ BLOCK_EPISODES = 1000
 STATIC_FILE = "static.json"
 META_FILE = "meta.json"
 EDITS_FILE = "edits.jsonl"
+DATASET_FILE = "dataset.json"
+"""What is known of a root as a whole, where it was imported: the metadata of its source, and the receipt."""
 LISTING_FILE = ".listing.json"
 FACTS_FILE = ".facts.parquet"
 RECORDING_FOLDER = ".recording"

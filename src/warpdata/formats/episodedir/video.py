@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +22,9 @@ from warpdata.formats.episodedir.layout import BLOCK_HEAD_BYTES
 if TYPE_CHECKING:
     import av
     from av.video.frame import VideoFrame
+
+STILL_CODECS = ("png", "mjpeg")
+"""Every packet is a whole picture."""
 
 _DECODERS = {"h265": "hevc", "av1": "libdav1d"}
 
@@ -53,6 +58,8 @@ class VideoEncoder:
             self._container = library.open(
                 self._gate, "w", format=kind, options=container_options, buffer_size=1 << 20
             )
+            if self._codec == "av1":
+                os.putenv("SVT_LOG", "1")  # else the encoder tells standard error all about itself
             self._stream = self._open_stream(options)
             # Opened now, not by the first frame: what cannot be encoded is refused before it is accepted.
             with kept_scheduling():
@@ -134,6 +141,7 @@ class VideoDecoder:
     def __init__(self, stream: Stream, shape: FrameShape) -> None:
         library = _av()
         self._shape = shape
+        self._is_stills = stream.codec in STILL_CODECS
         name = _DECODERS.get(stream.codec, stream.codec)
         try:
             self._context = library.CodecContext.create(name, "r")
@@ -150,8 +158,13 @@ class VideoDecoder:
     def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, Any]]:
         """Decode one packet; yields (frame number, picture) for whatever comes out."""
         library = _av()
-        item = library.Packet(packet)
+        # Not Packet(packet): that borrows the bytes, and decoders read a little past their end.
+        item = library.Packet(len(packet))
+        item.update(packet)
         item.pts = item.dts = number
+        if self._is_stills:
+            # A PNG packet that is not marked as a keyframe is added to the picture before it.
+            item.is_keyframe = True
         yield from self._out(item)
 
     def drain(self) -> Iterator[tuple[int, Any]]:
@@ -192,6 +205,21 @@ class VideoDecoder:
         out.reshape(shape.height, width)[:] = rows[: shape.height, :width]
 
 
+def encode_png(frame: NDArray[Any]) -> bytes:
+    """One frame (RGB, gray or 16-bit gray) as PNG: every pixel is kept."""
+    shape = FrameShape.of(frame)
+    library = _av()
+    context = library.CodecContext.create("png", "w")
+    context.width, context.height = shape.width, shape.height
+    context.pix_fmt = "gray16be" if shape.dtype == "uint16" else shape.raw_format
+    context.time_base = Fraction(1, 1)
+    picture = library.VideoFrame.from_ndarray(frame, format=shape.raw_format)
+    if context.pix_fmt != shape.raw_format:
+        picture = _converter()(picture, context.pix_fmt)
+    picture.pts, picture.time_base = 0, Fraction(1, 1)
+    return b"".join(bytes(packet) for packet in [*context.encode(picture), *context.encode(None)])
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A video file as its container describes it: the stream, its size, and where its packets are."""
@@ -199,6 +227,8 @@ class Probe:
     stream: Stream
     width: int
     height: int
+    tick: Fraction = Fraction(0)
+    """The unit of presentation times in seconds; 0 where the container does not say."""
 
 
 def probe(path: str) -> Probe:
@@ -264,13 +294,15 @@ def _probe(container: av.container.InputContainer, path: str) -> Probe:
     if not container.streams.video:
         raise CorruptLayoutError("no video in this file", path=path)
     context = container.streams.video[0].codec_context
+    if context is None:
+        raise CorruptLayoutError("the video is encoded in a way that nobody knows", path=path)
     stream = Stream(
         context.name, context.pix_fmt or "", context.coded_width or context.width,
         context.coded_height or context.height, bytes(context.extradata or b""),
     )  # fmt: skip
     if stream.codec == "libdav1d":
         stream = Stream("av1", *(stream.pix_fmt, stream.coded_width, stream.coded_height, stream.extradata))
-    return Probe(stream, context.width, context.height)
+    return Probe(stream, context.width, context.height, container.streams.video[0].time_base or Fraction(0))
 
 
 def opened(source: Any, path: str) -> Any:

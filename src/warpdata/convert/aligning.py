@@ -1,0 +1,132 @@
+"""Episodes at one rate, for formats that know no other: which clock, how values are held, and what that changed.
+
+Row k of an episode is what `timeline/steps.py` says it is. Where T actions have T + 1 observations, there are T rows,
+and the last observation is outside them: formats that have a place for it take it from `final`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.convert.receipt import How, Note, note_of
+from warpdata.convert.rows import grid_times, rate_of
+from warpdata.errors import NoStepsError, nearest
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.sampling import Align
+from warpdata.timeline.steps import Steps, StepSignal
+
+Hold = Literal["hold", "nearest", "linear"]
+_EXACT_NS = 1000
+"""Times this close to the grid are on it: clocks in floats are no better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """What the user said of the one rate."""
+
+    rate: float | None = None
+    """A grid of this many steps a second."""
+    clock: str | None = None
+    """Or the records of this signal."""
+    align: Hold = "hold"
+    """What stands at a step: the last record, the nearest one, or a value between two (of floats)."""
+    max_age_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and self.clock is not None:
+            raise ValueError("give rate= or clock=, not both")
+        if self.align not in get_args(Hold):
+            known = get_args(Hold)
+            raise ValueError(
+                f"align is one of {', '.join(known)}, not {self.align!r}.{nearest(self.align, known)}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """What was said, for the receipt."""
+        said = {"rate": self.rate, "clock": self.clock, "max_age_ns": self.max_age_ns}
+        found = {key: value for key, value in said.items() if value is not None}
+        return found | ({"align": self.align} if self.align != "hold" else {})
+
+
+@dataclass(slots=True)
+class AlignedEpisode:
+    """The rows of an episode at one rate."""
+
+    steps: Steps
+    fps: float
+    error_ns: int
+    """How far the farthest step is moved to stand on the grid."""
+    final: Mapping[str, Any] = field(default_factory=dict)
+    """What was observed after the last action."""
+
+    def __len__(self) -> int:
+        return self.steps.length
+
+    def note(self, name: str, *, how: How | None = None, why: str = "") -> Note:
+        """What became of a signal on its way into the rows."""
+        on_steps = self.steps[name]
+        signal = on_steps.signal
+        ages = np.abs(on_steps.age_ns[on_steps.mask])
+        age, whys = int(ages.max(initial=0)), [why] if why else []
+        is_kept = is_run(on_steps) and len(signal) == len(self) and not (self.error_ns or age)
+        if not on_steps.mask.all():
+            whys.append(f"{int((~on_steps.mask).sum())} rows have no valid value and repeat another")
+        if len(signal) > len(self) and is_run(on_steps):
+            whys.append(f"{len(signal) - len(self)} records behind the last row are left out")
+        chosen: How = how or ("kept" if is_kept and not whys else "resampled")
+        return note_of(signal, chosen, "; ".join(whys), max_age_ns=age, max_error_ns=self.error_ns)
+
+
+def aligned(episode: Episode, options: Alignment, fps: float | None = None) -> AlignedEpisode:
+    """The rows of an episode; `fps` is the rate its source states, if it does."""
+    steps = _steps(episode, options)
+    times = steps.times_ns
+    chosen = options.rate or (fps if options.clock is None else None) or _measured(times, episode)
+    grid = grid_times(len(times), chosen, int(times[0]) if len(times) else 0)
+    error = int(np.abs(times - grid).max(initial=0))
+    if error > 5e8 / chosen:
+        raise NoStepsError(
+            f"the steps are not {chosen:g} a second: step {int(np.abs(times - grid).argmax())} is off by "
+            f"{error / 1e6:g} ms", path=episode.source.place, hint="Choose one rate: rate=… (--rate).",
+        )  # fmt: skip
+    return AlignedEpisode(steps, chosen, 0 if error <= _EXACT_NS else error, steps.final_observations)
+
+
+def _steps(episode: Episode, options: Alignment) -> Steps:
+    if options.rate is None and options.clock is None and options.align == "hold":
+        return episode.steps
+    how: dict[str, Align] = {
+        name: options.align
+        for name, signal in episode.signals.items()
+        if options.align != "linear" or (signal.meta.dtype.kind == "f" and signal.meta.kind != "image")
+    }
+    clock = options.clock
+    if options.rate is None and clock is None:
+        clock = episode.steps.clock
+    return episode.steps_at(clock=clock, rate_hz=options.rate, align=how, max_age_ns=options.max_age_ns)
+
+
+def _measured(times: NDArray[np.int64], episode: Episode) -> float:
+    """The rate of evenly spaced times; a whole number where it is nearly one."""
+    if len(times) < 2:
+        raise NoStepsError(
+            f"{len(times)} steps have no rate", path=episode.source.place, hint="Say it: rate=… (--rate)."
+        )
+    rate = 1e9 * (len(times) - 1) / float(times[-1] - times[0])
+    return float(round(rate)) if abs(rate - round(rate)) < 1e-3 * rate and round(rate) else rate
+
+
+def is_run(on_steps: StepSignal) -> bool:
+    """Whether the rows are records one after the other, from the first."""
+    return bool(on_steps.mask.all() and np.array_equal(on_steps.positions, np.arange(len(on_steps))))
+
+
+def exact_rate(fps: float) -> Fraction:
+    """The rate as containers want it."""
+    return rate_of(fps)

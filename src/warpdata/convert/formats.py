@@ -1,0 +1,69 @@
+"""The registry of foreign formats: name -> module, loaded when needed; and which one a place holds.
+
+A module (or sub-package) of a format offers
+
+- `matches(place: Place) -> bool`: cheap; looks at names and magic only
+- `read(source, *, …) -> Episodes`: lazy and read-only; its options are spelt out
+- `write(episodes, target, *, progress=None, …) -> Receipt` where it can be written, whole or not at all
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from warpdata.convert import FORMATS
+from warpdata.convert.place import Place
+from warpdata.errors import BadMagicError, nearest
+
+__all__ = ["FORMATS", "check_options", "format_module", "format_of", "known_format"]
+
+_ASKED = ("lerobot", "minari", "hdf5", "rosbag2", "mcap", "zarr", "rlds", "dreamer", "webdataset")
+"""In this order a place is shown to them; npz and parquet fit too much to be guessed."""
+
+
+def format_module(name: str) -> ModuleType:
+    """The module of a format by name."""
+    if name not in FORMATS:
+        raise ValueError(f"no format {name!r}; there are {', '.join(FORMATS)}.{nearest(name, FORMATS)}")
+    try:
+        return importlib.import_module(FORMATS[name])
+    except ModuleNotFoundError as error:
+        if error.name != FORMATS[name]:
+            raise
+        raise ValueError(f"format {name!r} is not part of this release") from None
+
+
+def format_of(place: Place) -> str | None:
+    """The format that a place holds, or None."""
+    for name in _ASKED:
+        try:
+            module = format_module(name)
+        except ValueError:
+            continue
+        if module.matches(place):
+            return name
+    return None
+
+
+def known_format(place: Place) -> str:
+    """The format that a place holds; an error where none recognises it."""
+    found = format_of(place)
+    if found is None:
+        raise BadMagicError(
+            "no known format", path=place.name, hint=f"Name the format: one of {', '.join(FORMATS)}."
+        )
+    return found
+
+
+def check_options(call: Any, options: Mapping[str, Any], what: str) -> None:
+    """Raise unless a `read` or `write` takes all of these options."""
+    known = [
+        name for name, each in inspect.signature(call).parameters.items() if each.kind is each.KEYWORD_ONLY
+    ]
+    for name in options:
+        if name not in known:
+            raise ValueError(f"{what} has no option {name!r}.{nearest(name, known)}")

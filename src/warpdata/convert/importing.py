@@ -1,0 +1,413 @@
+"""The one import engine: any episodes into a root of recordings or a folder of shards, one episode at a time.
+
+An episode appears in the target whole or not at all, and carries the notes of its own conversion. So whatever ends a
+run, running it again continues, and its result is that of a run nobody interrupted.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hashlib
+import multiprocessing
+import os
+import re
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+from warpdata._version import __version__
+from warpdata.bytekit.commit import TEMP_MARK, map_os_errors, write_file
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.bytekit.locks import FileLock
+from warpdata.convert.receipt import Note, Receipt, note_of
+from warpdata.episodes.collection import Episodes
+from warpdata.episodes.directory_copy import copy_to_directory, holds_frames, is_intact
+from warpdata.episodes.disk_episode import DirectorySource
+from warpdata.episodes.encoded import encoded_parts
+from warpdata.episodes.listing import episode_path
+from warpdata.episodes.local import holds_recordings
+from warpdata.episodes.opening import episode_of_shard
+from warpdata.episodes.packed import pack_episode
+from warpdata.errors import ConflictError, FormatError, WarpError, nearest
+from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.formats.wshard.reader import ShardReader
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.meta import SignalMeta
+from warpdata.timeline.signal import Signal
+from warpdata.timeline.source import SourceAround
+
+Progress = Callable[[int, int], None]
+OnError = Literal["stop", "skip"]
+TargetKind = Literal["root", "shards"]
+
+NOTES = "import"
+"""The key of an episode's metadata under which the notes of its conversion stand."""
+STATE_FILE = ".import.json"
+"""In a target that is not complete: what is being imported into it."""
+_IN_FLIGHT = 2
+_TEMP = re.compile(r"\.[^/]{1,200}" + re.escape(TEMP_MARK) + r"[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """What is imported, as far as each episode must know."""
+
+    format: str
+    source: str
+    version: str = ""
+    supplied: Mapping[str, Any] = field(default_factory=dict)
+    video: VideoOptions | None = None
+    """How frames that are not encoded are encoded; None keeps every pixel."""
+
+
+def import_episodes(
+    episodes: Episodes,
+    target: str | os.PathLike[str],
+    *,
+    format: str,  # noqa: A002 - the word of the commands
+    source: str,
+    version: str = "",
+    supplied: Mapping[str, Any] | None = None,
+    kind: TargetKind = "root",
+    jobs: int = 1,
+    on_error: OnError = "stop",
+    video: VideoOptions | None = None,
+    progress: Progress | None = None,
+) -> Receipt:
+    """Write all episodes into a root of recordings or a folder of shards; running it again continues.
+
+    `on_error="skip"` goes on behind an episode that cannot be read and counts it. `video` encodes cameras that come
+    as raw frames, which are kept exactly otherwise; encoded ones are always copied.
+    """
+    if on_error not in ("stop", "skip"):
+        raise ValueError(
+            f"on_error is 'stop' or 'skip', not {on_error!r}.{nearest(on_error, ('stop', 'skip'))}"
+        )
+    if jobs < 1:
+        raise ValueError(f"jobs is at least 1, not {jobs}")
+    plan = ImportPlan(format, source, version, dict(supplied or {}), video)
+    path = Path(os.path.abspath(target))
+    place = _target(path, kind)
+    is_new = not path.exists()
+    with map_os_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_alone(path))
+            place.begin(episodes, plan)
+            receipt = _run(episodes, place, plan, jobs, on_error, progress)
+            place.finish(episodes, receipt)
+    except BaseException:
+        if is_new:
+            _remove_if_empty(path)
+        raise
+    return receipt
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Nobody else imports into the same target at the same time."""
+    lock = FileLock.take(path / ".import.lock", removes=True)
+    if lock is None:
+        raise ConflictError("another import writes there", path=path, hint="Wait until it is done.")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _remove_if_empty(path: Path) -> None:
+    """Leave nothing where nothing was finished."""
+    if any(entry.is_file() and entry.name not in (STATE_FILE, ".import.lock") for entry in path.rglob("*")):
+        return
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _run(
+    episodes: Episodes, place: Target, plan: ImportPlan, jobs: int, on_error: str, progress: Progress | None
+) -> Receipt:
+    ids = episodes.ids
+    waiting = [position for position in range(len(ids)) if not place.is_done(position)]
+    receipt = Receipt("import", plan.format, plan.source, str(place.path), plan.version)
+    receipt.supplied = dict(plan.supplied)
+    receipt.continued = done = len(ids) - len(waiting)
+    failed: dict[int, WarpError] = {}
+    if progress is not None:
+        progress(done, len(ids))
+    work = _parallel if jobs > 1 and len(waiting) > 1 else _serial
+    for position, error in work(episodes, place, plan, waiting, jobs):
+        if error is not None:
+            named = _in_episode(error, ids[position])
+            if on_error == "stop":
+                raise named
+            failed[position] = named
+        done += 1
+        if progress is not None:
+            progress(done, len(ids))
+    for position, episode_id in enumerate(ids):
+        if position in failed:
+            receipt.skip(episode_id, failed[position])
+        else:
+            receipt.add(place.notes(position))
+    return receipt
+
+
+Done = tuple[int, WarpError | None]
+
+
+def _serial(
+    episodes: Episodes, place: Target, plan: ImportPlan, waiting: list[int], _: int
+) -> Iterator[Done]:
+    for position in waiting:
+        yield position, _one(episodes, place, plan, position)
+
+
+def _parallel(
+    episodes: Episodes, place: Target, plan: ImportPlan, waiting: list[int], jobs: int
+) -> Iterator[Done]:
+    """In processes of their own, which open the source again by its address; few are handed out ahead."""
+    context = multiprocessing.get_context("spawn")
+    pool = concurrent.futures.ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_remember, initargs=(episodes, place, plan)
+    )
+    try:
+        rest = iter(waiting)
+        running: dict[Any, int] = {}
+        while True:
+            for position in rest:
+                running[pool.submit(_remembered, position)] = position
+                if len(running) >= _IN_FLIGHT * jobs:
+                    break
+            if not running:
+                return
+            finished, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            for each in finished:
+                yield running.pop(each), each.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_WORK: list[Any] = []
+
+
+def _remember(*work: Any) -> None:
+    _WORK[:] = work
+
+
+def _remembered(position: int) -> WarpError | None:
+    episodes, place, plan = _WORK
+    return _one(episodes, place, plan, position)
+
+
+def _one(episodes: Episodes, place: Target, plan: ImportPlan, position: int) -> WarpError | None:
+    """Convert one episode; what is wrong with it comes back, anything else is raised."""
+    try:
+        place.write(position, episodes[position], plan)
+    except WarpError as error:
+        if error.code in ("out_of_space", "permission"):
+            raise
+        return error
+    except (ValueError, TypeError) as error:  # a name or a value that episodes cannot have
+        return FormatError(str(error), hint="Rename it, or leave it out with a mapping.")
+    return None
+
+
+def _in_episode(error: WarpError, episode_id: str) -> WarpError:
+    """The same error, saying in which episode."""
+    made = type(error)(f"episode {episode_id}: {error.message}", hint=error.hint)
+    made.path = error.path
+    return made
+
+
+class Target(ABC):
+    """Where imported episodes go; it pickles."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @abstractmethod
+    def is_done(self, position: int) -> bool:
+        """Whether an earlier run finished this episode."""
+
+    @abstractmethod
+    def notes(self, position: int) -> dict[str, Note]:
+        """The notes of a finished episode."""
+
+    @abstractmethod
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> None:
+        """Convert one episode."""
+
+    @abstractmethod
+    def _is_taken(self) -> bool:
+        """Whether there are episodes that no import made."""
+
+    @abstractmethod
+    def _folders(self) -> Iterator[Path]:
+        """Where temporary files of killed runs may lie."""
+
+    def begin(self, episodes: Episodes, plan: ImportPlan) -> None:
+        """Say what is being imported; refuse what is not ours to continue."""
+        self._name(episodes)
+        stated = {
+            "format": plan.format, "source": plan.source, "supplied": dict(plan.supplied),
+            "episodes": len(episodes), "ids": hashlib.sha256("\n".join(episodes.ids).encode()).hexdigest(),
+            "video": None if plan.video is None else plan.video.codec or "h264",
+        }  # fmt: skip
+        for name in (STATE_FILE, layout.DATASET_FILE):
+            if (self.path / name).exists():
+                known = parse_json_object((self.path / name).read_bytes())
+                if known.get("import") != stated:
+                    raise ConflictError(
+                        "something else was imported there", path=self.path, hint="Choose another target."
+                    )
+                break
+        else:
+            if self._is_taken():
+                raise ConflictError(
+                    "there are episodes already", path=self.path, hint="Choose another target."
+                )
+        self._stated = stated
+        write_file(self.path / STATE_FILE, dump_json({"import": stated}))
+        for folder in self._folders():
+            for entry in folder.iterdir():
+                if _TEMP.fullmatch(entry.name):
+                    shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(
+                        missing_ok=True
+                    )
+
+    def _name(self, _: Episodes) -> None:
+        """Choose the names of the episodes in the target, where they do not follow from their positions."""
+        return
+
+    def finish(self, episodes: Episodes, receipt: Receipt) -> None:
+        """Write down what is known of the whole, and the receipt."""
+        kept = {key: value for key, value in receipt.to_json().items() if key != "continued"}
+        os.sync()  # once for all episodes; until here nobody was told that they are safe
+        about = {"version": 1, "metadata": dict(episodes.metadata), "receipt": kept, "import": self._stated}
+        write_file(self.path / layout.DATASET_FILE, dump_json(about))
+        (self.path / STATE_FILE).unlink(missing_ok=True)
+
+
+class RootTarget(Target):
+    """A root of recordings: episode k of the source is directory k."""
+
+    def is_done(self, position: int) -> bool:
+        """Whether the directory is there with all its bytes; one that the loss of power damaged is made again."""
+        directory = episode_path(self.path, position)
+        if directory.is_dir() and not is_intact(directory):
+            shutil.rmtree(directory)
+        return directory.is_dir()
+
+    def notes(self, position: int) -> dict[str, Note]:
+        """From the metadata of the recording."""
+        return _notes(DirectorySource(episode_path(self.path, position)).meta)
+
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> None:
+        """Copy the episode into its directory."""
+        noted = _Noted(episode, plan, into_root=True)
+        copy_to_directory(Episode(noted), episode_path(self.path, position), noted.meta, video=plan.video)
+
+    def _is_taken(self) -> bool:
+        return holds_recordings(self.path) or any(self.path.glob("*.wshard"))
+
+    def _folders(self) -> Iterator[Path]:
+        yield from (entry for entry in self.path.iterdir() if entry.is_dir() and entry.name.isdigit())
+
+
+class ShardTarget(Target):
+    """A folder of shards: one file per episode, named by its id."""
+
+    def _name(self, episodes: Episodes) -> None:
+        self._files = [f"{quote(each, safe='-_. @+=,')}.wshard" for each in episodes.ids]
+        if len(set(self._files)) != len(self._files):
+            raise FormatError("two episodes have the same id", path=episodes.source.name)
+
+    def is_done(self, position: int) -> bool:
+        """Whether the file is there; it appears whole."""
+        return (self.path / self._files[position]).is_file()
+
+    def notes(self, position: int) -> dict[str, Note]:
+        """From the metadata of the shard."""
+        return _notes(episode_of_shard(ShardReader.open(self.path / self._files[position])).meta)
+
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> None:
+        """Pack the episode into its file."""
+        noted = _Noted(episode, plan, into_root=False)
+        pack_episode(Episode(noted), self.path / self._files[position], episode_id=episode.id)
+
+    def _is_taken(self) -> bool:
+        return holds_recordings(self.path) or any(self.path.glob("*.wshard"))
+
+    def _folders(self) -> Iterator[Path]:
+        yield self.path
+
+
+def _target(path: Path, kind: str) -> Target:
+    if kind not in ("root", "shards"):
+        raise ValueError(f"a target is 'root' or 'shards', not {kind!r}.{nearest(kind, ('root', 'shards'))}")
+    return RootTarget(path) if kind == "root" else ShardTarget(path)
+
+
+class _Noted(SourceAround):
+    """An episode with the notes of its conversion in its metadata, and an identity that follows from them."""
+
+    def __init__(self, episode: Episode, plan: ImportPlan, *, into_root: bool) -> None:
+        super().__init__(episode.source)
+        notes = {name: _note(signal, plan, into_root) for name, signal in episode.signals.items()}
+        stated = {name: note.to_json() for name, note in notes.items()}
+        identity = hashlib.sha256(dump_json([plan.format, episode.id, stated]))
+        plain = {
+            key: _plain(value) for key, value in episode.meta.items() if key not in ("signals", "static_file")
+        }
+        clock = episode.source.step_clock
+        self._meta = {
+            "schema_version": layout.SCHEMA_VERSION,
+            "uid": identity.hexdigest()[:32],
+            "writer": {"name": "warpdata.convert.importing", "version": __version__},
+            **plain,
+            **({} if clock is None else {"steps": clock.to_json()}),
+            NOTES: {"format": plan.format, "version": plan.version, "id": episode.id, "signals": stated},
+        }
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The metadata of the source, and the notes."""
+        return self._meta
+
+
+def _plain(value: Any) -> Any:
+    """Metadata as JSON holds it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _note(signal: Signal, plan: ImportPlan, into_root: bool) -> Note:
+    meta: SignalMeta = signal.meta
+    is_raw = meta.kind == "image" and encoded_parts(signal) is None
+    if (
+        is_raw
+        and plan.video is not None
+        and into_root
+        and holds_frames(signal)
+        and plan.video.codec != "ffv1"
+    ):
+        return note_of(signal, "reencoded", f"encoded as {plan.video.codec or 'h264'}")
+    return note_of(signal)
+
+
+def _notes(meta: Mapping[str, Any]) -> dict[str, Note]:
+    stated = meta.get(NOTES)
+    signals = stated.get("signals") if isinstance(stated, Mapping) else None
+    if not isinstance(signals, Mapping):
+        raise FormatError("an episode there was not imported by us", hint="Choose another target.")
+    return {str(name): Note.from_json(each) for name, each in signals.items()}
+
+
+__all__ = ["ImportPlan", "OnError", "Progress", "TargetKind", "import_episodes"]

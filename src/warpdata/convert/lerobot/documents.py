@@ -1,0 +1,356 @@
+"""What a LeRobot set says of itself: info.json, tasks, one row per episode, statistics. Nothing of it is trusted."""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from warpdata.bytekit.jsontext import parse_json, parse_json_object
+from warpdata.convert.lerobot.tables import Tables
+from warpdata.convert.place import Place, check_inside
+from warpdata.errors import (
+    BlobNotFoundError,
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    UnsupportedVersionError,
+)
+
+INFO = "meta/info.json"
+STATS = "meta/stats.json"
+VERSIONS = ("v2.0", "v2.1", "v3.0")
+OURS = "meta/warpdata.json"
+"""Where our receipt stands in a set that we wrote."""
+DEFAULTS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+
+_FIELD = re.compile(r"\{(chunk_index|file_index|video_key|episode_chunk|episode_index)(?::0?(\d{1,2})d)?\}")
+_KNOWN = {
+    INFO,
+    STATS,
+    OURS,
+    "meta/tasks.parquet",
+    "meta/tasks.jsonl",
+    "meta/episodes.jsonl",
+    "meta/episodes_stats.jsonl",
+}
+_MAX_KEPT_FILE = 16 << 20
+_MAX_TABLE = 4 << 30
+_FLOAT_TAG = "__float__"
+
+
+def templated(template: Any, **values: Any) -> str:
+    """A path from a template of info.json: only the known fields, so that a template cannot ask for more."""
+    if not isinstance(template, str) or len(template) > 512:
+        raise CorruptLayoutError(f"the template {str(template)[:80]!r} is no path", path=INFO)
+
+    def one(found: re.Match[str]) -> str:
+        name, width = found.group(1), found.group(2)
+        if name not in values:
+            raise CorruptLayoutError(f"the template {template!r} asks for {name!r}", path=INFO)
+        return str(values[name]).zfill(int(width)) if width else str(values[name])
+
+    return check_inside(_FIELD.sub(one, template), INFO)
+
+
+@dataclass(slots=True)
+class EpisodeRow:
+    """One episode as the metadata has it."""
+
+    number: int
+    length: int
+    tasks: list[str] | None
+    row: dict[str, Any]
+    """Everything said of it, but its statistics."""
+    where: str
+    """The file that says it."""
+    at: tuple[str, int] | None = None
+    """Of v3: the file and the row where its statistics are."""
+    data_file: str = ""
+    data_start: int = 0
+
+
+@dataclass(slots=True)
+class Documents:
+    """The metadata of a set."""
+
+    place: Place
+    tables: Tables
+    info: dict[str, Any]
+    version: str
+    fps: float
+    features: dict[str, dict[str, Any]]
+    episodes: list[EpisodeRow] = field(default_factory=list)
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    _stats_lines: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def is_v3(self) -> bool:
+        """Whether many episodes share a file."""
+        return self.version.startswith("v3")
+
+    @property
+    def chunks_size(self) -> int:
+        """Files, or episodes, per chunk folder."""
+        found = self.info.get("chunks_size", 1000)
+        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+            raise CorruptLayoutError(f"chunks_size is {found!r}", path=self._at(INFO))
+        return found
+
+    def task_texts(self) -> dict[int, str]:
+        """Task by index."""
+        return {int(each["task_index"]): str(each["task"]) for each in self.tasks}
+
+    def video_file(self, episode: EpisodeRow, key: str) -> tuple[str, float]:
+        """The file of a camera of an episode, and the second in it where the episode begins."""
+        template = self.info.get("video_path")
+        if not self.is_v3:
+            chunk = episode.number // self.chunks_size
+            name = templated(template, episode_chunk=chunk, episode_index=episode.number, video_key=key)
+            return name, 0.0
+        try:
+            chunk = int(episode.row[f"videos/{key}/chunk_index"])
+            file = int(episode.row[f"videos/{key}/file_index"])
+            start = float(episode.row[f"videos/{key}/from_timestamp"])
+        except (KeyError, TypeError, ValueError):
+            raise CorruptLayoutError(
+                f"episode {episode.number} does not say where its video {key!r} is",
+                path=self._at(episode.where),
+            ) from None
+        return templated(template, chunk_index=chunk, file_index=file, video_key=key), start
+
+    def stats_of(self, episode: EpisodeRow) -> dict[str, Any]:
+        """The statistics of one episode, as the set has them; none where it has none."""
+        if episode.at is not None:
+            return self._v3_stats(*episode.at)
+        line = self._stats_lines.get(episode.number)
+        if line is None:
+            return {}
+        found = parse_json_object(line, allow_nan=True).get("stats", {})
+        return found if isinstance(found, dict) else {}
+
+    def _v3_stats(self, file: str, row: int) -> dict[str, Any]:
+        names = [name for name in self.tables.schema(file).names if name.startswith("stats/")]
+        if not names:
+            return {}
+        found: dict[str, Any] = {}
+        table = self.tables.columns(file, names, row, row + 1)
+        for name, value in table.to_pylist()[0].items():
+            feature, _, what = name.removeprefix("stats/").rpartition("/")
+            if value is not None:
+                found.setdefault(feature, {})[what] = value
+        return found
+
+    def stats(self) -> dict[str, Any] | None:
+        """stats.json, where there is one."""
+        if not self.place.exists(STATS):
+            return None
+        return _object(self.place, STATS)
+
+    def other_files(self) -> dict[str, str]:
+        """Small files of the meta folder that other programs put there: text, or base64 with a mark."""
+        found: dict[str, str] = {}
+        for name in self.place.names("meta"):
+            if name in _KNOWN or name.startswith("meta/episodes/"):
+                continue
+            reader = self.place.open(name)
+            size = reader.size
+            reader.close()
+            if size > _MAX_KEPT_FILE:
+                continue
+            data = self.place.read(name)
+            try:
+                found[name] = "text:" + data.decode()
+            except UnicodeDecodeError:
+                found[name] = "base64:" + base64.b64encode(data).decode()
+        return found
+
+    def _at(self, name: str) -> str:
+        return f"{self.place.name}/{name}"
+
+
+def file_bytes(kept: str) -> bytes:
+    """What `other_files` kept of a file."""
+    kind, _, text = kept.partition(":")
+    return text.encode() if kind == "text" else base64.b64decode(text)
+
+
+def read_documents(place: Place) -> Documents:
+    """The metadata of a set; whatever contradicts itself is a typed error that names the file."""
+    info = _object(place, INFO)
+    version = info.get("codebase_version")
+    if version not in VERSIONS:
+        raise UnsupportedVersionError(
+            f"a LeRobot set of version {version!r}; {', '.join(VERSIONS)} can be read", path=f"{place.name}/{INFO}",
+            hint="Convert it to v2.1 or v3.0 with the program that wrote it.",
+        )  # fmt: skip
+    where = f"{place.name}/{INFO}"
+    features = info.get("features")
+    if not isinstance(features, dict) or not all(isinstance(each, dict) for each in features.values()):
+        raise CorruptLayoutError("info.json does not list its features", path=where)
+    for name in features:
+        if not name or name.startswith("/") or ".." in name.split("/") or "\x00" in name:
+            raise CorruptLayoutError(f"the feature {name!r} would lead out of its folder", path=where)
+    fps = info.get("fps")
+    if not isinstance(fps, int | float) or isinstance(fps, bool) or not 0 < fps < 1e6:
+        raise CorruptLayoutError(f"info.json says fps is {fps!r}", path=where)
+    made = Documents(place, Tables(place), info, version, fps, features)
+    (_read_v3 if made.is_v3 else _read_v2)(made)
+    _check_counts(made)
+    return made
+
+
+def _check_counts(made: Documents) -> None:
+    where = f"{made.place.name}/{INFO}"
+    for number, episode in enumerate(made.episodes):
+        if episode.number != number:
+            raise CorruptLayoutError(
+                f"episode {number} is missing: row {number} is episode {episode.number}",
+                path=f"{made.place.name}/{episode.where}",
+            )
+    frames = sum(episode.length for episode in made.episodes)
+    for key, found in (("total_episodes", len(made.episodes)), ("total_frames", frames)):
+        stated = made.info.get(key)
+        if stated is not None and stated != found:
+            raise CorruptLayoutError(
+                f"info.json says {key} is {stated}, the episodes add up to {found}", path=where
+            )
+
+
+def _read_v3(made: Documents) -> None:
+    place, tables = made.place, made.tables
+    made.tasks = _v3_tasks(made)
+    files = [name for name in place.names("meta/episodes") if name.endswith(".parquet")]
+    if not files:
+        raise BlobNotFoundError("no episodes are listed", path=f"{place.name}/meta/episodes")
+    starts: dict[str, int] = {}
+    for file in files:
+        names = [name for name in tables.schema(file).names if not name.startswith("stats/")]
+        rows = tables.columns(file, names, 0, tables.rows(file)).to_pylist()
+        for at, row in enumerate(rows):
+            episode = _episode(row, file, (file, at), place)
+            episode.data_file, start = _v3_data(made, row, file)
+            episode.data_start = start - starts.setdefault(episode.data_file, start)
+            made.episodes.append(episode)
+    made.episodes.sort(key=lambda each: each.number)
+
+
+def _v3_data(made: Documents, row: Mapping[str, Any], file: str) -> tuple[str, int]:
+    try:
+        chunk, number = int(row["data/chunk_index"]), int(row["data/file_index"])
+        start, stop = int(row["dataset_from_index"]), int(row["dataset_to_index"])
+        length = int(row["length"])
+    except (KeyError, TypeError, ValueError):
+        raise CorruptLayoutError(
+            f"episode {row.get('episode_index')} does not say where its rows are",
+            path=f"{made.place.name}/{file}",
+        ) from None
+    if stop - start != length or start < 0:
+        raise CorruptLayoutError(
+            f"episode {row.get('episode_index')} has {length} frames in rows {start} to {stop}",
+            path=f"{made.place.name}/{file}",
+        )
+    return templated(made.info.get("data_path"), chunk_index=chunk, file_index=number), start
+
+
+def _v3_tasks(made: Documents) -> list[dict[str, Any]]:
+    name = "meta/tasks.parquet"
+    if not made.place.exists(name):
+        raise BlobNotFoundError("the tasks are missing", path=f"{made.place.name}/{name}")
+    rows = made.tables.everything(name)
+    found = []
+    for row in rows:
+        text = row.pop("task", row.pop("__index_level_0__", None))
+        if not isinstance(row.get("task_index"), int) or not isinstance(text, str):
+            raise CorruptLayoutError(
+                "a task without its number or its text", path=f"{made.place.name}/{name}"
+            )
+        found.append({"task_index": row.pop("task_index"), "task": text, **row})
+    return sorted(found, key=lambda each: int(each["task_index"]))
+
+
+def _read_v2(made: Documents) -> None:
+    place = made.place
+    tasks = []
+    for line in _lines(place, "meta/tasks.jsonl"):
+        if not isinstance(line.get("task_index"), int) or not isinstance(line.get("task"), str):
+            raise CorruptLayoutError(
+                "a task without its number or its text", path=f"{place.name}/meta/tasks.jsonl"
+            )
+        tasks.append(line)
+    made.tasks = sorted(tasks, key=lambda each: int(each["task_index"]))
+    for line in _lines(place, "meta/episodes.jsonl"):
+        episode = _episode(line, "meta/episodes.jsonl", None, place)
+        chunk = episode.number // made.chunks_size
+        episode.data_file = templated(
+            made.info.get("data_path"), episode_chunk=chunk, episode_index=episode.number
+        )
+        made.episodes.append(episode)
+    made.episodes.sort(key=lambda each: each.number)
+    name = "meta/episodes_stats.jsonl"
+    if place.exists(name):
+        for raw in place.read(name, max_bytes=_MAX_TABLE).splitlines():
+            if raw.strip():
+                number = _line(raw, f"{place.name}/{name}").get("episode_index")
+                if not isinstance(number, int):
+                    raise CorruptLayoutError("statistics of no episode", path=f"{place.name}/{name}")
+                made._stats_lines[number] = raw
+
+
+def _episode(row: dict[str, Any], file: str, at: tuple[str, int] | None, place: Place) -> EpisodeRow:
+    number, length, tasks = row.get("episode_index"), row.get("length"), row.get("tasks")
+    is_number = isinstance(number, int) and not isinstance(number, bool) and number >= 0
+    if not is_number or not isinstance(length, int) or isinstance(length, bool) or length < 0:
+        raise CorruptLayoutError(f"episode {number!r} has length {length!r}", path=f"{place.name}/{file}")
+    if length > 1 << 40:
+        raise LimitExceededError(f"episode {number} has {length} frames", path=f"{place.name}/{file}")
+    assert isinstance(number, int)
+    texts = [str(each) for each in tasks] if isinstance(tasks, list) else None
+    return EpisodeRow(number, length, texts, row, file, at)
+
+
+def _lines(place: Place, name: str) -> Iterator[dict[str, Any]]:
+    for raw in place.read(name, max_bytes=_MAX_TABLE).splitlines():
+        if raw.strip():
+            yield _line(raw, f"{place.name}/{name}")
+
+
+def _line(raw: bytes, path: str) -> dict[str, Any]:
+    try:
+        return parse_json_object(raw, allow_nan=True)
+    except FormatError as error:
+        raise type(error)(error.message, path=path) from None
+
+
+def _object(place: Place, name: str) -> dict[str, Any]:
+    data = place.read(name)
+    try:
+        found = parse_json(data, allow_nan=True)
+    except FormatError as error:
+        raise type(error)(error.message, path=f"{place.name}/{name}") from None
+    if not isinstance(found, dict):
+        raise CorruptLayoutError("not a JSON object", path=f"{place.name}/{name}")
+    return found
+
+
+def plain_numbers(value: Any) -> Any:
+    """A value that JSON can hold: NaN and infinities as text with a mark."""
+    if isinstance(value, dict):
+        return {key: plain_numbers(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_numbers(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_FLOAT_TAG: repr(value)}
+    return value
+
+
+def restored_numbers(value: Any) -> Any:
+    """What `plain_numbers` made, as it was."""
+    if isinstance(value, Mapping):
+        if set(value) == {_FLOAT_TAG}:
+            return float(value[_FLOAT_TAG])
+        return {key: restored_numbers(each) for key, each in value.items()}
+    return [restored_numbers(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,131 @@
+"""Where foreign data lies: a file or a folder on this machine, or a folder of a store; looked at cheaply."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from warpdata.bytekit.folders import FolderReader
+from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file, a folder, or a folder in a store. Names are relative, with `/`; one that leads outside is refused."""
+
+    path: Path | None
+    """On this machine: a file or a folder."""
+    folder: FolderReader | None = None
+    """In a store."""
+
+    @classmethod
+    def of(cls, source: str | os.PathLike[str] | FolderReader | Place) -> Place:
+        """A place from whatever a caller gives; a URL is opened with `wd.open`, which knows how stores are reached."""
+        if isinstance(source, Place):
+            return source
+        if not isinstance(source, str | os.PathLike):
+            return cls(None, source)
+        if "://" in os.fspath(source):
+            raise ValueError(f"{source!r} is a URL: open it with wd.open({source!r})")
+        path = Path(os.path.abspath(source))
+        if not path.exists():
+            raise BlobNotFoundError("nothing is there", path=path)
+        return cls(path)
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        return str(self.path) if self.path is not None else self.folder.name if self.folder else ""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is one file."""
+        return self.path is not None and self.path.is_file()
+
+    @property
+    def suffix(self) -> str:
+        """What the name ends in, in lower case."""
+        return PurePosixPath(self.name.partition("?")[0].rstrip("/")).suffix.lower()
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of this name below."""
+        if self.path is not None:
+            return self.inside(name).is_file()
+        return self.folder is not None and self.folder.exists(check_inside(name, self.name))
+
+    def open(self, name: str = "") -> RangeReader:
+        """The bytes of a file below, or of the file itself; one that is missing is named."""
+        if self.path is None:
+            assert self.folder is not None
+            return self.folder.open(check_inside(name, self.name))
+        target = self.inside(name) if name else self.path
+        try:
+            return FileRangeReader(target)
+        except FileNotFoundError:
+            raise BlobNotFoundError("the file is missing", path=target) from None
+
+    def read(self, name: str = "", *, max_bytes: int = 1 << 30) -> bytes:
+        """All bytes of a file that cannot be large."""
+        reader = self.open(name)
+        try:
+            if reader.size > max_bytes:
+                raise FormatError(
+                    f"{reader.size} bytes; a file of this kind has at most {max_bytes}", path=reader.name
+                )
+            return bytes(reader.read(0, reader.size))
+        finally:
+            reader.close()
+
+    def head(self, size: int, name: str = "") -> bytes:
+        """The first bytes of a file, fewer where it is short; none where it is missing."""
+        try:
+            reader = self.open(name)
+        except BlobNotFoundError:
+            return b""
+        try:
+            return bytes(reader.read(0, min(size, reader.size)))
+        finally:
+            reader.close()
+
+    def names(self, under: str = "") -> list[str]:
+        """The files below a folder of this place, in order; links to folders are not followed."""
+        if self.path is None:
+            assert self.folder is not None
+            prefix = f"{under}/" if under else ""
+            return sorted(name for name in self.folder.names() if name.startswith(prefix))
+        found = []
+        for place, folders, files in os.walk(self.inside(under) if under else self.path):
+            folders.sort()
+            found += [
+                os.path.relpath(os.path.join(place, file), self.path).replace(os.sep, "/") for file in files
+            ]
+        return sorted(found)
+
+    def children(self) -> list[str]:
+        """The names directly below, without looking further; none of a file."""
+        if self.path is not None:
+            return sorted(os.listdir(self.path)) if self.path.is_dir() else []
+        return sorted({name.partition("/")[0] for name in self.names()})
+
+    def inside(self, name: str) -> Path:
+        """Where a file below lies on this machine."""
+        if self.path is None:
+            raise ValueError(f"{self.name} is not on this machine")
+        return self.path / check_inside(name, self.name)
+
+
+def check_inside(name: str, place: str) -> str:
+    """`name` if it stays below its place; an absolute name or one with `..` was made to lead elsewhere."""
+    parts = PurePosixPath(name).parts
+    if (
+        not parts
+        or name.startswith(("/", "\\"))
+        or ".." in parts
+        or "\\" in name
+        or "\x00" in name
+        or ":" in parts[0]
+    ):
+        raise CorruptLayoutError(f"the name {name!r} leads out of its folder", path=place)
+    return name

@@ -1,0 +1,209 @@
+"""The receipt of a conversion: what became of every signal, with counts and hashes, and what the user supplied."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from warpdata.episodes.encoded import encoded_frames
+from warpdata.errors import CorruptLayoutError
+from warpdata.timeline.signal import Signal
+
+How = Literal["kept", "retyped", "resampled", "reencoded", "dropped"]
+HOW: tuple[How, ...] = get_args(How)
+_WORDS = {
+    "kept": "kept exactly", "retyped": "re-typed", "resampled": "resampled", "reencoded": "re-encoded",
+    "dropped": "dropped",
+}  # fmt: skip
+_BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What became of one signal of one episode."""
+
+    how: How
+    records: int
+    bytes: int = 0
+    sha256: str = ""
+    """Of the values as little-endian bytes; of the encoded frames of a camera; of text, each with its length."""
+    why: str = ""
+    """What was changed, where something was."""
+    max_age_ns: int = 0
+    """Of a resampled signal: how old the oldest value was that stands for a step."""
+    max_error_ns: int = 0
+    """How far a record was moved in time."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As metadata keeps it: what is empty is left out."""
+        return {key: value for key, value in asdict(self).items() if value or key in ("how", "records")}
+
+    @classmethod
+    def from_json(cls, stated: Any) -> Note:
+        """What `to_json` made."""
+        try:
+            made = cls(**stated)
+        except TypeError:
+            raise CorruptLayoutError("a note of an earlier conversion is damaged") from None
+        if made.how not in HOW:
+            raise CorruptLayoutError(f"a note of an earlier conversion says {made.how!r}")
+        return made
+
+
+def note_of(signal: Signal, how: How = "kept", why: str = "", **more: int) -> Note:
+    """A note with the count and the hash of a signal as it is before it is converted."""
+    digest, size = hashlib.sha256(), 0
+    for piece in _pieces(signal):
+        digest.update(piece)
+        size += len(piece)
+    return Note(how, len(signal), size, digest.hexdigest(), why, **more)
+
+
+def _pieces(signal: Signal) -> Iterator[bytes | memoryview]:
+    frames = encoded_frames(signal)
+    if frames is not None:
+        return (frame.data for frame in frames)
+    if signal.meta.is_object:
+        return _texts(signal)
+    return _rows(signal)
+
+
+def _rows(signal: Signal) -> Iterator[memoryview]:
+    step = max(1, _BLOCK_BYTES // max(1, signal.meta.row_bytes))
+    for start in range(0, len(signal), step):
+        rows = np.ascontiguousarray(signal.rows(start, start + step))
+        if rows.dtype.byteorder == ">":
+            rows = rows.astype(rows.dtype.newbyteorder("<"))
+        yield rows.reshape(-1).view(np.uint8).data
+
+
+def _texts(signal: Signal) -> Iterator[bytes]:
+    for value, _ in signal:
+        raw = value.encode() if isinstance(value, str) else bytes(value)
+        yield len(raw).to_bytes(8, "little") + raw
+
+
+@dataclass(slots=True)
+class SignalReceipt:
+    """What became of one signal over all episodes."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    """In how many episodes it was kept, re-typed, …"""
+    records: int = 0
+    bytes: int = 0
+    why: list[str] = field(default_factory=list)
+    max_age_ns: int = 0
+    max_error_ns: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+
+    def add(self, note: Note) -> None:
+        """Count one more episode."""
+        self.counts[note.how] = self.counts.get(note.how, 0) + 1
+        self.records += note.records
+        self.bytes += note.bytes
+        self.max_age_ns = max(self.max_age_ns, note.max_age_ns)
+        self.max_error_ns = max(self.max_error_ns, note.max_error_ns)
+        if note.why and note.why not in self.why:
+            self.why.append(note.why)
+        self.digest.update(note.sha256.encode())
+
+    @property
+    def how(self) -> str:
+        """The strongest change in any episode."""
+        return max(self.counts, key=lambda how: HOW.index(how) if how in HOW else 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """As receipts keep it; the hash is over the hashes of the episodes in order."""
+        found: dict[str, Any] = {
+            "how": self.how, "episodes": dict(self.counts), "records": self.records, "bytes": self.bytes,
+            "sha256": self.digest.hexdigest(),
+        }  # fmt: skip
+        more = {"why": self.why, "max_age_ns": self.max_age_ns, "max_error_ns": self.max_error_ns}
+        return found | {key: value for key, value in more.items() if value}
+
+
+@dataclass(slots=True)
+class Receipt:
+    """What a conversion did; printed, as JSON, and kept in the metadata of the target."""
+
+    work: str
+    """`import` or `export`."""
+    format: str
+    source: str
+    target: str
+    version: str = ""
+    """The version of the foreign format."""
+    episodes: int = 0
+    continued: int = 0
+    """Episodes that an earlier run had finished."""
+    skipped: list[dict[str, str]] = field(default_factory=list)
+    """Source episodes that could not be read, each with its id and error."""
+    supplied: dict[str, Any] = field(default_factory=dict)
+    """What the user said that the source does not: fps, a mapping, …"""
+    signals: dict[str, SignalReceipt] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """What concerns no single signal."""
+
+    def add(self, notes: Mapping[str, Note]) -> None:
+        """Count one more episode, in the order of the source."""
+        self.episodes += 1
+        for name, note in notes.items():
+            self.signals.setdefault(name, SignalReceipt()).add(note)
+
+    def skip(self, episode_id: str, error: BaseException) -> None:
+        """Note an episode that could not be read."""
+        self.skipped.append({"id": episode_id, "error": str(error)})
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every signal of every episode was kept exactly."""
+        return not self.skipped and all(set(each.counts) == {"kept"} for each in self.signals.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole receipt; equal for a run that was interrupted and continued, but for `continued`."""
+        return {
+            "work": self.work, "format": self.format, "version": self.version, "source": self.source,
+            "target": self.target, "episodes": self.episodes, "continued": self.continued,
+            "exact": self.is_exact, "skipped": list(self.skipped), "supplied": dict(self.supplied),
+            "notes": list(self.notes),
+            "signals": {name: each.to_json() for name, each in self.signals.items()},
+        }  # fmt: skip
+
+    def lines(self) -> Iterator[str]:
+        """The receipt for a person."""
+        version = f" {self.version}" if self.version else ""
+        verb = "imported from" if self.work == "import" else "exported as"
+        yield f"{self.episodes} episodes {verb} {self.format}{version}: {self.source} -> {self.target}"
+        if self.continued:
+            yield f"  {self.continued} of them were finished by an earlier run"
+        for name, each in self.signals.items():
+            yield f"  {name}: {_said(each)}"
+        for key, value in self.supplied.items():
+            yield f"  supplied by you: {key} = {value}"
+        for note in self.notes:
+            yield f"  {note}"
+        for left_out in self.skipped:
+            yield f"  skipped {left_out['id']}: {left_out['error']}"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def _said(each: SignalReceipt) -> str:
+    many = len(each.counts) > 1
+    hows = ", ".join(_WORDS[how] + (f" in {count}" if many else "") for how, count in each.counts.items())
+    text = f"{hows}, {each.records} records"
+    if each.max_age_ns or each.max_error_ns:
+        text += (
+            f", oldest value {each.max_age_ns / 1e6:g} ms, moved by at most {each.max_error_ns / 1e6:g} ms"
+        )
+    return text + (f" ({'; '.join(each.why)})" if each.why else "")
+
+
+def dropped(names: Iterable[str], why: str) -> dict[str, Note]:
+    """Notes for signals that the target cannot hold."""
+    return {name: Note("dropped", 0, why=why) for name in names}

@@ -1,0 +1,120 @@
+"""An episode as rows by step, for targets that hold nothing else: exact where the source goes by step, else aligned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.convert.receipt import Note, note_of
+from warpdata.episodes.encoded import encoded_run
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.meta import SignalMeta
+from warpdata.timeline.signal import Signal
+from warpdata.timeline.steps import Steps, StepTimes
+
+_BLOCK_BYTES = 4 << 20
+_LOSSLESS = ("ffv1", "png")
+_OUTCOMES = ("reward", "terminated", "truncated")
+LAST_ROW = "last_row"
+"""In the metadata of an episode: `observation` where the last row of the source has no action of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepColumn:
+    """One signal by step: as many rows as there are steps, or one more."""
+
+    name: str
+    signal: Signal
+    steps: Steps
+    count: int
+    is_exact: bool
+    """Whether its rows are its records."""
+
+    @property
+    def meta(self) -> SignalMeta:
+        """What the values are."""
+        return self.signal.meta
+
+    @property
+    def has_more(self) -> bool:
+        """Whether it has a row more than there are steps: what was seen after the last one."""
+        return self.count > len(self.steps)
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows [start, stop)."""
+        if self.is_exact:
+            return self.signal.rows(start, stop)
+        return self.steps[self.name].rows(start, stop)
+
+    def blocks(self, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
+        """The rows, a few megabytes at a time."""
+        end = self.count if stop is None else stop
+        step = max(1, _BLOCK_BYTES // max(64, self.meta.row_bytes))
+        for low in range(start, end, step):
+            yield self.rows(low, min(low + step, end))
+
+    def note(self, *, decoded: bool = True) -> Note:
+        """What became of the signal: kept, decoded to pixels, or laid on the steps."""
+        if _comes_later(self.signal, self.steps):
+            return note_of(self.signal, "kept", "each at the step that led to it")
+        if not self.is_exact:
+            shown = self.steps[self.name]
+            age = int(shown.age_ns.max(initial=0))
+            return note_of(self.signal, "resampled", "the record that holds at each step", max_age_ns=age)
+        run = encoded_run(self.signal) if decoded else None
+        if run is not None and run.stream.codec in _LOSSLESS:
+            return note_of(self.signal, "kept", f"the same pixels, which were {run.stream.codec}")
+        if run is not None:
+            return note_of(self.signal, "reencoded", "decoded to pixels")
+        return note_of(self.signal)
+
+
+def source_id(episode: Episode) -> str:
+    """The name an episode had in the foreign set it was imported from; its own, if it was not."""
+    told = episode.meta.get("import")
+    found = told.get("id") if isinstance(told, Mapping) else None
+    return found if isinstance(found, str) else episode.id
+
+
+def step_columns(episode: Episode) -> tuple[Steps, dict[str, StepColumn]]:
+    """The signals of an episode by step; empty ones are left out.
+
+    Where the last row of the source is an observation only, it is no step: actions have a row more than steps then.
+    """
+    steps = episode.steps
+    if episode.meta.get(LAST_ROW) == "observation" and len(steps):
+        times = StepTimes.of(steps.times_ns[:-1])
+        steps = Steps(episode.signals, times, clock=steps.clock, outcome=steps.outcome)
+    found = {}
+    for name, signal in episode.signals.items():
+        if not len(signal):
+            continue
+        count = None if _comes_later(signal, steps) else _exact_rows(signal, steps)
+        found[name] = StepColumn(
+            name, signal, steps, len(steps) if count is None else count, count is not None
+        )
+    return steps, found
+
+
+def _comes_later(signal: Signal, steps: Steps) -> bool:
+    """Whether what an action led to stands with the observation after it."""
+    return steps.outcome == "next" and signal.meta.role in _OUTCOMES
+
+
+def _exact_rows(signal: Signal, steps: Steps) -> int | None:
+    """How many rows a signal has whose records lie at the steps, and maybe once after; None of any other."""
+    count = len(signal)
+    if count not in (len(steps), len(steps) + 1):
+        return None
+    if signal.meta.clock == steps.clock and count == len(steps):
+        return count
+    return count if np.array_equal(signal.timestamps[: len(steps)], steps.times_ns) else None
+
+
+def without_last(note: Note) -> Note:
+    """The note of a signal whose row after the last step the target has no place for."""
+    return replace(note, how="dropped", why="what was seen after the last step has no place in the target")

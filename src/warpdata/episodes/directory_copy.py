@@ -1,0 +1,153 @@
+"""An episode of any source as an episode directory: encoded frames as they are, numbers exactly, nothing journaled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warpdata.bytekit.commit import commit_file, commit_folder, map_os_errors
+from warpdata.bytekit.dtype import dtype_of
+from warpdata.bytekit.ranges import RangeReader
+from warpdata.episodes.camera import VideoFile
+from warpdata.episodes.disk_writer import finish_documents
+from warpdata.episodes.encoded import EncodedCamera, encoded_camera
+from warpdata.episodes.lanes import Spool
+from warpdata.episodes.statistics import ClockStatistics
+from warpdata.errors import FormatError
+from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import FileSum, plain_static, read_bytes, read_meta
+from warpdata.formats.episodedir.frame_index import parse_frame_index
+from warpdata.formats.episodedir.images import FrameShape, VideoOptions, suffix_for
+from warpdata.formats.episodedir.names import check_name, signal_file
+from warpdata.formats.episodedir.signal_file import Description
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.signal import Signal
+
+_BLOCK_BYTES = 4 << 20
+_BLOCK_ROWS = 1 << 14
+
+
+def copy_to_directory(
+    episode: Episode, directory: Path, meta: Mapping[str, Any], *, video: VideoOptions | None = None
+) -> None:
+    """Write an episode as a new directory, which appears whole or not at all; power may still take it.
+
+    Frames that are not encoded become lossless video, unless `video` says how to encode them.
+    """
+    with map_os_errors(directory):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+    with commit_folder(directory, durable=False) as folder:
+        signals = {}
+        for name, signal in episode.signals.items():
+            signal_file(folder, check_name(name)).parent.mkdir(parents=True, exist_ok=True)
+            signals[name] = _put(folder, name, signal, video)
+        static = {check_name(name): plain_static(name, value) for name, value in episode.static.items()}
+        finish_documents(folder, meta, static, signals, None, durable=False)
+
+
+def is_intact(directory: Path) -> bool:
+    """Whether a directory has all its files at their stated sizes: the loss of power can leave some empty."""
+    try:
+        meta = read_meta(directory)
+        for name, about in meta["signals"].items():
+            suffix = layout.SIGNAL_SUFFIX
+            if about["kind"] == "image":
+                video = signal_file(directory, name, suffix_for(str(about["codec"])))
+                if video.stat().st_size != about["video_bytes"]:
+                    return False
+                suffix = layout.FRAMES_SUFFIX
+            if signal_file(directory, name, suffix).stat().st_size != about["file"]["bytes"]:
+                return False
+        return bool((directory / layout.STATIC_FILE).stat().st_size == meta["static_file"]["bytes"])
+    except (OSError, FormatError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _put(folder: Path, name: str, signal: Signal, video: VideoOptions | None) -> dict[str, Any]:
+    """Write one signal; returns what meta.json says of it."""
+    if signal.meta.kind == "image" and len(signal):
+        camera = encoded_camera(name, signal)
+        if camera is not None:
+            return _copied(folder, name, camera)
+        if holds_frames(signal):
+            return _encoded(folder, name, signal, video)
+    spool = Spool(folder / f".{name.replace('/', '_')}.part", described(signal))
+    for rows in _blocks(signal):
+        spool.write(np.array(signal._ts_in(rows)), np.array(signal._values_in(rows)))
+    return spool.commit(signal_file(folder, name), durable=False)
+
+
+def described(signal: Signal) -> Description:
+    """The description of a signal in a parquet file; pictures that no video can hold are tensors."""
+    meta = signal.meta
+    kind = "tensor" if meta.kind == "image" else meta.kind
+    dtype = kind if meta.is_object else dtype_of(meta.dtype).name
+    return Description(
+        kind, dtype, meta.shape, meta.units, meta.names, meta.role, meta.of, meta.model, meta.clock
+    )
+
+
+def holds_frames(signal: Signal) -> bool:
+    """Whether values of this shape and type can be frames of a video."""
+    meta = signal.meta
+    try:
+        FrameShape.of(np.empty(meta.shape, meta.dtype))
+    except ValueError:
+        return False
+    return True
+
+
+def _blocks(signal: Signal) -> Iterator[range]:
+    step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, signal.meta.row_bytes)))
+    for start in range(0, len(signal), step):
+        yield range(start, min(start + step, len(signal)))
+
+
+def _copied(folder: Path, name: str, camera: EncodedCamera) -> dict[str, Any]:
+    frames = read_bytes(camera.frames, max_bytes=1 << 33)
+    index = parse_frame_index(frames, f"{name} (index)")
+    _copy(camera.video, signal_file(folder, name, camera.suffix))
+    with commit_file(signal_file(folder, name, layout.FRAMES_SUFFIX), durable=False) as out:
+        out.write(frames)
+    clock = ClockStatistics()
+    clock.add(index.shown_ts_ns)
+    total = FileSum.of(frames)
+    return {
+        **index.description.to_json(), **clock.to_json(), "video_bytes": camera.video.size,
+        "codec": index.stream.codec if index.stream else None,
+        "file": {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"},
+    }  # fmt: skip
+
+
+def _copy(source: RangeReader, target: Path) -> None:
+    with commit_file(target, durable=False) as out:
+        for start in range(0, source.size, _BLOCK_BYTES):
+            out.write(source.read(start, min(start + _BLOCK_BYTES, source.size)))
+    source.close()
+
+
+def _encoded(folder: Path, name: str, signal: Signal, video: VideoOptions | None) -> dict[str, Any]:
+    meta = signal.meta
+    shape = FrameShape.of(np.empty(meta.shape, meta.dtype))
+    clock = ClockStatistics()
+    clock.add(np.array(signal.timestamps))
+    fps = float(clock.to_json().get("rate_hz", 30.0))
+    options = replace(video or VideoOptions(codec="ffv1"), fps=min(max(fps, 0.001), 1000.0))
+    about = replace(described(signal), kind="image")
+    file = VideoFile(folder / f".{name.replace('/', '_')}", shape, options, description=about)
+    try:
+        for value, ts_ns in signal:
+            file.encode(np.ascontiguousarray(value), ts_ns)
+        return file.finish(
+            signal_file(folder, name, file.suffix), signal_file(folder, name, layout.FRAMES_SUFFIX)
+        )
+    except BaseException:
+        file.close()
+        raise
+
+
+__all__ = ["copy_to_directory", "described", "holds_frames", "is_intact"]

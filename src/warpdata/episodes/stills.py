@@ -1,0 +1,58 @@
+"""A camera whose frames are encoded one by one (JPEG, PNG): decoded on demand, copied as they are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.dtype import dtype_of
+from warpdata.formats.episodedir.stills import Still, decode_stills, still_of
+from warpdata.timeline.memory import ClockedSignal
+from warpdata.timeline.meta import Role, SignalMeta
+from warpdata.timeline.times import frozen
+
+_BLOCK = 64
+
+
+class StillsSignal(ClockedSignal):
+    """Encoded pictures as a signal; a backend gives `pictures` and the times."""
+
+    def __init__(self, name: str, *, role: Role = "observation", clock: str | None = None) -> None:
+        self.name = name
+        self._role: Role = role
+        self._clock_name = clock
+        self._still: Still | None = None
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where the pictures lie, for messages."""
+
+    @abstractmethod
+    def pictures(self, rows: Sequence[int]) -> list[bytes]:
+        """The encoded pictures of these records."""
+
+    @property
+    def still(self) -> Still:
+        """What the pictures are, by the head of the first one."""
+        if self._still is None:
+            self._still = still_of(self.pictures(range(1))[0], f"{self.place} ({self.name!r}, picture 0)")
+        return self._still
+
+    @property
+    def meta(self) -> SignalMeta:
+        """Shape and element type of one frame."""
+        shape = self.still.shape
+        dtype = dtype_of(np.dtype(shape.dtype)).dtype
+        return SignalMeta(dtype, shape.shape, "image", role=self._role, clock=self._clock_name)
+
+    def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        if not len(indices):
+            return np.empty((0, *self.meta.shape), self.meta.dtype)
+        rows = indices.tolist()
+        found = self.pictures(rows)
+        return frozen(decode_stills(found, self.still, f"{self.place} ({self.name!r})", rows[0]))

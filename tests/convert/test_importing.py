@@ -1,0 +1,238 @@
+"""The import engine: continued after anything, the same whatever happened, and honest about what it changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from tests.convert.sets import assert_same, made_episodes, made_set, on_steps, tree
+from warpdata.convert import lerobot
+from warpdata.convert.formats import format_module, format_of
+from warpdata.convert.importing import import_episodes
+from warpdata.convert.place import Place, check_inside
+from warpdata.convert.rows import grid_times, rate_of
+from warpdata.episodes.collection import Episodes, EpisodesSource
+from warpdata.errors import ConflictError, CorruptLayoutError, WarpError
+from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.memory import ArraySignal
+from warpdata.timeline.meta import SignalMeta
+
+
+class Mined(EpisodesSource):
+    """Episodes of a set; opening one of them does something else first."""
+
+    def __init__(self, folder: str, at: int, what: str) -> None:
+        self._inner = lerobot.read(folder)
+        self._mine = (folder, at, what)
+
+    @property
+    def ids(self) -> Sequence[str]:
+        return self._inner.ids
+
+    @property
+    def metadata(self) -> Any:
+        return self._inner.metadata
+
+    def open(self, position: int) -> Episode:
+        _, at, what = self._mine
+        episode = self._inner[position]
+        if position != at:
+            return episode
+        if what == "interrupt":
+            raise KeyboardInterrupt
+        if what == "damage":
+            raise CorruptLayoutError("its rows are gone", path="somewhere")
+        return Episode.of({**episode.signals, "zz": _Deadly()}, episode.static, episode.meta, id=episode.id)
+
+
+class _Deadly(ArraySignal):
+    """A signal that ends the process when it is written, behind all others of its episode."""
+
+    def __init__(self) -> None:
+        super().__init__(np.arange(3), np.arange(3.0), SignalMeta(np.dtype(float), (), "scalar"))
+        self.asked = 0
+
+    def _values_in(self, rows: range) -> Any:
+        self.asked += 1
+        if self.asked > 1:  # the first time is for the receipt
+            os.kill(os.getpid(), 9)
+        return super()._values_in(rows)
+
+
+def bring(source: Path, target: Path, at: int = -1, what: str = "", **options: Any) -> Any:
+    episodes = Episodes(Mined(str(source), at, what))
+    return import_episodes(episodes, target, format="lerobot", source=str(source), **options)
+
+
+@pytest.mark.parametrize("kind", ["root", "shards"])
+def test_a_killed_import_is_continued_to_the_same_result(kind: str, tmp_path: Path) -> None:
+    source = made_set(tmp_path / "source")
+    bring(source, tmp_path / "whole", kind=kind)
+    program = (
+        "from tests.convert.test_importing import bring; from pathlib import Path; "
+        f"bring(Path({str(source)!r}), Path({str(tmp_path / 'killed')!r}), 2, 'kill', kind={kind!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    left = tree(tmp_path / "killed")
+    assert left
+    assert "dataset.json" not in left
+    receipt = bring(source, tmp_path / "killed", kind=kind)
+    assert receipt.continued == 2
+    assert tree(tmp_path / "killed") == tree(tmp_path / "whole")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "killed").rglob("*.mp4")}
+    assert bring(source, tmp_path / "killed", kind=kind).continued == 4
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "killed").rglob("*.mp4")} == before
+
+
+def test_ctrl_c_leaves_what_can_be_continued(tmp_path: Path) -> None:
+    source = made_set(tmp_path / "source")
+    bring(source, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        bring(source, tmp_path / "stopped", 1, "interrupt")
+    bring(source, tmp_path / "stopped")
+    assert tree(tmp_path / "stopped") == tree(tmp_path / "whole")
+
+
+def test_many_processes_make_the_same_result(tmp_path: Path) -> None:
+    source = made_set(tmp_path / "source")
+    seen: list[tuple[int, int]] = []
+    first = wd.import_episodes(source, tmp_path / "one", progress=lambda *at: seen.append(at))
+    second = wd.import_episodes(source, tmp_path / "two", jobs=2)
+    assert seen == [(number, 4) for number in range(5)]
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+    assert {**first.to_json(), "target": ""} == {**second.to_json(), "target": ""}
+
+
+def test_an_episode_that_power_took_is_made_again(tmp_path: Path) -> None:
+    source = made_set(tmp_path / "source")
+    bring(source, tmp_path / "ours")
+    whole = tree(tmp_path / "ours")
+    (tmp_path / "ours/000000000000/000000000002/action.parquet").write_bytes(b"")
+    assert bring(source, tmp_path / "ours").continued == 3
+    assert tree(tmp_path / "ours") == whole
+
+
+def test_a_damaged_episode_is_named_or_skipped_and_counted(tmp_path: Path) -> None:
+    source = made_set(tmp_path / "source")
+    with pytest.raises(CorruptLayoutError, match="episode 000000000002: its rows are gone"):
+        bring(source, tmp_path / "stopped", 2, "damage")
+    receipt = bring(source, tmp_path / "skipped", 2, "damage", on_error="skip")
+    assert receipt.skipped == [
+        {"id": "000000000002", "error": "episode 000000000002: its rows are gone: somewhere"}
+    ]
+    assert receipt.episodes == 3
+    assert not receipt.is_exact
+    assert wd.open_episodes(tmp_path / "skipped").ids == ["000000000000", "000000000001", "000000000003"]
+
+
+def test_nothing_stays_where_nothing_was_finished(tmp_path: Path) -> None:
+    source = made_set(tmp_path / "source")
+    with pytest.raises(CorruptLayoutError):
+        bring(source, tmp_path / "deep/target", 0, "damage")
+    assert not (tmp_path / "deep/target").exists()
+
+
+def test_nothing_is_mixed_or_overwritten(tmp_path: Path) -> None:
+    source, other = made_set(tmp_path / "source"), made_set(tmp_path / "other")
+    bring(source, tmp_path / "ours")
+    before = tree(tmp_path / "ours")
+    with pytest.raises(ConflictError, match="something else"):
+        bring(other, tmp_path / "ours")
+    with pytest.raises(ConflictError, match="something else"):
+        import_episodes(
+            lerobot.read(source), tmp_path / "ours", format="lerobot", source=str(source), supplied={"fps": 3}
+        )
+    assert tree(tmp_path / "ours") == before
+    with wd.record(tmp_path / "mine") as rec:
+        rec.append("x", 1.0, 0)
+    with pytest.raises(ConflictError, match="episodes already"):
+        bring(source, tmp_path / "mine")
+
+
+def test_the_receipt_has_hashes_anybody_can_compute(tmp_path: Path) -> None:
+    source = made_set(tmp_path / "source", 2)
+    receipt = wd.import_episodes(source, tmp_path / "ours")
+    sums = [hashlib.sha256(e["action"].values().tobytes()).hexdigest() for e in wd.open(source)]
+    signal = receipt.to_json()["signals"]["action"]
+    assert signal["sha256"] == hashlib.sha256("".join(sums).encode()).hexdigest()
+    assert signal["records"] == 15
+    for number, episode in enumerate(wd.open(tmp_path / "ours")):
+        assert episode.meta["import"]["signals"]["action"]["sha256"] == sums[number]
+    stored = json.loads((tmp_path / "ours/dataset.json").read_text())["receipt"]
+    assert stored == {key: value for key, value in receipt.to_json().items() if key != "continued"}
+
+
+def test_raw_frames_keep_every_pixel_unless_told_otherwise(tmp_path: Path) -> None:
+    episodes = made_episodes(2)
+    assert wd.import_episodes(episodes, tmp_path / "exact").is_exact
+    for a, b in zip(episodes, wd.open(tmp_path / "exact"), strict=True):
+        for name in a.signals:
+            assert np.array_equal(a[name].values(), b[name].values()), name
+    receipt = wd.import_episodes(episodes, tmp_path / "small", video=VideoOptions(codec="h264"))
+    assert receipt.to_json()["signals"]["observation.images.top"]["how"] == "reencoded"
+    assert wd.open(tmp_path / "small")[0]["observation.images.top"].values().shape == (7, 32, 48, 3)
+
+
+def test_pictures_that_no_video_holds_are_kept_as_arrays(tmp_path: Path) -> None:
+    times = grid_times(4, 10)
+    odd = np.random.default_rng(0).integers(0, 255, (4, 5, 6, 4), np.uint8)
+    signals = {
+        "rgba": on_steps(times, odd, "observation", "image"),
+        "u": on_steps(times, np.arange(4.0), "action"),
+    }
+    wd.import_episodes(Episodes.of([Episode.of(signals, id="a")]), tmp_path / "ours")
+    assert np.array_equal(wd.open(tmp_path / "ours")[0]["rgba"].values(), odd)
+
+
+def test_a_set_can_be_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WARP_CATALOG", str(tmp_path / "catalog"))
+    source = made_set(tmp_path / "source")
+    receipt = wd.import_episodes(source, "lab/arm")
+    assert receipt.is_exact
+    assert receipt.target == "lab/arm"
+    published = wd.dataset("lab/arm").episodes
+    assert published.metadata == wd.open(source).metadata
+    for a, b in zip(wd.open(source), published, strict=True):
+        assert_same(a, b)
+    assert wd.export_episodes("lab/arm", tmp_path / "back", "lerobot").is_exact
+    assert not list((tmp_path / "cache").rglob("*.wshard"))
+
+
+def test_what_is_no_set_is_not_taken_for_one(tmp_path: Path) -> None:
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta/info.json").write_text("{}")
+    assert format_of(Place.of(tmp_path)) is None
+    with pytest.raises(WarpError, match="no known format"):
+        wd.import_episodes(tmp_path, tmp_path / "target")
+    with pytest.raises(ValueError, match="Did you mean 'lerobot'"):
+        format_module("lerobt")
+    with pytest.raises(AttributeError, match="Did you mean 'lerobot'"):
+        wd.convert.lerobt  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/passwd", "a\\..\\x", "", "c:/x", "a\x00b"])
+def test_names_stay_inside_their_folder(name: str) -> None:
+    with pytest.raises(CorruptLayoutError, match="leads out"):
+        check_inside(name, "place")
+
+
+@pytest.mark.parametrize("fps", [1, 7, 20, 29.97, 30, 30000 / 1001, 59.94, 1000])
+def test_times_of_a_rate_are_rounded_once(fps: float) -> None:
+    times = grid_times(5000, fps)
+    rate = rate_of(fps)
+    exact = [(2 * k * 10**9 * rate.denominator + rate.numerator) // (2 * rate.numerator) for k in range(5000)]
+    assert np.abs(times - np.array(exact)).max() <= 1
+    assert (np.diff(times) > 0).all()

@@ -1,0 +1,362 @@
+"""LeRobot sets in and out: golden sets of the original programs, sets of ours, and sets that are wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import warpdata as wd
+from tests.conftest import shared_golden
+from tests.convert.sets import (
+    LEROBOT,
+    assert_same,
+    change_json,
+    copied,
+    made_episode,
+    made_episodes,
+    made_set,
+    on_steps,
+)
+from tests.sweeps import thinned
+from warpdata.convert import lerobot
+from warpdata.convert.rows import grid_times
+from warpdata.episodes.collection import Episodes
+from warpdata.errors import (
+    BlobNotFoundError,
+    ConflictError,
+    CorruptLayoutError,
+    LimitExceededError,
+    NoStepsError,
+    SchemaMismatchError,
+    UnsupportedVersionError,
+    WarpError,
+)
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.memory import ArraySignal
+from warpdata.timeline.source import STEPS, StepClock
+
+
+def golden(name: str) -> Path:
+    return shared_golden("foreign", "lerobot", name)
+
+
+@pytest.mark.parametrize("name", LEROBOT)
+def test_golden_sets_open_where_they_lie(name: str) -> None:
+    """Against what the original library computed of its own files."""
+    expected = json.loads(golden(f"{name}.expected.json").read_text())
+    episodes = wd.open(golden(name))
+    assert isinstance(episodes, Episodes)
+    assert len(episodes) == expected["total_episodes"]
+    for episode, said in zip(episodes, expected["episodes"], strict=True):
+        assert episode.steps.length == said["length"]
+        assert episode.static["robot_type"] == expected["robot_type"]
+        for channel, about in said["channels"].items():
+            values = episode[channel].values()
+            assert values.dtype == about["declared"]
+            # The original gives float64 as float32; the hash is of that, in the declared type again.
+            seen = values.astype(about["dtype"]).astype(about["declared"])
+            assert list(values.shape) == about["shape"]
+            assert hashlib.sha256(seen.tobytes()).hexdigest() == about["sha256"], channel
+        for channel, about in said["images"].items():
+            assert hashlib.sha256(episode[channel].values().tobytes()).hexdigest() == about["sha256_rgb_u8"]
+        for channel, about in said["videos"].items():
+            frames = episode[channel].values()
+            assert len(frames) == said["length"]
+            for at, key in ((0, "mean_first"), (-1, "mean_last")):
+                assert np.abs(frames[at].reshape(-1, 3).mean(axis=0) - about[key]).max() < 0.6
+        seen_tasks = episode["task"].values() if "task" in episode.signals else [episode.static["task"]]
+        assert set(seen_tasks) == set(said["tasks"])
+
+
+@pytest.mark.parametrize("kind", ["root", "shards"])
+@pytest.mark.parametrize("name", LEROBOT)
+def test_a_set_comes_out_as_it_went_in(name: str, kind: str, tmp_path: Path) -> None:
+    source = wd.open(golden(name))
+    receipt = wd.import_episodes(golden(name), tmp_path / "ours", to=kind)
+    assert receipt.is_exact
+    version = source.metadata["lerobot"]["info"]["codebase_version"]
+    out = wd.export_episodes(tmp_path / "ours", tmp_path / "back", "lerobot", version=version)
+    assert out.is_exact
+    again = lerobot.read(tmp_path / "back")
+    assert again.metadata == source.metadata  # info, tasks, statistics, files of others
+    for a, b in zip(source, again, strict=True):
+        assert_same(a, b)
+        assert a.meta["lerobot"] == b.meta["lerobot"]  # the row of the episode and its statistics
+
+
+@pytest.mark.parametrize(
+    ("name", "version"), [(LEROBOT[0], "v3.0"), (LEROBOT[1], "v2.1"), (LEROBOT[4], "v2.1")]
+)
+def test_versions_become_each_other(name: str, version: str, tmp_path: Path) -> None:
+    source = lerobot.read(golden(name))
+    assert lerobot.write(source, tmp_path / "other", version=version).is_exact
+    other = lerobot.read(tmp_path / "other")
+    for a, b in zip(source, other, strict=True):
+        assert_same(a, b)
+    if version == "v3.0":
+        stats = other.metadata["lerobot"]["stats"]
+        values = np.concatenate([episode["action"].values() for episode in source])
+        assert np.allclose(stats["action"]["mean"], values.mean(axis=0), atol=1e-6)
+        assert np.allclose(stats["action"]["q99"], np.quantile(values, 0.99, axis=0), atol=1e-6)
+
+
+def test_v20_is_read(tmp_path: Path) -> None:
+    old = copied(golden(LEROBOT[0]), tmp_path / "old")
+    change_json(old / "meta/info.json", codebase_version="v2.0")
+    (old / "meta/episodes_stats.jsonl").unlink()
+    (old / "meta/stats.json").write_text('{"action": {"mean": [NaN, 1.0]}}')
+    for a, b in zip(lerobot.read(golden(LEROBOT[0])), lerobot.read(old), strict=True):
+        assert_same(a, b)
+    lerobot.write(lerobot.read(old), tmp_path / "new", version="v2.1")
+    assert len((tmp_path / "new/meta/episodes_stats.jsonl").read_text().splitlines()) == 4
+
+
+def test_what_nobody_knows_is_kept(tmp_path: Path) -> None:
+    """Keys of other programs in every document, and files of theirs."""
+    source = made_set(tmp_path / "source", version="v2.1")
+    change_json(source / "meta/info.json", site="lab 3", nested={"a": [1, None, float("nan")]})
+    (source / "meta/modality.json").write_text('{"state": {"arm": {"start": 0, "end": 3}}}')
+    (source / "meta/calibration.bin").write_bytes(b"\xff\x00\x01")
+    rows = [json.loads(line) for line in (source / "meta/episodes.jsonl").read_text().splitlines()]
+    lines = [json.dumps({**row, "operator": f"person {n}", "score": n / 3}) for n, row in enumerate(rows)]
+    (source / "meta/episodes.jsonl").write_text("\n".join(lines))
+    wd.import_episodes(source, tmp_path / "ours")
+    for version in ("v2.1", "v3.0"):
+        wd.export_episodes(tmp_path / "ours", tmp_path / version, "lerobot", version=version)
+        info = json.loads((tmp_path / version / "meta/info.json").read_text())
+        assert info["site"] == "lab 3"
+        assert np.isnan(info["nested"]["a"][2])
+        for name in ("meta/modality.json", "meta/calibration.bin"):
+            assert (tmp_path / version / name).read_bytes() == (source / name).read_bytes()
+        for number, episode in enumerate(lerobot.read(tmp_path / version)):
+            row = episode.meta["lerobot"]["episode"]
+            assert (row["operator"], row["score"]) == (f"person {number}", number / 3)
+
+
+def test_frames_stand_exactly_on_the_grid_however_many_episodes_there_are(tmp_path: Path) -> None:
+    """Begin and end come from frame numbers: nothing adds up."""
+    made_set(tmp_path / "set", 40)
+    rows = pq.read_table(tmp_path / "set/meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    first = 0
+    for row in rows:
+        assert row["videos/observation.images.top/from_timestamp"] == first / 30
+        first += row["length"]
+        assert row["videos/observation.images.top/to_timestamp"] == first / 30
+    file = tmp_path / "set/videos/observation.images.top/chunk-000/file-000.mp4"
+    with av.open(str(file)) as video:
+        stream = video.streams.video[0]
+        shown = [frame.pts * stream.time_base for frame in video.decode(stream)]
+    assert [moment * 30 for moment in shown] == list(range(first))
+
+
+def test_every_episode_may_have_files_of_its_own(tmp_path: Path) -> None:
+    made_set(tmp_path / "one")
+    made_set(tmp_path / "many", data_files_size_in_mb=0, video_files_size_in_mb=0)
+    assert len(list((tmp_path / "many").rglob("file-00?.mp4"))) == 4
+    for a, b in zip(lerobot.read(tmp_path / "one"), lerobot.read(tmp_path / "many"), strict=True):
+        assert_same(a, b)
+
+
+def test_raw_frames_say_that_they_were_encoded(tmp_path: Path) -> None:
+    episodes = made_episodes(2)
+    receipt = lerobot.write(episodes, tmp_path / "video")
+    assert receipt.to_json()["signals"]["observation.images.top"]["how"] == "reencoded"
+    assert receipt.to_json()["signals"]["action"]["how"] == "kept"
+    exact = lerobot.write(episodes, tmp_path / "image", frames_as="image")
+    assert exact.to_json()["signals"]["observation.images.top"]["how"] == "reencoded"
+    for a, b in zip(episodes, lerobot.read(tmp_path / "image"), strict=True):
+        for name in a.signals:
+            assert np.array_equal(a[name].values(), b[name].values()), name
+            assert a[name].meta.dtype == b[name].meta.dtype
+    stored = json.loads((tmp_path / "image/meta/warpdata.json").read_text())
+    assert stored["receipt"] == exact.to_json()
+
+
+def test_other_rates_are_aligned_as_told(tmp_path: Path) -> None:
+    """50 Hz joints and a 10 Hz camera at 10 Hz, against values picked by hand."""
+    fast, slow = grid_times(50, 50), grid_times(10, 10) + 3_000_000
+    joints = np.arange(50, dtype=np.float32)[:, None]
+    frames = np.arange(10, dtype=np.uint8)[:, None, None, None] * np.ones((1, 16, 16, 3), np.uint8)
+    signals = {
+        "joints": ArraySignal(fast, joints, role="observation"),
+        "torque": ArraySignal(fast, -joints, role="action"),
+        "top": ArraySignal(slow, frames, on_steps(slow, frames, "observation", "image").meta),
+    }
+    episodes = Episodes.of([Episode.of(signals, {"task": "x"}, id="a")])
+    receipt = lerobot.write(episodes, tmp_path / "set", rate=10, frames_as="image", align="linear")
+    found = lerobot.read(tmp_path / "set")[0]
+    assert set(found.signals) >= {"observation.state", "action", "observation.images.top"}
+    start = 3_000_000  # where every signal has a value
+    wanted = np.interp(grid_times(10, 10) + start, fast, joints[:, 0])
+    assert np.allclose(found["observation.state"].values()[:, 0], wanted[: len(found["action"])], atol=1e-4)
+    about = receipt.to_json()
+    assert about["supplied"] == {"rate": 10, "align": "linear"}
+    assert about["signals"]["joints"]["how"] == "resampled"
+    assert about["signals"]["joints"]["max_age_ns"] == 3_000_000
+
+
+def test_uneven_steps_need_a_rate(tmp_path: Path) -> None:
+    times = np.array([0, 10, 95, 100, 240]) * 1_000_000
+    signals = {
+        "x": on_steps(times, np.arange(5.0), "observation"),
+        "u": on_steps(times, np.arange(5.0), "action"),
+    }
+    uneven = Episodes.of([Episode.of(signals, id="a", steps=StepClock(STEPS))])
+    with pytest.raises(NoStepsError, match="off by"):
+        lerobot.write(uneven, tmp_path / "set")
+    assert not (tmp_path / "set").exists()
+    assert lerobot.write(uneven, tmp_path / "set", rate=20).episodes == 1
+
+
+def test_the_observation_after_the_last_action_is_not_lost_in_silence(tmp_path: Path) -> None:
+    signals = {
+        "x": ArraySignal(grid_times(6, 10), np.arange(6.0), role="observation"),
+        "u": ArraySignal(grid_times(5, 10), np.arange(5.0), role="action"),
+    }
+    receipt = lerobot.write(Episodes.of([Episode.of(signals, id="a")]), tmp_path / "set")
+    assert "1 records behind the last row" in receipt.to_json()["signals"]["x"]["why"][0]
+    assert lerobot.read(tmp_path / "set")[0]["observation.state"].values().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_part_of_a_set_gets_numbers_and_statistics_of_its_own(tmp_path: Path) -> None:
+    whole = lerobot.read(golden(LEROBOT[3]))
+    receipt = lerobot.write(whole[2:], tmp_path / "part")
+    assert any("counted anew" in note for note in receipt.notes)
+    part = lerobot.read(tmp_path / "part")
+    assert part.metadata["lerobot"]["info"]["total_episodes"] == 2
+    for name in ("action", "observation.force"):
+        values = np.concatenate([episode[name].values() for episode in whole[2:]])
+        assert np.allclose(part.metadata["lerobot"]["stats"][name]["max"], values.max(axis=0))
+        assert np.array_equal(part[0][name].values(), whole[2][name].values())
+    assert part[0]["index"].values()[0] == 0
+    frames = [episode["observation.images.front"].values() for episode in (whole[3], part[1])]
+    assert np.array_equal(*frames)
+
+
+def test_episodes_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+    other = made_episode(1, camera=False)
+    with pytest.raises(SchemaMismatchError, match=r"has no 'observation.images.top'"):
+        lerobot.write(Episodes.of([made_episode(0), other]), tmp_path / "set")
+    receipt = lerobot.write(Episodes.of([made_episode(0), other]), tmp_path / "set", on_error="skip")
+    assert [each["id"] for each in receipt.skipped] == [other.id]
+    with pytest.raises(ConflictError):
+        lerobot.write(made_episodes(1), tmp_path / "set")
+    with pytest.raises(ValueError, match=r"Did you mean 'v3.0'"):
+        lerobot.write(made_episodes(1), tmp_path / "new", version="v3")  # type: ignore[arg-type]
+
+
+# Sets that are wrong.
+
+
+def everything(folder: Path) -> int:
+    return sum(
+        len(signal.values()) for episode in lerobot.read(folder) for signal in episode.signals.values()
+    )
+
+
+def error_of(folder: Path) -> str | None:
+    """What is said of a set when all of it is read; any other exception fails the test."""
+    try:
+        everything(folder)
+    except WarpError as error:
+        return str(error)
+    return None
+
+
+def test_every_cut_and_flip_is_a_typed_error_or_reads(tmp_path: Path) -> None:
+    """Originals have no checksums, so a flipped number may pass; nothing else may happen."""
+    source = made_set(tmp_path / "source", 2)
+    chance = random.Random(7)
+    files = sorted(path.relative_to(source) for path in source.rglob("*") if path.is_file())
+    cases = [(file, how, chance.random()) for file in files for how in ("cut", "flip") for _ in range(6)]
+    for number, (file, how, where) in enumerate(thinned(cases, 48)):
+        broken = copied(source, tmp_path / f"broken{number}")
+        data = bytearray((broken / file).read_bytes())
+        at = int(where * len(data))
+        if how == "cut":
+            del data[at:]
+        else:
+            data[at] ^= 1 << number % 8
+        (broken / file).write_bytes(data)
+        said = error_of(broken)
+        assert said is None or file.name in said or str(broken) in said, said
+        target = tmp_path / f"ours{number}"
+        try:
+            wd.import_episodes(broken, target, format="lerobot")
+        except WarpError:
+            left = [path for path in target.rglob("*") if path.is_file()] if target.exists() else []
+            assert not [path for path in left if ".tmp-" in str(path)]
+        else:
+            assert len(wd.open_episodes(target)) == 2
+
+
+@pytest.mark.parametrize(
+    ("document", "change", "error", "says"),
+    [
+        ("info", {"total_episodes": 5}, CorruptLayoutError, "total_episodes is 5"),
+        ("info", {"total_frames": 1}, CorruptLayoutError, "total_frames is 1"),
+        ("info", {"codebase_version": "v4.0"}, UnsupportedVersionError, "v4.0"),
+        ("info", {"fps": 0}, CorruptLayoutError, "fps is 0"),
+        ("info", {"data_path": "../../etc/passwd"}, CorruptLayoutError, "leads out"),
+        ("info", {"data_path": "/etc/passwd"}, CorruptLayoutError, "leads out"),
+        ("info", {"features": {"../x": {"dtype": "float32", "shape": [1]}}}, CorruptLayoutError, "lead out"),
+        ("info", {"features": 3}, CorruptLayoutError, "features"),
+        ("info", {"chunks_size": 0}, CorruptLayoutError, "chunks_size is 0"),
+        ("info", {"data_path": "data/{episode_index:0999999999d}.parquet"}, WarpError, "data"),
+    ],
+)
+def test_a_lying_document_is_named(
+    document: str, change: dict[str, Any], error: type[WarpError], says: str, tmp_path: Path
+) -> None:
+    source = made_set(tmp_path / "source", 2, version="v2.1")
+    change_json(source / f"meta/{document}.json", **change)
+    with pytest.raises(error, match=says):
+        everything(source)
+
+
+def test_missing_files_and_wrong_counts_name_file_and_episode(tmp_path: Path) -> None:
+    source = made_set(tmp_path / "source", 3, version="v2.1")
+    video = "videos/chunk-000/observation.images.top/episode_000001.mp4"
+    broken = copied(source, tmp_path / "a")
+    (broken / video).unlink()
+    with pytest.raises(WarpError, match=r"episode_000001\.mp4"):
+        everything(broken)
+    broken = copied(source, tmp_path / "b")
+    (broken / "data/chunk-000/episode_000002.parquet").unlink()
+    with pytest.raises(BlobNotFoundError, match=r"episode_000002\.parquet"):
+        everything(broken)
+    broken = copied(source, tmp_path / "c")
+    (broken / video).write_bytes((source / video.replace("000001", "000000")).read_bytes())
+    with pytest.raises(CorruptLayoutError, match=r"no frame for step 7.*episode 1"):
+        everything(broken)
+    broken = copied(source, tmp_path / "d")
+    data = broken / "data/chunk-000"
+    (data / "episode_000000.parquet").write_bytes((data / "episode_000001.parquet").read_bytes())
+    with pytest.raises(CorruptLayoutError, match=r"8 rows.*says 7.*episode 0"):
+        everything(broken)
+
+
+def test_a_picture_that_claims_to_be_huge_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    lerobot.write(made_episodes(1), source, frames_as="image")
+    file = source / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(file)
+    column = table.column("observation.images.top").to_pylist()
+    bomb = bytearray(column[0]["bytes"])
+    bomb[16:24] = (30_000).to_bytes(4, "big") * 2
+    column[0]["bytes"] = bytes(bomb)
+    at = table.schema.get_field_index("observation.images.top")
+    kind = table.schema.field(at).type
+    import pyarrow as pa
+
+    pq.write_table(table.set_column(at, "observation.images.top", pa.array(column, kind)), file)
+    with pytest.raises(LimitExceededError, match=r"30000x30000 pixels.*episode 0"):
+        everything(source)

@@ -1,0 +1,152 @@
+"""Minari datasets: read as minari reads them, written again as they were."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from tests.convert.foreign import copied, expected, hdf5_content, imported, same_channel, sample
+from warpdata.convert import dreamer, hdf5, minari
+from warpdata.convert.place import Place
+from warpdata.errors import CorruptLayoutError, FormatError, WarpError
+
+SETS = ["dict-hdf5-v0", "box-arrow-v0", "dict-parquet-v0", "box-parquet-v0"]
+
+
+def table(path: Path) -> Any:
+    return pq.read_table(path) if path.suffix == ".parquet" else pa.ipc.open_file(path).read_all()
+
+
+def check_same(target: Path, source: Path) -> None:
+    assert json.loads((target / "data/metadata.json").read_text()) == json.loads(
+        (source / "data/metadata.json").read_text()
+    )
+    if (source / "data/main_data.hdf5").exists():
+        assert hdf5_content(target / "data/main_data.hdf5") == hdf5_content(source / "data/main_data.hdf5")
+        return
+    for number in range(3):
+        ours, theirs = target / "data" / str(number), source / "data" / str(number)
+        assert json.loads((ours / "metadata.json").read_text()) == json.loads(
+            (theirs / "metadata.json").read_text()
+        )
+        part = next(theirs.glob("part-0.*"))
+        assert table(ours / part.name).equals(table(part))
+        assert table(ours / part.name).schema.equals(table(part).schema, check_metadata=True)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_datasets_are_read_as_minari_reads_them(name: str) -> None:
+    source = sample("minari", "synth", name)
+    assert minari.matches(Place.of(source))
+    episodes = minari.read(source)
+    told = expected("minari", f"{name}.expected.json")["episodes"]
+    assert len(episodes) == len(told)
+    for episode, each in zip(episodes, told, strict=True):
+        assert len(episode.steps) == each["length"]
+        assert set(episode.signals) == set(each["channels"])
+        assert episode.static["seed"] == each["metadata"]["seed"]
+        for channel, about in each["channels"].items():
+            signal = episode[channel]
+            if channel.endswith("image"):
+                pictures = signal.pictures(range(len(signal)))
+                values: Any = np.stack([np.asarray(Image.open(io.BytesIO(data))) for data in pictures])
+                assert signal.meta.shape == values.shape[1:]
+            else:
+                values = signal.values()
+            assert same_channel(values, about), channel
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_datasets_come_out_as_they_went_in(name: str, tmp_path: Path) -> None:
+    source = sample("minari", "synth", name)
+    for kind in ("straight", "root", "shards"):
+        episodes = minari.read(source)
+        if kind != "straight":
+            episodes = imported(episodes, tmp_path / kind, kind, "minari")
+        receipt = minari.write(episodes, tmp_path / f"{kind}-out")
+        assert receipt.is_exact, str(receipt)
+        check_same(tmp_path / f"{kind}-out", source)
+
+
+def test_pictures_are_copied_not_encoded_again(tmp_path: Path) -> None:
+    episodes = minari.read(sample("minari", "synth", "dict-hdf5-v0"))
+    minari.write(episodes, tmp_path / "out", data_format="arrow", dataset_id="a/b-v1")
+    again = minari.read(tmp_path / "out")
+    assert again[1]["observations/image"].pictures(range(25)) == episodes[1]["observations/image"].pictures(
+        range(25)
+    )
+    told = json.loads((tmp_path / "out/data/metadata.json").read_text())
+    assert (told["data_format"], told["dataset_id"]) == ("arrow", "a/b-v1")
+    assert again[0].meta["minari"]["episode"]["options"] == {"difficulty": 0}
+
+
+def test_raw_pixels_stay_raw(tmp_path: Path) -> None:
+    episodes = hdf5.read(sample("robomimic", "gen_lift_image.hdf5"))[:1]
+    receipt = minari.write(episodes, tmp_path / "lift-v0")
+    assert receipt.is_exact
+    told = json.loads((tmp_path / "lift-v0/data/metadata.json").read_text())
+    assert told["jpeg_encoding"] is False
+    assert told["dataset_id"] == "lift-v0"
+    again = minari.read(tmp_path / "lift-v0")[0]
+    np.testing.assert_array_equal(
+        again["observations/agentview_image"].values(), episodes[0]["obs/agentview_image"].values()
+    )
+    np.testing.assert_array_equal(again["rewards"].values(), episodes[0]["rewards"].values())
+
+
+def test_a_row_that_is_an_observation_only_is_no_step(tmp_path: Path) -> None:
+    episodes = dreamer.read(sample("dreamerv3", "replay"))
+    minari.write(episodes, tmp_path / "out")
+    again = minari.read(tmp_path / "out")
+    assert [len(episode.steps) for episode in again] == [39, 24, 59, 32]
+    np.testing.assert_array_equal(again[0]["rewards"].values(), episodes[0]["reward"].values()[1:])
+    np.testing.assert_array_equal(again[0]["actions"].values(), episodes[0]["action"].values()[:-1])
+    assert again[0]["terminations"].values().tolist() == [False] * 38 + [True]
+    assert not again[0]["truncations"].values().any()
+
+
+def test_what_minari_asks_for_and_nobody_has_is_told(tmp_path: Path) -> None:
+    episodes = hdf5.read(sample("robomimic", "gen_libero_style_demo.hdf5"))[:1]
+    receipt = minari.write(episodes, tmp_path / "repeated")
+    assert receipt.signals["obs/ee_pos"].why == ["the last observation is repeated"]
+    assert "not in the source" in receipt.signals["truncations"].why[0]
+    seen = minari.read(tmp_path / "repeated")[0]["observations/ee_pos"].values()
+    np.testing.assert_array_equal(seen[-1], seen[-2])
+    minari.write(episodes, tmp_path / "dropped", final_observation="drop")
+    assert len(minari.read(tmp_path / "dropped")[0].steps) == 39
+
+
+def changed(path: Path, change: dict[str, Any]) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"total_episodes": 4}, {"data_format": "pickle"}, {"observation_space": "{"}, {"observation_space": 3}],
+)
+def test_wrong_metadata_are_told(change: dict[str, Any], tmp_path: Path) -> None:
+    source = copied(sample("minari", "synth", "box-arrow-v0"), tmp_path)
+    changed(source / "data/metadata.json", change)
+    with pytest.raises(FormatError):
+        _ = [list(episode.signals) for episode in minari.read(source)]
+
+
+def test_wrong_counts_and_missing_files_name_the_episode(tmp_path: Path) -> None:
+    source = copied(sample("minari", "synth", "box-arrow-v0"), tmp_path)
+    changed(source / "data/1/metadata.json", {"total_steps": 7})
+    with pytest.raises(CorruptLayoutError, match=r"episode_1.*7 steps"):
+        _ = minari.read(source)[1]
+    (source / "data/1/metadata.json").unlink()
+    with pytest.raises(WarpError, match="data/1/metadata.json"):
+        _ = minari.read(source)[1]
+    (source / "data/2/part-0.arrow").unlink()
+    with pytest.raises(CorruptLayoutError, match="3 episodes, there are 2"):
+        minari.read(source)

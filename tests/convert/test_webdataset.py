@@ -1,0 +1,159 @@
+"""WebDataset shards: every sample read, and written again as it was, per episode and per step."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.convert.foreign import expected, imported, sample, sha256
+from warpdata.convert import hdf5, minari, webdataset
+from warpdata.convert.place import Place
+from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, UnsupportedDtypeError
+
+
+def shards(name: str, folder: Path) -> Path:
+    folder.mkdir()
+    for number in range(2):
+        shutil.copy(sample("webdataset", "gen", f"{name}-{number:06d}.tar"), folder)
+    return folder
+
+
+def members(folder: Path) -> dict[str, bytes]:
+    found = {}
+    for path in sorted(folder.glob("*.tar")) if folder.is_dir() else [folder]:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                file = archive.extractfile(member)
+                assert file is not None
+                found[f"{path.name}:{member.name}"] = file.read()
+    return found
+
+
+def arrays(data: bytes) -> dict[str, Any]:
+    with np.load(io.BytesIO(data)) as found:
+        return {key: (found[key].dtype, found[key].tolist()) for key in found.files}
+
+
+def check_same(target: Path, source: Path) -> None:
+    ours, theirs = members(target), members(source)
+    assert list(ours) == list(theirs)
+    for name, data in theirs.items():
+        if name.endswith(".npz"):
+            assert arrays(ours[name]) == arrays(data)
+        else:
+            assert ours[name] == data, name
+
+
+@pytest.mark.parametrize("kind", ["straight", "root", "shards"])
+@pytest.mark.parametrize("name", ["robot", "steps"])
+def test_shards_come_out_as_they_went_in(name: str, kind: str, tmp_path: Path) -> None:
+    source = shards(name, tmp_path / "in")
+    assert webdataset.matches(Place.of(source))
+    episodes = webdataset.read(source)
+    if kind != "straight":
+        episodes = imported(episodes, tmp_path / "ours", kind, "webdataset")
+    assert webdataset.write(episodes, tmp_path / "out").is_exact
+    check_same(tmp_path / "out", source)
+
+
+def test_a_sample_is_an_episode() -> None:
+    path = sample("webdataset", "gen", "robot-000000.tar")
+    episodes = webdataset.read(path)
+    assert episodes.ids == ["episode_000000", "episode_000001"]
+    episode = episodes[0]
+    assert dict(episode.static) == {"meta": {"fps": 20, "length": 40}, "task": "pick up the red cube"}
+    assert len(episode.steps) == 40
+    assert list(episode.steps.actions) == ["action"]
+    assert episode["action"].timestamps[1] == 50_000_000
+    told = expected("webdataset", "expected.json")["shards"][path.name][0]
+    assert (
+        sha256(np.frombuffer(episode["front"].pictures(range(1))[0], np.uint8))
+        == told["front.0.jpg"]["sha256"]
+    )
+
+
+def test_a_sample_is_a_step_and_pickles_stay_bytes(tmp_path: Path) -> None:
+    episodes = webdataset.read(shards("steps", tmp_path / "in"))
+    assert episodes.ids == ["ep000", "ep001"]
+    assert [len(episode.steps) for episode in episodes] == [40, 25]
+    episode = episodes[1]
+    assert episode["cls"].values().tolist() == list(range(25))
+    assert episode["jpg"].meta.kind == "image"
+    assert episode["state.pyd"].meta.kind == "bytes"
+    told = expected("webdataset", "expected.json")["shards"]["steps-000001.tar"][0]
+    assert sha256(np.frombuffer(episode["state.pyd"][20][0], np.uint8)) == told["state.pyd"]["sha256"]
+
+
+@pytest.mark.parametrize("name", ["mpdata.tar", "tendata.tar"])
+def test_fields_of_other_kinds_are_kept(name: str, tmp_path: Path) -> None:
+    source = sample("webdataset", "upstream", name)
+    episodes = webdataset.read(source)
+    assert len(episodes) == 100
+    webdataset.write(episodes, tmp_path / "out")
+    check_same(tmp_path / "out", source)
+
+
+@pytest.mark.parametrize("per", ["episode", "step"])
+def test_other_episodes_keep_everything(per: Any, tmp_path: Path) -> None:
+    for number, episodes in enumerate(
+        [
+            hdf5.read(sample("robomimic", "gen_lift_image.hdf5"))[1:2],
+            minari.read(sample("minari", "synth", "dict-hdf5-v0"))[1:2],
+        ]
+    ):
+        target = tmp_path / str(number)
+        assert webdataset.write(episodes, target, per=per).is_exact
+        for before, after in zip(episodes, webdataset.read(target), strict=True):
+            assert set(after.signals) == set(before.signals)
+            assert dict(after.static) == dict(before.static)
+            assert len(after.steps) == len(before.steps)
+            for name, signal in before.signals.items():
+                np.testing.assert_array_equal(after[name].values(), signal.values())
+                assert after[name].meta.role == signal.meta.role
+
+
+def archive(path: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as out:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            out.addfile(entry, io.BytesIO(data))
+    return path
+
+
+def npy(values: Any) -> bytes:
+    out = io.BytesIO()
+    np.save(out, values, allow_pickle=True)
+    return out.getvalue()
+
+
+def test_gzip_fields_are_unpacked(tmp_path: Path) -> None:
+    files = {"a.b.c/ep.action.npy.gz": gzip.compress(npy(np.ones((3, 2)))), "a.b.c/__skip.txt": b"x"}
+    episode = webdataset.read(archive(tmp_path / "a.tar", files), per="episode")[0]
+    assert episode.id == "a.b.c/ep"
+    assert episode["action"].values().tolist() == [[1.0, 1.0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("files", "error"),
+    [
+        ({"../ep.action.npy": npy(np.ones(3))}, CorruptLayoutError),
+        ({"ep.action.npy": npy(np.array([{}, 1], object))}, UnsupportedDtypeError),
+        ({"ep.action.npy": npy(np.ones(300))[:-8]}, CorruptLayoutError),
+        ({"ep.action.npy.gz": gzip.compress(npy(np.ones(300)))[:-30]}, LimitExceededError),
+        ({"ep.cls": b"many"}, CorruptLayoutError),
+        ({"ep.txt": b"\xff\xfe"}, CorruptLayoutError),
+        ({"ep.a.npy": npy(np.ones(3)), "ep.A.npy": npy(np.ones(3))}, CorruptLayoutError),
+    ],
+)
+def test_wrong_samples_are_told(files: dict[str, bytes], error: type[FormatError], tmp_path: Path) -> None:
+    path = archive(tmp_path / "bad.tar", files)
+    with pytest.raises(error, match="bad.tar"):
+        _ = [signal.values() for episode in webdataset.read(path) for signal in episode.signals.values()]

@@ -1,0 +1,213 @@
+"""Replay buffers: read as zarr reads them, written again as they were."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.convert.foreign import copied, expected, imported, same_channel, sample
+from warpdata.convert import zarr
+from warpdata.convert.place import Place
+from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, MissingExtraError
+
+SETS = ["lowdim.zarr", "pusht_like.zarr", "umi_like_jxl.zarr.zip"]
+PICTURES = ("umi_like_jxl.zarr.zip", "img")
+
+
+def check_values(path: Path, name: str) -> None:
+    episodes = zarr.read(path)
+    told = expected("zarr_replay_buffer", f"{name}.expected.json")["episodes"]
+    assert [len(episode.steps) for episode in episodes] == [each["length"] for each in told]
+    for episode, each in zip(episodes, told, strict=True):
+        for channel, about in each["channels"].items():
+            if (name, channel) != PICTURES:
+                assert same_channel(episode[channel].values(), about), channel
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_buffers_are_read_as_diffusion_policy_reads_them(name: str) -> None:
+    assert zarr.matches(Place.of(sample("zarr_replay_buffer", name)))
+    check_values(sample("zarr_replay_buffer", name), name)
+
+
+def test_jpeg_xl_frames_need_imagecodecs_and_are_near_the_original() -> None:
+    episode = zarr.read(sample("zarr_replay_buffer", "umi_like_jxl.zarr.zip"))[0]
+    assert episode["img"].meta.kind == "image"
+    try:
+        import imagecodecs  # noqa: F401
+    except ImportError:
+        with pytest.raises(MissingExtraError, match="imagecodecs"):
+            episode["img"].rows(0, 1)
+        return
+    told = expected("zarr_replay_buffer", "umi_like_jxl.zarr.zip.expected.json")["episodes"][0]
+    assert same_channel(episode["img"].values(), told["channels"]["img"])
+
+
+@pytest.mark.parametrize("kind", ["straight", "root", "shards"])
+@pytest.mark.parametrize("target", ["out.zarr", "out.zarr.zip"])
+def test_a_buffer_comes_out_as_it_went_in(kind: str, target: str, tmp_path: Path) -> None:
+    source = sample("zarr_replay_buffer", "lowdim.zarr")
+    episodes = zarr.read(source)
+    if kind != "straight":
+        episodes = imported(episodes, tmp_path / "ours", kind, "zarr")
+    assert zarr.write(episodes, tmp_path / target).is_exact
+    check_values(tmp_path / target, "lowdim.zarr")
+    if target.endswith(".zip"):
+        with zipfile.ZipFile(tmp_path / target) as archive:
+            archive.extractall(tmp_path / "tree")
+        target = "tree"
+    chunks = [path.relative_to(source) for path in source.rglob("data/*/*")]
+    assert chunks
+    for chunk in chunks:
+        assert (tmp_path / target / chunk).read_bytes() == (source / chunk).read_bytes(), chunk
+
+
+def test_whole_numbers_in_float_images_stay_floats(tmp_path: Path) -> None:
+    episodes = zarr.read(sample("zarr_replay_buffer", "pusht_like.zarr"))[:1]
+    assert zarr.write(episodes, tmp_path / "out.zarr").is_exact
+    again = zarr.read(tmp_path / "out.zarr")[0]["img"]
+    assert again.meta.dtype == np.float32
+    np.testing.assert_array_equal(again.values(), episodes[0]["img"].values())
+
+
+def test_the_library_itself_opens_what_is_written(tmp_path: Path) -> None:
+    library = pytest.importorskip("zarr")
+    episodes = zarr.read(sample("zarr_replay_buffer", "lowdim.zarr"))
+    for compressor in ("source", "zstd", "zlib", "blosc", "none"):
+        zarr.write(episodes, tmp_path / compressor, compressor=compressor)  # type: ignore[arg-type]
+        group = library.open_group(str(tmp_path / compressor), mode="r", zarr_format=2)
+        ends = group["meta/episode_ends"][:]
+        assert ends.dtype == np.int64
+        for key in group["data"].array_keys():
+            assert group[f"data/{key}"].shape[0] == ends[-1]
+        whole = np.concatenate([episode["action"].values() for episode in episodes])
+        np.testing.assert_array_equal(group["data/action"][:], whole)
+
+
+def test_tasks_and_names_of_other_sets_come_back(tmp_path: Path) -> None:
+    from warpdata.convert import hdf5
+
+    episodes = hdf5.read(sample("robomimic", "gen_libero_style_demo.hdf5"))
+    receipt = zarr.write(episodes, tmp_path / "out.zarr")
+    assert receipt.is_exact
+    again = zarr.read(tmp_path / "out.zarr")
+    assert again.ids == episodes.ids
+    assert dict(again[1].static) == dict(episodes[1].static)
+    assert again[0].meta["fps"] == 20.0
+    with_more = hdf5.read(sample("robomimic", "gen_lift_image.hdf5"))
+    receipt = zarr.write(with_more, tmp_path / "more.zarr")
+    assert receipt.signals["obs/object"].how == "dropped"
+    assert "after the last step" in receipt.signals["obs/object"].why[0]
+
+
+def test_times_come_from_the_buffer_where_they_grow(tmp_path: Path) -> None:
+    source = sample("zarr_replay_buffer", "lowdim.zarr")
+    episode = zarr.read(source)[1]
+    stamps = episode["timestamp"].values()
+    assert episode["action"].timestamps.tolist() == np.rint(stamps * 1e9).astype(np.int64).tolist()
+    assert zarr.read(source, times=None, fps=50)[1]["action"].timestamps[:2].tolist() == [0, 20_000_000]
+
+
+def array(folder: Path, path: str, values: Any, about: dict[str, Any], data: bytes | None) -> None:
+    (folder / path).mkdir(parents=True, exist_ok=True)
+    base = {
+        "zarr_format": 2, "shape": list(values.shape), "chunks": list(values.shape), "dtype": values.dtype.str,
+        "compressor": None, "fill_value": 0, "order": "C", "filters": None,
+    }  # fmt: skip
+    (folder / path / ".zarray").write_text(json.dumps({**base, **about}))
+    if data is not None:
+        (folder / path / ".".join(["0"] * values.ndim)).write_bytes(data)
+
+
+def buffer(folder: Path, about: dict[str, Any], data: bytes | None, rows: int = 4) -> Path:
+    values = np.arange(rows * 3, dtype="<f4").reshape(rows, 3)
+    ends = np.array([rows], "<i8")
+    array(folder, "meta/episode_ends", ends, {}, ends.tobytes())
+    array(folder, "data/action", values, about, data)
+    return folder
+
+
+VALUES = np.arange(12, dtype="<f4").reshape(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("about", "data"),
+    [
+        ({}, VALUES.tobytes()),
+        ({"order": "F"}, VALUES.tobytes("F")),
+        ({"dtype": ">f4"}, VALUES.astype(">f4").tobytes()),
+        ({"compressor": {"id": "zlib", "level": 1}}, zlib.compress(VALUES.tobytes())),
+        ({"compressor": {"id": "gzip", "level": 1}}, zlib.compress(VALUES.tobytes(), wbits=31)),
+    ],
+)
+def test_forms_of_chunks(about: dict[str, Any], data: bytes, tmp_path: Path) -> None:
+    found = zarr.read(buffer(tmp_path, about, data))[0]["action"]
+    assert found.meta.dtype == np.dtype("<f4")
+    np.testing.assert_array_equal(found.values(), VALUES)
+
+
+def test_a_chunk_that_is_not_there_is_the_fill_value(tmp_path: Path) -> None:
+    assert (zarr.read(buffer(tmp_path, {"fill_value": 2.5}, None))[0]["action"].values() == 2.5).all()
+
+
+BLOSC_BOMB = bytes([2, 1, 1, 4]) + (1 << 31).to_bytes(4, "little") + bytes(4) + (16).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(
+    ("about", "data"),
+    [
+        ({}, VALUES.tobytes()[:-1]),
+        ({"compressor": {"id": "zlib"}}, zlib.compress(bytes(1 << 22))),
+        ({"compressor": {"id": "blosc"}}, BLOSC_BOMB),
+        ({"compressor": {"id": "blosc"}}, b"short"),
+        ({"compressor": {"id": "mystery"}}, b"x"),
+        ({"chunks": [1 << 20, 1 << 20]}, b""),
+        ({"shape": [4]}, b""),
+        ({"shape": [5, 3]}, b""),
+        ({"dtype": "|O"}, b""),
+        ({"filters": [{"id": "delta"}]}, b""),
+        ({"zarr_format": 3}, b""),
+        ({"shape": [4, -3]}, b""),
+        ({"fill_value": "nonsense"}, b""),
+    ],
+)
+def test_wrong_arrays_are_told(about: dict[str, Any], data: bytes, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="action") as caught:
+        zarr.read(buffer(tmp_path, about, data))[0]["action"].values()
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_ends_that_do_not_fit_are_told(tmp_path: Path) -> None:
+    source = copied(sample("zarr_replay_buffer", "lowdim.zarr"), tmp_path)
+    for wrong in ([40, 20, 158], [40, 65], [-1, 158]):
+        ends = np.array(wrong, "<i8")
+        for path in (source / "meta" / "episode_ends").iterdir():
+            path.unlink()
+        array(source, "meta/episode_ends", ends, {}, ends.tobytes())
+        with pytest.raises(CorruptLayoutError, match=r"ends|ends at"):
+            zarr.read(source)
+
+
+def test_an_archive_that_lies_of_its_sizes_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.zarr.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(sample("zarr_replay_buffer", "lowdim.zarr").rglob("*")):
+            name = path.relative_to(sample("zarr_replay_buffer", "lowdim.zarr")).as_posix()
+            if path.is_file():
+                archive.writestr(name, bytes(64 << 20) if name == "data/action/0.0" else path.read_bytes())
+    episode = zarr.read(tmp_path / "bomb.zarr.zip")[0]
+    assert len(episode["state"].values()) == 40
+    with pytest.raises(LimitExceededError, match="data/action/0.0"):
+        episode["action"].values()
+
+
+def test_buffers_pickle_by_address() -> None:
+    episodes = zarr.read(sample("zarr_replay_buffer", "umi_like_jxl.zarr.zip"))
+    again = pickle.loads(pickle.dumps(episodes))
+    np.testing.assert_array_equal(again[2]["state"].values(), episodes[2]["state"].values())
