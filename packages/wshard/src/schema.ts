@@ -129,7 +129,7 @@ export async function readSchema(shard: Shard): Promise<EpisodeSchema> {
   const [channels, texts] = await read(layout.META_CHANNELS, (meta) => readChannels(meta, shard.blocks));
   const models = await read(
     layout.META_MODELS,
-    (meta) => list(meta["models"] ?? []),
+    (meta) => list(meta["models"] === undefined ? [] : meta["models"]),
     () => [],
   );
   return {
