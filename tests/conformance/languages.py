@@ -1,4 +1,4 @@
-"""The three programs that read and write WShard, each behind the same two functions: describe files, copy an episode."""
+"""The three programs that read and write WShard, each behind the same two functions: describe files, copy episodes into a folder."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ class Python:
     def describe(self, files: Iterable[Path]) -> list[dict[str, Any]]:
         return [in_order(describe(path)) for path in files]
 
-    def copy(self, source: Path, target: Path, compression: str) -> None:
-        is_list = ShardReader.open(source).role == layout.ROLE_CHUNK_LIST
-        episode = ChunkedEpisodeReader(source).episode() if is_list else load_wshard(source)
-        save_wshard(episode, target, compression)
+    def copy(self, sources: list[Path], folder: Path, compression: str) -> None:
+        for source in sources:
+            is_list = ShardReader.open(source).role == layout.ROLE_CHUNK_LIST
+            episode = ChunkedEpisodeReader(source).episode() if is_list else load_wshard(source)
+            save_wshard(episode, folder / source.name, compression)
 
 
 class Commands:
@@ -51,8 +52,9 @@ class Commands:
         assert len(found) == len(names)
         return found
 
-    def copy(self, source: Path, target: Path, compression: str) -> None:
-        run([*self._copy, *(["--zstd"] if compression == "zstd" else []), str(source), str(target)])
+    def copy(self, sources: list[Path], folder: Path, compression: str) -> None:
+        how = ["--zstd"] if compression == "zstd" else []
+        run([*self._copy, *how, *map(str, sources), str(folder)])
 
 
 Language = Python | Commands

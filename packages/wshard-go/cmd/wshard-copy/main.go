@@ -15,11 +15,12 @@ import (
 func main() {
 	isZstd := flag.Bool("zstd", false, "compress with zstd")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: wshard-copy [--zstd] FROM TO")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: wshard-copy [--zstd] FROM TO\n       wshard-copy [--zstd] FROM... FOLDER")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	if flag.NArg() != 2 {
+	count := flag.NArg() - 1
+	if count < 1 {
 		flag.Usage()
 		os.Exit(2)
 	}
@@ -27,14 +28,25 @@ func main() {
 	if *isZstd {
 		options.Compression = "zstd"
 	}
-	if err := copyEpisode(flag.Arg(0), flag.Arg(1), options); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", flag.Arg(0), err)
-		var said *wshard.Error
-		if errors.As(err, &said) && said.Hint != "" {
-			fmt.Fprintln(os.Stderr, said.Hint)
+	to := flag.Arg(count)
+	stat, err := os.Stat(to)
+	isFolder := count > 1 || (err == nil && stat.IsDir())
+	status := 0
+	for _, from := range flag.Args()[:count] {
+		target := to
+		if isFolder {
+			target = filepath.Join(to, filepath.Base(from))
 		}
-		os.Exit(1)
+		if err := copyEpisode(from, target, options); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", from, err)
+			var said *wshard.Error
+			if errors.As(err, &said) && said.Hint != "" {
+				fmt.Fprintln(os.Stderr, said.Hint)
+			}
+			status = 1
+		}
 	}
+	os.Exit(status)
 }
 
 func copyEpisode(from, to string, options wshard.WriteOptions) error {
