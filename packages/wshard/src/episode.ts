@@ -1,10 +1,10 @@
 /** Episodes: channels by step, over one shard, over the chunks of a list, or packed from a recording. */
-import { type ChunkEntry, type ChunkList, type ChunkListData, checkChunk, checkUri, readChunkList } from "./chunks.js";
+import type { ChunkList } from "./chunks.js";
 import { DTYPES, type DType, type TypedArray, toFloat32, typedArray } from "./dtype.js";
 import { about as aboutBlock, CorruptLayoutError, NotFoundError } from "./errors.js";
 import { type Json, type JsonObject, parseJson } from "./json.js";
 import * as layout from "./layout.js";
-import { Recording } from "./packed.js";
+import type { Recording } from "./packed.js";
 import {
   afterSlash,
   type ChannelSpec,
@@ -103,114 +103,6 @@ function decodeText(data: Uint8Array): string {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(data);
   } catch {
     throw new CorruptLayoutError("holds text that is not UTF-8");
-  }
-}
-
-/** The rows of several sources one after the other; each is opened when one of its rows is asked for. */
-class JoinedRows implements RowSource {
-  readonly length: number;
-  readonly #starts: number[] = [0];
-  readonly dtype: DType | "text" | "json";
-  readonly shape: readonly number[];
-  texts?: (start: number, end: number) => Promise<Json[]>;
-
-  constructor(
-    first: RowSource,
-    lengths: number[],
-    readonly opened: (index: number) => Promise<RowSource>,
-  ) {
-    this.dtype = first.dtype;
-    this.shape = first.shape;
-    for (const each of lengths) this.#starts.push(this.#starts[this.#starts.length - 1]! + each);
-    this.length = this.#starts[lengths.length]!;
-    if (first.texts) {
-      this.texts = async (start, end) => {
-        const read = (rows: RowSource, low: number, high: number) => rows.texts?.(low, high) ?? Promise.resolve([]);
-        return (await this.#each(start, end, read)).flat();
-      };
-    }
-  }
-
-  async bytes(start: number, end: number): Promise<Uint8Array> {
-    return joined(await this.#each(start, end, (rows, low, high) => rows.bytes(low, high)));
-  }
-
-  #each<T>(start: number, end: number, read: (rows: RowSource, low: number, high: number) => Promise<T>): Promise<T[]> {
-    const parts: Promise<T>[] = [];
-    for (let index = 0; index + 1 < this.#starts.length; index++) {
-      const low = this.#starts[index]!;
-      const high = this.#starts[index + 1]!;
-      if (low >= end || high <= start || low === high) continue;
-      parts.push(
-        this.opened(index).then((rows) => {
-          const isSame = rows.dtype === this.dtype && String(rows.shape) === String(this.shape);
-          if (!isSame || rows.length !== high - low) {
-            throw new CorruptLayoutError(`chunk ${index} does not hold the rows its list promises`);
-          }
-          return read(rows, Math.max(start, low) - low, Math.min(end, high) - low);
-        }),
-      );
-    }
-    return Promise.all(parts);
-  }
-}
-
-/** Parts of bytes as one; a part alone is not copied. */
-export function joined(parts: Uint8Array[]): Uint8Array {
-  if (parts.length === 1) return parts[0]!;
-  const out = new Uint8Array(parts.reduce((sum, each) => sum + each.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    out.set(part, at);
-    at += part.length;
-  }
-  return out;
-}
-
-/** Packed sign bits of several chunks as those of the whole: a dimension of each, one after the other. */
-class JoinedBits implements RowSource {
-  readonly dtype = "u8";
-  readonly shape: readonly number[] = [];
-  readonly length: number;
-  #whole: Promise<Uint8Array> | undefined;
-
-  constructor(
-    readonly lengths: number[],
-    readonly opened: (index: number) => Promise<RowSource>,
-    firstBytes: number,
-  ) {
-    const first = lengths.find((each) => each > 0) ?? 0;
-    const dims = first ? Math.floor(firstBytes / Math.ceil(first / 8)) : 0;
-    this.length = dims * Math.ceil(lengths.reduce((sum, each) => sum + each, 0) / 8);
-  }
-
-  async bytes(start: number, end: number): Promise<Uint8Array> {
-    this.#whole ??= this.#join();
-    return (await this.#whole).subarray(start, end);
-  }
-
-  async #join(): Promise<Uint8Array> {
-    const out = new Uint8Array(this.length);
-    const rowBytes = Math.ceil(this.lengths.reduce((sum, each) => sum + each, 0) / 8);
-    let at = 0;
-    for (const [index, length] of this.lengths.entries()) {
-      if (!length) continue;
-      const rows = await this.opened(index);
-      const data = await rows.bytes(0, rows.length);
-      const size = Math.ceil(length / 8);
-      if (data.length * rowBytes !== size * this.length) {
-        throw new CorruptLayoutError(`${data.length} bytes are no residual of ${length} steps`);
-      }
-      for (let dim = 0; dim * size < data.length; dim++) {
-        for (let step = 0; step < length; step++) {
-          const bit = (data[dim * size + (step >> 3)]! >> (step & 7)) & 1;
-          const to = at + step;
-          if (bit) out[dim * rowBytes + (to >> 3)]! |= 1 << (to & 7);
-        }
-      }
-      at += length;
-    }
-    return out;
   }
 }
 
@@ -340,7 +232,8 @@ export class Episode {
 /** Open an episode: a shard, a chunk list, or a packed recording. Only metadata is read until rows are asked for. */
 export async function openEpisode(source: Source, options: EpisodeOptions = {}): Promise<Episode> {
   const shard = await Shard.open(source, options);
-  if (shard.role === layout.ROLE_CHUNK_LIST) return openChunks(shard, options);
+  // Chunk lists and recordings are loaded by those who open one: most readers never do.
+  if (shard.role === layout.ROLE_CHUNK_LIST) return (await import("./joined.js")).openChunks(shard, options);
   return episodeOf(shard);
 }
 
@@ -358,7 +251,9 @@ export async function episodeOf(shard: Shard): Promise<Episode> {
   episode.about = schema.about;
   episode.chunk = schema.chunk;
   await new Loader(shard, schema, episode).fill();
-  if (shard.has(layout.META_DIRECTORY)) episode.recording = await Recording.open(shard, episode);
+  if (shard.has(layout.META_DIRECTORY)) {
+    episode.recording = await (await import("./packed.js")).Recording.open(shard, episode);
+  }
   return episode;
 }
 
@@ -382,8 +277,9 @@ class Loader {
   }
 
   async fill(): Promise<void> {
-    const { META_WSHARD, META_EPISODE, META_CHANNELS, META_MODELS } = layout;
-    for (const name of [META_WSHARD, META_EPISODE, META_CHANNELS, META_MODELS]) this.#left.delete(name);
+    for (const name of [layout.META_WSHARD, layout.META_EPISODE, layout.META_CHANNELS, layout.META_MODELS]) {
+      this.#left.delete(name);
+    }
     for (const text of this.schema.texts.values()) this.#left.delete(text.ends);
     for (const spec of this.schema.channels) this.#addChannel(spec);
     const flags = [
@@ -492,92 +388,4 @@ class Loader {
 /** Whether `reward`, `done` or `truncated`, whose dtypes are fixed, can hold values of this dtype. */
 export function fitsOwnBlock(name: string, dtype: DType): boolean {
   return name === layout.REWARD ? dtype === "f32" : dtype === "bool" || dtype === "u8";
-}
-
-async function openChunks(shard: Shard, options: EpisodeOptions): Promise<Episode> {
-  const beside = options.beside ?? shard.source.beside?.bind(shard.source);
-  const list = await readChunkList(shard);
-  const sourceOf = (entry: ChunkEntry): Source => {
-    checkUri(entry.uri);
-    if (!beside)
-      throw new NotFoundError(`chunk ${entry.index} is in another file`, undefined, "Say where with `beside`.");
-    return beside(entry.uri);
-  };
-  const episode = new Episode();
-  episode.chunks = { ...list, check: async (index) => checkChunk(list.chunks[index], sourceOf) };
-  episode.id = list.episodeId;
-  episode.envId = list.envId;
-  if (!list.chunks.length) return episode;
-  const opening = new Map<number, Promise<Episode>>();
-  let forms: string | undefined;
-  const load = async (index: number): Promise<Episode> => {
-    const entry = list.chunks[index]!;
-    const chunk = await episodeOf(await Shard.open(sourceOf(entry), options));
-    if (chunk.length !== entry.length || (chunk.chunk && chunk.chunk.index !== entry.index)) {
-      throw new CorruptLayoutError(`${entry.uri} is not chunk ${entry.index} of its list`);
-    }
-    const found = formsOf(chunk);
-    forms ??= found;
-    if (found !== forms) throw new CorruptLayoutError(`${entry.uri} has other channels than another chunk of its list`);
-    return chunk;
-  };
-  const opened = (index: number): Promise<Episode> => {
-    const found = opening.get(index) ?? load(index);
-    opening.set(index, found);
-    found.catch(() => opening.delete(index));
-    return found;
-  };
-  await join(episode, list, opened);
-  return episode;
-}
-
-/** What must be the same in every chunk of an episode. */
-function formsOf(episode: Episode): string {
-  const forms = [...episode.channels.values()].map((each) => {
-    const isFlag = each.name === layout.REWARD || each.name === layout.DONE || each.name === layout.TRUNCATED;
-    return JSON.stringify([each.name, each.dtype, isFlag ? [] : each.shape, each.clock !== undefined]);
-  });
-  return [...forms.sort(), String(episode.clock !== undefined)].join();
-}
-
-async function join(whole: Episode, list: ChunkListData, opened: (index: number) => Promise<Episode>): Promise<void> {
-  const first = await opened(0);
-  const lengths = list.chunks.map((each) => each.length);
-  whole.envId ||= first.envId;
-  whole.length = list.length;
-  whole.timebase = first.timebase;
-  whole.metadata = first.metadata;
-  whole.models = first.models;
-  whole.about = first.about;
-  for (const [name, shard] of first.blocks) whole.blocks.set(name, shard);
-  const find = async (name: string, index: number): Promise<Channel> => {
-    const found = (await opened(index)).channels.get(name);
-    if (!found) throw new CorruptLayoutError(`chunk ${index} has no channel '${name}'`);
-    return found;
-  };
-  for (const [name, channel] of first.channels) {
-    const rowsOf = async (index: number) => (await find(name, index)).source;
-    let source: RowSource;
-    let clock: RowSource | undefined;
-    if (channel.lane === "residual" && name.endsWith("/sign2nddiff")) {
-      const at = Math.max(
-        0,
-        lengths.findIndex((each) => each > 0),
-      );
-      source = new JoinedBits(lengths, rowsOf, (await find(name, at)).length);
-    } else if (channel.clock) {
-      // A channel with its own clock has as many rows per chunk as its chunk says.
-      const own = await Promise.all(lengths.map(async (_, index) => (await find(name, index)).length));
-      source = new JoinedRows(channel.source, own, rowsOf);
-      clock = new JoinedRows(channel.clock, own, async (index) => (await find(name, index)).clock as RowSource);
-    } else source = new JoinedRows(channel.source, lengths, rowsOf);
-    whole.channels.set(name, new Channel(name, channel.lane, channel.id, source, clock, channel.about));
-  }
-  if (first.clock) {
-    whole.clock = new JoinedRows(first.clock, lengths, async (index) => {
-      const { clock } = await opened(index);
-      if (!clock) throw new CorruptLayoutError(`chunk ${index} has no timestamps`);
-      return clock;
-    });
-  }
 }

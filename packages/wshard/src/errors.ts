@@ -7,7 +7,7 @@ export class WShardError extends Error {
 
   constructor(fact: string, block?: string, hint = "") {
     super(block === undefined ? fact : `block '${block}': ${fact}`);
-    this.name = new.target.name;
+    this.name = "WShardError";
     this.block = block;
     this.hint = hint;
   }

@@ -1,6 +1,8 @@
 /** Recordings packed into one shard: signals with times of their own, cameras and events beside the rows of steps. */
+
+import { joinBytes } from "./bytes.js";
 import { type DType, isDType, type TypedArray, typedArray } from "./dtype.js";
-import { type Episode, joined } from "./episode.js";
+import type { Episode } from "./episode.js";
 import { CorruptLayoutError } from "./errors.js";
 import { isObject, type Json, type JsonObject } from "./json.js";
 import * as layout from "./layout.js";
@@ -114,7 +116,7 @@ export class Signal {
       if (low < high) parts.push(this.#shard.readRange(block, low * rowBytes, high * rowBytes, rowBytes));
       first += count;
     }
-    return joined(await Promise.all(parts));
+    return joinBytes(await Promise.all(parts));
   }
 
   /** Records [start, end) as numbers, one after the other; f16 and bf16 as their bits. */

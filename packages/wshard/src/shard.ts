@@ -1,6 +1,5 @@
 /** Blocks, and ranges of blocks, of one shard; every byte handed out was held against a checksum. */
 import { crc32c } from "./checksum.js";
-import { decode, decodeFrames } from "./codec.js";
 import { about, ChecksumError, CorruptLayoutError, NotFoundError } from "./errors.js";
 import { type JsonObject, parseJsonObject } from "./json.js";
 import * as layout from "./layout.js";
@@ -15,6 +14,8 @@ export interface OpenOptions {
    * window is read alone and unchecked.
    */
   verify?: "block" | "window";
+  /** Bytes of the first read, which usually holds all metadata. */
+  headBytes?: number;
   /** Bytes of decompressed blocks to keep, so that the next window of one costs nothing. */
   keepBytes?: number;
 }
@@ -55,7 +56,7 @@ export class Shard {
   /** Open a shard: one read, or two where its table is larger than most. */
   static async open(source: Source, options: OpenOptions = {}): Promise<Shard> {
     const size = await source.size();
-    const start = await source.read(0, Math.min(size, HEAD_BYTES));
+    const start = await source.read(0, Math.min(size, Math.max(options.headBytes ?? HEAD_BYTES, layout.HEADER_BYTES)));
     const header = unpackHeader(start, size);
     const head = header.dataOffset <= start.length ? start : await source.read(0, header.dataOffset);
     return new Shard(source, head, header, size, options);
@@ -98,7 +99,12 @@ export class Shard {
     if (block.isSeekable) data = await this.#readFrames(block, 0, block.rawSize);
     else {
       const stored = await this.#stored(block, 0, block.diskSize);
-      data = about(block.name, () => decode(block.codec, stored, block.rawSize));
+      if (block.codec === "none") data = stored;
+      else {
+        // Decompression is loaded with the first block that needs it.
+        const { decode } = await import("./codec.js");
+        data = about(block.name, () => decode(block.codec, stored, block.rawSize));
+      }
     }
     if (crc32c(data) !== block.crc32c) {
       throw new ChecksumError("its bytes do not match their checksum", block.name);
@@ -189,6 +195,7 @@ export class Shard {
     const stored = await this.#stored(block, base, table.stored[last]!);
     const ends = Array.from(table.stored.subarray(first + 1, last + 1), (each) => each - base);
     const sizes = ends.map((_, index) => table.raw[first + index + 1]! - table.raw[first + index]!);
+    const { decodeFrames } = await import("./codec.js");
     const data = about(block.name, () => decodeFrames(stored, ends, sizes));
     const skip = start - table.raw[first]!;
     return data.subarray(skip, skip + end - start);

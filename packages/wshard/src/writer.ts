@@ -1,7 +1,9 @@
 /** Write an episode as one shard, so that every reader of the format gives it back. */
+
+import { joinBytes } from "./bytes.js";
 import { crc32c, xxh64 } from "./checksum.js";
 import { DTYPES, type DType, isDType, type TypedArray, toFloat32 } from "./dtype.js";
-import { type Channel, type Episode, episodeOf, fitsOwnBlock, joined } from "./episode.js";
+import { type Channel, type Episode, episodeOf, fitsOwnBlock } from "./episode.js";
 import { FormatError, SchemaMismatchError } from "./errors.js";
 import type { Json, JsonObject } from "./json.js";
 import * as layout from "./layout.js";
@@ -327,7 +329,7 @@ function texts({ name, dtype, data }: ChannelData): StoredTexts {
     end += part.length;
     return end;
   });
-  return { bytes: joined(parts), ends };
+  return { bytes: joinBytes(parts), ends };
 }
 
 function numbers(name: string, data: ChannelData["data"]): Tensor {
