@@ -84,6 +84,8 @@ def pack_seek_table(sizes: list[tuple[int, int]]) -> bytes:
 
 def seek_table_bytes(footer: Buffer) -> int:
     """The size of the whole seek table, from the last nine bytes of a block."""
+    if byte_view(footer).nbytes < FOOTER_BYTES:
+        raise CorruptLayoutError("no zstd seek table at the end of a seekable block")
     count, descriptor, magic = SeekFooter(*_FOOTER.unpack(footer))
     if magic != SEEK_TABLE_MAGIC or descriptor & _RESERVED_BITS:
         raise CorruptLayoutError("no zstd seek table at the end of a seekable block")

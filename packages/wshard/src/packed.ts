@@ -1,0 +1,252 @@
+/** Recordings packed into one shard: signals with times of their own, cameras and events beside the rows of steps. */
+
+import { joinBytes } from "./bytes.js";
+import { type DType, isDType, type TypedArray, typedArray } from "./dtype.js";
+import type { Episode } from "./episode.js";
+import { CorruptLayoutError } from "./errors.js";
+import { isObject, type Json, type JsonObject } from "./json.js";
+import * as layout from "./layout.js";
+import { guessPart, type Part, type Role, tensorSpec } from "./schema.js";
+import type { Shard } from "./shard.js";
+
+const KINDS: readonly string[] = ["scalar", "vector", "tensor", "image", "text", "bytes"];
+const ROLES: readonly string[] = [
+  "observation",
+  "action",
+  "reward",
+  "terminated",
+  "truncated",
+  "event",
+  "prediction",
+  "uncertainty",
+  "residual",
+  "other",
+];
+const BYTES_TAG = "__bytes_base64__";
+
+/** One signal of a recording: rows of numbers, or the file of a table or a camera. */
+export class Signal {
+  readonly kind: string;
+  /** One of the thirteen, or `text` or `bytes`. */
+  readonly dtype: string;
+  readonly shape: readonly number[];
+  readonly units: string | undefined;
+  readonly names: readonly string[] | undefined;
+  readonly part: Part;
+  /** The name that signals recorded at the same times share. */
+  readonly clock: string | undefined;
+  /** Records, where the directory says how many. */
+  readonly length: number | undefined;
+  /** The block of its parquet file, where it is a table of events. */
+  readonly table: string | undefined;
+  /** The block of its encoded video and that of its frame index, where it is a camera. */
+  readonly video: { readonly block: string; readonly frames: string } | undefined;
+
+  readonly #shard: Shard;
+  readonly #blocks: string[];
+  readonly #times: string;
+
+  constructor(
+    shard: Shard,
+    readonly name: string,
+    stated: JsonObject,
+  ) {
+    const text = (key: string): string | undefined => {
+      const value = stated[key] ?? undefined;
+      return value === undefined ? undefined : String(value);
+    };
+    const bad = (what: string): never => {
+      throw new CorruptLayoutError(`signal '${name}' ${what}`, layout.META_DIRECTORY);
+    };
+    this.#shard = shard;
+    this.kind = text("kind") ?? bad("has no kind");
+    this.dtype = text("dtype") ?? bad("has no dtype");
+    const { shape, names } = stated;
+    if (!Array.isArray(shape) || !shape.every((side) => typeof side === "number" && side >= 1)) bad("has a bad shape");
+    this.shape = shape as number[];
+    this.units = text("units");
+    this.names = Array.isArray(names) ? names.map(String) : undefined;
+    this.clock = text("clock");
+    const isObjects = this.kind === "text" || this.kind === "bytes";
+    if (!KINDS.includes(this.kind) || !(isDType(this.dtype) || (isObjects && this.dtype === this.kind))) {
+      bad(`is of kind '${this.kind}', type '${this.dtype}'`);
+    }
+    const role = text("role");
+    if (role !== undefined && !ROLES.includes(role)) bad(`has the role '${role}'`);
+    const of = text("of");
+    const model = text("model");
+    const said = role === undefined ? undefined : { role: role as Role, ...(of && { of }), ...(model && { model }) };
+    this.part = said ?? guessPart(name, isObjects);
+    const video = text("video");
+    const frames = text("frames");
+    this.video = video !== undefined && frames !== undefined ? { block: video, frames } : undefined;
+    this.table = this.video ? undefined : text("table");
+    const isRows = !this.video && this.table === undefined;
+    this.length = isRows ? Number(stated["count"] ?? 0) : undefined;
+    this.#blocks = isRows ? [text("block"), text("more")].filter((each) => each !== undefined) : [];
+    this.#times = text("times") ?? layout.TIMESTAMPS_NS;
+  }
+
+  get role(): Role {
+    return this.part.role;
+  }
+
+  /** The bytes of records [start, end), where the signal is rows of numbers. */
+  async bytes(start = 0, end?: number): Promise<Uint8Array> {
+    const { rowBytes } = tensorSpec(this.#number(), this.shape);
+    const counts = this.#blocks.map((block) => {
+      const size = this.#shard.block(block).rawSize;
+      if (size % rowBytes) throw new CorruptLayoutError(`${size} bytes are no rows of ${this.dtype}`, block);
+      return size / rowBytes;
+    });
+    const total = counts.reduce((sum, each) => sum + each, 0);
+    if (total !== this.length) {
+      throw new CorruptLayoutError(`${total} rows of ${this.length} are there`, this.#blocks[0]);
+    }
+    const stop = end ?? total;
+    if (!(start >= 0 && start <= stop && stop <= total)) {
+      throw new RangeError(`records [${start}, ${stop}) of ${total} in signal '${this.name}'`);
+    }
+    const parts: Promise<Uint8Array>[] = [];
+    let first = 0;
+    for (const [index, block] of this.#blocks.entries()) {
+      const count = counts[index]!;
+      const low = Math.max(start - first, 0);
+      const high = Math.min(stop - first, count);
+      if (low < high) parts.push(this.#shard.readRange(block, low * rowBytes, high * rowBytes, rowBytes));
+      first += count;
+    }
+    return joinBytes(await Promise.all(parts));
+  }
+
+  /** Records [start, end) as numbers, one after the other; f16 and bf16 as their bits. */
+  async values(start = 0, end?: number): Promise<TypedArray> {
+    return typedArray(this.#number(), await this.bytes(start, end));
+  }
+
+  /** The times of all records; those of tables and cameras are in their own files. */
+  async timesNs(): Promise<BigInt64Array> {
+    this.#number();
+    const times = typedArray("i64", await this.#shard.read(this.#times)) as BigInt64Array;
+    const isOrdered = times.every((each, index) => index === 0 || each > times[index - 1]!);
+    if (times.length !== this.length || !isOrdered) {
+      throw new CorruptLayoutError(
+        `the times of '${this.name}' are not increasing, or not as many as its records`,
+        this.#times,
+      );
+    }
+    return times;
+  }
+
+  /** The parquet file of a table of events: columns `timestamp` and `value`. */
+  async tableBytes(): Promise<Uint8Array> {
+    if (this.table === undefined) throw new TypeError(`signal '${this.name}' is no table`);
+    return this.#shard.read(this.table);
+  }
+
+  /** The parquet file that says where each frame of a camera lies, and when it was taken. */
+  async frameIndexBytes(): Promise<Uint8Array> {
+    return this.#shard.read(this.#camera().frames);
+  }
+
+  /**
+   * Bytes [start, end) of the encoded video. The frame index has a checksum per frame to hold them against; without
+   * `start` and `end` the whole video is read and verified.
+   */
+  async videoBytes(start?: number, end?: number): Promise<Uint8Array> {
+    const { block } = this.#camera();
+    if (start === undefined && end === undefined) return this.#shard.read(block);
+    const { dataOffset, rawSize, codec } = this.#shard.block(block);
+    if (codec !== "none") throw new CorruptLayoutError("video in a shard is never compressed again", block);
+    const low = start ?? 0;
+    const high = end ?? rawSize;
+    if (!(low >= 0 && low <= high && high <= rawSize)) {
+      throw new RangeError(`bytes [${low}, ${high}) of ${rawSize} in block '${block}'`);
+    }
+    return this.#shard.source.read(dataOffset + low, dataOffset + high);
+  }
+
+  #camera(): { block: string; frames: string } {
+    if (!this.video) throw new TypeError(`signal '${this.name}' is no camera`);
+    return this.video;
+  }
+
+  #number(): DType {
+    if (this.length === undefined || !isDType(this.dtype)) {
+      throw new TypeError(`signal '${this.name}' is no rows of numbers`);
+    }
+    return this.dtype;
+  }
+}
+
+/** A packed recording: the same names, signals, static items and metadata as its folder had. */
+export class Recording {
+  readonly signals = new Map<string, Signal>();
+
+  private constructor(
+    readonly id: string,
+    /** Items that do not change in time, as JSON. */
+    readonly items: JsonObject,
+    readonly meta: JsonObject,
+    /** Which clock says what the steps are, and whether rewards came with the `same` or the `next` observation. */
+    readonly steps: { readonly clock: string; readonly outcome: "same" | "next" } | undefined,
+  ) {}
+
+  static async open(shard: Shard, episode: Episode): Promise<Recording> {
+    const about = await shard.readJson(layout.META_DIRECTORY);
+    const version = about["version"] ?? 1;
+    if (version !== 1 && version !== 2) {
+      throw new CorruptLayoutError(`a recording packed in version ${String(version)}`, layout.META_DIRECTORY);
+    }
+    const { static: items, meta, signals } = about;
+    if (!isObject(items) || !isObject(meta) || !isObject(signals)) {
+      throw new CorruptLayoutError("what it says of the recording is damaged", layout.META_DIRECTORY);
+    }
+    const id = String(about["id"] || episode.id);
+    const recording = new Recording(id, items, meta, stepsOf(about["steps"]));
+    for (const [name, stated] of Object.entries(signals)) {
+      const how = version === 1 ? firstVersion(shard, episode, name, stated) : stated;
+      if (!isObject(how)) {
+        throw new CorruptLayoutError("what it says of the recording is damaged", layout.META_DIRECTORY);
+      }
+      recording.signals.set(name, new Signal(shard, name, how));
+    }
+    return recording;
+  }
+
+  /** A static item; bytes as bytes. */
+  static(name: string): Json | Uint8Array | undefined {
+    const value = this.items[name];
+    if (!isObject(value) || !(BYTES_TAG in value)) return value;
+    return Uint8Array.from(atob(String(value[BYTES_TAG])), (char) => char.charCodeAt(0));
+  }
+}
+
+function stepsOf(stated: Json | undefined): Recording["steps"] {
+  if (!isObject(stated) || typeof stated["clock"] !== "string") return undefined;
+  const outcome = stated["outcome"] ?? "same";
+  return outcome === "same" || outcome === "next" ? { clock: stated["clock"], outcome } : undefined;
+}
+
+/** Version 1 named only how each signal was stored: as a channel with its own clock, a table or a camera. */
+function firstVersion(shard: Shard, episode: Episode, name: string, stated: Json): JsonObject {
+  const how = String(stated);
+  if (how.startsWith("video")) {
+    const video = `video/${name}${how.slice("video".length)}`;
+    return { kind: "image", dtype: "u8", shape: [], video, frames: `aux/frames/${name}` };
+  }
+  if (how === "table") return { kind: "text", dtype: "text", shape: [], table: `aux/table/${name}` };
+  const block = name.startsWith("action/") ? name : `signal/${name}`;
+  const channel = episode.channels.get(block);
+  if (!channel || !shard.has(block)) throw new CorruptLayoutError("is missing, though the directory lists it", block);
+  const kinds = ["scalar", "vector", "tensor"];
+  const clock = `time/${block}/timestamps_ns`;
+  return {
+    kind: kinds[Math.min(channel.shape.length, 2)]!,
+    dtype: channel.dtype,
+    shape: [...channel.shape],
+    block,
+    count: channel.length,
+    ...(channel.clock && shard.has(clock) && { times: clock }),
+  };
+}

@@ -1,0 +1,68 @@
+/** The seek table at the end of a block of several zstd frames. */
+import { CorruptLayoutError } from "./errors.js";
+import { MAX_FRAMES, SEEK_TABLE_MAGIC, SKIPPABLE_MAGIC } from "./layout.js";
+
+export const FOOTER_BYTES = 9;
+
+/** Where each frame starts, stored and raw; both have one entry more than there are frames. */
+export interface SeekTable {
+  stored: Float64Array;
+  raw: Float64Array;
+}
+
+function view(data: Uint8Array): DataView {
+  return new DataView(data.buffer, data.byteOffset, data.byteLength);
+}
+
+/** The size of the whole seek table, from the last nine bytes of a block. */
+export function seekTableBytes(footer: Uint8Array): number {
+  if (footer.length < FOOTER_BYTES) throw new CorruptLayoutError("no zstd seek table at the end of a seekable block");
+  const fields = view(footer);
+  const count = fields.getUint32(0, true);
+  const descriptor = fields.getUint8(4);
+  if (fields.getUint32(5, true) !== SEEK_TABLE_MAGIC || descriptor & 0x7c) {
+    throw new CorruptLayoutError("no zstd seek table at the end of a seekable block");
+  }
+  if (count > MAX_FRAMES) throw new CorruptLayoutError(`a seek table of ${count} frames is too large`);
+  return 8 + count * (descriptor & 0x80 ? 12 : 8) + FOOTER_BYTES;
+}
+
+/** Read a seek table and check that its frames are exactly as large as the block. */
+export function unpackSeekTable(table: Uint8Array, diskSize: number, rawSize: number): SeekTable {
+  const fields = view(table);
+  const entry = table[table.length - 5]! & 0x80 ? 12 : 8;
+  if (fields.getUint32(0, true) !== SKIPPABLE_MAGIC || fields.getUint32(4, true) !== table.length - 8) {
+    throw new CorruptLayoutError("damaged zstd seek table");
+  }
+  const count = (table.length - 8 - FOOTER_BYTES) / entry;
+  const stored = new Float64Array(count + 1);
+  const raw = new Float64Array(count + 1);
+  for (let i = 0; i < count; i++) {
+    stored[i + 1] = stored[i]! + fields.getUint32(8 + i * entry, true);
+    raw[i + 1] = raw[i]! + fields.getUint32(12 + i * entry, true);
+  }
+  if (stored[count] !== diskSize - table.length || raw[count] !== rawSize) {
+    throw new CorruptLayoutError("zstd seek table does not add up to the size of its block");
+  }
+  return { stored, raw };
+}
+
+/** The half-open range of frames that hold the raw bytes [start, end). */
+export function framesFor(table: SeekTable, start: number, end: number): [number, number] {
+  const first = firstAbove(table.raw, start) - 1;
+  let last = firstAbove(table.raw, end - 1);
+  last = Math.min(last, table.raw.length - 1);
+  return [first, Math.max(first, last)];
+}
+
+/** The index of the first value above `limit` in an ascending list. */
+function firstAbove(values: Float64Array, limit: number): number {
+  let low = 0;
+  let high = values.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle]! > limit) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}

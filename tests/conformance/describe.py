@@ -1,0 +1,161 @@
+"""A file in words, as `wshard-dump --full` of the TypeScript and Go packages prints it: what the three must agree on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warpdata.episodes.packed import PackedRows, PackedSource, ShardVideo, TableSignal, is_packed
+from warpdata.errors import WarpError
+from warpdata.formats.wshard import layout
+from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
+from warpdata.formats.wshard.chunks import check_chunk_hash
+from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.schema import RowSource
+from warpdata.formats.wshard.text import TextRows, is_text
+from warpdata.timeline.meta import SignalRole, guess_role
+
+FIRST = 8
+_FLAGS = {"reward": "rewards", "done": "terminations", "truncated": "truncations"}
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """What a file says and holds, every checksum verified; or the code of the error that refuses it."""
+    try:
+        return _described(path)
+    except WarpError as error:
+        return {"error": error.code}
+
+
+def in_order(found: dict[str, Any]) -> dict[str, Any]:
+    """A description of any language with its lists in one order and its numbers in one form."""
+    ordered = json.loads(json.dumps(found))
+    for key in ("channels", "signals", "blocks"):
+        if key in ordered:
+            ordered[key] = sorted(ordered[key], key=lambda each: each["name"])
+    ordered.pop("message", None)
+    return ordered
+
+
+def _described(path: Path) -> dict[str, Any]:
+    shard = ShardReader.open(path)
+    episode, fresh = _opened(path), _opened(path)
+    packed = PackedSource(shard) if is_packed(shard) else None
+    kind = "chunks" if shard.role == layout.ROLE_CHUNK_LIST else "packed" if packed else "episode"
+    steps = episode.timestep_range
+    chunk = None
+    if episode.chunk_index is not None:
+        chunk = {
+            "index": episode.chunk_index, "total": episode.total_chunks,
+            "steps": None if steps is None else list(steps),
+        }  # fmt: skip
+    again = dict(_channels(fresh))
+    found: dict[str, Any] = {
+        "kind": kind, "id": episode.id, "env_id": episode.env_id, "length": episode.length,
+        "channels": [_channel(name, each, again[name]) for name, each in _channels(episode)],
+        "timebase": {"type": episode.timebase.type, "tick_hz": episode.timebase.tick_hz},
+        "times": _sha256(episode.times_ns()), "metadata": episode.metadata, "models": episode.models,
+        "about": episode.about, "chunk": chunk,
+        "blocks": [{"name": name, "sha256": _sha256(data)} for name, data in episode.blocks.items()],
+    }  # fmt: skip
+    if packed is not None:
+        clock = packed._steps
+        found["signals"] = [_signal(name, each, packed) for name, each in packed.signals.items()]
+        about = shard.read_json("meta/directory")
+        found |= {"static": about["static"], "meta": about["meta"], "steps": clock and clock.to_json()}
+    return found
+
+
+def _opened(path: Path) -> WShardEpisode:
+    shard = ShardReader.open(path)
+    if shard.role != layout.ROLE_CHUNK_LIST:
+        return load_wshard(shard)
+    chunked = ChunkedEpisodeReader(path)
+    for entry in chunked.manifest.chunks:
+        check_chunk_hash(chunked.manifest, entry)
+    return chunked.episode()
+
+
+def _channels(episode: WShardEpisode) -> list[tuple[str, Channel]]:
+    flags = [(name, getattr(episode, field)) for name, field in _FLAGS.items()]
+    return [*episode.lanes(), *((name, flag) for name, flag in flags if flag is not None)]
+
+
+def _channel(name: str, channel: Channel, fresh: Channel) -> dict[str, Any]:
+    lane, _, rest = name.partition("/")
+    role = SignalRole("observation") if lane == "signal" else guess_role(name, "vector")
+    length = channel.length
+    start = length // 3
+    end = min(length, start + -(-length // 3))
+    window = _bytes(fresh.row_source, start, end)  # before anything else of the block is read
+    stamps = channel.timestamps_ns
+    return {
+        "name": name, "id": rest or name, "lane": lane, "role": role.role, "of": role.of, "model": role.model,
+        "dtype": str(channel.dtype), "shape": [length, *channel.shape],
+        "sha256": _sha256(_bytes(channel.row_source, 0, length)),
+        "clock": None if stamps is None else {"length": len(stamps), "sha256": _sha256(stamps)},
+        "window": {"start": start, "end": end, "sha256": _sha256(window)},
+        "first": _first(channel), "about": channel.about,
+    }  # fmt: skip
+
+
+def _first(channel: Channel) -> list[Any]:
+    values = channel.data
+    if is_text(channel.dtype):
+        return values[:FIRST].tolist()
+    flat = np.ascontiguousarray(values).reshape(-1)[:FIRST]
+    if channel.dtype == "bool":
+        flat = flat.view(np.uint8)
+    plain = flat.astype(np.float64) if flat.dtype.kind not in "iu" else flat
+    return [each if np.isfinite(each) else _name_of(each) for each in plain.tolist()]
+
+
+def _name_of(value: float) -> str:
+    return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _bytes(rows: RowSource, start: int, end: int) -> bytes:
+    """Rows as they are stored; text as its bytes, whether it lies in one shard or in chunks."""
+    if isinstance(rows, TextRows):
+        rows.rows(start, end)
+        ends = [0, *rows._ends.rows(0, rows.length).tolist()]
+        return rows._data.rows(ends[start], ends[end]).tobytes()
+    if is_text(rows.spec.dtype):
+        starts, parts = rows._starts.tolist(), []
+        for index, (low, high) in enumerate(zip(starts, starts[1:], strict=False)):
+            if low < end and high > start:
+                parts.append(_bytes(rows._opened(index), max(start, low) - low, min(end, high) - low))
+        return b"".join(parts)
+    return np.ascontiguousarray(rows.rows(start, end)).tobytes()
+
+
+def _signal(name: str, signal: Any, packed: PackedSource) -> dict[str, Any]:
+    stated = packed.shard.read_json("meta/directory")["signals"][name]
+    kind, dtype = (stated["kind"], stated["dtype"]) if isinstance(stated, dict) else (None, None)
+    found: dict[str, Any] = {"name": name, "kind": kind, "dtype": dtype}
+    if isinstance(signal, PackedRows):
+        values = np.ascontiguousarray(signal.values())
+        found |= {
+            "shape": list(values.shape),
+            "sha256": _sha256(values),
+            "times": _sha256(np.array(signal.timestamps)),
+        }
+    elif isinstance(signal, TableSignal):
+        found["table"] = _sha256(packed.shard.read(signal._block))
+    elif isinstance(signal, ShardVideo):
+        found["video"] = _sha256(packed.shard.read(signal._video_block))
+        found["frames"] = _sha256(packed.shard.read(signal._frames_block))
+    meta = signal.meta
+    return {**found, "role": meta.role, "of": meta.of, "model": meta.model}
+
+
+def _sha256(data: Any) -> str:
+    raw = np.ascontiguousarray(data).tobytes() if isinstance(data, np.ndarray) else bytes(data)
+    return hashlib.sha256(raw).hexdigest()
