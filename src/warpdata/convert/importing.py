@@ -382,15 +382,10 @@ class _Noted(SourceAround):
 
 
 def _plain(value: Any) -> Any:
-    """Metadata as JSON holds it; what is read lazily is read now."""
+    """Metadata as JSON holds it."""
     if isinstance(value, Mapping):
-        whole = {**value, "stats": value["stats"]} if _is_lazy(value) else value
-        return {str(key): _plain(each) for key, each in whole.items()}
+        return {str(key): _plain(each) for key, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _is_lazy(value: Mapping[str, Any]) -> bool:
-    return hasattr(type(value), "__missing__") and "stats" not in value
 
 
 def _note(signal: Signal, plan: ImportPlan, into_root: bool) -> Note:

@@ -104,7 +104,7 @@ class ForeignSource(EpisodeSource):
         id: str,  # noqa: A002 - the word of the model
         signals: Mapping[str, Signal],
         static: Mapping[str, Any],
-        meta: Mapping[str, Any],
+        meta: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
         *,
         place: str,
         again: tuple[Any, ...],
@@ -112,7 +112,8 @@ class ForeignSource(EpisodeSource):
         stored_bytes: int = 0,
     ) -> None:
         self._id, self._signals, self._place = id, signals, place
-        self._static, self._meta = ReadOnlyDict(dict(static)), ReadOnlyDict(dict(meta))
+        self._static, self._stated = ReadOnlyDict(dict(static)), meta
+        self._meta: Mapping[str, Any] | None = None
         self._again, self._steps, self._stored_bytes = again, steps, stored_bytes
 
     @property
@@ -132,7 +133,9 @@ class ForeignSource(EpisodeSource):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What is needed to write it again as it was, under the name of the format."""
+        """What is needed to write it again as it was, under the name of the format; read when first asked for."""
+        if self._meta is None:
+            self._meta = ReadOnlyDict(dict(self._stated() if callable(self._stated) else self._stated))
         return self._meta
 
     @property

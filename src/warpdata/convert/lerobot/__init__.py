@@ -7,10 +7,11 @@ import os
 from warpdata.bytekit.folders import FolderReader
 from warpdata.convert.lerobot.documents import INFO
 from warpdata.convert.lerobot.reading import open_set
+from warpdata.convert.lerobot.writing import write
 from warpdata.convert.place import Place
 from warpdata.episodes.collection import Episodes
 
-__all__ = ["matches", "read"]
+__all__ = ["matches", "read", "write"]
 
 
 def matches(place: Place) -> bool:

@@ -93,7 +93,7 @@ class LeRobotSource(EpisodesSource):
             static["robot_type"] = documents.info["robot_type"]
         if signals.task is not None:
             static[TASK] = signals.task
-        about = {FORMAT: _About(documents, row)}
+        about = partial(_about, documents, row)
         return ForeignSource(
             self.ids[position], signals, static, about, place=f"{self.place.name} (episode {row.number})",
             again=(_source_again, (self.place, position)),
@@ -141,18 +141,10 @@ def _source_again(place: Place, position: int) -> ForeignSource:
     return LeRobotSource(place)._episode(position)
 
 
-class _About(dict[str, Any]):
-    """What the set says of one episode; its statistics are read when they are asked for."""
-
-    def __init__(self, documents: Documents, row: EpisodeRow) -> None:
-        super().__init__(version=documents.version, episode=plain_numbers(row.row))
-        self._documents, self._row = documents, row
-
-    def __missing__(self, key: str) -> Any:
-        if key != "stats":
-            raise KeyError(key)
-        self["stats"] = plain_numbers(self._documents.stats_of(self._row))
-        return self["stats"]
+def _about(documents: Documents, row: EpisodeRow) -> dict[str, Any]:
+    """What the set says of one episode: its row, and its statistics."""
+    stats = plain_numbers(documents.stats_of(row))
+    return {FORMAT: {"version": documents.version, "episode": plain_numbers(row.row), "stats": stats}}
 
 
 class EpisodeRows:

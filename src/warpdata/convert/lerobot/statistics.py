@@ -21,10 +21,8 @@ def of_rows(values: NDArray[Any], *, quantiles: bool) -> dict[str, Any]:
     shape = values.shape[1:] or (1,)
     found: dict[str, Any] = {}
     with np.errstate(invalid="ignore", over="ignore"):
-        for name, value in (
-            ("min", flat.min(axis=0)), ("max", flat.max(axis=0)), ("mean", flat.mean(axis=0)), ("std", flat.std(axis=0)),
-        ):  # fmt: skip
-            found[name] = value.reshape(shape).tolist()
+        for name in ("min", "max", "mean", "std"):
+            found[name] = getattr(flat, name)(axis=0).reshape(shape).tolist()
         found["count"] = [len(values)]
         if quantiles:
             for name, value in zip(

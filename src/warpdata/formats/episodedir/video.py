@@ -200,6 +200,21 @@ class VideoDecoder:
         out.reshape(shape.height, width)[:] = rows[: shape.height, :width]
 
 
+def encode_png(frame: NDArray[Any]) -> bytes:
+    """One frame (RGB, gray or 16-bit gray) as PNG: every pixel is kept."""
+    shape = FrameShape.of(frame)
+    library = _av()
+    context = library.CodecContext.create("png", "w")
+    context.width, context.height = shape.width, shape.height
+    context.pix_fmt = "gray16be" if shape.dtype == "uint16" else shape.raw_format
+    context.time_base = Fraction(1, 1)
+    picture = library.VideoFrame.from_ndarray(frame, format=shape.raw_format)
+    if context.pix_fmt != shape.raw_format:
+        picture = _converter()(picture, context.pix_fmt)
+    picture.pts, picture.time_base = 0, Fraction(1, 1)
+    return b"".join(bytes(packet) for packet in [*context.encode(picture), *context.encode(None)])
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A video file as its container describes it: the stream, its size, and where its packets are."""

@@ -1,0 +1,716 @@
+"""Episodes as a LeRobot set, v3.0 or v2.1: encoded frames are copied, times stand exactly on the grid of the rate."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata._version import __version__
+from warpdata.bytekit.commit import commit_folder, map_os_errors
+from warpdata.convert.aligning import AlignedEpisode, Alignment, Hold, aligned, exact_rate, is_run
+from warpdata.convert.lerobot import tables
+from warpdata.convert.lerobot.documents import OURS, file_bytes, restored_numbers
+from warpdata.convert.lerobot.features import Feature, Features, camera_codec, features_of, video_info
+from warpdata.convert.lerobot.files import DataOut, Numbers, VideoOut
+from warpdata.convert.lerobot.reading import FORMAT, TASK
+from warpdata.convert.lerobot.statistics import QUANTILES, SetStatistics, of_frames, of_rows
+from warpdata.convert.place import check_inside
+from warpdata.convert.receipt import Note, Receipt
+from warpdata.episodes.camera import VideoFile
+from warpdata.episodes.collection import Episodes
+from warpdata.episodes.encoded import EncodedRun, encoded_run
+from warpdata.episodes.signals import VideoSignal
+from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, nearest
+from warpdata.formats.episodedir.images import FrameShape, VideoOptions
+from warpdata.formats.episodedir.video import STILL_CODECS, encode_png
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.steps import StepSignal
+
+Version = Literal["v3.0", "v2.1"]
+VERSIONS: tuple[Version, ...] = ("v3.0", "v2.1")
+V3_PATHS = {
+    "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+    "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+}
+V2_PATHS = {
+    "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+    "video_path": "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+}
+CODEC = VideoOptions(codec="av1", gop_size=2, quality=30, preset="12")
+"""How LeRobot encodes frames itself: for cameras that come as raw frames."""
+_SAMPLED_FRAMES = 512
+_MB = 1024 * 1024
+
+
+def write(
+    episodes: Episodes,
+    target: str | os.PathLike[str],
+    *,
+    version: Version = "v3.0",
+    rate: float | None = None,
+    clock: str | None = None,
+    align: Hold = "hold",
+    max_age_ns: int | None = None,
+    names: Mapping[str, str] | None = None,
+    task: str | None = None,
+    robot_type: str | None = None,
+    frames_as: Literal["video", "image"] = "video",
+    video: VideoOptions | None = None,
+    data_files_size_in_mb: int = 100,
+    video_files_size_in_mb: int = 200,
+    on_error: Literal["stop", "skip"] = "stop",
+    source: str = "",
+    progress: Callable[[int, int], None] | None = None,
+) -> Receipt:
+    """Write episodes as a LeRobot set into a new folder, which appears whole or not at all.
+
+    `rate`, `clock` and `align` choose the one rate of the set where the steps of the episodes are not evenly spaced.
+    `names` maps signals to features; without it, names of LeRobot stay and others get the names its policies look for.
+    `task` is the text of episodes that have none. Raw frames are encoded as `video` says (AV1 as LeRobot does), or
+    stored as PNG with `frames_as="image"`; encoded ones are copied.
+    """
+    if version not in VERSIONS:
+        raise ValueError(
+            f"version is one of {', '.join(VERSIONS)}, not {version!r}.{nearest(version, VERSIONS)}"
+        )
+    if on_error not in ("stop", "skip"):
+        raise ValueError(f"on_error is 'stop' or 'skip', not {on_error!r}")
+    if not len(episodes):
+        raise SchemaMismatchError("there are no episodes to write")
+    path = Path(os.path.abspath(target))
+    if path.exists():
+        raise ConflictError("something is there already", path=path, hint="Choose another target.")
+    alignment = Alignment(rate, clock, align, max_age_ns)
+    said = alignment.to_json() | {
+        key: value
+        for key, value in (("names", names), ("task", task), ("robot_type", robot_type))
+        if value is not None
+    }
+    receipt = Receipt("export", FORMAT, source or episodes.source.name, str(path), version, supplied=said)
+    with map_os_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        commit_folder(path, durable=False) as folder,
+        tempfile.TemporaryDirectory(prefix="warpdata-") as scratch,
+    ):
+        limits = (data_files_size_in_mb, video_files_size_in_mb)
+        out = _Set(folder, version, episodes, receipt, limits, Path(scratch), video or CODEC)
+        out.robot_type, out.no_task = robot_type, task
+        out.choose(names, frames_as)
+        for number, episode_id in enumerate(episodes.ids):
+            try:
+                out.add(episodes[number], alignment)
+            except WarpError as error:
+                if on_error == "stop":
+                    raise
+                receipt.skip(episode_id, error)
+            if progress is not None:
+                progress(number + 1, len(episodes))
+        out.finish()
+    return receipt
+
+
+@dataclass(slots=True)
+class _Row:
+    """What the metadata says of a written episode."""
+
+    length: int
+    tasks: list[str]
+    data: tuple[int, int]
+    first: int
+    videos: dict[str, tuple[int, int, float, float]]
+    stats: dict[str, Any]
+    more: dict[str, Any]
+    """What the source said of it that we know nothing of."""
+
+
+@dataclass(slots=True)
+class _Camera:
+    """The video files of one camera."""
+
+    numbers: Numbers
+    out: VideoOut | None = None
+
+
+@dataclass(slots=True)
+class _Frames:
+    """The encoded frames of a camera of one episode."""
+
+    entry: bytes
+    packets: Iterator[bytes]
+    keyframe: list[bool]
+    shows: list[int]
+    lead: int
+    """Frames before the first one shown."""
+    note: Note
+    info: dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Set:
+    """A set being written."""
+
+    folder: Path
+    version: str
+    episodes: Episodes
+    receipt: Receipt
+    limits: tuple[int, int]
+    scratch: Path
+    codec: VideoOptions
+    robot_type: str | None = None
+    no_task: str | None = None
+    fps: float | None = None
+    features: Features = field(default_factory=lambda: Features([], {}, []))
+    rows: list[_Row] = field(default_factory=list)
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    cameras: dict[str, _Camera] = field(default_factory=dict)
+    data: DataOut | None = None
+    statistics: dict[str, SetStatistics] = field(default_factory=dict)
+    original: dict[str, Any] = field(default_factory=dict)
+    frames: int = 0
+    renumbered: bool = False
+
+    @property
+    def is_v3(self) -> bool:
+        return self.version == "v3.0"
+
+    @property
+    def info(self) -> dict[str, Any]:
+        found = self.original.get("info")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def chunks_size(self) -> int:
+        found = self.info.get("chunks_size", 1000)
+        return found if isinstance(found, int) and found > 0 else 1000
+
+    def choose(self, names: Mapping[str, str] | None, frames_as: Literal["video", "image"]) -> None:
+        """Decide on features, paths and tasks from the first episode and what its source said."""
+        stated = self.episodes.metadata.get(FORMAT)
+        self.original = restored_numbers(stated) if isinstance(stated, Mapping) else {}
+        first = self.episodes[0]
+        fps = self.info.get("fps", first.static.get("fps"))
+        self.fps = fps if isinstance(fps, int | float) and not isinstance(fps, bool) and fps > 0 else None
+        features = self.info.get("features")
+        self.features = features_of(
+            first, features if isinstance(features, dict) else {}, names, frames_as=frames_as
+        )
+        for each in self.features.found:
+            if each.name != each.signal:
+                self.receipt.notes.append(f"{each.signal} is called {each.name} there")
+        for row in self.original.get("tasks") or ():
+            self.tasks[row["task"]] = {**row}
+        limit = self.limits[0] * _MB if self.is_v3 else None
+        self.data = DataOut(limit, Numbers(self.chunks_size))
+        for each in self.features.found:
+            if each.storing == "video":
+                self.cameras[each.name] = _Camera(Numbers(self.chunks_size))
+
+    def add(self, episode: Episode, alignment: Alignment) -> None:
+        """Write one episode; everything that can be wrong with it is met before a byte is written."""
+        self._check_alike(episode)
+        rows = aligned(episode, alignment, self.fps)
+        if self.fps is None:
+            self.fps = rows.fps
+        if rows.fps != self.fps and alignment.rate is None:
+            raise SchemaMismatchError(
+                f"episode {episode.id} has {rows.fps:g} steps a second, the others {self.fps:g}",
+                hint="Choose one rate: rate=… (--rate).",
+            )
+        self.fps = rows.fps
+        number, count = len(self.rows), len(rows)
+        if not count:
+            raise SchemaMismatchError(f"episode {episode.id} has no steps")
+        notes: dict[str, Note] = {}
+        columns: dict[str, Any] = {}
+        values: dict[str, NDArray[Any]] = {}
+        frames: dict[str, _Frames] = {}
+        for each in self.features.found:
+            on_steps = rows.steps[each.signal]
+            if each.storing == "video":
+                frames[each.name] = self._encoded(each, rows, on_steps)
+                notes[each.signal] = frames[each.name].note
+            elif each.storing == "image":
+                columns[each.name], notes[each.signal] = self._pictures(each, rows, on_steps)
+            else:
+                values[each.name] = np.asarray(on_steps.data)
+                notes[each.signal] = rows.note(each.signal, how="retyped" if each.why else None, why=each.why)
+        for name, why in self.features.dropped.items():
+            notes[name] = Note("dropped", len(episode.signals[name]), why=why)
+        texts = self._texts(episode, rows)
+        for each in self.features.found:
+            if each.name in values:
+                columns[each.name] = self._column(each, values[each.name])
+        stats = self._stats(episode, rows, values, count)
+        self._note_defaults(episode, number, count)
+        columns |= self._defaults(number, count, texts)
+        schema = tables.rows_schema({name: columns[name].type for name in self._order(columns)})
+        assert self.data is not None
+        data = self.data.write(self._data_file, schema, {name: columns[name] for name in schema.names})
+        videos = {name: self._put(name, each, count) for name, each in frames.items()}
+        seen = list(dict.fromkeys(texts))
+        row = _Row(count, self._task_order(episode, seen), data, self.frames, videos, stats, _more(episode))
+        self.rows.append(row)
+        self.frames += count
+        self.receipt.add(notes)
+
+    def _check_alike(self, episode: Episode) -> None:
+        for each in self.features.found:
+            signal = episode.signals.get(each.signal)
+            if signal is None:
+                raise SchemaMismatchError(
+                    f"episode {episode.id} has no {each.signal!r}, which the first one has"
+                )
+            is_same = signal.meta.shape == each.shape or each.storing in ("text", "json")
+            if not is_same or (
+                each.storing == "numbers" and signal.meta.dtype != each.dtype and not each.why
+            ):
+                raise SchemaMismatchError(
+                    f"{each.signal!r} is {signal.meta.dtype}{list(signal.meta.shape)} in episode {episode.id}, "
+                    f"{each.dtype}{list(each.shape)} in the first one"
+                )
+
+    def _order(self, columns: Mapping[str, Any]) -> list[str]:
+        return [name for name in self.features.to_json() if name in columns]
+
+    def _column(self, each: Feature, values: NDArray[Any]) -> Any:
+        if each.storing == "text":
+            return tables.text_column(values.tolist())
+        if each.storing == "json":
+            return tables.json_column(values.tolist(), each.name)
+        shape = tuple(each.about["shape"])
+        rows = values.astype(each.dtype, copy=False).reshape(len(values), *(shape if each.shape else ()))
+        return tables.number_column(
+            rows, tables.arrow_type(each.dtype, rows.shape[1:], is_scalar=not each.shape)
+        )
+
+    def _defaults(self, number: int, count: int, texts: Sequence[str]) -> dict[str, Any]:
+        assert self.fps is not None
+        indexes = np.array([self.tasks[text]["task_index"] for text in texts], np.int64)
+        found = {
+            "timestamp": (np.arange(count) / self.fps).astype(np.float32),
+            "frame_index": np.arange(count, dtype=np.int64), "episode_index": np.full(count, number, np.int64),
+            "index": np.arange(self.frames, self.frames + count, dtype=np.int64), "task_index": indexes,
+        }  # fmt: skip
+        return {
+            name: tables.number_column(each, tables.arrow_type(each.dtype, (), is_scalar=True))
+            for name, each in found.items()
+        }
+
+    def _note_defaults(self, episode: Episode, number: int, count: int) -> None:
+        """Say where the numbers of the source are not those of the set."""
+        was = episode.signals.get("index")
+        if was is None or self.renumbered:
+            return
+        if (
+            len(was) != count
+            or int(was[0][0]) != self.frames
+            or episode.static.get("episode_index", number) != number
+        ):
+            self.renumbered = True
+            self.receipt.notes.append("episode_index, index, frame_index and timestamp are counted anew")
+
+    def _texts(self, episode: Episode, rows: AlignedEpisode) -> list[str]:
+        """The task of every row, each task with a number."""
+        count = len(rows)
+        if TASK in episode.signals:
+            on_steps = rows.steps[TASK]
+            found = [str(each) for each in on_steps.data.tolist()]
+        else:
+            said = episode.static.get(TASK, self.no_task)
+            found = [str(said) if said is not None else ""] * count
+            if said is None and not any("no task" in note for note in self.receipt.notes):
+                self.receipt.notes.append("episodes with no task have the empty text as theirs: say task=…")
+        for text in dict.fromkeys(found):
+            if text not in self.tasks:
+                used = [row["task_index"] for row in self.tasks.values()]
+                self.tasks[text] = {"task_index": max(used, default=-1) + 1, "task": text}
+        return found
+
+    def _task_order(self, episode: Episode, seen: list[str]) -> list[str]:
+        """The tasks of an episode as the source listed them, as long as they are the same."""
+        about = episode.meta.get(FORMAT)
+        stated = about.get("episode", {}).get("tasks") if isinstance(about, Mapping) else None
+        return list(stated) if isinstance(stated, list) and set(stated) == set(seen) else seen
+
+    # Cameras.
+
+    def _encoded(self, each: Feature, rows: AlignedEpisode, on_steps: StepSignal) -> _Frames:
+        assert self.fps is not None
+        signal = on_steps.signal
+        codec = camera_codec(signal)
+        if codec in STILL_CODECS:
+            return self._muxed(each, rows, on_steps)
+        run: EncodedRun | None = None
+        if codec is not None and is_run(on_steps):
+            run = encoded_run(signal[: len(rows)])
+        if run is not None and (self.is_v3 or bool(run.shown[0])):
+            lead = int(np.flatnonzero(run.shown)[0])
+            info = video_info(run.stream, run.shape.height, run.shape.width, rows.fps)
+            return _Frames(
+                run.entry,
+                run.packets(),
+                run.keyframe.tolist(),
+                run.shows.tolist(),
+                lead,
+                rows.note(each.signal),
+                info,
+            )
+        return self._encoded_anew(each, rows, on_steps, codec)
+
+    def _muxed(self, each: Feature, rows: AlignedEpisode, on_steps: StepSignal) -> _Frames:
+        """Pictures encoded one by one: copied, in whatever order the rows need them."""
+        run = encoded_run(on_steps.signal)
+        assert run is not None
+        positions = np.maximum(on_steps.positions, 0)
+        is_plain = np.array_equal(positions, np.arange(len(run)))
+        packets = run.packets() if is_plain else _chosen(run, positions)
+        count = len(positions)
+        info = video_info(run.stream, run.shape.height, run.shape.width, rows.fps)
+        return _Frames(
+            run.entry, packets, [True] * count, list(range(count)), 0, rows.note(each.signal), info
+        )
+
+    def _encoded_anew(
+        self, each: Feature, rows: AlignedEpisode, on_steps: StepSignal, codec: str | None
+    ) -> _Frames:
+        height, width = on_steps.row_shape[:2]
+        options = replace(self.codec, fps=float(rows.fps))
+        place = self.scratch / f"{len(self.rows):06d}-{each.name}"
+        file = VideoFile(place, FrameShape(height, width, 3, "uint8"), options)
+        step = max(1, (8 << 20) // max(1, on_steps.meta.row_bytes))
+        try:
+            for start in range(0, len(on_steps), step):
+                for at, frame in enumerate(on_steps.rows(start, min(start + step, len(on_steps)))):
+                    file.encode(np.ascontiguousarray(frame), start + at)
+            video, index = Path(f"{place}.done{file.suffix}"), Path(f"{place}.done.frames.parquet")
+            file.finish(video, index)
+        except BaseException:
+            file.close()
+            raise
+        run = encoded_run(VideoSignal(video, index, name=each.name))
+        assert run is not None
+        packets = list(run.packets())
+        video.unlink()
+        index.unlink()
+        was = "raw frames" if codec is None else f"{codec} frames that no longer follow each other"
+        note = rows.note(each.signal, how="reencoded", why=f"{was} encoded as {options.codec or 'h264'}")
+        info = video_info(run.stream, height, width, rows.fps)
+        return _Frames(run.entry, iter(packets), run.keyframe.tolist(), run.shows.tolist(), 0, note, info)
+
+    def _put(self, name: str, frames: _Frames, count: int) -> tuple[int, int, float, float]:
+        """Copy frames into the video file of their camera; returns file and seconds."""
+        assert self.fps is not None
+        about = next(each.about for each in self.features.found if each.name == name)
+        if "info" not in about and "video_info" not in about:
+            about["info"] = frames.info
+        camera = self.cameras[name]
+        packets = list(frames.packets)
+        size = sum(map(len, packets))
+        out = camera.out
+        limit = self.limits[1] * _MB
+        if out is None or not self.is_v3 or out.entry != frames.entry or out.bytes + size >= limit:
+            if out is not None:
+                out.close()
+            chunk, file = camera.numbers.next() if self.is_v3 else divmod(len(self.rows), self.chunks_size)
+            out = camera.out = VideoOut(
+                self._video_file(name, chunk, file), frames.entry, exact_rate(self.fps)
+            )
+        first = out.frames + frames.lead
+        out.add(packets, frames.keyframe, frames.shows)
+        return (
+            camera.numbers.chunk,
+            camera.numbers.file,
+            float(first / self.fps),
+            float((first + count) / self.fps),
+        )
+
+    def _pictures(self, each: Feature, rows: AlignedEpisode, on_steps: StepSignal) -> tuple[Any, Note]:
+        """An image feature: JPEG and PNG as they are, anything else as PNG."""
+        count = len(rows)
+        codec = camera_codec(on_steps.signal)
+        if codec in STILL_CODECS:
+            run = encoded_run(on_steps.signal)
+            assert run is not None
+            data = list(_chosen(run, np.maximum(on_steps.positions, 0)))
+            note, suffix = rows.note(each.signal), "png" if codec == "png" else "jpg"
+        else:
+            data = [
+                encode_png(np.ascontiguousarray(frame))
+                for at in range(count)
+                for frame in on_steps.rows(at, at + 1)
+            ]
+            why = "" if codec is None else f"{codec} frames, decoded"
+            note, suffix = rows.note(each.signal, how="reencoded", why=f"{why or 'raw frames'} as PNG"), "png"
+        return tables.picture_column(data, [f"frame-{k:06d}.{suffix}" for k in range(count)]), note
+
+    # Statistics.
+
+    def _stats(
+        self, episode: Episode, rows: AlignedEpisode, values: Mapping[str, NDArray[Any]], count: int
+    ) -> dict[str, Any]:
+        """Of one episode: what its source says where nothing was changed, else computed."""
+        about = episode.meta.get(FORMAT)
+        known = restored_numbers(about.get("stats", {})) if isinstance(about, Mapping) else {}
+        index = self.frames
+        defaults = {
+            "timestamp": (np.arange(count) / rows.fps).astype(np.float32), "frame_index": np.arange(count),
+            "episode_index": np.full(count, len(self.rows)), "index": np.arange(index, index + count),
+        }  # fmt: skip
+        found: dict[str, Any] = {}
+        for name, feature in self.features.to_json().items():
+            column = values.get(name, defaults.get(name))
+            total = self.statistics.setdefault(name, SetStatistics())
+            if column is not None and column.dtype != object:
+                total.add_rows(column)
+            stated = known.get(name)
+            if isinstance(stated, Mapping) and self._is_true(name, stated, column, count):
+                found[name] = dict(stated)
+            elif column is not None and column.dtype != object:
+                found[name] = of_rows(column, quantiles=self.is_v3)
+            elif feature["dtype"] in ("image", "video"):
+                found[name] = self._frame_stats(name, rows)
+            if feature["dtype"] in ("image", "video") and name in found:
+                total.add_part(found[name])
+        if "task_index" in known and "task_index" not in found:
+            found["task_index"] = dict(known["task_index"])
+        return found
+
+    def _is_true(self, name: str, stated: Mapping[str, Any], column: NDArray[Any] | None, count: int) -> bool:
+        """Whether statistics of the source are those of these rows, and say all that this version wants."""
+        if column is None:
+            return True
+        lowest = np.asarray(stated.get("min"), np.float64).reshape(-1)
+        is_same = stated.get("count") == [count] and name not in ("index", "episode_index")
+        if name in ("index", "episode_index"):
+            is_same = stated.get("count") == [count] and float(lowest[0]) == float(column.min())
+        return is_same and (not self.is_v3 or set(QUANTILES) <= set(stated))
+
+    def _frame_stats(self, name: str, rows: AlignedEpisode) -> dict[str, Any]:
+        each = next(each for each in self.features.found if each.name == name)
+        on_steps = rows.steps[each.signal]
+        wanted = max(1, min(16, _SAMPLED_FRAMES // len(self.episodes), len(rows)))
+        at = np.unique(np.linspace(0, len(rows) - 1, wanted).astype(np.int64))
+        frames = np.concatenate([on_steps.rows(int(k), int(k) + 1) for k in at])
+        return of_frames(frames, quantiles=self.is_v3)
+
+    # Paths and documents.
+
+    def _paths(self) -> dict[str, str]:
+        """The templates of the source where they are of this version, else LeRobot's."""
+        plain = V3_PATHS if self.is_v3 else V2_PATHS
+        if self.info.get("codebase_version") != self.version:
+            return dict(plain)
+        return {key: self.info[key] if isinstance(self.info.get(key), str) else plain[key] for key in plain}
+
+    def _data_file(self, chunk: int, file: int) -> str:
+        if self.is_v3:
+            return str(self._below(V3_PATHS["data_path"].format(chunk_index=chunk, file_index=file)))
+        number = len(self.rows)
+        numbers = {"episode_chunk": number // self.chunks_size, "episode_index": number}
+        return str(self._below(V2_PATHS["data_path"].format(**numbers)))
+
+    def _video_file(self, name: str, chunk: int, file: int) -> Path:
+        if self.is_v3:
+            return self._below(
+                V3_PATHS["video_path"].format(video_key=name, chunk_index=chunk, file_index=file)
+            )
+        numbers = {"episode_chunk": chunk, "episode_index": len(self.rows)}
+        return self._below(V2_PATHS["video_path"].format(video_key=name, **numbers))
+
+    def _below(self, name: str) -> Path:
+        return self.folder / check_inside(name, str(self.folder))
+
+    def finish(self) -> None:
+        """Finish all files and write the metadata."""
+        assert self.data is not None
+        self.data.close()
+        for camera in self.cameras.values():
+            if camera.out is not None:
+                camera.out.close()
+        (self.folder / "meta").mkdir(exist_ok=True)
+        tasks = sorted(self.tasks.values(), key=lambda row: int(row["task_index"]))
+        (self._v3_documents if self.is_v3 else self._v2_documents)(tasks)
+        self._json("meta/info.json", self._info(len(tasks)))
+        for name, kept in (self.original.get("files") or {}).items():
+            place = self._below(name)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(file_bytes(kept))
+        about = {"writer": f"warpdata {__version__}", "receipt": self.receipt.to_json()}
+        self._json(OURS, about)
+
+    def _info(self, tasks: int) -> dict[str, Any]:
+        count = len(self.rows)
+        same = self.info.get("codebase_version") == self.version
+        fresh: dict[str, Any] = {
+            "codebase_version": self.version, "robot_type": self.episodes[0].static.get("robot_type"),
+            "total_episodes": count, "total_frames": self.frames, "total_tasks": tasks,
+        }  # fmt: skip
+        cameras = len(self.cameras)
+        if not self.is_v3:
+            fresh |= {"total_videos": count * cameras, "total_chunks": -(-count // self.chunks_size)}
+        fresh["chunks_size"] = self.chunks_size
+        if self.is_v3:
+            fresh |= {"data_files_size_in_mb": self.limits[0], "video_files_size_in_mb": self.limits[1]}
+        paths = V3_PATHS if self.is_v3 else V2_PATHS
+        fresh |= {
+            "fps": self.fps, "splits": {"train": f"0:{count}"}, "data_path": paths["data_path"],
+            "video_path": paths["video_path"] if cameras or not self.is_v3 else None,
+            "features": self.features.to_json(),
+        }  # fmt: skip
+        if self.robot_type is not None:
+            fresh["robot_type"] = self.robot_type
+        if (
+            isinstance(self.fps, float)
+            and self.fps.is_integer()
+            and not isinstance(self.info.get("fps"), float)
+        ):
+            fresh["fps"] = int(self.fps)
+        gone = (
+            ()
+            if same
+            else ("total_videos", "total_chunks", "data_files_size_in_mb", "video_files_size_in_mb")
+        )
+        found = {key: value for key, value in self.info.items() if key not in gone}
+        keep = {"robot_type", "fps", "data_files_size_in_mb", "video_files_size_in_mb"} & set(found)
+        if self.robot_type is not None:
+            keep -= {"robot_type"}
+        if self.fps != found.get("fps"):
+            keep -= {"fps"}
+        if found.get("total_episodes") == count:
+            keep |= {"splits"} & set(found)
+        if same:  # a set without these keys stays one
+            optional = {"robot_type", "total_videos", "total_chunks", "total_tasks", "chunks_size", "splits"}
+            fresh = {key: value for key, value in fresh.items() if key in found or key not in optional}
+        return {**found, **{key: value for key, value in fresh.items() if key not in keep}}
+
+    def _v2_documents(self, tasks: list[dict[str, Any]]) -> None:
+        self._lines("meta/tasks.jsonl", tasks)
+        rows = [
+            {"episode_index": number, "tasks": row.tasks, "length": row.length, **row.more}
+            for number, row in enumerate(self.rows)
+        ]
+        self._lines("meta/episodes.jsonl", rows)
+        stats = [{"episode_index": number, "stats": row.stats} for number, row in enumerate(self.rows)]
+        self._lines("meta/episodes_stats.jsonl", stats)
+        known = self.original.get("stats")
+        if known is not None:
+            self._json("meta/stats.json", known if self._is_same_set() else self._set_stats())
+
+    def _v3_documents(self, tasks: list[dict[str, Any]]) -> None:
+        more = [key for key in tasks[0] if key not in ("task_index", "task")] if tasks else []
+        columns: dict[str, Any] = {"task_index": np.array([row["task_index"] for row in tasks], np.int64)}
+        columns |= {key: [row.get(key) for row in tasks] for key in more}
+        columns["task"] = tables.text_column([row["task"] for row in tasks])
+        tables.write_table(
+            str(self.folder / "meta/tasks.parquet"), columns, {"pandas": _pandas(list(columns))}
+        )
+        place = self.folder / "meta/episodes/chunk-000"
+        place.mkdir(parents=True)
+        tables.write_table(str(place / "file-000.parquet"), self._episode_columns())
+        known = self.original.get("stats")
+        self._json(
+            "meta/stats.json", known if known is not None and self._is_same_set() else self._set_stats()
+        )
+
+    def _episode_columns(self) -> dict[str, Any]:
+        rows = self.rows
+        found: dict[str, Any] = {
+            "episode_index": np.arange(len(rows), dtype=np.int64),
+            "tasks": [row.tasks for row in rows],
+            "length": np.array([row.length for row in rows], np.int64),
+        }
+        found |= {
+            key: [row.more.get(key) for row in rows]
+            for key in dict.fromkeys(k for row in rows for k in row.more)
+        }
+        found |= {
+            "data/chunk_index": np.array([row.data[0] for row in rows], np.int64),
+            "data/file_index": np.array([row.data[1] for row in rows], np.int64),
+            "dataset_from_index": np.array([row.first for row in rows], np.int64),
+            "dataset_to_index": np.array([row.first + row.length for row in rows], np.int64),
+        }
+        for name in self.cameras:
+            for at, key in enumerate(("chunk_index", "file_index", "from_timestamp", "to_timestamp")):
+                kind = np.int64 if at < 2 else np.float64
+                found[f"videos/{name}/{key}"] = np.array([row.videos[name][at] for row in rows], kind)
+        for name in dict.fromkeys(name for row in rows for name in row.stats):
+            for key in dict.fromkeys(key for row in rows for key in row.stats.get(name, {})):
+                found[f"stats/{name}/{key}"] = tables.list_column(
+                    [row.stats.get(name, {}).get(key) for row in rows]
+                )
+        zeros = np.zeros(len(rows), np.int64)
+        return {**found, "meta/episodes/chunk_index": zeros, "meta/episodes/file_index": zeros}
+
+    def _is_same_set(self) -> bool:
+        """Whether these are all episodes of the set whose statistics are known, with nothing changed."""
+        stated = self.info.get("total_episodes"), self.info.get("total_frames")
+        same = self.episodes.is_whole and stated == (len(self.rows), self.frames)
+        return same and self.receipt.is_exact
+
+    def _set_stats(self) -> dict[str, Any]:
+        found = {name: each.found() for name, each in self.statistics.items()}
+        return {name: stats for name, stats in found.items() if stats is not None}
+
+    def _json(self, name: str, value: Any) -> None:
+        (self.folder / name).write_text(json.dumps(value, indent=4, ensure_ascii=False))
+
+    def _lines(self, name: str, rows: Sequence[Any]) -> None:
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (self.folder / name).write_text(text)
+
+
+_PLACES = ("videos/", "data/", "meta/", "stats/")
+_COUNTED = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
+
+
+def _more(episode: Episode) -> dict[str, Any]:
+    """What the source said of an episode, but for what is said anew."""
+    about = episode.meta.get(FORMAT)
+    row = about.get("episode") if isinstance(about, Mapping) else None
+    if not isinstance(row, Mapping):
+        return {}
+    plain = restored_numbers(row)
+    return {key: value for key, value in plain.items() if key not in _COUNTED and not key.startswith(_PLACES)}
+
+
+def _chosen(run: EncodedRun, positions: NDArray[np.int64]) -> Iterator[bytes]:
+    """Pictures by number; those of one episode are held where they are not asked for in order."""
+    if np.array_equal(positions, np.arange(len(positions))):
+        for data, _ in zip(run.packets(), range(len(positions)), strict=False):
+            yield data
+        return
+    held = list(run.packets())
+    yield from (held[at] for at in positions.tolist())
+
+
+def _pandas(names: Sequence[str]) -> str:
+    """What pandas writes into a file so that the column `task` is the index when it reads it."""
+    columns = [
+        {
+            "name": name, "field_name": name,
+            "pandas_type": "unicode" if name == "task" else "int64" if name == "task_index" else "object",
+            "numpy_type": "int64" if name == "task_index" else "object", "metadata": None,
+        }
+        for name in names
+    ]  # fmt: skip
+    return json.dumps({
+        "index_columns": ["task"],
+        "column_indexes": [{
+            "name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object",
+            "metadata": {"encoding": "UTF-8"},
+        }],
+        "columns": columns, "attributes": {}, "creator": {"library": "pyarrow", "version": "15.0.0"},
+        "pandas_version": "2.2.0",
+    })  # fmt: skip
+
+
+__all__ = ["CODEC", "VERSIONS", "Version", "write"]
