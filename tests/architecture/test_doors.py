@@ -56,6 +56,7 @@ DOORS: dict[str, set[str]] = {
     "soundfile": {"catalog/media.py"},
     "av": {"catalog/media.py", "formats/episodedir/video.py"},
     "torch": {"corpora/torch_passes.py"},
+    "array_record": {"convert/rlds/records.py"},
 }
 """Foreign library -> the only modules that may import it. numpy is free everywhere."""
 
@@ -66,6 +67,7 @@ OPTIONAL_DOORS: set[str] = {
     "sql/frames.py",
     "catalog/media.py",
     "catalog/signing.py",
+    "convert/rlds/records.py",
     "corpora/torch_passes.py",
     "formats/episodedir/video.py",
     "formats/rvf/signing.py",

@@ -56,7 +56,7 @@ def png_of(frame: NDArray[Any]) -> bytes:
     lines = np.zeros((height, 1 + width * (3 if colour else 1) * depth // 8), np.uint8)
     lines[:, 1:] = plane.astype(plane.dtype.newbyteorder(">"), copy=False).reshape(height, -1).view(np.uint8)
     head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes((depth, colour, 0, 0, 0))
-    data = zlib.compress(lines, 6)
+    data = zlib.compress(lines.tobytes(), 6)
     return b"\x89PNG\r\n\x1a\n" + b"".join(map(_chunk, (b"IHDR", b"IDAT", b"IEND"), (head, data, b"")))
 
 

@@ -14,7 +14,7 @@ from warpdata.convert.kept_values import packed
 from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place
 from warpdata.convert.step_rows import LAST_ROW
-from warpdata.convert.stepped import Column, JoinedRows, Parts, PartRows, Rows, SteppedEpisodes
+from warpdata.convert.stepped import Column, JoinedRows, PartRows, Parts, Rows, SteppedEpisodes
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError
 from warpdata.timeline.meta import Role

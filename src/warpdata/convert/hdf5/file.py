@@ -215,7 +215,7 @@ _LEFT_TO_PARENT: list[Any] = []
 
 
 def _close(handle: Any) -> None:
-    with contextlib.suppress(Exception):  # noqa: BLE001 - nothing was written, so nothing can be lost
+    with contextlib.suppress(Exception):
         handle.close()
 
 

@@ -18,8 +18,14 @@ from warpdata.convert.hdf5.file import Hdf5File
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.mapping import FileMapping
 from warpdata.convert.pictures import PictureRows
-from warpdata.convert.stepped import Column, JoinedRows, Parts, PartRows, Rows
-from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError, UnsupportedDtypeError, nearest
+from warpdata.convert.stepped import Column, JoinedRows, PartRows, Parts, Rows
+from warpdata.errors import (
+    CorruptLayoutError,
+    FormatError,
+    LimitExceededError,
+    UnsupportedDtypeError,
+    nearest,
+)
 from warpdata.timeline.meta import Role
 
 Layout = Literal["robomimic", "libero", "maniskill", "aloha", "d4rl"]

@@ -18,7 +18,14 @@ from warpdata.convert.hdf5.file import Hdf5Out, writing
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.minari.arrow import TableOut, write_table
 from warpdata.convert.minari.reading import FORMATS, MAIN_FILE, METADATA, PER_STEP
-from warpdata.convert.minari.spaces import box_shape, is_image_space, leaves, nested_space, parse_space, space_of
+from warpdata.convert.minari.spaces import (
+    box_shape,
+    is_image_space,
+    leaves,
+    nested_space,
+    parse_space,
+    space_of,
+)
 from warpdata.convert.receipt import Note, Receipt, note_of
 from warpdata.convert.step_rows import StepColumn, step_columns
 from warpdata.episodes.collection import Episodes

@@ -23,7 +23,7 @@ class Values(NamedTuple):
     """One list of an Example."""
 
     kind: Kind
-    entries: list[memoryview] = []
+    entries: Sequence[memoryview] = ()
     """Of bytes: one view per entry."""
     numbers: NDArray[Any] = _EMPTY
     """Of floats f32, of whole numbers i64."""

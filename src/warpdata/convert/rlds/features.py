@@ -35,11 +35,13 @@ class Leaf:
     shape: tuple[int, ...] = ()
     """Of one value; -1 where it is not known."""
     encoding: str = "none"
+    is_raw_step: bool = False
+    """It has a value per step though its name does not say so, in a set without features.json."""
 
     @property
     def in_steps(self) -> bool:
         """Whether it has a value per step."""
-        return self.path.startswith(STEPS + "/")
+        return self.is_raw_step or self.path.startswith(STEPS + "/")
 
     @property
     def name(self) -> str:
@@ -123,24 +125,31 @@ def _shape(node: Mapping[str, Any], path: str, where: str) -> tuple[int, ...]:
 
 def inferred(example: Mapping[str, Values]) -> list[Leaf]:
     """The features of a set without features.json, from an Example of it: flat rows of what there is."""
-    steps = _inferred_steps(example)
+    is_raw = not any(path.startswith(STEPS + "/") for path in example)
+    steps = _inferred_steps(example, "" if is_raw else f"{STEPS}/")
     found = []
     for path, values in example.items():
-        per_step = len(values) // steps if path.startswith(STEPS + "/") and steps else max(1, len(values))
-        shape = () if per_step == 1 else (per_step,)
+        in_steps = path.startswith(STEPS + "/") or (is_raw and steps > 1 and len(values) >= steps)
+        if in_steps and steps and len(values) % steps:
+            in_steps = False
+        each = len(values) // steps if in_steps and steps else max(1, len(values))
+        shape = () if each == 1 else (each,)
         if values.kind == "bytes":
-            found.append(Leaf(path, "unknown"))
+            found.append(Leaf(path, "unknown", is_raw_step=in_steps))
         elif values.kind != "nothing":
-            found.append(Leaf(path, "tensor", "float32" if values.kind == "floats" else "int64", shape))
+            dtype = "float32" if values.kind == "floats" else "int64"
+            found.append(Leaf(path, "tensor", dtype, shape, is_raw_step=in_steps))
     return found
 
 
-def _inferred_steps(example: Mapping[str, Values]) -> int:
-    for name in ("is_first", "is_last", "reward", "discount"):
-        values = example.get(f"{STEPS}/{name}")
+def _inferred_steps(example: Mapping[str, Values], prefix: str) -> int:
+    """As many as a list has of which there is one number per step; else as most lists have."""
+    for name in ("is_first", "is_last", "step_type", "reward", "discount", "rewards", "discounts"):
+        values = example.get(prefix + name)
         if values is not None and len(values):
             return len(values)
-    return 0
+    lengths = [len(values) for values in example.values() if len(values) > 1]
+    return max(set(lengths), key=lambda each: (lengths.count(each), each), default=0)
 
 
 def rows_of(leaf: Leaf, values: Values | None) -> int | None:

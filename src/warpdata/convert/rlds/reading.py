@@ -27,7 +27,7 @@ from warpdata.convert.rlds.features import (
     padded,
     rows_of,
 )
-from warpdata.convert.rlds.records import ArrayRecordFile, RecordFile, TFRecordFile
+from warpdata.convert.rlds.records import HEAD_BYTES, ArrayRecordFile, RecordFile, TFRecordFile, is_first_head
 from warpdata.convert.stepped import Column, Parts, Rows, SteppedEpisodes
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import (
@@ -52,13 +52,13 @@ TASKS = (
 _MAX_JSON = 64 << 20
 _KEPT_BYTES = 256 << 20
 _TFRECORD = re.compile(r"\.tfrecord(\b|[-.])|\.tfrecords?$")
-_OTHERS = ("is_first", "is_last", "discount")
+_OTHERS = ("is_first", "is_last", "discount", "discounts", "step_type")
 
 
 def matches(place: Place) -> bool:
     """Whether it is a TFDS folder, one above it with a single version, or TFRecord files."""
     if place.is_file:
-        return _TFRECORD.search(place.name) is not None
+        return _TFRECORD.search(place.name) is not None or is_first_head(place.head(HEAD_BYTES))
     return _version_below(place) is not None or any(_TFRECORD.search(name) for name in place.children())
 
 
@@ -84,7 +84,7 @@ def _version_below(place: Place) -> str | None:
 class _Shard(NamedTuple):
     split: str
     file: str
-    count: int | None
+    episodes: int | None
     """How many episodes the description promises."""
 
 
@@ -185,9 +185,9 @@ class RldsEpisodes(SteppedEpisodes):
                 found = ArrayRecordFile(str(self._place.inside(shard.file)))
             else:
                 found = TFRecordFile(self._place.open(shard.file))
-            if shard.count is not None and found.count != shard.count:
+            if shard.episodes is not None and found.count != shard.episodes:
                 raise CorruptLayoutError(
-                    f"{found.count} episodes, {INFO} says {shard.count}", path=f"{self.name}/{shard.file}"
+                    f"{found.count} episodes, {INFO} says {shard.episodes}", path=f"{self.name}/{shard.file}"
                 )
             self._files[number] = found
         return found
@@ -195,7 +195,7 @@ class RldsEpisodes(SteppedEpisodes):
     @cached_property
     def _ends(self) -> NDArray[np.int64]:
         counts = [
-            self._file(number).count if shard.count is None else shard.count
+            self._file(number).count if shard.episodes is None else shard.episodes
             for number, shard in enumerate(self.shards)
         ]
         return np.cumsum([0, *counts])
@@ -389,7 +389,7 @@ class ExampleRows(Rows):
 
 def _role(name: str) -> Role:
     first = name.partition("/")[0]
-    if first in ("action", "action_dict"):
+    if first in ("action", "actions", "action_dict"):
         return "action"
-    known: dict[str, Role] = {"reward": "reward", "is_terminal": "terminated"}
+    known: dict[str, Role] = {"reward": "reward", "rewards": "reward", "is_terminal": "terminated"}
     return known.get(name) or ("other" if name in _OTHERS else "observation")

@@ -28,6 +28,8 @@ MAX_RECORD_BYTES = 2 << 30
 
 _MASK = 0xA282EAD8
 _GZIP = b"\x1f\x8b"
+_ANY = 47
+"""For zlib: gzip or zlib, whichever it is."""
 
 
 class RecordFile(ABC):
@@ -42,6 +44,7 @@ class RecordFile(ABC):
     def read(self, number: int) -> memoryview:
         """One record, checked."""
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of the file."""
 
@@ -117,28 +120,25 @@ def _inflated(reader: RangeReader) -> RangeReader:
     """The same bytes, or those that a compressed file holds."""
     head = bytes(reader.read(0, min(HEAD_BYTES, reader.size)))
     is_zlib = head[:1] == b"\x78" and len(head) > 1 and int.from_bytes(head[:2], "big") % 31 == 0
-    if not head.startswith(_GZIP) and not (is_zlib and not _is_plain(head)):
+    if not head.startswith(_GZIP) and not (is_zlib and not is_first_head(head)):
         return reader
-    stream, out, at = zlib.decompressobj(47), bytearray(), 0
+    stream, out, at, waiting = zlib.decompressobj(_ANY), bytearray(), 0, b""
     try:
-        while at < reader.size or stream.unconsumed_tail:
+        while waiting or at < reader.size or not stream.eof:
+            if not waiting and at < reader.size:
+                waiting = bytes(reader.read(at, at := min(at + (1 << 20), reader.size)))
             if stream.eof:  # several members one after the other
-                rest, stream = stream.unused_data, zlib.decompressobj(47)
-                out += stream.decompress(rest, MAX_INFLATED_BYTES + 1 - len(out))
-                if not rest and at >= reader.size:
-                    break
-                continue
-            piece = stream.unconsumed_tail or bytes(reader.read(at, end := min(at + (1 << 20), reader.size)))
-            if not stream.unconsumed_tail:
-                at = end
-            out += stream.decompress(piece, min(1 << 24, MAX_INFLATED_BYTES + 1 - len(out)))
+                stream = zlib.decompressobj(_ANY)
+            more = stream.decompress(waiting, min(1 << 24, MAX_INFLATED_BYTES + 1 - len(out)))
+            if not more and not waiting:
+                raise TruncatedError("the compressed file ends too soon", path=reader.name)
+            out += more
+            waiting = stream.unused_data if stream.eof else stream.unconsumed_tail
             if len(out) > MAX_INFLATED_BYTES:
                 raise LimitExceededError(
                     f"becomes more than {MAX_INFLATED_BYTES} bytes when decompressed", path=reader.name,
                     hint="Unpack it with gunzip first.",
                 )  # fmt: skip
-        if not stream.eof:
-            raise TruncatedError("the compressed file ends too soon", path=reader.name)
     except zlib.error as error:
         raise CorruptLayoutError(f"does not decompress ({error})", path=reader.name) from None
     finally:
@@ -146,8 +146,8 @@ def _inflated(reader: RangeReader) -> RangeReader:
     return BytesRangeReader(bytes(out), reader.name)
 
 
-def _is_plain(head: bytes) -> bool:
-    """Whether a file that begins as zlib does is a plain one all the same: its first length has the right checksum."""
+def is_first_head(head: bytes) -> bool:
+    """Whether a TFRecord file begins so: with a length and its checksum."""
     return len(head) == HEAD_BYTES and masked_crc(head[:8]) == int.from_bytes(head[8:], "little")
 
 

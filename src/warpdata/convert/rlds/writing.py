@@ -69,7 +69,7 @@ def write(
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One feature and where its values come from: a signal, a static item, or the steps themselves."""
+    """One feature and where its values come from: a signal, a static item, either of them, or the steps themselves."""
 
     leaf: Leaf
     signal: str | None = None
@@ -114,7 +114,9 @@ class _Set:
             })  # fmt: skip
         self._info["splits"] = described
         for file, value in ((INFO, self._info), (FEATURES, self._tree or _features([]))):
-            (self._folder / file).write_text(json.dumps(value, indent=2, sort_keys=True))
+            (self._folder / file).write_text(
+                json.dumps(value, indent=2 if file == INFO else 4, sort_keys=True)
+            )
 
     def _kept_lengths(self, episodes: Episodes) -> dict[str, list[int]]:
         """How many episodes the files of the source had, where all of them are written."""
@@ -139,7 +141,7 @@ class _Set:
         features: dict[str, Values] = {}
         used = set()
         for field in self._fields:
-            if field.signal is not None:
+            if field.signal is not None and (field.static is None or field.signal in columns):
                 column = columns.get(field.signal)
                 used.add(field.signal)
                 features |= _signal_lists(field.leaf, column, columns, rows, episode.id)
@@ -169,7 +171,7 @@ class _Set:
 
     def _plan(self, episode: Episode, columns: Mapping[str, StepColumn]) -> list[_Field]:
         if self._tree is not None:
-            return self._kept_plan(columns)
+            return self._kept_plan()
         found = [
             _Field(_signal_leaf(path, columns[name]), signal=name) for name, path in _paths(columns).items()
         ]
@@ -185,16 +187,14 @@ class _Set:
                 found.append(_Field(_static_leaf(EPISODE_METADATA + name, value), static=name))
         return sorted(found, key=lambda field: field.leaf.path)
 
-    def _kept_plan(self, columns: Mapping[str, StepColumn]) -> list[_Field]:
+    def _kept_plan(self) -> list[_Field]:
         """The features of the source, each from the signal or static item that was made of it."""
         found = []
         for leaf in leaves_of(self._tree, FEATURES):
             if not leaf.in_steps:
                 found.append(_Field(leaf, static=leaf.name.removeprefix(EPISODE_METADATA)))
-            elif leaf.name in columns or leaf.path not in TASKS:
-                found.append(_Field(leaf, signal=leaf.name))
             else:
-                found.append(_Field(leaf, static="task"))
+                found.append(_Field(leaf, leaf.name, "task" if leaf.path in TASKS else None))
         return found
 
 

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.mapping import bounds_of
 from warpdata.convert.place import Place
-from warpdata.convert.stepped import Column, Parts, PartRows, SteppedEpisodes, Times, seconds_as_times
+from warpdata.convert.stepped import Column, PartRows, Parts, SteppedEpisodes, Times, seconds_as_times
 from warpdata.convert.zarr.store import ZIP_MAGIC, ZarrRows, ZarrStore
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import (
     BadMagicError,
-
     CorruptLayoutError,
     FormatError,
     LimitExceededError,

@@ -6,7 +6,6 @@ import math
 import zipfile
 import zlib
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,9 @@ from warpdata.convert.place import Place, check_inside
 from warpdata.convert.stepped import Rows
 from warpdata.convert.zarr.codecs import decode
 from warpdata.errors import (
-    BadMagicError,
     BlobNotFoundError,
     CorruptLayoutError,
     LimitExceededError,
-    TruncatedError,
     UnsupportedDtypeError,
     UnsupportedVersionError,
     WarpError,
