@@ -62,6 +62,7 @@ DOORS: dict[str, set[str]] = {
     "soundfile": {"catalog/media.py"},
     "av": {"catalog/media.py", "formats/episodedir/video.py"},
     "torch": {"convert/lerobot/dataset.py", "corpora/torch_passes.py"},
+    "array_record": {"convert/rlds/records.py"},
 }
 """Foreign library -> the only modules that may import it. numpy is free everywhere."""
 
@@ -74,6 +75,7 @@ OPTIONAL_DOORS: set[str] = {
     "catalog/signing.py",
     "convert/hdf5/file.py",
     "convert/zarr/codecs.py",
+    "convert/rlds/records.py",
     "corpora/torch_passes.py",
     "formats/episodedir/video.py",
     "formats/rvf/signing.py",

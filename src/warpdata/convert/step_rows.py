@@ -80,13 +80,13 @@ def source_id(episode: Episode) -> str:
     return found if isinstance(found, str) else episode.id
 
 
-def step_columns(episode: Episode) -> tuple[Steps, dict[str, StepColumn]]:
-    """The signals of an episode by step; empty ones are left out.
+def step_columns(episode: Episode, steps: Steps | None = None) -> tuple[Steps, dict[str, StepColumn]]:
+    """The signals of an episode by its steps, or by those that are given; empty ones are left out.
 
     Where the last row of the source is an observation only, it is no step: actions have a row more than steps then.
     """
-    steps = episode.steps
-    if episode.meta.get(LAST_ROW) == "observation" and len(steps):
+    is_own, steps = steps is None, episode.steps if steps is None else steps
+    if is_own and episode.meta.get(LAST_ROW) == "observation" and len(steps):
         times = StepTimes.of(steps.times_ns[:-1])
         steps = Steps(episode.signals, times, clock=steps.clock, outcome=steps.outcome)
     found = {}

@@ -1,0 +1,8 @@
+"""RLDS episodes in TFDS folders: TFRecord in and out, ArrayRecord in; no TensorFlow."""
+
+from __future__ import annotations
+
+from warpdata.convert.rlds.reading import matches, read
+from warpdata.convert.rlds.writing import write
+
+__all__ = ["matches", "read", "write"]

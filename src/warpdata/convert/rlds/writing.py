@@ -1,0 +1,441 @@
+"""Write episodes as an RLDS set in a TFDS folder: TFRecord files that `tfds.builder_from_directory` opens."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.commit import commit_folder
+from warpdata.convert.aligning import Alignment, Hold, aligned
+from warpdata.convert.pictures import png_of
+from warpdata.convert.place import check_inside
+from warpdata.convert.receipt import Note, Receipt
+from warpdata.convert.rlds.example import Values, build_example, bytes_values
+from warpdata.convert.rlds.features import RAGGED_LENGTHS, RAGGED_VALUES, STEPS, Leaf, leaves_of
+from warpdata.convert.rlds.reading import EPISODE_METADATA, FEATURES, INFO, TASKS
+from warpdata.convert.rlds.records import MAX_RECORD_BYTES, packed_record
+from warpdata.convert.step_rows import StepColumn, step_columns
+from warpdata.episodes.collection import Episodes
+from warpdata.episodes.encoded import encoded_run
+from warpdata.errors import LimitExceededError, SchemaMismatchError
+from warpdata.timeline.episode import Episode
+
+SHARD_BYTES = 256 << 20
+_CLASS = "tensorflow_datasets.core.features."
+_FLAGS = ("is_first", "is_last", "is_terminal")
+_TASK = TASKS[0]
+
+
+def write(
+    episodes: Episodes,
+    target: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    version: str = "1.0.0",
+    shard_bytes: int = SHARD_BYTES,
+    rate: float | None = None,
+    clock: str | None = None,
+    align: Hold = "hold",
+) -> Receipt:
+    """Write episodes as RLDS into a new folder, the one that TFDS opens; needs no TensorFlow.
+
+    Steps are those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by
+    `align`. Static items become `episode_metadata`, the static item `split` says which split an episode belongs to
+    (`train` without it). A set that was RLDS comes out with its own names, types and files. What was observed after the
+    last action becomes the last step, whose action and reward mean nothing, as RLDS has it.
+    """
+    options = Alignment(rate, clock, align)
+    kept = episodes.metadata.get("rlds")
+    kept = kept if isinstance(kept, Mapping) and kept.get("features") else {}
+    info = dict(kept.get("info") or {})
+    info |= {"name": name or info.get("name") or "warpdata", "version": info.get("version") or version}
+    info["fileFormat"] = "tfrecord"
+    check_inside(str(info["name"]), os.fspath(target))
+    receipt = Receipt("export", "rlds", episodes.source.name, os.fspath(target), version=str(info["version"]))
+    receipt.supplied |= options.to_json()
+    with commit_folder(target) as folder:
+        _Set(folder, info, kept.get("features"), options, shard_bytes, receipt).fill(episodes)
+    return receipt
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One feature and where its values come from: a signal, a static item, either of them, or the steps themselves."""
+
+    leaf: Leaf
+    signal: str | None = None
+    static: str | None = None
+
+
+class _Set:
+    """The files of a set, filled episode by episode."""
+
+    def __init__(
+        self, folder: Path, info: dict[str, Any], features: Any, options: Alignment, shard_bytes: int, receipt: Receipt
+    ) -> None:  # fmt: skip
+        self._folder, self._info, self._receipt = folder, info, receipt
+        self._options, self._shard_bytes = options, max(1, shard_bytes)
+        self._tree = features
+        self._fields: list[_Field] = []
+        self._splits: dict[str, _SplitFiles] = {}
+
+    def fill(self, episodes: Episodes) -> None:
+        """Write every episode, then what TFDS must know."""
+        lengths = self._kept_lengths(episodes)
+        for episode in episodes:
+            record, notes = self._record(episode)
+            split = str(episode.static.get("split") or "train")
+            files = self._splits.get(split)
+            if files is None:
+                check_inside(split, str(self._folder))
+                files = _SplitFiles(self._folder, split, self._shard_bytes, lengths.get(split))
+                self._splits[split] = files
+            files.add(record)
+            self._receipt.add(notes)
+        described = []
+        known = {
+            str(each.get("name")): each for each in self._info.get("splits", []) if isinstance(each, Mapping)
+        }
+        for split, files in self._splits.items():
+            counts = files.finish(str(self._info["name"]))
+            template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+            described.append({
+                **known.get(split, {}), "name": split, "filepathTemplate": template,
+                "shardLengths": [str(count) for count in counts], "numBytes": str(files.example_bytes),
+            })  # fmt: skip
+        self._info["splits"] = described
+        for file, value in ((INFO, self._info), (FEATURES, self._tree or _features([]))):
+            (self._folder / file).write_text(
+                json.dumps(value, indent=2 if file == INFO else 4, sort_keys=True)
+            )
+
+    def _kept_lengths(self, episodes: Episodes) -> dict[str, list[int]]:
+        """How many episodes the files of the source had, where all of them are written."""
+        found: dict[str, list[int]] = {}
+        for split in self._info.get("splits", []) if episodes.is_whole else []:
+            try:
+                found[str(split["name"])] = [int(count) for count in split["shardLengths"]]
+            except (TypeError, KeyError, ValueError):
+                return {}
+        return found if sum(map(sum, found.values())) == len(episodes) else {}
+
+    def _record(self, episode: Episode) -> tuple[bytes, dict[str, Note]]:
+        chosen = None
+        if self._options.to_json():
+            chosen = aligned(episode, self._options).steps
+        steps, columns = step_columns(episode, chosen)
+        if not self._fields:
+            self._fields = self._plan(episode, columns)
+            self._tree = self._tree or _features(self._fields)
+        rows = len(steps) + any(column.has_more for column in columns.values())
+        notes: dict[str, Note] = {}
+        features: dict[str, Values] = {}
+        used = set()
+        for field in self._fields:
+            if field.signal is not None and (field.static is None or field.signal in columns):
+                column = columns.get(field.signal)
+                used.add(field.signal)
+                features |= _signal_lists(field.leaf, column, columns, rows, episode.id)
+                if column is not None:
+                    notes[field.signal] = _note(column)
+            elif field.static is not None:
+                features |= _static_lists(field.leaf, episode.static.get(field.static), rows)
+            else:
+                features |= _own_lists(field.leaf, columns, len(steps), rows)
+        for name in columns.keys() - used:
+            folded = columns[name].meta.role in ("terminated", "truncated") or name.endswith(
+                f"/{RAGGED_LENGTHS}"
+            )
+            if not folded:
+                raise SchemaMismatchError(
+                    f"episode {episode.id!r} has the signal {name!r}, which those before it do not have",
+                    hint="Every episode of an RLDS set has the same features: choose or derive them with Episodes.map.",
+                )
+            notes[name] = columns[name].note(decoded=False)
+        data = build_example(features)
+        if len(data) > MAX_RECORD_BYTES:
+            raise LimitExceededError(
+                f"episode {episode.id!r} takes {len(data)} bytes; one record holds at most {MAX_RECORD_BYTES}",
+                hint="Split it first.",
+            )
+        return data, notes
+
+    def _plan(self, episode: Episode, columns: Mapping[str, StepColumn]) -> list[_Field]:
+        if self._tree is not None:
+            return self._kept_plan()
+        found = [
+            _Field(_signal_leaf(path, columns[name]), signal=name) for name, path in _paths(columns).items()
+        ]
+        taken = {field.leaf.path for field in found}
+        for flag in (*_FLAGS, "reward", "discount"):
+            path = f"{STEPS}/{flag}"
+            if path not in taken:
+                found.append(_Field(Leaf(path, "tensor", "bool" if flag in _FLAGS else "float32")))
+        for name, value in episode.static.items():
+            if name == "task" and _TASK not in taken:
+                found.append(_Field(Leaf(_TASK, "text", "string"), static=name))
+            elif name != "split":
+                found.append(_Field(_static_leaf(EPISODE_METADATA + name, value), static=name))
+        return sorted(found, key=lambda field: field.leaf.path)
+
+    def _kept_plan(self) -> list[_Field]:
+        """The features of the source, each from the signal or static item that was made of it."""
+        found = []
+        for leaf in leaves_of(self._tree, FEATURES):
+            if not leaf.in_steps:
+                found.append(_Field(leaf, static=leaf.name.removeprefix(EPISODE_METADATA)))
+            else:
+                found.append(_Field(leaf, leaf.name, "task" if leaf.path in TASKS else None))
+        return found
+
+
+class _SplitFiles:
+    """The files of one split, under temporary names until it is known how many there are."""
+
+    def __init__(self, folder: Path, split: str, shard_bytes: int, lengths: Sequence[int] | None) -> None:
+        self._folder, self._split, self._shard_bytes = folder, split, shard_bytes
+        self._lengths = list(lengths or [])
+        self._counts: list[int] = []
+        self._size = 0
+        self.example_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        """Append a record to the last file, or to a new one."""
+        number = len(self._counts) - 1
+        is_full = (
+            self._counts[number] >= self._lengths[number]
+            if 0 <= number < len(self._lengths)
+            else self._size + len(data) > self._shard_bytes
+        )
+        if number < 0 or is_full:
+            self._counts.append(0)
+            self._size = 0
+        with open(self._file(len(self._counts) - 1), "ab") as file:
+            file.write(packed_record(data))
+        self._counts[-1] += 1
+        self._size += len(data)
+        self.example_bytes += len(data)
+
+    def _file(self, number: int) -> Path:
+        return self._folder / f"{self._split}.{number}.part"
+
+    def finish(self, dataset: str) -> list[int]:
+        """Give the files their names; how many episodes each has."""
+        count = len(self._counts)
+        for number in range(count):
+            name = f"{dataset}-{self._split}.tfrecord-{number:05d}-of-{count:05d}"
+            self._file(number).rename(self._folder / name)
+        return self._counts
+
+
+def _paths(columns: Mapping[str, StepColumn]) -> dict[str, str]:
+    """Where the signals go: observations and actions below these words, unless their names say it already."""
+    by_role: dict[str, list[str]] = {}
+    for name, column in columns.items():
+        by_role.setdefault(column.meta.role, []).append(name)
+    found: dict[str, str] = {}
+    for role, names in by_role.items():
+        if role in ("terminated", "truncated"):
+            continue
+        for name in names:
+            plain = name.removeprefix("action/") if role == "action" else name
+            if role in ("action", "reward") and len(names) == 1:
+                path = role
+            elif role == "action":
+                path = f"action/{plain}"
+            elif role == "observation" and not name.startswith("observation/"):
+                path = f"observation/{name}"
+            else:
+                path = name
+            found[name] = f"{STEPS}/{path}"
+    for name, path in found.items():
+        others = [each for other, each in found.items() if other != name]
+        if path in others or any(each.startswith(f"{path}/") for each in others):
+            raise SchemaMismatchError(
+                f"signal {name!r} and another one would both be {path!r}",
+                hint="Rename one with Episodes.map.",
+            )
+    return found
+
+
+def _signal_leaf(path: str, column: StepColumn) -> Leaf:
+    meta = column.meta
+    if meta.kind == "text":
+        return Leaf(path, "text", "string")
+    if meta.kind == "bytes":
+        return Leaf(path, "text", "string")
+    if meta.kind == "image":
+        shape = meta.shape if len(meta.shape) == 3 else (*meta.shape, 1)
+        return Leaf(path, "image", meta.dtype.name, shape)
+    # FloatList has 32 bits: wider numbers go as their bytes.
+    return Leaf(path, "tensor", meta.dtype.name, meta.shape, "bytes" if meta.dtype == np.float64 else "none")
+
+
+def _static_leaf(path: str, value: Any) -> Leaf:
+    array = np.asarray(value) if isinstance(value, bool | int | float | np.generic | np.ndarray) else None
+    if array is None or array.dtype.kind not in "biuf":
+        return Leaf(path, "text", "string")
+    return Leaf(
+        path, "tensor", array.dtype.name, array.shape, "bytes" if array.dtype == np.float64 else "none"
+    )
+
+
+def _signal_lists(
+    leaf: Leaf, column: StepColumn | None, columns: Mapping[str, StepColumn], rows: int, episode_id: str
+) -> dict[str, Values]:
+    if column is None:
+        return {} if leaf.kind == "ragged" else {leaf.path: Values("nothing")}
+    if leaf.kind == "ragged":
+        return _ragged_lists(leaf, column, columns)
+    if column.meta.is_object:
+        texts = [each if isinstance(each, bytes) else str(each).encode("utf-8", "surrogateescape")
+                 for block in column.blocks() for each in block]  # fmt: skip
+        return {leaf.path: bytes_values(texts + [b""] * (rows - len(texts)))}
+    if leaf.kind == "image" or (leaf.kind == "unknown" and column.meta.kind == "image"):
+        pictures = list(_pictures(column))
+        blank = [png_of(np.zeros(column.meta.shape, column.meta.dtype))] * (rows - len(pictures))
+        return {leaf.path: bytes_values(pictures + blank)}
+    values = np.concatenate([np.asarray(block) for block in column.blocks()])
+    if leaf.shape and -1 not in leaf.shape and values.shape[1:] != leaf.shape:
+        raise SchemaMismatchError(
+            f"signal {column.name!r} of episode {episode_id!r} has rows of {list(values.shape[1:])}, "
+            f"those before it of {list(leaf.shape)}"
+        )
+    if len(values) < rows:
+        values = np.concatenate([values, np.zeros((rows - len(values), *values.shape[1:]), values.dtype)])
+    return {leaf.path: _numbers(leaf, values)}
+
+
+def _ragged_lists(leaf: Leaf, column: StepColumn, columns: Mapping[str, StepColumn]) -> dict[str, Values]:
+    values = np.concatenate([np.asarray(block) for block in column.blocks()])
+    beside = columns.get(f"{column.name}/{RAGGED_LENGTHS}")
+    lengths = (
+        np.full(len(values), values.shape[1], np.int64)
+        if beside is None
+        else np.concatenate([np.asarray(block) for block in beside.blocks()])
+    )
+    flat = values[np.arange(values.shape[1]) < lengths[:, None]]
+    return {
+        f"{leaf.path}/{RAGGED_VALUES}": _numbers(leaf, flat),
+        f"{leaf.path}/{RAGGED_LENGTHS}": Values("ints", numbers=lengths.astype(np.int64)),
+    }
+
+
+def _pictures(column: StepColumn) -> Iterator[bytes]:
+    """The pictures of a camera as they are encoded, where they are JPEG or PNG; else its frames as PNG."""
+    if column.is_exact:
+        run = encoded_run(column.signal)
+        if run is not None and run.stream.codec in ("mjpeg", "png") and bool(run.shown.all()):
+            yield from run.packets()
+            return
+    for block in column.blocks():
+        yield from map(png_of, block)
+
+
+def _numbers(leaf: Leaf, values: NDArray[Any]) -> Values:
+    dtype = leaf.numpy(FEATURES)
+    if leaf.encoding in ("bytes", "zlib"):
+        raw = [np.ascontiguousarray(row, dtype).tobytes() for row in values]
+        return bytes_values([zlib.compress(each) for each in raw] if leaf.encoding == "zlib" else raw)
+    flat = np.ascontiguousarray(values).reshape(-1)
+    if dtype.kind in "iub":
+        return Values("ints", numbers=flat.view(np.int64) if dtype == np.uint64 else flat.astype(np.int64))
+    return Values("floats", numbers=flat.astype(np.float32))
+
+
+def _static_lists(leaf: Leaf, value: Any, rows: int) -> dict[str, Values]:
+    if value is None and leaf.kind != "text":
+        return {leaf.path: Values("nothing")}
+    if leaf.kind != "tensor":
+        many = value if isinstance(value, list) and leaf.kind != "text" else [value]
+        texts = [_text(each) for each in many]
+        return {leaf.path: bytes_values(texts * rows if leaf.in_steps else texts)}
+    array = np.asarray(value, leaf.numpy(FEATURES))
+    if -1 not in leaf.shape and array.size != math.prod(leaf.shape):
+        raise SchemaMismatchError(
+            f"static item {leaf.path!r} is {list(array.shape)}, {list(leaf.shape)} before"
+        )
+    return {leaf.path: _numbers(leaf, array.reshape(1, -1))}
+
+
+def _text(value: Any) -> bytes:
+    if value is None:
+        return b""
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _own_lists(leaf: Leaf, columns: Mapping[str, StepColumn], steps: int, rows: int) -> dict[str, Values]:
+    """What RLDS has for every step and the episode says otherwise, or not at all."""
+    numbers = np.zeros(rows, np.int64)
+    if leaf.name == "is_first":
+        numbers[:1] = 1
+    elif leaf.name == "is_last":
+        numbers[-1:] = 1
+    elif leaf.name == "is_terminal":
+        ended = next((each for each in columns.values() if each.meta.role == "terminated"), None)
+        if ended is not None and steps:
+            flags = np.concatenate(
+                [np.asarray(block).reshape(len(block), -1)[:, 0] for block in ended.blocks(0, steps)]
+            )
+            numbers[-1] = int(bool(flags[-1]))
+    elif leaf.name == "discount":
+        return {leaf.path: Values("floats", numbers=np.ones(rows, np.float32))}
+    else:
+        return {leaf.path: Values("floats", numbers=np.zeros(rows, np.float32))}
+    return {leaf.path: Values("ints", numbers=numbers)}
+
+
+def _note(column: StepColumn) -> Note:
+    note = column.note(decoded=False)
+    if column.meta.kind != "image" or not column.is_exact:
+        return note
+    run = encoded_run(column.signal)
+    if run is not None and not (run.stream.codec in ("mjpeg", "png") and bool(run.shown.all())):
+        return replace(note, how="reencoded", why="decoded, and stored as PNG")
+    return note
+
+
+def _features(fields: Sequence[_Field]) -> dict[str, Any]:
+    """features.json for these features."""
+    tree: dict[str, Any] = {}
+    for field in fields:
+        node = tree
+        *above, last = field.leaf.path.split("/")
+        for name in above:
+            node = node.setdefault(name, {})
+        node[last] = field.leaf
+    steps = tree.pop(STEPS, {})
+    top = {name: _node(value) for name, value in tree.items()}
+    top[STEPS] = {
+        "pythonClassName": f"{_CLASS}dataset_feature.Dataset",
+        "sequence": {"feature": _node(steps), "length": "-1"},
+    }
+    return {"pythonClassName": f"{_CLASS}features_dict.FeaturesDict", "featuresDict": {"features": top}}
+
+
+def _node(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Leaf):
+        features = {name: _node(each) for name, each in value.items()}
+        return {
+            "pythonClassName": f"{_CLASS}features_dict.FeaturesDict",
+            "featuresDict": {"features": features},
+        }
+    shape = {"dimensions": [str(side) for side in value.shape]} if value.shape else {}
+    if value.kind == "text":
+        return {"pythonClassName": f"{_CLASS}text_feature.Text", "text": {}}
+    if value.kind == "image":
+        about = {"dtype": value.dtype, "shape": shape, "encodingFormat": ""}
+        return {"pythonClassName": f"{_CLASS}image_feature.Image", "image": about}
+    about = {"dtype": value.dtype, "shape": shape, "encoding": value.encoding}
+    kind = "tensor_feature.Tensor" if value.shape else "scalar.Scalar"
+    return {"pythonClassName": f"{_CLASS}{kind}", "tensor": about}

@@ -1,0 +1,293 @@
+"""RLDS in TFDS folders: sets written by TensorFlow Datasets, what comes out again, and hostile files."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import pickle
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import warpdata as wd
+from tests.conftest import SHARED_GOLDEN
+from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.convert import rlds
+from warpdata.convert.place import Place
+from warpdata.convert.rlds import records
+from warpdata.convert.rlds.example import Values, build_example, bytes_values, parse_example
+from warpdata.convert.rlds.records import TFRecordFile, packed_record
+from warpdata.errors import (
+    ChecksumError,
+    CorruptLayoutError,
+    LimitExceededError,
+    SchemaMismatchError,
+    WarpError,
+)
+
+GOLDEN = SHARED_GOLDEN / "foreign" / "rlds"
+needs_golden = pytest.mark.skipif(
+    not GOLDEN.exists(), reason="the golden sets of other programs are not here"
+)
+SYNTH = GOLDEN / "tfrecord" / "synth_arm" / "1.0.0"
+
+
+def expected(form: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    told = json.loads((GOLDEN / f"{form}_synth_arm_1.0.0.expected.json").read_text())
+    yield from enumerate(episode for split in told["splits"].values() for episode in split["episodes"])
+
+
+def examples(folder: Path) -> list[dict[str, Values]]:
+    found = []
+    for file in sorted(folder.glob("*.tfrecord-*")):
+        opened = TFRecordFile(FileRangeReader(file))
+        found += [parse_example(opened.read(number), str(file)) for number in range(opened.count)]
+    return found
+
+
+def same_lists(a: dict[str, Values], b: dict[str, Values]) -> bool:
+    return a.keys() == b.keys() and all(
+        a[name].kind == b[name].kind
+        and [bytes(each) for each in a[name].entries] == [bytes(each) for each in b[name].entries]
+        and a[name].numbers.tobytes() == b[name].numbers.tobytes()
+        for name in a
+    )
+
+
+@needs_golden
+@pytest.mark.parametrize("form", ["tfrecord", "array_record"])
+def test_values_are_those_that_tensorflow_datasets_reads(form: str) -> None:
+    if form == "array_record":
+        pytest.importorskip("array_record", reason="array_record has no wheel for this machine")
+    episodes = rlds.read(GOLDEN / form / "synth_arm")
+    for position, told in expected(form):
+        episode = episodes[position]
+        assert len(episode.steps) == told["length"]
+        assert {key: episode.static[key] for key in told["metadata"]} == told["metadata"]
+        for name, channel in told["channels"].items():
+            if name == "language_instruction" and len(channel["unique"]) == 1:
+                assert episode["task"] == channel["unique"][0]
+                continue
+            values = episode[name].values()
+            if "ragged_lengths" in channel:
+                lengths = episode[f"{name}/ragged_row_lengths_0"].values()
+                assert lengths.tolist() == channel["ragged_lengths"]
+                flat = values[np.arange(values.shape[1]) < lengths[:, None]]
+                assert hashlib.sha256(flat.tobytes()).hexdigest() == channel["sha256_concat"]
+            elif channel["dtype"] == "string":
+                joined = "\n".join(values.tolist()).encode()
+                assert hashlib.sha256(joined).hexdigest() == channel["sha256_utf8_joined_newline"]
+            elif name == "observation/image":  # JPEG: TensorFlow decodes it with a coarser transform
+                assert values.shape == tuple(channel["shape"])
+                assert np.allclose(values[0].mean((0, 1)), channel["mean_first"], atol=1.5)
+            else:
+                assert values.dtype == channel["dtype"]
+                assert list(values.shape) in (
+                    channel["shape"],
+                    channel["shape"][:-1],
+                )  # a gray plane has no channel
+                assert hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest() == channel["sha256"]
+
+
+@needs_golden
+def test_an_instruction_that_changes_is_an_event() -> None:
+    episode = rlds.read(SYNTH)["train-000001"]
+    assert "task" not in episode
+    assert episode["language_instruction"].meta.role == "event"
+    assert len(set(episode["language_instruction"].values().tolist())) > 1
+
+
+@needs_golden
+def test_what_was_rlds_comes_out_as_it_was(tmp_path: Path) -> None:
+    receipt = rlds.write(rlds.read(SYNTH), tmp_path / "out")
+    assert receipt.is_exact
+    for name in ("dataset_info.json", "features.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (SYNTH / name).read_bytes()
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == [
+        path.name for path in sorted(SYNTH.iterdir())
+    ]
+    for a, b in zip(examples(SYNTH), examples(tmp_path / "out"), strict=True):
+        assert same_lists(a, b)
+
+
+@needs_golden
+def test_a_split_some_episodes_and_pickles(tmp_path: Path) -> None:
+    episodes = rlds.read(SYNTH, split="val", fps=5)
+    assert episodes.ids == ["val-000000", "val-000001"]
+    again = pickle.loads(pickle.dumps(episodes[1]))
+    assert np.array_equal(again["action"].values(), episodes[1]["action"].values())
+    assert again.steps.times_ns[1] == 200_000_000
+    rlds.write(episodes[1:], tmp_path / "one")
+    assert rlds.read(tmp_path / "one").ids == ["val-000000"]
+    with pytest.raises(ValueError, match="Did you mean 'val'"):
+        rlds.read(SYNTH, split="vall")
+
+
+@needs_golden
+def test_raw_records_without_a_description() -> None:
+    found = {path.name: rlds.read(path)[0] for path in (GOLDEN / "rlu_raw").iterdir()}
+    cartpole = next(episode for name, episode in found.items() if "cartpole" in name)
+    assert cartpole["observation/position"].meta.shape == (3,)
+    assert len(cartpole.steps.actions["action"]) == 1001
+    atari = next(episode for name, episode in found.items() if "atari" in name)
+    assert atari["observations"].values().shape == (310, 84, 84)
+    assert atari["episode_return"] == 17.0
+
+
+def recorded(root: Path, *, final: bool, image: bool = True) -> wd.Episodes:
+    """Row k: observation k, action 2000 + k, reward 1000 + k."""
+    for number in range(2):
+        with wd.record(root) as rec:
+            rec.set_static("task", "count")
+            for k in range(5 + number):
+                seen = {"count": np.array([k, -k], np.float64)}
+                if image:
+                    seen["plane"] = np.full((16, 16), k, np.uint8)
+                rec.step(
+                    seen, {"move": np.float32(2000 + k)}, reward=1000.0 + k, terminated=k == 4 + number,
+                    truncated=False, ts_ns=k * 10**8,
+                )  # fmt: skip
+            if final:
+                rec.append("count", np.array([5 + number, 0], np.float64), (5 + number) * 10**8)
+    return wd.open_episodes(root)
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_recording_as_rlds_and_back(tmp_path: Path, final: bool) -> None:
+    receipt = rlds.write(recorded(tmp_path / "root", final=final), tmp_path / "out", name="counting")
+    assert "counting-train.tfrecord-00000-of-00001" in {path.name for path in (tmp_path / "out").iterdir()}
+    assert receipt.signals["count"].how == "kept"
+    episodes = rlds.read(tmp_path / "out", fps=10)
+    for number, episode in enumerate(episodes):
+        rows = 5 + number + final
+        steps = episode.steps
+        assert len(steps) == rows
+        count = episode["observation/count"].values()
+        assert count.dtype == np.float64
+        assert count[:, 0].tolist() == list(range(rows))
+        assert episode["action"].values()[: 5 + number].tolist() == [2000.0 + k for k in range(5 + number)]
+        assert episode["reward"].values()[: 5 + number].tolist() == [1000.0 + k for k in range(5 + number)]
+        assert episode["is_last"].values().tolist() == [False] * (rows - 1) + [True]
+        assert bool(episode["is_terminal"].values()[-1])
+        assert episode["task"] == "count"
+        if not final:
+            assert np.array_equal(episode["observation/plane"].values()[3], np.full((16, 16), 3, np.uint8))
+
+
+def test_episodes_of_one_set_have_the_same_features(tmp_path: Path) -> None:
+    both = recorded(tmp_path / "a", final=False) + recorded(tmp_path / "b", final=False, image=False)
+    both = both[[2, 3, 0, 1]]
+    with pytest.raises(SchemaMismatchError, match="plane"):
+        rlds.write(both, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+number_lists = st.one_of(
+    st.lists(st.binary(max_size=9), max_size=6).map(bytes_values),
+    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9).map(
+        lambda each: Values("ints", numbers=np.array(each, np.int64))
+    ),
+    st.lists(st.floats(width=32), max_size=9).map(
+        lambda each: Values("floats", numbers=np.array(each, np.float32))
+    ),
+)
+
+
+@given(st.dictionaries(st.text(max_size=9), number_lists, max_size=6))
+def test_examples_come_back(lists: dict[str, Values]) -> None:
+    data = build_example(lists)
+    assert data == build_example(dict(reversed(lists.items())))
+    assert same_lists(parse_example(memoryview(data), "here"), lists)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_an_example_or_refused(data: bytes) -> None:
+    with contextlib.suppress(CorruptLayoutError):
+        parse_example(memoryview(data), "here")
+
+
+@needs_golden
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_flipped_bit_is_found_or_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("set")
+    shutil.copytree(SYNTH, folder / "set")
+    file = data.draw(st.sampled_from(sorted(folder.glob("set/*val*00000-of*"))))
+    file.chmod(0o644)
+    raw = bytearray(file.read_bytes())
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(raw)
+    with pytest.raises(WarpError, match="val"):
+        rlds.read(folder / "set", split="val")[0]
+    shutil.rmtree(folder)
+
+
+@needs_golden
+@pytest.mark.parametrize("damage", ["cut", "missing", "count", "outside", "features", "json"])
+def test_bad_sets_are_refused_by_name(tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "set"
+    shutil.copytree(SYNTH, folder)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+    file = folder / "synth_arm-train.tfrecord-00000-of-00002"
+    info = json.loads((folder / "dataset_info.json").read_text())
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:-3])
+    elif damage == "missing":
+        file.unlink()
+    elif damage == "count":
+        info["splits"][0]["shardLengths"] = ["3", "1"]
+    elif damage == "outside":
+        info["splits"][0]["filepathTemplate"] = "../{DATASET}-{SPLIT}"
+    elif damage == "features":
+        features = json.loads((folder / "features.json").read_text())
+        steps = features["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"][
+            "features"
+        ]
+        steps["action"]["tensor"]["shape"]["dimensions"] = ["8"]
+        (folder / "features.json").write_text(json.dumps(features))
+    elif damage == "json":
+        (folder / "features.json").write_text("{")
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    with pytest.raises(WarpError) as caught:
+        rlds.read(folder)[0]["action"].values()
+    assert "set" in str(caught.value)
+
+
+def test_compressed_records_are_read_and_bombs_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = packed_record(build_example({"steps/is_first": Values("ints", numbers=np.array([1, 0]))}))
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(gzip.compress(record) + gzip.compress(record))
+    assert len(rlds.read(path)) == 2
+    assert rlds.matches(Place.of(path))
+    path.write_bytes(gzip.compress(record)[:-4])
+    with pytest.raises(WarpError, match="ends too soon"):
+        rlds.read(path)
+    monkeypatch.setattr(records, "MAX_INFLATED_BYTES", 1 << 20)
+    path.write_bytes(gzip.compress(bytes(4 << 20)))
+    with pytest.raises(LimitExceededError, match="becomes more"):
+        rlds.read(path)
+
+
+def test_a_length_is_not_believed(tmp_path: Path) -> None:
+    length = (1 << 62).to_bytes(8, "little")
+    head = length + records.masked_crc(length).to_bytes(4, "little")
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(head + bytes(64))
+    with pytest.raises(WarpError, match="the file ends at"):
+        rlds.read(path)
+    path.write_bytes(bytes(64))
+    with pytest.raises(ChecksumError, match="length"):
+        rlds.read(path)
