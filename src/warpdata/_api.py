@@ -1,20 +1,20 @@
-"""Wiring only: the verbs of `import warpdata as wd` that join several rooms."""
+"""Wiring only: the verbs of `import warpdata as wd` that join several packages."""
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from warpdata.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from warpdata.bytekit.ranges import RangeReader
     from warpdata.catalog.dataset import Dataset
     from warpdata.corpora.source import FixedOrderSource
     from warpdata.episodes.check import Progress, Report
-    from warpdata.episodes.check_set import EpisodeSet
     from warpdata.episodes.collection import Episodes
     from warpdata.episodes.local import LocalDataset
     from warpdata.formats.wshard.chunks import ChunkList
@@ -26,85 +26,109 @@ if TYPE_CHECKING:
     from warpdata.timeline.episode import Episode
 
 
-def open_episode(source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO | ChunkList) -> Episode:
+def open_episode(
+    source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO | ChunkList,
+    *,
+    catalog: str | os.PathLike[str] | None = None,
+) -> Episode:
     """Open an episode: a directory, a shard or a chunk list, by path or URL; reads lazily.
 
     `#id` goes inside a root, a folder of shards or a published dataset: `robot_data#3`, `lab/reacher@v1#3`. A shard
-    may also be bytes, a file opened in binary mode or a RangeReader.
+    may also be bytes, a file opened in binary mode or a RangeReader. `catalog`: where datasets are looked for.
     """
-    from warpdata.episodes.opening import ChunkList, Episode, ShardReader, ShardSource, episode_of_shard
+    from warpdata.episodes.opening import ChunkList, Episode, ShardReader, chunks_source, episode_of_shard
 
     if isinstance(source, ChunkList):
-        return Episode(ShardSource.of_chunks(source))
+        return Episode(chunks_source(source))
     if isinstance(source, str):
-        source, inside = _divided(source)
+        source, inside = divided_address(source)
         if inside is not None:
-            return open_episodes(source).open(inside)
+            return open_episodes(source, catalog=catalog).open(inside)
+        if _is_published(source):
+            raise _one_of_many(source, open_episodes(source, catalog=catalog))
     place, found = _located(source)
     if found is None and place is not None:
         return _directory(place)
     try:
         return episode_of_shard(ShardReader.open(found), place)
     except StoreError:
-        if isinstance(found, str) and os.path.isdir(found):
-            return _directory(found)
-        raise
+        if not isinstance(found, str) or not os.path.isdir(found):
+            raise
+    if _is_root(found) and address_kind(found) in ("recordings", "shards"):
+        raise _one_of_many(found, open_episodes(found))
+    return _directory(found)
 
 
-def open(address: str | os.PathLike[str]) -> Any:  # noqa: A001 - the one door
+def _one_of_many(address: str, episodes: Episodes) -> Exception:
+    ids = episodes.ids
+    some = f", such as {address}#{ids[0]}" if ids else ""
+    return ValueError(f"{address} holds {len(ids)} episodes: name one of them{some}")
+
+
+def open(  # noqa: A001 - the one way in
+    address: str | os.PathLike[str], *, catalog: str | os.PathLike[str] | None = None
+) -> Any:
     """Open whatever is there: an Episode, Episodes, a Dataset, a corpus or a vector store.
 
     An address is a path, a URL, or `workspace/name[@version]` of a published dataset; `#id` goes to one episode inside.
+    `catalog`: where published datasets are looked for.
     """
     text = os.fspath(address)
-    base, inside = _divided(text)
+    base, inside = divided_address(text)
     if inside is not None:
-        return open_episode(text)
-    if _is_published(base):
-        return dataset(base)
-    if "://" in base or os.path.isdir(base):
-        return _open_folder(base)
-    from warpdata.catalog.filekinds import file_kind
-
-    kind = file_kind(base)
+        return open_episode(text, catalog=catalog)
+    kind = address_kind(base)
+    if kind == "dataset":
+        return dataset(base, catalog=catalog)
+    if kind in ("recordings", "shards"):
+        return open_episodes(base)
     if kind == "vectors":
         return open_vectors(base)
-    return open_corpus(base) if kind == "rows" else open_episode(base)
+    return open_corpus(base) if kind in ("corpus", "rows") else open_episode(base)
 
 
-def _open_folder(base: str) -> Any:
-    from warpdata.episodes.check_shards import shards_in
-    from warpdata.errors import FormatError
+def address_kind(address: str | os.PathLike[str]) -> str:
+    """What an address without `#` names: a dataset, a kind of folder, or a kind of file.
 
-    if not _is_root(base):
-        return open_episode(base)
-    folder = _folder(base)
-    is_remote = not isinstance(folder, str | os.PathLike)
-    if not is_remote and not shards_in(folder) and not open_recordings(folder).recorded:
-        try:
-            return open_corpus(base)
-        except FormatError:
-            pass  # an empty root, then
-    return open_episodes(base)
-
-
-def open_episodes(address: str | os.PathLike[str]) -> Episodes:
-    """The episodes of a root of recordings, a folder of shards, or a published dataset, by path, URL or name."""
-    from warpdata.episodes.check_shards import shards_in
-    from warpdata.episodes.shard_folder import ShardFolderSource
+    `dataset`; `recordings`, `shards`, `corpus`, or one episode as a `directory`; `episode`, `chunk-list`, `shard`,
+    `journal`, `vectors`, `rows`.
+    """
+    from warpdata.catalog.filekinds import file_kind, folder_kind
 
     text = os.fspath(address)
     if _is_published(text):
-        return dataset(text).episodes
-    shards = shards_in(_folder(text))
-    if not shards:
-        return open_recordings(text)
+        return "dataset"
+    place = _folder(text)
+    if isinstance(place, str | os.PathLike):
+        return folder_kind(os.listdir(place), text) if os.path.isdir(place) else file_kind(place)
+    if _is_root(text):
+        return folder_kind({name.partition("/")[0] for name in place.names()}, text)
+    found = _located(text)[1]
+    return "directory" if found is None else file_kind(found)
+
+
+def open_episodes(
+    address: str | os.PathLike[str], *, catalog: str | os.PathLike[str] | None = None
+) -> Episodes:
+    """The episodes of a root of recordings, a folder of shards, or a published dataset, by path, URL or name.
+
+    The address of one episode gives that one. `catalog`: where published datasets are looked for.
+    """
     from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.shard_folder import ShardFolderSource
 
-    return Episodes(ShardFolderSource(text, shards))
+    text = os.fspath(address)
+    if divided_address(text)[1] is not None:
+        return Episodes.of([open_episode(text, catalog=catalog)])
+    if _is_published(text):
+        return dataset(text, catalog=catalog).episodes
+    if not _is_root(text):
+        return Episodes.of([open_episode(text)])
+    folder = _folder(text)
+    return Episodes(ShardFolderSource(folder)) if address_kind(text) == "shards" else open_recordings(text)
 
 
-def _divided(address: str) -> tuple[str, str | None]:
+def divided_address(address: str) -> tuple[str, str | None]:
     """An address and the episode it names inside, unless something has that whole name."""
     base, mark, inside = address.rpartition("#")
     if not mark or not inside or ("://" not in address and os.path.lexists(address)):
@@ -120,9 +144,11 @@ def _is_published(address: str) -> bool:
 
 
 def _directory(folder: Any) -> Episode:
+    """An episode directory as the edits of the root around it show it."""
     from warpdata.episodes.disk_episode import DiskEpisode
+    from warpdata.episodes.edits import shown
 
-    return DiskEpisode(folder)
+    return shown(folder) if isinstance(folder, str | os.PathLike) else DiskEpisode(folder)
 
 
 def open_recordings(root: str | os.PathLike[str], **options: Any) -> LocalDataset:
@@ -153,33 +179,63 @@ def check_dataset(
     progress: Progress | None = None,
     deep: bool = False,
     mute: Collection[str] = (),
+    raw: bool = False,
+    catalog: str | os.PathLike[str] | None = None,
 ) -> Report:
-    """Look for what is wrong with a root of recordings, or with one episode of any form, by path or URL.
+    """Look for what is wrong with episodes, as the edits of their root show them, wherever an address finds them.
 
-    `deep` also decodes every frame; the rules in `mute` say nothing.
+    `deep` also decodes every frame; the rules in `mute` say nothing; `raw` looks at the recordings beneath the edits.
     """
-    from warpdata.episodes.check import Report, check_root, check_rules, merged, new_set, set_findings
-    from warpdata.episodes.check_shards import shards_in
+    from warpdata.episodes.check import check_root, check_rules
 
     check_rules(mute)
-    if not _is_root(source):
-        return _check_one(source, deep=deep).without(mute)
-    shards = shards_in(_folder(source))
-    if not shards:
-        return check_root(open_recordings(source, edited=False), progress=progress, deep=deep).without(mute)
-    beside = new_set()
-    reports = [_check_one(shard, deep=deep, beside=beside) for shard in shards]
-    return merged([*reports, Report(0, set_findings(beside))]).without(mute)
+    text = os.fspath(source)
+    base, inside = divided_address(text)
+    if inside is None and (_is_published(base) or (_is_root(base) and address_kind(base) == "shards")):
+        found = _check_each(open_episodes(base, catalog=catalog), progress, deep=deep)
+    elif inside is None and _is_root(base):
+        found = check_root(_folder(base), progress=progress, deep=deep, raw=raw)
+    elif inside is not None and raw and address_kind(base) == "recordings":
+        found = _check_one(lambda: open_recordings(base, edited=False).open(inside), inside, deep=deep)
+    else:
+        name = inside or os.path.basename(base.partition("?")[0].rstrip("/"))
+        found = _check_one(lambda: open_episode(text, catalog=catalog), name, deep=deep)
+        if inside is None and not found.is_damaged:
+            found = _with_blocks(found, _located(base)[1], name)
+    return found.without(mute)
 
 
-def _check_one(source: str | os.PathLike[str], *, deep: bool, beside: EpisodeSet | None = None) -> Report:
+def _check_one(opened: Callable[[], Episode], name: str, *, deep: bool) -> Report:
     from warpdata.episodes.check import Report, check_opened
+
+    return Report(1, list(check_opened(opened, name, deep=deep)))
+
+
+def _check_each(episodes: Episodes, progress: Progress | None, *, deep: bool) -> Report:
+    """Episodes one by one, and each beside the others."""
+    from warpdata.episodes.check import Report, check_opened, merged, new_set, set_findings
+    from warpdata.episodes.shard_folder import ShardFolderSource
+
+    beside, reports = new_set(), []
+    source = episodes.source
+    names = source.names if isinstance(source, ShardFolderSource) else episodes.ids
+    for position, name in enumerate(names):
+        opened = functools.partial(source.open, position)
+        report = Report(1, list(check_opened(opened, name, deep=deep, beside=beside)))
+        if isinstance(source, ShardFolderSource) and not report.is_damaged:
+            report = _with_blocks(report, source.bytes_of(position), name)
+        reports.append(report)
+        if progress is not None:
+            progress(position + 1, len(episodes))
+    return merged([*reports, Report(0, set_findings(beside))])
+
+
+def _with_blocks(report: Report, found: Any, name: str) -> Report:
+    """A report that also says which blocks of a shard are damaged that are no signal."""
+    from warpdata.episodes.check import Report
     from warpdata.episodes.check_shards import damaged_blocks
 
-    name = os.path.basename(os.fspath(source).partition("?")[0].rstrip("/"))
-    findings = list(check_opened(lambda: open_episode(source), name, deep=deep, beside=beside))
-    report = Report(1, findings)
-    return report if report.is_damaged else Report(1, [*findings, *damaged_blocks(_located(source)[1], name)])
+    return Report(report.episodes, [*report.findings, *damaged_blocks(found, name)])
 
 
 def _is_root(source: str | os.PathLike[str]) -> bool:
@@ -201,6 +257,11 @@ def _is_root(source: str | os.PathLike[str]) -> bool:
             missing.hint = f"Give the URL of one episode: {cannot_list.message}."
             raise missing from None
     return False
+
+
+def located(path: str) -> Any:
+    """The bytes of a file by path or URL, as something a shard can be opened from."""
+    return _located(path)[1] if "://" in path else path
 
 
 def _located(source: object) -> tuple[Any, Any]:
@@ -344,7 +405,7 @@ def dataset(
 
 
 def table_streams() -> Any:
-    """What the rooms above the catalog give to datasets."""
+    """What the packages above the catalog give to datasets."""
     from warpdata.catalog.dataset import Streams
     from warpdata.loading.stream import TableStream, plan_read
     from warpdata.loading.torch import torch_dataset

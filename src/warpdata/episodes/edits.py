@@ -461,7 +461,8 @@ def shown(episode: str | os.PathLike[str] | Episode) -> Episode:
         seen = ", ".join(repr(each.id) for each in entries) or "nothing: it is dropped"
         raise ConflictError(
             f"the edits show this recording as {seen}", path=folder,
-            hint="Name one of those in its dataset, or say raw to take the recording as it was made.",
+            hint=f"Open one of those, such as {root}#{entries[0].id if entries else 'ID'}; wd.DiskEpisode and "
+            "`--raw` give the recording as it was made.",
         )  # fmt: skip
     return Episode(EditedSource(entries[0], [plain.source]))
 

@@ -12,7 +12,7 @@ from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.source import EpisodeSource
 
-__all__ = ["ChunkList", "Episode", "ShardReader", "ShardSource", "episode_of_shard"]
+__all__ = ["ChunkList", "Episode", "ShardReader", "chunks_source", "episode_of_shard"]
 
 DIRECTORY_BLOCK = "meta/directory"
 """Only a packed recording has this block; looking for it needs no parquet library."""
@@ -25,9 +25,18 @@ def episode_of_shard(shard: ShardReader, folder: Any = None) -> Episode:
 
 def _source_of(shard: ShardReader, folder: Any) -> EpisodeSource:
     if shard.role == ROLE_CHUNK_LIST:
-        return ShardSource.of_chunks(read_chunk_list(shard, folder))
+        return chunks_source(read_chunk_list(shard, folder))
     if DIRECTORY_BLOCK not in shard:
-        return ShardSource(load_wshard(shard))
+        return ShardSource(load_wshard(shard), size_bytes=shard.size)
     from warpdata.episodes.packed import PackedSource  # brings the parquet library along
 
     return PackedSource(shard)
+
+
+def chunks_source(chunks: ChunkList) -> EpisodeSource:
+    """The episode that the chunks of a list make up."""
+    if chunks.chunks and DIRECTORY_BLOCK in ShardReader.open(chunks.chunk_bytes(chunks.chunks[0])):
+        from warpdata.episodes.packed_chunks import PackedChunks  # brings the parquet library along
+
+        return PackedChunks(chunks)
+    return ShardSource.of_chunks(chunks)

@@ -102,8 +102,13 @@ def pack_episode(
             folder = tempfile.TemporaryDirectory(prefix=".warpdata-", dir=target.absolute().parent)
             again = record_again(opened, Path(scratch.enter_context(folder)) / "again")
             opened, episode_id = Episode(DirectorySource(again)), episode_id or opened.id
-        save_wshard(_Packing(opened, episode_id).packed(), target, compression, compat=compat)
+        save_wshard(shard_of(opened, episode_id), target, compression, compat=compat)
     return target
+
+
+def shard_of(episode: Episode, episode_id: str | None = None) -> WShardEpisode:
+    """An episode as the shard that packing writes."""
+    return _Packing(episode, episode_id).packed()
 
 
 def _beneath(episode: Episode | str | os.PathLike[str]) -> Episode:

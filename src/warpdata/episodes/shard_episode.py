@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,8 +99,11 @@ class ChannelSignal(ClockedSignal):
 class ShardSource(EpisodeSource):
     """An episode by step in a shard, in its chunks, or filled by hand: every channel is a signal."""
 
-    def __init__(self, tensors: WShardEpisode, *, chunks: ChunkList | None = None) -> None:
+    def __init__(
+        self, tensors: WShardEpisode, *, chunks: ChunkList | None = None, size_bytes: int = 0
+    ) -> None:
         self.tensors = tensors
+        self._size_bytes = size_bytes
         self._chunks = chunks
         self._signals = ChannelSignals(tensors, chunks)
 
@@ -138,10 +142,17 @@ class ShardSource(EpisodeSource):
         """The rows of the shard: everything of a step carries the time of the step."""
         return StepClock(STEPS, "same", self.tensors.times_ns, self.tensors.length)
 
+    def stored_bytes(self) -> int:
+        """The size of the shard, or of all chunks; 0 in memory."""
+        if self._chunks is None:
+            return self._size_bytes
+        found = (self._chunks.chunk_bytes(each) for each in self._chunks.chunks)
+        return sum(each.stat().st_size if isinstance(each, Path) else each.size for each in found)
+
     def __reduce__(self) -> tuple[Any, ...]:
         if self._chunks is not None:
             return (ShardSource.of_chunks, (self._chunks,))
-        return (ShardSource, (self.tensors,))
+        return (_shard_again, (self.tensors, self._size_bytes))
 
 
 class ChannelSignals(Mapping[str, Signal]):
@@ -186,6 +197,10 @@ def _named_channels(tensors: WShardEpisode) -> dict[str, tuple[Channel, SignalRo
         is_plain = lane in ("signal", "action") and rest not in found and rest not in present
         found[rest if is_plain else block] = (channel, role)
     return found | {name: (flag, guess_role(name, "scalar")) for name, flag in present.items()}
+
+
+def _shard_again(tensors: WShardEpisode, size_bytes: int) -> ShardSource:
+    return ShardSource(tensors, size_bytes=size_bytes)
 
 
 def _signal_of_chunks(chunks: ChunkList, name: str) -> Signal:

@@ -191,6 +191,13 @@ class SourceAround(EpisodeSource):
         return self.inner.stored_bytes()
 
 
+def innermost(source: EpisodeSource) -> EpisodeSource:
+    """The source behind everything that shows the same signals as it does."""
+    while isinstance(source, SourceAround) and type(source).signals is SourceAround.signals:
+        source = source.inner
+    return source
+
+
 class WindowSource(SourceAround):
     """The records of an episode with start <= ts < stop; nothing is copied."""
 
