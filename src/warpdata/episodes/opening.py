@@ -10,9 +10,9 @@ from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.source import EpisodeSource
+from warpdata.timeline.source import EpisodeSource, innermost
 
-__all__ = ["ChunkList", "Episode", "ShardReader", "chunks_source", "episode_of_shard"]
+__all__ = ["ChunkList", "Episode", "ShardReader", "chunks_of", "chunks_source", "episode_of_shard"]
 
 DIRECTORY_BLOCK = "meta/directory"
 """Only a packed recording has this block; looking for it needs no parquet library."""
@@ -40,3 +40,9 @@ def chunks_source(chunks: ChunkList) -> EpisodeSource:
 
         return PackedChunks(chunks)
     return ShardSource.of_chunks(chunks)
+
+
+def chunks_of(episode: Episode) -> ChunkList | None:
+    """The chunk list behind an episode; None where it is in one piece."""
+    found = getattr(innermost(episode.source), "chunks", None)
+    return found if isinstance(found, ChunkList) else None

@@ -637,15 +637,25 @@ class _FirstSignals(Mapping[str, Signal]):
         return name in self._stored
 
 
-def unpack_episode(shard_path: str | os.PathLike[str], directory: str | os.PathLike[str]) -> Path:
-    """Write a packed recording as a directory again: values, times, metadata and video as they were."""
-    shard = ShardReader.open(shard_path)
+def unpack_episode(
+    shard_path: str | os.PathLike[str] | ShardReader,
+    directory: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Write a packed recording as a directory again: values, times, metadata and video as they were.
+
+    `overwrite` replaces an episode directory that is there, and nothing else.
+    """
+    shard = shard_path if isinstance(shard_path, ShardReader) else ShardReader.open(shard_path)
     if not is_packed(shard):
         raise CorruptLayoutError("not a packed recording", path=shard.path, hint="Use `warp chunk`.")
     episode = PackedSource(shard)
     target = Path(directory)
+    if overwrite and target.exists() and not (target / layout.META_FILE).is_file():
+        raise ConflictError("what is there is no episode directory", path=target, hint="Choose another name.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with commit_folder(target) as folder:
+    with commit_folder(target, replace=overwrite) as folder:
         signals = dict(episode.meta.get("signals") or {})
         for name, signal in episode.signals.items():
             _unpack(folder, check_name(name), signal, episode, signals)

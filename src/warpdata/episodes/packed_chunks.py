@@ -17,6 +17,7 @@ from warpdata.formats.wshard.chunks import ChunkList, validate_chunk_continuity
 from warpdata.formats.wshard.compression import CompressionChoice
 from warpdata.formats.wshard.layout import META_EPISODE
 from warpdata.formats.wshard.reader import ShardReader
+from warpdata.formats.wshard.save import save_wshard
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import JoinedSignal
 from warpdata.timeline.signal import Signal, window
@@ -66,6 +67,20 @@ def write_chunks(
     return writer.finalize_manifest()
 
 
+def join_chunks(
+    episode: Episode,
+    output: str | os.PathLike[str],
+    compression: CompressionChoice = None,
+    *,
+    compat: str = "default",
+    progress: Progress | None = None,
+) -> None:
+    """Write a chunked episode as one shard, in place of what is there."""
+    source = innermost(episode.source)
+    shard = source.tensors if isinstance(source, ShardSource) else shard_of(episode)
+    save_wshard(shard, output, compression, compat=compat, progress=progress)
+
+
 class _Cuts:
     """Where an episode is cut: the first row of each chunk and one past the last, and the times between them."""
 
@@ -91,8 +106,10 @@ class _Cuts:
                 f"the episode has no steps, so it cannot be cut into chunks of {steps}",
                 hint="Declare a step clock when recording.",
             )
-        edges = np.linspace(episode.first_ts_ns, episode.last_ts_ns + 1, count + 1).astype(np.int64)
-        times = np.unique(edges)[1:-1].tolist()
+        if not episode.duration_ns:
+            return cls([0, 0], [], None)
+        first, span = episode.first_ts_ns, episode.duration_ns
+        times = sorted({first + span * number // count for number in range(1, count)} - {first})
         return cls([0] * (len(times) + 2), times, None)
 
     def __len__(self) -> int:

@@ -104,7 +104,7 @@ class ShardSource(EpisodeSource):
     ) -> None:
         self.tensors = tensors
         self._size_bytes = size_bytes
-        self._chunks = chunks
+        self.chunks = chunks
         self._signals = ChannelSignals(tensors, chunks)
 
     @classmethod
@@ -144,14 +144,14 @@ class ShardSource(EpisodeSource):
 
     def stored_bytes(self) -> int:
         """The size of the shard, or of all chunks; 0 in memory."""
-        if self._chunks is None:
+        if self.chunks is None:
             return self._size_bytes
-        found = (self._chunks.chunk_bytes(each) for each in self._chunks.chunks)
+        found = (self.chunks.chunk_bytes(each) for each in self.chunks.chunks)
         return sum(each.stat().st_size if isinstance(each, Path) else each.size for each in found)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._chunks is not None:
-            return (ShardSource.of_chunks, (self._chunks,))
+        if self.chunks is not None:
+            return (ShardSource.of_chunks, (self.chunks,))
         return (_shard_again, (self.tensors, self._size_bytes))
 
 
