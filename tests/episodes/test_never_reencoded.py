@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 import warpdata as wd
@@ -104,6 +104,8 @@ def check_shown(episode: wd.Episode, shown: Shown, frames: np.ndarray[Any, Any])
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 @given(st.lists(EDITS, min_size=1, max_size=5))
+@example([("split", 0, 107), ("set_static", 1, "number", 9), ("concat", 0, 1, 7)])  # the first one's items win
+@example([("split", 0, 732)])  # a half without records
 def test_any_edits(edits: list[tuple[Any, ...]]) -> None:
     frames = np.concatenate(recorded_frames())
     with tempfile.TemporaryDirectory() as place:

@@ -36,6 +36,8 @@ class Part:
     start_ns: int | None = None
     end_ns: int | None = None
     shift_ns: int = 0
+    static: Mapping[str, Any] = field(default_factory=dict)
+    """Static items that were edited before it was joined to others: they stand before those of the later parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Entry:
                 "start_ns": p.start_ns,
                 "end_ns": p.end_ns,
                 "shift_ns": p.shift_ns,
+                **({"static": dict(p.static)} if p.static else {}),
             }
             for p in self.parts
         ]
@@ -298,12 +301,11 @@ def _concat(entries: Entries, edit: Mapping[str, Any]) -> Entries:
     chosen = [_entry(entries, name, edit) for name in names]
     shifts = edit.get("shifts_ns") or [0] * len(names)
     parts = tuple(
-        replace(part, shift_ns=part.shift_ns + shift)
+        replace(part, shift_ns=part.shift_ns + shift, static={**part.static, **entry.static})
         for entry, shift in zip(chosen, shifts, strict=True)
         for part in entry.parts
     )
-    static = {name: value for entry in reversed(chosen) for name, value in entry.static.items()}
-    joined = Entry("+".join(names), parts, static)
+    joined = Entry("+".join(names), parts)
     out: Entries = {}
     for name, each in entries.items():
         if name == names[0]:
@@ -361,8 +363,9 @@ class EditedSource(EpisodeSource):
     def static(self) -> Mapping[str, Any]:
         """Static items of the parts, the first one's before the others', then the edited values."""
         found: dict[str, Any] = {}
-        for part in reversed(self._parts):
-            found.update(part.static)
+        for source, part in zip(reversed(self._parts), reversed(self.entry.parts), strict=True):
+            found.update(source.static)
+            found.update({name: restored_static(value) for name, value in part.static.items()})
         edited = {name: restored_static(value) for name, value in self.entry.static.items()}
         return ReadOnlyDict({**found, **edited})
 

@@ -94,7 +94,10 @@ def _part_text(part: Part) -> str:
     if part.start_ns is not None or part.end_ns is not None:
         ends = ["" if end is None else str(end) for end in (part.start_ns, part.end_ns)]
         window = f"[{ends[0]}:{ends[1]}]"
-    return f"{part.number:012d}{window}{f' moved by {part.shift_ns} ns' if part.shift_ns else ''}"
+    items = "".join(
+        f" {name} = {json.dumps(value, ensure_ascii=False)}" for name, value in part.static.items()
+    )
+    return f"{part.number:012d}{window}{f' moved by {part.shift_ns} ns' if part.shift_ns else ''}{items}"
 
 
 def _effect(edits: Edits, args: argparse.Namespace) -> Effect:
