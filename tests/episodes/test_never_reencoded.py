@@ -104,7 +104,9 @@ def check_shown(episode: wd.Episode, shown: Shown, frames: np.ndarray[Any, Any])
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 @given(st.lists(EDITS, min_size=1, max_size=5))
-@example([("split", 0, 107), ("set_static", 1, "number", 9), ("concat", 0, 1, 7)])  # the first one's items win
+@example(
+    [("split", 0, 107), ("set_static", 1, "number", 9), ("concat", 0, 1, 7)]
+)  # the first one's items win
 @example([("split", 0, 732)])  # a half without records
 def test_any_edits(edits: list[tuple[Any, ...]]) -> None:
     frames = np.concatenate(recorded_frames())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from warpdata.episodes.shard_episode import ShardSource
-from warpdata.formats.wshard.chunks import ChunkList, read_chunk_list
+from warpdata.formats.wshard.chunks import ChunkList, read_chunk_list, validate_chunk_continuity
 from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader
@@ -35,6 +35,7 @@ def _source_of(shard: ShardReader, folder: Any) -> EpisodeSource:
 
 def chunks_source(chunks: ChunkList) -> EpisodeSource:
     """The episode that the chunks of a list make up."""
+    validate_chunk_continuity(chunks, check_channels=False)
     if chunks.chunks and DIRECTORY_BLOCK in ShardReader.open(chunks.chunk_bytes(chunks.chunks[0])):
         from warpdata.episodes.packed_chunks import PackedChunks  # brings the parquet library along
 

@@ -160,9 +160,10 @@ class _Packing:
                 about["video"] = f"{VIDEO_PREFIX}{name}{camera.suffix}"
                 about["frames"] = FRAMES_PREFIX + name
                 self.blocks[about["video"]], self.blocks[about["frames"]] = camera.video, camera.frames
-                if camera.original is not None:
+                original = signal.original_index() if isinstance(signal, ShardVideo) else camera.original
+                if original is not None:
                     about["file"] = FILE_PREFIX + name
-                    self.blocks[about["file"]] = camera.original
+                    self.blocks[about["file"]] = original
                 return about
         if signal.meta.is_object:
             about["table"] = TABLE_PREFIX + name
@@ -223,6 +224,11 @@ class _Packing:
 
     def _origin(self, name: str, signal: Signal) -> dict[str, Any]:
         """What it takes to write the file of the signal again byte for byte."""
+        if isinstance(signal, PackedRows):
+            if (original := signal.original_file()) is None:
+                return {} if signal.groups is None else {"groups": signal.groups}
+            self.blocks[FILE_PREFIX + name] = original
+            return {"file": FILE_PREFIX + name}
         if not isinstance(signal, SimpleSignal):
             return {}
         groups = Footer(bytes(_all(signal.file_bytes())), signal.path).group_rows()
@@ -260,6 +266,8 @@ def _table_bytes(signal: Signal) -> Any:
     """The parquet file of a signal: its own, checked, or one made now."""
     if isinstance(signal, SimpleSignal):
         signal.values()  # damage must not get a valid checksum in the shard
+        return signal.file_bytes()
+    if isinstance(signal, TableSignal):
         return signal.file_bytes()
     sink = io.BytesIO()
     _write_table(sink, signal, None)
@@ -491,6 +499,15 @@ class PackedRows(ClockedSignal):
     def __len__(self) -> int:
         return self._how.count
 
+    @property
+    def groups(self) -> list[int] | None:
+        """The row groups of the file it was recorded in, where that is how to write it again."""
+        return self._how.groups
+
+    def original_file(self) -> bytes | None:
+        """The file it was recorded in, where it could not be written again byte for byte."""
+        return None if self._how.file is None else self._shard.read(self._how.file)
+
     def _clock(self) -> NDArray[np.int64]:
         if self._ts is None:
             block = self._how.times or "time/timestamps_ns"
@@ -550,6 +567,10 @@ class TableSignal(ClockedSignal):
         """Kind and role."""
         return self._loaded.meta
 
+    def file_bytes(self) -> bytes:
+        """The file it was recorded in, checked."""
+        return self._shard.read(self._block)
+
     def __len__(self) -> int:
         return len(self._loaded)
 
@@ -587,6 +608,10 @@ class ShardVideo(VideoSignal):
     def index_bytes(self) -> RangeReader:
         """The bytes of the frame index."""
         return self._part(self._frames_block)
+
+    def original_index(self) -> RangeReader | None:
+        """The index as another writer made it, where it had to be completed."""
+        return None if self._original is None else self._part(self._original)
 
     def _part(self, name: str) -> RangeReader:
         block = self._shard.block(name)

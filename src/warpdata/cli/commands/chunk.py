@@ -33,8 +33,6 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from warpdata.episodes.packed_chunks import write_chunks
     from warpdata.formats.wshard.chunks import list_name
 
-    if args.steps < 1:
-        raise ValueError(f"chunks need at least one step, not {args.steps}")
     episode = opened_episode(args)
     base, inside = divided_address(args.address)
     is_file = inside is None and os.path.isfile(base)
