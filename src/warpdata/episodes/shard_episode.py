@@ -48,7 +48,7 @@ class ChannelSignal(ClockedSignal):
     @property
     def meta(self) -> SignalMeta:
         """Element type, shape and kind from the metadata of the shard."""
-        about, shape = self._channel.about, self._channel.shape
+        about, shape = self._channel.about, self._channel.row_shape
         kind = about.get("kind") or ("image" if about.get("modality") == "rgb" else numeric_kind(shape))
         kind = "text" if is_text(self._channel.dtype) else kind
         names = about.get("names")
@@ -80,7 +80,7 @@ class ChannelSignal(ClockedSignal):
 
     def _values_in(self, rows: range) -> NDArray[Any]:
         if not len(rows):
-            return np.empty((0, *self._channel.shape), self._channel.dtype.dtype)
+            return np.empty((0, *self._channel.row_shape), self._channel.dtype.dtype)
         if rows.step == 1:
             return frozen(self._channel.row_source.rows(rows.start, rows.stop))
         return frozen(self._channel[rows.start : rows[-1] + 1 : rows.step])
