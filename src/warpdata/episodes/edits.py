@@ -385,6 +385,12 @@ class EditedSource(EpisodeSource):
         return self._parts[0].place
 
     @property
+    def address(self) -> str | None:
+        """The root around the recordings, and the id in it."""
+        place = self._parts[0].place
+        return None if place is None else f"{os.path.dirname(os.path.dirname(place))}#{self.id}"
+
+    @property
     def is_whole(self) -> bool:
         """Whether every record of one recording is shown as it is, so that only static items may differ."""
         return self.entry.parts == (Part(self.entry.parts[0].number),)

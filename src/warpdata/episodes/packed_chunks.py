@@ -222,8 +222,8 @@ class PackedChunks(EpisodeSource):
 
     @property
     def place(self) -> str | None:
-        """Where the first chunk lies."""
-        return self._first.place
+        """The chunk list, or where the first chunk lies."""
+        return self._first.place if self.chunks.path is None else os.fspath(self.chunks.path)
 
     def stored_bytes(self) -> int:
         """What all chunks take."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -100,9 +101,15 @@ class ShardSource(EpisodeSource):
     """An episode by step in a shard, in its chunks, or filled by hand: every channel is a signal."""
 
     def __init__(
-        self, tensors: WShardEpisode, *, chunks: ChunkList | None = None, size_bytes: int = 0
+        self,
+        tensors: WShardEpisode,
+        *,
+        chunks: ChunkList | None = None,
+        path: str | None = None,
+        size_bytes: int = 0,
     ) -> None:
         self.tensors = tensors
+        self._path = path
         self._size_bytes = size_bytes
         self.chunks = chunks
         self._signals = ChannelSignals(tensors, chunks)
@@ -142,6 +149,13 @@ class ShardSource(EpisodeSource):
         """The rows of the shard: everything of a step carries the time of the step."""
         return StepClock(STEPS, "same", self.tensors.times_ns, self.tensors.length)
 
+    @property
+    def place(self) -> str | None:
+        """The file of the shard, or the chunk list; None in memory."""
+        if self.chunks is not None:
+            return None if self.chunks.path is None else os.fspath(self.chunks.path)
+        return self._path
+
     def stored_bytes(self) -> int:
         """The size of the shard, or of all chunks; 0 in memory."""
         if self.chunks is None:
@@ -152,7 +166,7 @@ class ShardSource(EpisodeSource):
     def __reduce__(self) -> tuple[Any, ...]:
         if self.chunks is not None:
             return (ShardSource.of_chunks, (self.chunks,))
-        return (_shard_again, (self.tensors, self._size_bytes))
+        return (_shard_again, (self.tensors, self._path, self._size_bytes))
 
 
 class ChannelSignals(Mapping[str, Signal]):
@@ -199,8 +213,8 @@ def _named_channels(tensors: WShardEpisode) -> dict[str, tuple[Channel, SignalRo
     return found | {name: (flag, guess_role(name, "scalar")) for name, flag in present.items()}
 
 
-def _shard_again(tensors: WShardEpisode, size_bytes: int) -> ShardSource:
-    return ShardSource(tensors, size_bytes=size_bytes)
+def _shard_again(tensors: WShardEpisode, path: str | None, size_bytes: int) -> ShardSource:
+    return ShardSource(tensors, path=path, size_bytes=size_bytes)
 
 
 def _signal_of_chunks(chunks: ChunkList, name: str) -> Signal:

@@ -90,6 +90,12 @@ class EpisodeSource(ABC):
         """Where it lies, for messages."""
         return None
 
+    @property
+    def address(self) -> str | None:
+        """What opens it again: a path, a URL or `ws/name@version#id`; None where nothing does, as in memory."""
+        place = self.place
+        return None if place is None or place.startswith("<") else place  # bytes in memory have such names
+
     def loaded_bytes(self) -> int:
         """How many bytes of signals are kept in memory and could be let go."""
         return 0
@@ -181,6 +187,11 @@ class SourceAround(EpisodeSource):
     def place(self) -> str | None:
         """Where the episode behind it lies."""
         return self.inner.place
+
+    @property
+    def address(self) -> str | None:
+        """What opens the episode behind it, where that shows the same signals."""
+        return self.inner.address if type(self).signals is SourceAround.signals else None
 
     def loaded_bytes(self) -> int:
         """What the episode behind it keeps in memory."""

@@ -169,7 +169,7 @@ class WShardEpisode:
 
     @predictions.setter
     def predictions(self, value: Mapping[str, Any]) -> None:
-        self.omens = value  # type: ignore[assignment] - __setattr__ takes any mapping
+        self.omens = LaneMap(value)
 
     @property
     def uncertainties(self) -> LaneMap:
@@ -178,7 +178,7 @@ class WShardEpisode:
 
     @uncertainties.setter
     def uncertainties(self, value: Mapping[str, Any]) -> None:
-        self.uncerts = value  # type: ignore[assignment] - __setattr__ takes any mapping
+        self.uncerts = LaneMap(value)
 
     @property
     def in_time(self) -> Any:
