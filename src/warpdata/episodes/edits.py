@@ -36,8 +36,13 @@ class Part:
     start_ns: int | None = None
     end_ns: int | None = None
     shift_ns: int = 0
-    static: Mapping[str, Any] = field(default_factory=dict)
+    static: Mapping[str, Any] | None = None
     """Static items that were edited before it was joined to others: they stand before those of the later parts."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is all of a recording, as it was made."""
+        return self.start_ns is None and self.end_ns is None and not self.shift_ns and not self.static
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Entry:
     @property
     def is_plain(self) -> bool:
         """Whether this is a recording as it was made."""
-        return self == Entry(self.id, (Part(self.parts[0].number),))
+        return len(self.parts) == 1 and not self.static and not self.is_dropped and self.parts[0].is_whole
 
     def to_json(self) -> dict[str, Any]:
         """The entry for a program."""
@@ -301,7 +306,7 @@ def _concat(entries: Entries, edit: Mapping[str, Any]) -> Entries:
     chosen = [_entry(entries, name, edit) for name in names]
     shifts = edit.get("shifts_ns") or [0] * len(names)
     parts = tuple(
-        replace(part, shift_ns=part.shift_ns + shift, static={**part.static, **entry.static})
+        replace(part, shift_ns=part.shift_ns + shift, static={**(part.static or {}), **entry.static})
         for entry, shift in zip(chosen, shifts, strict=True)
         for part in entry.parts
     )
@@ -365,7 +370,7 @@ class EditedSource(EpisodeSource):
         found: dict[str, Any] = {}
         for source, part in zip(reversed(self._parts), reversed(self.entry.parts), strict=True):
             found.update(source.static)
-            found.update({name: restored_static(value) for name, value in part.static.items()})
+            found.update({name: restored_static(value) for name, value in (part.static or {}).items()})
         edited = {name: restored_static(value) for name, value in self.entry.static.items()}
         return ReadOnlyDict({**found, **edited})
 
@@ -393,7 +398,7 @@ class EditedSource(EpisodeSource):
     @property
     def is_whole(self) -> bool:
         """Whether every record of one recording is shown as it is, so that only static items may differ."""
-        return self.entry.parts == (Part(self.entry.parts[0].number),)
+        return len(self.entry.parts) == 1 and self.entry.parts[0].is_whole
 
     @property
     def recording(self) -> EpisodeSource:

@@ -95,7 +95,7 @@ def _part_text(part: Part) -> str:
         ends = ["" if end is None else str(end) for end in (part.start_ns, part.end_ns)]
         window = f"[{ends[0]}:{ends[1]}]"
     items = "".join(
-        f" {name} = {json.dumps(value, ensure_ascii=False)}" for name, value in part.static.items()
+        f" {name} = {json.dumps(value, ensure_ascii=False)}" for name, value in (part.static or {}).items()
     )
     return f"{part.number:012d}{window}{f' moved by {part.shift_ns} ns' if part.shift_ns else ''}{items}"
 
