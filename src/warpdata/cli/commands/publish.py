@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warpdata.catalog.filekinds import SUPPORTED
 from warpdata.cli import exits
 
 if TYPE_CHECKING:
@@ -130,6 +129,7 @@ def _add_parts(builder: DatasetBuilder, args: argparse.Namespace) -> None:
 def _kinds(sources: list[str]) -> dict[str, list[str]]:
     """The sources by what they are."""
     from warpdata._api import address_kind
+    from warpdata.catalog.filekinds import SUPPORTED
     from warpdata.catalog.sources import TABLE_SUFFIXES
     from warpdata.errors import BadMagicError
 
