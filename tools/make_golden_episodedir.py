@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import warpdata as wd
+from warpdata.episodes.packed_chunks import write_chunks
 
 
 def make(folder: Path) -> None:
@@ -71,6 +72,8 @@ def make_packed(folder: Path, root: Path) -> None:
         rec.step({"state": np.array([6, -6], "f4")}, ts_ns=6000)
     for number, episode in enumerate(wd.LocalDataset(root)):
         wd.pack_episode(episode, folder / f"recording_{number}.wshard")
+    for name in ("steps", "recording_0"):
+        write_chunks(wd.open_episode(folder / f"{name}.wshard"), folder, count=2, episode_id=f"{name}_cut")
     expected = {path.name: summary(wd.open_episode(path)) for path in sorted(folder.glob("*.wshard"))}
     (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 

@@ -1,14 +1,15 @@
-"""Wiring only: the verbs of `import warpdata as wd` that join several rooms."""
+"""Wiring only: the verbs of `import warpdata as wd` that join several packages."""
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from warpdata.errors import StoreError
+from warpdata.errors import BadMagicError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from warpdata.bytekit.ranges import RangeReader
     from warpdata.catalog.dataset import Dataset
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from warpdata.convert.receipt import Receipt
     from warpdata.corpora.source import FixedOrderSource
     from warpdata.episodes.check import Progress, Report
-    from warpdata.episodes.check_set import EpisodeSet
     from warpdata.episodes.collection import Episodes
     from warpdata.episodes.local import LocalDataset
     from warpdata.formats.episodedir.images import VideoOptions
@@ -30,103 +30,119 @@ if TYPE_CHECKING:
     from warpdata.timeline.episode import Episode
 
 
-def open_episode(source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO | ChunkList) -> Episode:
+def open_episode(
+    source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO | ChunkList,
+    *,
+    catalog: str | os.PathLike[str] | None = None,
+) -> Episode:
     """Open an episode: a directory, a shard or a chunk list, by path or URL; reads lazily.
 
     `#id` goes inside a root, a folder of shards or a published dataset: `robot_data#3`, `lab/reacher@v1#3`. A shard
-    may also be bytes, a file opened in binary mode or a RangeReader.
+    may also be bytes, a file opened in binary mode or a RangeReader. `catalog`: where datasets are looked for.
     """
-    from warpdata.episodes.opening import ChunkList, Episode, ShardReader, ShardSource, episode_of_shard
+    from warpdata.episodes.opening import ChunkList, Episode, ShardReader, chunks_source, episode_of_shard
 
     if isinstance(source, ChunkList):
-        return Episode(ShardSource.of_chunks(source))
+        return Episode(chunks_source(source))
     if isinstance(source, str):
-        source, inside = _divided(source)
+        source, inside = divided_address(source)
         if inside is not None:
-            return open_episodes(source).open(inside)
+            return open_episodes(source, catalog=catalog).open(inside)
+        if _is_published(source):
+            raise _one_of_many(source, open_episodes(source, catalog=catalog))
     place, found = _located(source)
     if found is None and place is not None:
         return _directory(place)
     try:
         return episode_of_shard(ShardReader.open(found), place)
     except StoreError:
-        if isinstance(found, str) and os.path.isdir(found):
-            return _directory(found)
-        raise
+        if not isinstance(found, str) or not os.path.isdir(found):
+            raise
+    if _is_root(found) and address_kind(found) in ("recordings", "shards"):
+        raise _one_of_many(found, open_episodes(found))
+    return _directory(found)
 
 
-def open(address: str | os.PathLike[str]) -> Any:  # noqa: A001 - the one door
+def _one_of_many(address: str, episodes: Episodes) -> Exception:
+    ids = episodes.ids
+    some = f", such as {address}#{ids[0]}" if ids else ""
+    return ValueError(f"{address} holds {len(ids)} episodes: name one of them{some}")
+
+
+def open(  # noqa: A001 - the one way in
+    address: str | os.PathLike[str], *, catalog: str | os.PathLike[str] | None = None
+) -> Any:
     """Open whatever is there: an Episode, Episodes, a Dataset, a corpus or a vector store.
 
     An address is a path, a URL, or `workspace/name[@version]` of a published dataset; `#id` goes to one episode inside.
-    A set of a foreign format (LeRobot, …) opens as Episodes where it lies, read-only; nothing is converted.
+    `catalog`: where published datasets are looked for. A set of a foreign format (LeRobot, …) opens as Episodes where it
+    lies, read-only; nothing is converted.
     """
     text = os.fspath(address)
-    base, inside = _divided(text)
+    base, inside = divided_address(text)
     if inside is not None:
-        return open_episode(text)
-    if _is_published(base):
-        return dataset(base)
-    if "://" in base or os.path.isdir(base):
-        return _open_folder(base)
-    from warpdata.catalog.filekinds import file_kind
-    from warpdata.errors import BadMagicError
-
+        return open_episode(text, catalog=catalog)
     try:
-        kind = file_kind(base)
+        kind = address_kind(base)
     except BadMagicError:
         found = _foreign(base)
         if found is None:
             raise
         return found
+    if kind == "dataset":
+        return dataset(base, catalog=catalog)
+    if kind in ("recordings", "shards"):
+        return open_episodes(base)
     if kind == "vectors":
         return open_vectors(base)
-    return open_corpus(base) if kind == "rows" else open_episode(base)
+    return open_corpus(base) if kind in ("corpus", "rows") else open_episode(base)
 
 
-def _open_folder(base: str) -> Any:
-    from warpdata.episodes.check_shards import shards_in
-    from warpdata.errors import FormatError
+def address_kind(address: str | os.PathLike[str]) -> str:
+    """What an address without `#` names: a dataset, a kind of folder, or a kind of file.
 
-    if not _is_root(base):
-        return open_episode(base)
-    folder = _folder(base)
-    is_remote = not isinstance(folder, str | os.PathLike)
-    if is_remote or (not shards_in(folder) and not open_recordings(folder).recorded):
-        foreign = _foreign(base)
-        if foreign is not None:
-            return foreign
-    if not is_remote and not shards_in(folder) and not open_recordings(folder).recorded:
-        try:
-            return open_corpus(base)
-        except FormatError:
-            pass  # an empty root, then
-    return open_episodes(base)
-
-
-def open_episodes(address: str | os.PathLike[str]) -> Episodes:
-    """The episodes of a root of recordings, a folder of shards, a published dataset or a foreign set.
-
-    By path, URL or name.
+    `dataset`; `recordings`, `shards`, `corpus`, or one episode as a `directory`; `episode`, `chunk-list`, `shard`,
+    `journal`, `vectors`, `rows`.
     """
-    from warpdata.episodes.check_shards import shards_in
-    from warpdata.episodes.shard_folder import ShardFolderSource
+    from warpdata.catalog.filekinds import file_kind, folder_kind
 
     text = os.fspath(address)
     if _is_published(text):
-        return dataset(text).episodes
-    folder = _folder(text)
-    shards = shards_in(folder)
-    if not shards:
-        is_here = isinstance(folder, str | os.PathLike)
-        recordings = None if is_here and os.path.isfile(folder) else open_recordings(text)
-        foreign = None if recordings is not None and recordings.recorded else _foreign(text)
-        if foreign is not None:
-            return foreign
-        return open_recordings(text) if recordings is None else recordings
-    from warpdata.episodes.collection import Episodes
+        return "dataset"
+    place = _folder(text)
+    if isinstance(place, str | os.PathLike):
+        return folder_kind(os.listdir(place), text) if os.path.isdir(place) else file_kind(place)
+    if _is_root(text):
+        return folder_kind({name.partition("/")[0] for name in place.names()}, text)
+    found = _located(text)[1]
+    return "directory" if found is None else file_kind(found)
 
-    return Episodes(ShardFolderSource(text, shards))
+
+def open_episodes(
+    address: str | os.PathLike[str], *, catalog: str | os.PathLike[str] | None = None
+) -> Episodes:
+    """The episodes of a root of recordings, a folder of shards, a published dataset or a foreign set.
+
+    By path, URL or name; the address of one episode gives that one. `catalog`: where published datasets are looked for.
+    """
+    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.shard_folder import ShardFolderSource
+
+    text = os.fspath(address)
+    if divided_address(text)[1] is not None:
+        return Episodes.of([open_episode(text, catalog=catalog)])
+    try:
+        kind = address_kind(text)
+    except BadMagicError:
+        foreign = _foreign(text)
+        if foreign is None:
+            raise
+        return foreign
+    if kind == "dataset":
+        return dataset(text, catalog=catalog).episodes
+    if kind == "recordings":
+        return open_recordings(text)
+    return Episodes(ShardFolderSource(_folder(text))) if kind == "shards" else Episodes.of([open_episode(text)])
 
 
 def _foreign(address: str | os.PathLike[str], name: str | None = None, **options: Any) -> Episodes | None:
@@ -267,18 +283,10 @@ def _any_episodes(address: str) -> Episodes:
 
 def _is_ours(address: str) -> bool:
     """Whether an address holds episodes of our own formats."""
-    from warpdata.episodes.check_shards import shards_in
-
-    if _is_published(address):
-        return True
-    folder = _folder(address)
-    if not isinstance(folder, str | os.PathLike):
+    try:
+        return address_kind(address) in ("dataset", "directory", "recordings", "shards", "episode", "chunk-list")
+    except BadMagicError:
         return False
-    if os.path.isfile(folder):
-        return os.fspath(folder).endswith(".wshard")
-    if not os.path.isdir(folder):
-        return False
-    return not _is_root(address) or bool(shards_in(folder)) or bool(open_recordings(folder).recorded)
 
 
 def _foreign_version(episodes: Episodes, name: str) -> str:
@@ -327,7 +335,7 @@ def lerobot_dataset(
     )
 
 
-def _divided(address: str) -> tuple[str, str | None]:
+def divided_address(address: str) -> tuple[str, str | None]:
     """An address and the episode it names inside, unless something has that whole name."""
     base, mark, inside = address.rpartition("#")
     if not mark or not inside or ("://" not in address and os.path.lexists(address)):
@@ -343,9 +351,11 @@ def _is_published(address: str) -> bool:
 
 
 def _directory(folder: Any) -> Episode:
+    """An episode directory as the edits of the root around it show it."""
     from warpdata.episodes.disk_episode import DiskEpisode
+    from warpdata.episodes.edits import shown
 
-    return DiskEpisode(folder)
+    return shown(folder) if isinstance(folder, str | os.PathLike) else DiskEpisode(folder)
 
 
 def open_recordings(root: str | os.PathLike[str], **options: Any) -> LocalDataset:
@@ -376,33 +386,63 @@ def check_dataset(
     progress: Progress | None = None,
     deep: bool = False,
     mute: Collection[str] = (),
+    raw: bool = False,
+    catalog: str | os.PathLike[str] | None = None,
 ) -> Report:
-    """Look for what is wrong with a root of recordings, or with one episode of any form, by path or URL.
+    """Look for what is wrong with episodes, as the edits of their root show them, wherever an address finds them.
 
-    `deep` also decodes every frame; the rules in `mute` say nothing.
+    `deep` also decodes every frame; the rules in `mute` say nothing; `raw` looks at the recordings beneath the edits.
     """
-    from warpdata.episodes.check import Report, check_root, check_rules, merged, new_set, set_findings
-    from warpdata.episodes.check_shards import shards_in
+    from warpdata.episodes.check import check_root, check_rules
 
     check_rules(mute)
-    if not _is_root(source):
-        return _check_one(source, deep=deep).without(mute)
-    shards = shards_in(_folder(source))
-    if not shards:
-        return check_root(open_recordings(source, edited=False), progress=progress, deep=deep).without(mute)
-    beside = new_set()
-    reports = [_check_one(shard, deep=deep, beside=beside) for shard in shards]
-    return merged([*reports, Report(0, set_findings(beside))]).without(mute)
+    text = os.fspath(source)
+    base, inside = divided_address(text)
+    if inside is None and (_is_published(base) or (_is_root(base) and address_kind(base) == "shards")):
+        found = _check_each(open_episodes(base, catalog=catalog), progress, deep=deep)
+    elif inside is None and _is_root(base):
+        found = check_root(_folder(base), progress=progress, deep=deep, raw=raw)
+    elif inside is not None and raw and address_kind(base) == "recordings":
+        found = _check_one(lambda: open_recordings(base, edited=False).open(inside), inside, deep=deep)
+    else:
+        name = inside or os.path.basename(base.partition("?")[0].rstrip("/"))
+        found = _check_one(lambda: open_episode(text, catalog=catalog), name, deep=deep)
+        if inside is None and not found.is_damaged:
+            found = _with_blocks(found, _located(base)[1], name)
+    return found.without(mute)
 
 
-def _check_one(source: str | os.PathLike[str], *, deep: bool, beside: EpisodeSet | None = None) -> Report:
+def _check_one(opened: Callable[[], Episode], name: str, *, deep: bool) -> Report:
     from warpdata.episodes.check import Report, check_opened
+
+    return Report(1, list(check_opened(opened, name, deep=deep)))
+
+
+def _check_each(episodes: Episodes, progress: Progress | None, *, deep: bool) -> Report:
+    """Episodes one by one, and each beside the others."""
+    from warpdata.episodes.check import Report, check_opened, merged, new_set, set_findings
+    from warpdata.episodes.shard_folder import ShardFolderSource
+
+    beside, reports = new_set(), []
+    source = episodes.source
+    names = source.names if isinstance(source, ShardFolderSource) else episodes.ids
+    for position, name in enumerate(names):
+        opened = functools.partial(source.open, position)
+        report = Report(1, list(check_opened(opened, name, deep=deep, beside=beside)))
+        if isinstance(source, ShardFolderSource) and not report.is_damaged:
+            report = _with_blocks(report, source.bytes_of(position), name)
+        reports.append(report)
+        if progress is not None:
+            progress(position + 1, len(episodes))
+    return merged([*reports, Report(0, set_findings(beside))])
+
+
+def _with_blocks(report: Report, found: Any, name: str) -> Report:
+    """A report that also says which blocks of a shard are damaged that are no signal."""
+    from warpdata.episodes.check import Report
     from warpdata.episodes.check_shards import damaged_blocks
 
-    name = os.path.basename(os.fspath(source).partition("?")[0].rstrip("/"))
-    findings = list(check_opened(lambda: open_episode(source), name, deep=deep, beside=beside))
-    report = Report(1, findings)
-    return report if report.is_damaged else Report(1, [*findings, *damaged_blocks(_located(source)[1], name)])
+    return Report(report.episodes, [*report.findings, *damaged_blocks(found, name)])
 
 
 def _is_root(source: str | os.PathLike[str]) -> bool:
@@ -424,6 +464,11 @@ def _is_root(source: str | os.PathLike[str]) -> bool:
             missing.hint = f"Give the URL of one episode: {cannot_list.message}."
             raise missing from None
     return False
+
+
+def located(path: str) -> Any:
+    """The bytes of a file by path or URL, as something a shard can be opened from."""
+    return _located(path)[1] if "://" in path else path
 
 
 def _located(source: object) -> tuple[Any, Any]:
@@ -567,7 +612,7 @@ def dataset(
 
 
 def table_streams() -> Any:
-    """What the rooms above the catalog give to datasets."""
+    """What the packages above the catalog give to datasets."""
     from warpdata.catalog.dataset import Streams
     from warpdata.loading.stream import TableStream, plan_read
     from warpdata.loading.torch import torch_dataset

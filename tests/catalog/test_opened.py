@@ -119,7 +119,7 @@ def test_a_vector_file_answers_from_a_published_version(tmp_path: Path, s3_catal
 
 def test_a_part_that_is_not_there_is_named(tmp_path: Path, local_catalog: str) -> None:
     (tmp_path / "x.bin").write_bytes(b"x")
-    with publish(tmp_path, "other_files", tmp_path / "x.bin", local_catalog) as ds:
+    with publish(tmp_path, "files", tmp_path / "x.bin", local_catalog) as ds:
         for ask in (lambda: ds.episodes, ds.corpus, ds.vectors):
             with pytest.raises(DatasetError, match="0 artifacts of kind"):
                 ask()

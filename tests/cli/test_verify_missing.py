@@ -43,7 +43,7 @@ def test_damage_outweighs_what_is_missing(tmp_path: Path, capsys: pytest.Capture
     assert "missing.wshard: not found" in shown
 
 
-@pytest.mark.parametrize("command", ["inspect", "unpack", "verify"])
+@pytest.mark.parametrize("command", ["unpack", "verify"])
 def test_a_folder_where_a_file_is_expected(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 import warpdata as wd
 from tests.contracts.episode import EpisodeContract, in_memory, record_into
 from tests.servers import run_http
+from warpdata.episodes.packed_chunks import write_chunks
 from warpdata.timeline.episode import Episode
 
 
@@ -67,6 +68,24 @@ class TestChunks(EpisodeContract):
     def episode(self, tmp_path: Path) -> Episode:
         tensors = wd.open_episode(directory(tmp_path)).tensors
         return wd.open_episode(wd.chunk_episode(tensors, tmp_path / "chunks", steps=5))
+
+
+class TestPackedChunks(EpisodeContract):
+    @pytest.fixture
+    def episode(self, tmp_path: Path) -> Episode:
+        whole = wd.open_episode(directory(tmp_path))
+        return wd.open_episode(write_chunks(whole, tmp_path / "chunks", steps=5))
+
+
+class TestPublishedChunks(EpisodeContract):
+    @pytest.fixture
+    def episode(self, tmp_path: Path) -> Iterator[Episode]:
+        directory(tmp_path)
+        with wd.DatasetBuilder("lab/counting", catalog=tmp_path / "catalog") as builder:
+            builder.add_episodes("demo", tmp_path / "root", chunk_bytes=1000).publish()
+        with wd.dataset("lab/counting", catalog=tmp_path / "catalog") as dataset:
+            assert len(list(dataset.artifact("demo").members())) > 2
+            yield dataset.episodes[0]
 
 
 class TestUrl(EpisodeContract):

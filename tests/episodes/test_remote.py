@@ -215,3 +215,31 @@ def test_a_root_in_an_object_store_is_read_like_one_on_this_machine(
     with pytest.raises(BlobNotFoundError):
         wd.check_dataset(url + "-absent")
     assert len(wd.open_recordings(f"file://{root}")) == 3
+
+
+def test_a_folder_of_shards_in_an_object_store(
+    tmp_path: Path, s3_server: S3Server, s3_catalog: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "shards"
+    for number in range(3):
+        made = wd.WShardEpisode(f"ep_{number}", length=6)
+        made.observations["x"] = np.full((6, 2), number, np.float32)
+        made.actions["u"] = np.zeros(6, np.float32)
+        if number < 2:
+            folder.mkdir(exist_ok=True)
+            wd.save_wshard(made, folder / f"ep_{number}.wshard")
+        else:
+            wd.chunk_episode(made, folder, 4)
+    with wd.VectorStore.create(tmp_path / "shards" / "v.rvf", dim=2) as store:
+        store.add(np.ones((2, 2), np.float32))
+    url = f"{s3_catalog.rsplit('/', 1)[0]}/{upload(s3_server, folder)}"
+    found = wd.open(url)
+    assert found.ids == wd.open(folder).ids == ["ep_0", "ep_1", "ep_2"]
+    assert [float(each["x"].values().sum()) for each in found] == [0.0, 12.0, 24.0]
+    assert wd.open(f"{url}#ep_2").steps.length == 6
+    assert pickle.loads(pickle.dumps(found))[1]["x"].values().sum() == 12.0
+    assert len(wd.open(f"{url}/v.rvf")) == 2
+    assert main(["show", url, "ep_1"]) == 0
+    assert main(["check", url]) == 0
+    assert main(["episodes", url]) == 0
+    assert "3 episodes" in capsys.readouterr().out

@@ -31,7 +31,7 @@ def everything(data: bytes) -> Any:
     episode = load_wshard(shard)
     rows = []
     for name, channel in episode.lanes():
-        rows.append((name, str(channel.dtype), channel.shape, values(channel[1:3]), values(channel.data)))
+        rows.append((name, str(channel.dtype), channel.row_shape, values(channel[1:3]), values(channel.data)))
     flags = [
         None if flag is None else (str(flag.dtype), flag.data.tobytes())
         for flag in (episode.rewards, episode.terminations, episode.truncations)

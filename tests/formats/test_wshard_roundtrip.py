@@ -120,7 +120,7 @@ def test_modalities_and_latents(tmp_path: Path) -> None:
     assert loaded == episode
     assert set(loaded.modality_groups()["cam0"]) == {"rgb", "depth"}
     assert loaded.observations["cam0/depth"].unit == "m"
-    assert loaded.latent_action("genie").shape == (16,)
+    assert loaded.latent_action("genie").row_shape == (16,)
     assert loaded.latent_codebook("genie").data.tolist() == [0, 1, 2]
     shard = ShardReader.open(tmp_path / "a")
     listed = {each["id"]: each for each in shard.read_json("meta/channels")["channels"]}

@@ -126,8 +126,13 @@ def writable_path(path: str | os.PathLike[str]) -> str:
 
 
 @contextlib.contextmanager
-def commit_folder(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[Path]:
-    """Fill a folder under a temporary name and give it its own on success; a folder there is a conflict."""
+def commit_folder(
+    path: str | os.PathLike[str], *, durable: bool = True, replace: bool = False
+) -> Iterator[Path]:
+    """Fill a folder under a temporary name and give it its own on success; a folder there is a conflict.
+
+    With `replace` the new one takes its place, and the old one is removed.
+    """
     target = os.fspath(path).rstrip("/")
     temp = Path(_temp_name(target))
     with map_os_errors(target):
@@ -136,9 +141,14 @@ def commit_folder(path: str | os.PathLike[str], *, durable: bool = True) -> Iter
             yield temp
             if durable:
                 fsync_tree(temp)
-            if os.path.lexists(target):
+            old = _temp_name(target) if os.path.lexists(target) else None
+            if old is not None and not replace:
                 raise ConflictError("the folder exists already", path=target)
+            if old is not None:
+                os.rename(target, old)
             os.rename(temp, target)
+            if old is not None:
+                shutil.rmtree(old)
         except BaseException:
             shutil.rmtree(temp, ignore_errors=True)
             raise

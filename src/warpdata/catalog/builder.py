@@ -13,7 +13,7 @@ from warpdata.bytekit.commit import write_file
 from warpdata.catalog import sources
 from warpdata.catalog.access import Access, AccessOptions, access_options, catalog_tuple, plain_address
 from warpdata.catalog.bindings import check_binding, default_ref_type
-from warpdata.catalog.names import parse_name
+from warpdata.catalog.names import parse_name, parse_size
 from warpdata.catalog.opened import EPISODES_TABLE
 from warpdata.catalog.packing import (
     PackedShard,
@@ -21,9 +21,10 @@ from warpdata.catalog.packing import (
     pack_artifact,
     read_packed,
     webdataset_rows,
+    whole_files,
 )
 from warpdata.catalog.publish import Published, PublishOptions, publish
-from warpdata.catalog.recordings import episode_rows, episodes_table, packed_recordings
+from warpdata.catalog.recordings import CHUNK_BYTES, episode_rows, episodes_table, staged_episodes
 from warpdata.catalog.rowgroups import schema_fields, schema_to_base64
 from warpdata.catalog.sources import ParquetFacts, ParquetOptions
 from warpdata.catalog.staging import Staging, staging_for
@@ -145,27 +146,39 @@ class DatasetBuilder:
         Recordings (episode directories, or whole roots with their edits) are packed for `wshard_episodes`.
         """
         self._new_part(name)
-        if not model.KIND.fullmatch(kind):
-            raise ValueError(f"not a kind of artifact: {kind!r}")
+        if kind == model.EPISODE_KIND:
+            return self._add_episodes(name, source, CHUNK_BYTES)
+        if kind not in model.KINDS:
+            known = ", ".join(model.KINDS)
+            raise ValueError(
+                f"not a kind of artifact: {kind!r}; there are {known}.{nearest(kind, model.KINDS)}"
+            )
         is_tar = kind in model.TAR_KINDS
         staging = self._staging / "artifacts" / name
-        if kind == model.EPISODE_KIND:
-            source = packed_recordings(source, staging)
         shards = pack_artifact(source, is_tar=is_tar, staging=staging, options=options)
         members = {m.name: m for shard in shards for m in shard.members}
         if not is_tar:
-            members = {
-                s.name: Member(s.name, i, 0, s.digest.size, -1) for i, s in enumerate(shards) if s.name
-            }
+            members = _whole_files(shards)
         self._artifacts[name] = _StagedArtifact(kind, shards, members)
         return self
 
-    def add_episodes(self, name: str, source: Any) -> DatasetBuilder:
+    def add_episodes(self, name: str, source: Any, *, chunk_bytes: str | int = CHUNK_BYTES) -> DatasetBuilder:
         """Episodes: a root of recordings with its edits, directories, shards, folders of shards, or `Episodes`.
 
-        Their ids are kept. The version gets a table `episodes` with what is known of each.
+        Their ids are kept. The version gets a table `episodes` with what is known of each, and remembers the edits.
+        An episode longer than `chunk_bytes` (1 GiB) is published as chunks, which open as one episode.
         """
-        return self.add_artifact(name, source, kind=model.EPISODE_KIND)
+        self._new_part(name)
+        return self._add_episodes(name, source, parse_size(chunk_bytes))
+
+    def _add_episodes(self, name: str, source: Any, chunk_bytes: int) -> DatasetBuilder:
+        staging = self._staging / "artifacts" / name
+        staged = staged_episodes(source, staging, chunk_bytes)
+        shards = whole_files(staged.shards)
+        self._artifacts[name] = _StagedArtifact(model.EPISODE_KIND, shards, _whole_files(shards))
+        if staged.edits:
+            self._metadata["edits"] = {**self._metadata.get("edits", {}), name: staged.edits}
+        return self
 
     def add_webdataset(self, name: str, tars: Any, *, artifact: str | None = None) -> DatasetBuilder:
         """Existing webdataset tars as they are, and a table of their samples with a column per extension."""
@@ -413,6 +426,11 @@ class DatasetBuilder:
             else:
                 found.append(upload_blob(*dataset.access.place(dataset.catalog, blob), blob))
         return found
+
+
+def _whole_files(shards: Sequence[PackedShard]) -> dict[str, Member]:
+    """Files that are members themselves."""
+    return {s.name: Member(s.name, i, 0, s.digest.size, -1) for i, s in enumerate(shards) if s.name}
 
 
 _INLINE: dict[str, Any] = {"cls": lambda text: int(text.strip()), "txt": str, "json": str}

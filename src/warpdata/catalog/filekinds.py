@@ -1,12 +1,16 @@
-"""What kind of file a path is, from its first bytes."""
+"""What lies somewhere: a file by its first bytes, a folder by the names in it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
-from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.errors import BadMagicError
-from warpdata.formats.gamsae.layout import SHARD_MAGIC
+from warpdata.formats.bf16dir.layout import MANIFEST_NAME
+from warpdata.formats.episodedir import layout as episodedir
+from warpdata.formats.gamsae.layout import CORPUS_JSON, SHARD_MAGIC
+from warpdata.formats.gamsae.verify import sort_shard_names
 from warpdata.formats.journal.layout import MAGIC as JOURNAL_MAGIC
 from warpdata.formats.rvf.layout import SEGMENT_MAGIC
 from warpdata.formats.wshard.layout import MAGIC as WSHARD_MAGIC
@@ -17,13 +21,42 @@ _ROLE_AT = 5
 _KINDS = {JOURNAL_MAGIC: "journal", SEGMENT_MAGIC: "vectors", SHARD_MAGIC: "rows"}
 
 
-def file_kind(path: str | os.PathLike[str]) -> str:
+SUPPORTED = (
+    "recordings (a root, an episode directory, a .wshard, a chunk list, a folder of .wshard files), "
+    "activation corpora, vector files and published datasets"
+)
+"""What an address may name, for messages."""
+
+_OF_A_ROOT = {episodedir.LISTING_FILE, episodedir.FACTS_FILE, episodedir.EDITS_FILE}
+_OF_A_DIRECTORY = {episodedir.META_FILE, episodedir.STATIC_FILE, episodedir.RECORDING_FOLDER}
+
+
+def file_kind(source: str | os.PathLike[str] | RangeReader) -> str:
     """`episode`, `chunk-list`, `shard`, `journal`, `vectors` or `rows`; anything else is an error that says so."""
-    with FileRangeReader(path) as reader:
-        start = bytes(reader.read(0, min(8, reader.size)))
+    if isinstance(source, str | os.PathLike):
+        with FileRangeReader(source) as reader:
+            return file_kind(reader)
+    start = bytes(source.read(0, min(8, source.size)))
     if start.startswith(WSHARD_MAGIC):
         return _SHARD_ROLES.get(start[_ROLE_AT] if len(start) > _ROLE_AT else ROLE_EPISODE, "shard")
     for magic, kind in _KINDS.items():
         if start.startswith(magic):
             return kind
-    raise BadMagicError("no file format that warp knows", path=path)
+    raise BadMagicError("no file format that warp knows", path=source.name, hint=f"It knows {SUPPORTED}.")
+
+
+def folder_kind(names: Collection[str], path: str) -> str:
+    """`directory` (one episode), `recordings`, `shards` or `corpus`, from the names of what lies in a folder.
+
+    An empty folder is a root without recordings; anything else is an error that says so.
+    """
+    found = set(names)
+    if found & _OF_A_DIRECTORY:
+        return "directory"
+    if any(len(name) == episodedir.DIGITS and name.isdigit() for name in found) or found <= _OF_A_ROOT:
+        return "recordings"
+    if any(name.endswith(".wshard") for name in found):
+        return "shards"
+    if found & {CORPUS_JSON, MANIFEST_NAME} or sort_shard_names(list(found)):
+        return "corpus"
+    raise BadMagicError("a folder that holds nothing warp knows", path=path, hint=f"It knows {SUPPORTED}.")

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from warpdata.formats.manifest.model import DATASET_ID
+from warpdata.timeline.times import parse_time_ns
 
 LATEST = "latest.json"
 VERSION_SUFFIXES = (".json", ".sig.json", ".card.md", ".croissant.json")
@@ -94,7 +95,7 @@ def parse_size(text: str | float) -> int:
 
 def parse_duration(text: str) -> float:
     """Seconds from a text like "30d", "12h", "90m" or "45s"; a bare number is days."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw]?)\s*", text)
-    if found is None:
+    seconds = parse_time_ns(text, "d") / 1e9
+    if seconds < 0:
         raise ValueError(f"not a duration: {text!r}; write it like 30d or 12h")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "w": 7 * 86400}.get(found[2], 86400)
+    return seconds

@@ -118,10 +118,15 @@ class PublishedEpisode(SourceAround):
 
     def __init__(self, inner: EpisodeSource, recipe: Any, artifact: str, member: str) -> None:
         super().__init__(inner)
-        self._address = (recipe, artifact, member)
+        self._again = (recipe, artifact, member)
+
+    @property
+    def address(self) -> str | None:
+        """The dataset, its version, and the id in it."""
+        return f"{self._again[0]['name']}#{self.id}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_episode_again, self._address)
+        return (_episode_again, self._again)
 
 
 def _episode_again(recipe: Any, artifact: str, member: str) -> EpisodeSource:

@@ -137,9 +137,18 @@ def _indexed(paths: Sequence[Path]) -> list[PackedShard]:
 
 
 def _opaque(paths: Sequence[Path]) -> list[PackedShard]:
-    named = sorted(pair for path in paths for pair in _below(path))
-    if len({name for name, _ in named}) != len(named):
-        raise CorruptLayoutError("two files of the artifact have one name")
+    return whole_files(sorted(pair for path in paths for pair in _below(path)))
+
+
+def whole_files(named: Sequence[tuple[str, Path]]) -> list[PackedShard]:
+    """Files under their names as shards, in this order."""
+    seen: set[str] = set()
+    for name, path in named:
+        if name in seen:
+            raise CorruptLayoutError(f"two files of the artifact are called {name!r}", path=path)
+        if not is_safe_name(name):
+            raise CorruptLayoutError(f"unsafe file name {name!r}", path=path)
+        seen.add(name)
     digests = digested([path for _, path in named])
     return [PackedShard(path, name, digest) for (name, path), digest in zip(named, digests, strict=True)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,15 @@ def inspect_dataset(dataset: Dataset) -> tuple[dict[str, Any], list[str]]:
     for binding in found["bindings"]:
         target = f"{binding['artifact']} ({binding['ref_type']}, by {binding['addressing']})"
         lines.append(f"binding {binding['table']}.{binding['column']} -> {target}")
+    for name, log in _edits(found["metadata"]).items():
+        lines += [f"edit of {name}: {json.dumps(edit, ensure_ascii=False)}" for edit in log]
     return found, lines
+
+
+def _edits(metadata: dict[str, Any]) -> dict[str, list[Any]]:
+    """The edits through which the episodes of each artifact are seen."""
+    edits = metadata.get("edits")
+    return {k: v for k, v in edits.items() if isinstance(v, list)} if isinstance(edits, dict) else {}
 
 
 def verify_dataset(

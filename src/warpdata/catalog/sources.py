@@ -60,12 +60,16 @@ def parquet_paths(source: Any, staging: Path, options: ParquetOptions) -> list[P
     return write_shards(_batches(source, staging), staging, options)
 
 
+TABLE_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".ndjson")
+"""How the names of table files end."""
+
+
 def _table_files(source: str | os.PathLike[str]) -> list[Path]:
     """The files a caller means; of a folder its parquet files, or where it has none its CSV or JSON lines."""
     folder = Path(os.path.expanduser(os.fspath(source)))
     if not folder.is_dir():
         return expand_paths(source, "")
-    for suffix in (".parquet", ".csv", ".tsv", ".jsonl", ".ndjson"):
+    for suffix in TABLE_SUFFIXES:
         if found := sorted(path for path in folder.rglob(f"*{suffix}") if path.is_file()):
             return found
     raise DatasetError("no files of a table there", path=folder, hint="Give parquet, csv or jsonl files.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import time
@@ -11,6 +12,8 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
+
+from warpdata.errors import ConflictError
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 
@@ -141,6 +144,19 @@ def add_output(parser: argparse.ArgumentParser, text: str) -> None:
     """Where a command writes: as its last argument or as --output."""
     parser.add_argument("output", nargs="?", default=argparse.SUPPRESS, metavar="OUTPUT", help=text)
     parser.add_argument("-o", "--output", dest="output", metavar="OUTPUT", help="the same, as an option")
+
+
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """`--overwrite`, without which nothing that is there is replaced."""
+    parser.add_argument("--overwrite", action="store_true", help="replace what has that name already")
+
+
+def check_free(path: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Raise unless nothing has this name, or it may be replaced."""
+    if os.path.lexists(path) and not overwrite:
+        raise ConflictError(
+            "there is something already", path=path, hint="Choose another name, or --overwrite."
+        )
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:

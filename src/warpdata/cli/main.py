@@ -15,6 +15,7 @@ from types import ModuleType
 from warpdata._version import __version__
 from warpdata.cli import exits
 from warpdata.cli.console import Console
+from warpdata.cli.parser import Parser
 from warpdata.errors import SettingsError, WarpError
 from warpdata.settings import Settings
 
@@ -81,9 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of `warp` with every command."""
-    parser = argparse.ArgumentParser(
-        prog="warp", description="One data system from the sensor to the training step."
-    )
+    parser = Parser(prog="warp", description="One data system from the sensor to the training step.")
     parser.add_argument("--version", action="version", version=f"warp {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")

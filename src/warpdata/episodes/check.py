@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.episodes.check_set import SET_RULES, EpisodeSet
-from warpdata.episodes.disk_episode import DiskEpisode
-from warpdata.episodes.edits import Edits
 from warpdata.episodes.local import LocalDataset
 from warpdata.episodes.signals import VideoSignal
 from warpdata.episodes.statistics import GAP_FACTOR, ClockStatistics, ValueStatistics
@@ -154,14 +153,23 @@ class _Place:
         return _found(rule, self.episode, self.signal, message, **details)
 
 
-def check_root(dataset: LocalDataset, *, progress: Progress | None = None, deep: bool = False) -> Report:
-    """Check every recording of a root, as it was made: edits show recordings otherwise, but do not mend them."""
-    findings: list[Finding] = list(_check_edits(dataset))
+def check_root(
+    folder: str | os.PathLike[str] | Folder,
+    *,
+    progress: Progress | None = None,
+    deep: bool = False,
+    raw: bool = False,
+) -> Report:
+    """Check every episode of a root as the edits show it; `raw`, or edits that cannot be read: as it was recorded."""
+    try:
+        dataset, findings = LocalDataset(folder, edited=not raw), []
+    except FormatError as error:
+        dataset, findings = LocalDataset(folder, edited=False), [_found("edits", "", None, str(error))]
     beside = new_set()
-    for position, number in enumerate(dataset.recorded):
-        findings += check_directory(dataset.place(number), deep=deep, beside=beside)
+    for position, name in enumerate(dataset.ids):
+        findings += check_opened(partial(dataset.source.open, position), name, deep=deep, beside=beside)
         if progress is not None:
-            progress(position + 1, len(dataset.recorded))
+            progress(position + 1, len(dataset))
     findings += [
         _found(
             "unfinished",
@@ -171,7 +179,7 @@ def check_root(dataset: LocalDataset, *, progress: Progress | None = None, deep:
         )
         for each in dataset.unfinished
     ]
-    return Report(len(dataset.recorded), [*findings, *set_findings(beside)])
+    return Report(len(dataset), [*findings, *set_findings(beside)])
 
 
 def new_set() -> EpisodeSet:
@@ -185,14 +193,6 @@ def set_findings(beside: EpisodeSet) -> list[Finding]:
         _found(each.rule, each.episode, each.signal, each.message, **each.details)
         for each in beside.findings()
     ]
-
-
-def check_directory(
-    folder: Folder, *, deep: bool = False, beside: EpisodeSet | None = None
-) -> Iterator[Finding]:
-    """Everything wrong with one episode directory, also that it was never finished."""
-    name = folder.name if isinstance(folder, Path) else os.path.basename(folder.name.partition("?")[0])
-    return check_opened(lambda: DiskEpisode(folder), name, deep=deep, beside=beside)
 
 
 def check_opened(
@@ -225,13 +225,6 @@ def check_episode(episode: Episode, name: str, *, deep: bool = False) -> Iterato
         yield from _check_signal(
             episode, _Place(name, each, about if isinstance(about, dict) else {}), deep=deep
         )
-
-
-def _check_edits(dataset: LocalDataset) -> Iterator[Finding]:
-    try:
-        Edits(dataset.folder)
-    except FormatError as error:
-        yield _found("edits", "", None, str(error))
 
 
 def _check_documents(episode: Episode, name: str) -> Iterator[Finding]:

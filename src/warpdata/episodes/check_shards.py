@@ -1,34 +1,18 @@
-"""What only shards have that can be wrong: damaged blocks that are no signal, chunks beside their list."""
+"""What only shards have that can be wrong: damaged blocks that are no signal, cameras that cannot be played."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from pathlib import Path
 from typing import Any
 
 from warpdata.episodes.check import Finding, damaged_block
-from warpdata.episodes.local import holds_recordings
 from warpdata.episodes.packed import VIDEO_PREFIX, PackedSource, is_packed
 from warpdata.episodes.signals import VideoSignal
 from warpdata.errors import WarpError
-from warpdata.formats.wshard.chunks import read_chunk_list
 from warpdata.formats.wshard.layout import ROLE_EPISODE
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.verify import Finding as Damage
 from warpdata.formats.wshard.verify import verify_shard
-
-
-def shards_in(folder: Any) -> list[str]:
-    """The episodes of a folder on this machine that holds shards instead of recordings."""
-    if not isinstance(folder, str | os.PathLike) or holds_recordings(Path(folder)):
-        return []
-    shards = {path.name: str(path) for path in sorted(Path(folder).glob("*.wshard"))}
-    for path in list(shards.values()):
-        with contextlib.suppress(WarpError):  # not a chunk list, or a damaged one: then it is a finding
-            for chunk in read_chunk_list(path).chunks:
-                shards.pop(chunk.uri, None)
-    return list(shards.values())
 
 
 def unplayable_cameras(path: str | os.PathLike[str], *, full: bool) -> list[Damage]:

@@ -107,12 +107,17 @@ class Episodes(Sequence[Episode]):
         return (self._at(position) for position in range(len(self)))
 
     def open(self, episode_id: str | int) -> Episode:
-        """The episode with this id; a number stands for the id with that many zeros before it."""
-        wanted = f"{episode_id:012d}" if isinstance(episode_id, int) else episode_id
+        """The episode with this id; a number stands for the id with that many zeros before it.
+
+        Where no id is a number, a number is a position.
+        """
+        wanted = str(episode_id)
         ids = self.ids
         for candidate in (wanted, wanted.zfill(12) if wanted.isdigit() else wanted):
             if candidate in ids:
                 return self._at(ids.index(candidate))
+        if wanted.isdigit() and int(wanted) < len(ids) and not any(each.isdigit() for each in ids):
+            return self._at(int(wanted))
         raise KeyError(f"no episode {wanted!r} in {self._source.name}.{nearest(wanted, ids)}")
 
     def __add__(self, other: Episodes) -> Episodes:

@@ -36,6 +36,13 @@ class Part:
     start_ns: int | None = None
     end_ns: int | None = None
     shift_ns: int = 0
+    static: Mapping[str, Any] | None = None
+    """Static items that were edited before it was joined to others: they stand before those of the later parts."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is all of a recording, as it was made."""
+        return self.start_ns is None and self.end_ns is None and not self.shift_ns and not self.static
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class Entry:
     @property
     def is_plain(self) -> bool:
         """Whether this is a recording as it was made."""
-        return self == Entry(self.id, (Part(self.parts[0].number),))
+        return len(self.parts) == 1 and not self.static and not self.is_dropped and self.parts[0].is_whole
 
     def to_json(self) -> dict[str, Any]:
         """The entry for a program."""
@@ -60,6 +67,7 @@ class Entry:
                 "start_ns": p.start_ns,
                 "end_ns": p.end_ns,
                 "shift_ns": p.shift_ns,
+                **({"static": dict(p.static)} if p.static else {}),
             }
             for p in self.parts
         ]
@@ -298,12 +306,11 @@ def _concat(entries: Entries, edit: Mapping[str, Any]) -> Entries:
     chosen = [_entry(entries, name, edit) for name in names]
     shifts = edit.get("shifts_ns") or [0] * len(names)
     parts = tuple(
-        replace(part, shift_ns=part.shift_ns + shift)
+        replace(part, shift_ns=part.shift_ns + shift, static={**(part.static or {}), **entry.static})
         for entry, shift in zip(chosen, shifts, strict=True)
         for part in entry.parts
     )
-    static = {name: value for entry in reversed(chosen) for name, value in entry.static.items()}
-    joined = Entry("+".join(names), parts, static)
+    joined = Entry("+".join(names), parts)
     out: Entries = {}
     for name, each in entries.items():
         if name == names[0]:
@@ -361,8 +368,9 @@ class EditedSource(EpisodeSource):
     def static(self) -> Mapping[str, Any]:
         """Static items of the parts, the first one's before the others', then the edited values."""
         found: dict[str, Any] = {}
-        for part in reversed(self._parts):
-            found.update(part.static)
+        for source, part in zip(reversed(self._parts), reversed(self.entry.parts), strict=True):
+            found.update(source.static)
+            found.update({name: restored_static(value) for name, value in (part.static or {}).items()})
         edited = {name: restored_static(value) for name, value in self.entry.static.items()}
         return ReadOnlyDict({**found, **edited})
 
@@ -382,9 +390,15 @@ class EditedSource(EpisodeSource):
         return self._parts[0].place
 
     @property
+    def address(self) -> str | None:
+        """The root around the recordings, and the id in it."""
+        place = self._parts[0].place
+        return None if place is None else f"{os.path.dirname(os.path.dirname(place))}#{self.id}"
+
+    @property
     def is_whole(self) -> bool:
         """Whether every record of one recording is shown as it is, so that only static items may differ."""
-        return self.entry.parts == (Part(self.entry.parts[0].number),)
+        return len(self.entry.parts) == 1 and self.entry.parts[0].is_whole
 
     @property
     def recording(self) -> EpisodeSource:
@@ -461,7 +475,8 @@ def shown(episode: str | os.PathLike[str] | Episode) -> Episode:
         seen = ", ".join(repr(each.id) for each in entries) or "nothing: it is dropped"
         raise ConflictError(
             f"the edits show this recording as {seen}", path=folder,
-            hint="Name one of those in its dataset, or say raw to take the recording as it was made.",
+            hint=f"Open one of those, such as {root}#{entries[0].id if entries else 'ID'}; wd.DiskEpisode and "
+            "`--raw` give the recording as it was made.",
         )  # fmt: skip
     return Episode(EditedSource(entries[0], [plain.source]))
 

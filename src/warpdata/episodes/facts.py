@@ -31,6 +31,9 @@ COLUMNS: dict[str, Any] = {
     "means": _LISTS,
     "mins": _LISTS,
     "maxs": _LISTS,
+    "bytes": pa.int64(),
+    "flags": pa.list_(pa.string()),
+    "edited": pa.string(),
     "problems": pa.list_(pa.string()),
 }
 """What every table of episodes has; each scalar static item is a column besides."""
@@ -55,7 +58,8 @@ def _of_signals(episode: Episode) -> dict[str, Any]:
     stated = stated if isinstance(stated, Mapping) else {}
     signals = episode.signals
     found: dict[str, Any] = {
-        "signals": list(signals), "recorded_ns": meta.get("created_ts_ns"),
+        "signals": list(signals), "recorded_ns": meta.get("created_ts_ns"), "bytes": episode.stored_bytes,
+        "flags": flags_of(episode), "edited": _edits(meta),
         "counts": {name: len(signal) for name, signal in signals.items()},
     }  # fmt: skip
     if any(found["counts"].values()):
@@ -67,6 +71,17 @@ def _of_signals(episode: Episode) -> dict[str, Any]:
         values = {name: about.get("values") for name, about in stated.items() if isinstance(about, Mapping)}
         found[column] = {name: each[key] for name, each in values.items() if isinstance(each, Mapping)}
     return found
+
+
+def flags_of(episode: Episode) -> list[str]:
+    """What is to be known before an episode is trusted: it was cut short, finished afterwards, or edited."""
+    return [name for name in ("interrupted", "salvaged", "edited") if episode.meta.get(name)]
+
+
+def _edits(meta: Mapping[str, Any]) -> str | None:
+    """What the edits made of the recordings, as JSON; None where they changed nothing."""
+    edited = meta.get("edited")
+    return None if edited is None else json.dumps(edited, ensure_ascii=False, sort_keys=True)
 
 
 def _rate(signal: Any, stated: Any) -> float | None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import write_file
 from warpdata.episodes.facts import COLUMNS, facts_table, joined_tables
-from warpdata.episodes.listing import episode_path
+from warpdata.episodes.listing import episode_name
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.timeline.episode import Episode
@@ -30,8 +30,10 @@ def recorded_facts(root: Path, numbers: Sequence[int], opened: Callable[[int], E
 
     `opened` gives the recording of a number.
     """
+    if not len(numbers):
+        return facts_table([])
     wanted = np.array(numbers, np.int64)
-    marks = np.array([_mark(root, number) for number in numbers], np.int64).reshape(-1, 2)
+    marks = _marks(root, numbers)
     known = _read(root / layout.FACTS_FILE)
     rows = _rows_of(known, wanted, marks)
     new = np.flatnonzero(rows < 0)
@@ -59,13 +61,16 @@ def _rows_of(known: pa.Table, wanted: NDArray[np.int64], marks: NDArray[np.int64
     return np.where(fits & (marks[:, 1] >= 0), at, -1)
 
 
-def _mark(root: Path, number: int) -> tuple[int, int]:
-    """When meta.json was written and how large it is; recordings without one are always looked at."""
-    try:
-        found = os.stat(os.path.join(episode_path(root, number), layout.META_FILE))
-    except OSError:
-        return -1, -1
-    return found.st_mtime_ns, found.st_size
+def _marks(root: Path, numbers: Sequence[int]) -> NDArray[np.int64]:
+    """When each meta.json was written and how large it is; recordings without one are always looked at."""
+    above, below, marks = f"{root}/", f"/{layout.META_FILE}", []
+    for number in numbers:
+        try:
+            found = os.stat(f"{above}{episode_name(number)}{below}")
+            marks.append((found.st_mtime_ns, found.st_size))
+        except OSError:
+            marks.append((-1, -1))
+    return np.array(marks, np.int64)
 
 
 def _read(path: Path) -> pa.Table:

@@ -33,13 +33,12 @@ class Listing:
 
 def episode_path(root: Path, number: int) -> Path:
     """Where an episode lives: blocks of a thousand."""
-    block = number // layout.BLOCK_EPISODES * layout.BLOCK_EPISODES
-    return root / f"{block:0{layout.DIGITS}d}" / f"{number:0{layout.DIGITS}d}"
+    return root / episode_name(number)
 
 
 def episode_name(number: int) -> str:
     """Where an episode lies below its root."""
-    return episode_path(Path(), number).as_posix()
+    return f"{number // layout.BLOCK_EPISODES * layout.BLOCK_EPISODES:012d}/{number:012d}"
 
 
 def list_folder(folder: FolderReader) -> tuple[Listing, dict[int, list[str]]]:

@@ -109,10 +109,12 @@ class LocalSource(EpisodesSource):
         """The facts of all episodes; those of recordings are kept beside them and read again from there."""
         if not isinstance(self.folder, Path):
             return super().facts()
-        plain = [position for position, entry in enumerate(self.entries) if entry.is_plain]
+        has_edits = self._edited and bool(self.edits.log)
+        is_plain = [not has_edits or entry.is_plain for entry in self.entries]
+        plain = [position for position, each in enumerate(is_plain) if each]
         position_of = {self.entries[position].parts[0].number: position for position in plain}
         table = recorded_facts(self.folder, list(position_of), lambda number: self.open(position_of[number]))
-        edited = [position for position, entry in enumerate(self.entries) if not entry.is_plain]
+        edited = [position for position, each in enumerate(is_plain) if not each]
         if not edited:
             return table
         whole = joined_tables([table, facts_table(self.open(position) for position in edited)])

@@ -102,8 +102,13 @@ def pack_episode(
             folder = tempfile.TemporaryDirectory(prefix=".warpdata-", dir=target.absolute().parent)
             again = record_again(opened, Path(scratch.enter_context(folder)) / "again")
             opened, episode_id = Episode(DirectorySource(again)), episode_id or opened.id
-        save_wshard(_Packing(opened, episode_id).packed(), target, compression, compat=compat)
+        save_wshard(shard_of(opened, episode_id), target, compression, compat=compat)
     return target
+
+
+def shard_of(episode: Episode, episode_id: str | None = None) -> WShardEpisode:
+    """An episode as the shard that packing writes."""
+    return _Packing(episode, episode_id).packed()
 
 
 def _beneath(episode: Episode | str | os.PathLike[str]) -> Episode:
@@ -155,9 +160,10 @@ class _Packing:
                 about["video"] = f"{VIDEO_PREFIX}{name}{camera.suffix}"
                 about["frames"] = FRAMES_PREFIX + name
                 self.blocks[about["video"]], self.blocks[about["frames"]] = camera.video, camera.frames
-                if camera.original is not None:
+                original = signal.original_index() if isinstance(signal, ShardVideo) else camera.original
+                if original is not None:
                     about["file"] = FILE_PREFIX + name
-                    self.blocks[about["file"]] = camera.original
+                    self.blocks[about["file"]] = original
                 return about
         if signal.meta.is_object:
             about["table"] = TABLE_PREFIX + name
@@ -218,6 +224,11 @@ class _Packing:
 
     def _origin(self, name: str, signal: Signal) -> dict[str, Any]:
         """What it takes to write the file of the signal again byte for byte."""
+        if isinstance(signal, PackedRows):
+            if (original := signal.original_file()) is None:
+                return {} if signal.groups is None else {"groups": signal.groups}
+            self.blocks[FILE_PREFIX + name] = original
+            return {"file": FILE_PREFIX + name}
         if not isinstance(signal, SimpleSignal):
             return {}
         groups = Footer(bytes(_all(signal.file_bytes())), signal.path).group_rows()
@@ -255,6 +266,8 @@ def _table_bytes(signal: Signal) -> Any:
     """The parquet file of a signal: its own, checked, or one made now."""
     if isinstance(signal, SimpleSignal):
         signal.values()  # damage must not get a valid checksum in the shard
+        return signal.file_bytes()
+    if isinstance(signal, TableSignal):
         return signal.file_bytes()
     sink = io.BytesIO()
     _write_table(sink, signal, None)
@@ -486,6 +499,15 @@ class PackedRows(ClockedSignal):
     def __len__(self) -> int:
         return self._how.count
 
+    @property
+    def groups(self) -> list[int] | None:
+        """The row groups of the file it was recorded in, where that is how to write it again."""
+        return self._how.groups
+
+    def original_file(self) -> bytes | None:
+        """The file it was recorded in, where it could not be written again byte for byte."""
+        return None if self._how.file is None else self._shard.read(self._how.file)
+
     def _clock(self) -> NDArray[np.int64]:
         if self._ts is None:
             block = self._how.times or "time/timestamps_ns"
@@ -545,6 +567,10 @@ class TableSignal(ClockedSignal):
         """Kind and role."""
         return self._loaded.meta
 
+    def file_bytes(self) -> bytes:
+        """The file it was recorded in, checked."""
+        return self._shard.read(self._block)
+
     def __len__(self) -> int:
         return len(self._loaded)
 
@@ -582,6 +608,10 @@ class ShardVideo(VideoSignal):
     def index_bytes(self) -> RangeReader:
         """The bytes of the frame index."""
         return self._part(self._frames_block)
+
+    def original_index(self) -> RangeReader | None:
+        """The index as another writer made it, where it had to be completed."""
+        return None if self._original is None else self._part(self._original)
 
     def _part(self, name: str) -> RangeReader:
         block = self._shard.block(name)
@@ -632,15 +662,25 @@ class _FirstSignals(Mapping[str, Signal]):
         return name in self._stored
 
 
-def unpack_episode(shard_path: str | os.PathLike[str], directory: str | os.PathLike[str]) -> Path:
-    """Write a packed recording as a directory again: values, times, metadata and video as they were."""
-    shard = ShardReader.open(shard_path)
+def unpack_episode(
+    shard_path: str | os.PathLike[str] | ShardReader,
+    directory: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Write a packed recording as a directory again: values, times, metadata and video as they were.
+
+    `overwrite` replaces an episode directory that is there, and nothing else.
+    """
+    shard = shard_path if isinstance(shard_path, ShardReader) else ShardReader.open(shard_path)
     if not is_packed(shard):
         raise CorruptLayoutError("not a packed recording", path=shard.path, hint="Use `warp chunk`.")
     episode = PackedSource(shard)
     target = Path(directory)
+    if overwrite and target.exists() and not (target / layout.META_FILE).is_file():
+        raise ConflictError("what is there is no episode directory", path=target, hint="Choose another name.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with commit_folder(target) as folder:
+    with commit_folder(target, replace=overwrite) as folder:
         signals = dict(episode.meta.get("signals") or {})
         for name, signal in episode.signals.items():
             _unpack(folder, check_name(name), signal, episode, signals)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +50,7 @@ class ChannelSignal(ClockedSignal):
     @property
     def meta(self) -> SignalMeta:
         """Element type, shape and kind from the metadata of the shard."""
-        about, shape = self._channel.about, self._channel.shape
+        about, shape = self._channel.about, self._channel.row_shape
         kind = about.get("kind") or ("image" if about.get("modality") == "rgb" else numeric_kind(shape))
         kind = "text" if is_text(self._channel.dtype) else kind
         names = about.get("names")
@@ -80,7 +82,7 @@ class ChannelSignal(ClockedSignal):
 
     def _values_in(self, rows: range) -> NDArray[Any]:
         if not len(rows):
-            return np.empty((0, *self._channel.shape), self._channel.dtype.dtype)
+            return np.empty((0, *self._channel.row_shape), self._channel.dtype.dtype)
         if rows.step == 1:
             return frozen(self._channel.row_source.rows(rows.start, rows.stop))
         return frozen(self._channel[rows.start : rows[-1] + 1 : rows.step])
@@ -100,10 +102,18 @@ class ShardSource(EpisodeSource):
     """An episode by step in a shard, in its chunks, or filled by hand: every channel is a signal."""
 
     def __init__(
-        self, tensors: WShardEpisode, *, chunks: ChunkList | None = None, seen: Head | None = None
+        self,
+        tensors: WShardEpisode,
+        *,
+        chunks: ChunkList | None = None,
+        path: str | None = None,
+        size_bytes: int = 0,
+        seen: Head | None = None,
     ) -> None:
         self.tensors = tensors
-        self._chunks = chunks
+        self._path = path
+        self._size_bytes = size_bytes
+        self.chunks = chunks
         self._signals = ChannelSignals(tensors, chunks, seen)
 
     @classmethod
@@ -141,10 +151,24 @@ class ShardSource(EpisodeSource):
         """The rows of the shard: everything of a step carries the time of the step."""
         return StepClock(STEPS, "same", self.tensors.times_ns, self.tensors.length)
 
+    @property
+    def place(self) -> str | None:
+        """The file of the shard, or the chunk list; None in memory."""
+        if self.chunks is not None:
+            return None if self.chunks.path is None else os.fspath(self.chunks.path)
+        return self._path
+
+    def stored_bytes(self) -> int:
+        """The size of the shard, or of all chunks; 0 in memory."""
+        if self.chunks is None:
+            return self._size_bytes
+        found = (self.chunks.chunk_bytes(each) for each in self.chunks.chunks)
+        return sum(each.stat().st_size if isinstance(each, Path) else each.size for each in found)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._chunks is not None:
-            return (ShardSource.of_chunks, (self._chunks,))
-        return (ShardSource, (self.tensors,))
+        if self.chunks is not None:
+            return (ShardSource.of_chunks, (self.chunks,))
+        return (_shard_again, (self.tensors, self._path, self._size_bytes))
 
 
 class ChannelSignals(Mapping[str, Signal]):
@@ -220,6 +244,10 @@ def _named_channels(tensors: WShardEpisode) -> dict[str, NamedChannel]:
         is_plain = lane in ("signal", "action") and rest not in found and rest not in flags
         found[rest if is_plain else block] = NamedChannel(_FIELD_OF_LANE[lane], rest, role)
     return found | flags
+
+
+def _shard_again(tensors: WShardEpisode, path: str | None, size_bytes: int) -> ShardSource:
+    return ShardSource(tensors, path=path, size_bytes=size_bytes)
 
 
 def _signal_of_chunks(chunks: ChunkList, name: str) -> Signal:

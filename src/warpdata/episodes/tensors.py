@@ -15,7 +15,7 @@ from warpdata.formats.wshard.schema import RowSource, TensorSpec, Timebase
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import SourceAround
+from warpdata.timeline.source import innermost
 from warpdata.timeline.steps import PREFIXES, StepSignal, StepSignals
 
 
@@ -24,9 +24,7 @@ def tensors_of(episode: Episode) -> WShardEpisode:
 
     A signal that has no record of its own for every step keeps its own clock. Text and bytes are left out.
     """
-    source = episode.source
-    while type(source).signals is SourceAround.signals and isinstance(source, SourceAround):
-        source = source.inner  # something around it that shows the same signals
+    source = innermost(episode.source)
     if isinstance(source, ShardSource):
         return source.tensors
     steps = episode.steps

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from warpdata.formats.wshard.load import load_wshard
+from warpdata.episodes.collection import Episodes
+from warpdata.episodes.edits import shown
+from warpdata.episodes.opening import episode_of_shard
+from warpdata.episodes.shard_episode import ShardSource
+from warpdata.errors import NoStepsError
+from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.reader import ShardReader
 from warpdata.search.observation import Observation, as_observation
 from warpdata.search.trajectory_index import (
     EPISODES,
@@ -22,11 +28,15 @@ from warpdata.search.trajectory_index import (
     Record,
     TrajectoryIndex,
 )
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.source import innermost
+from warpdata.timeline.steps import Steps, StepSignal
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from warpdata.formats.wshard.episode import WShardEpisode
+Source = Episode | WShardEpisode | str | os.PathLike[str]
+"""An episode that was opened, wherever it lies, or the path of one."""
 
 Embedder = Callable[[Any], Any]
 """Turns an `Observation` into a vector: an array (the first channel, flat) whose channels are found by name."""
@@ -35,6 +45,9 @@ Query = Mapping[str, ArrayLike] | ArrayLike
 
 MAX_STEPS = FileIndex.steps_per_episode
 """Steps of an episode that are embedded into a file unless told otherwise, spread evenly over it."""
+
+_BLOCK_BYTES = 16 << 20
+"""Values read at a time for a mean."""
 
 _OVERFETCH = 8
 """Several steps of one episode are near each other; this many vectors are looked at per episode wanted."""
@@ -87,46 +100,71 @@ class TrajectoryIngestor:
         if isinstance(self._index, DeepDataIndex):
             self._index.ensure(collection, dim)
 
-    def ingest_episode(self, path: str | os.PathLike[str], *, max_steps: int | None = None) -> str:
+    def ingest_episode(
+        self,
+        episode: Source,
+        *,
+        max_steps: int | None = None,
+        rate_hz: float | None = None,
+        clock: str | None = None,
+    ) -> str:
         """Embed an episode and add it; returns its id.
 
-        `max_steps=1` embeds the mean over its time, a larger number that many steps spread evenly over it.
-        None does what others do there: 1 on a server, 256 in a file.
+        It is one that `wd.open_episode` gave, or the path of one. `max_steps=1` embeds the mean over its time, a larger
+        number that many steps spread evenly over it; None does what others do there: 1 on a server, 256 in a file.
+        `rate_hz` or `clock` choose the steps of an episode that was not recorded by step.
         """
         count = self._index.steps_per_episode if max_steps is None else max_steps
         if count < 1:
             raise ValueError(f"an episode is embedded by at least one step, not {count}")
-        episode = _loaded(path)
-        key = episode.id if episode.chunk_index is None else f"{episode.id}#{episode.chunk_index}"
-        about = _about(episode, path, total_reward=_return(episode))
+        found = _Behaviour.of(episode, rate_hz, clock)
+        about = {**found.about, "total_reward": found.total_reward}
         if count == 1:
-            records = [self._record(key, _mean(episode, 0, episode.length), about)]
+            records = [self._record(found.key, found.mean(0, found.length), about)]
         else:
-            steps = np.unique(np.linspace(0, episode.length - 1, min(count, episode.length)).astype(int))
+            steps = np.unique(np.linspace(0, found.length - 1, min(count, found.length)).astype(int))
             records = [
-                self._record(f"{key}@{step}", _at(episode, step), {**about, "step": step})
+                self._record(f"{found.key}@{step}", found.at(step), {**about, "step": step})
                 for step in steps.tolist()
             ]
         self._index.insert(EPISODES, about["file_path"], records)
-        return key
+        return found.key
+
+    def ingest_episodes(
+        self,
+        episodes: Episodes | Iterable[Source],
+        *,
+        max_steps: int | None = None,
+        rate_hz: float | None = None,
+        clock: str | None = None,
+    ) -> list[str]:
+        """Embed and add every episode of a sequence, local or published; returns their ids."""
+        return [
+            self.ingest_episode(each, max_steps=max_steps, rate_hz=rate_hz, clock=clock) for each in episodes
+        ]
 
     def ingest_timesteps(
-        self, path: str | os.PathLike[str], *, window_size: int = 32, stride: int = 16
+        self,
+        episode: Source,
+        *,
+        window_size: int = 32,
+        stride: int = 16,
+        rate_hz: float | None = None,
+        clock: str | None = None,
     ) -> list[str]:
         """Embed the mean of each window of an episode, to its very end; returns the ids of the windows."""
         if window_size < 1 or stride < 1:
             raise ValueError(f"windows need a size and a stride of at least 1, not {window_size}, {stride}")
-        episode = _loaded(path)
-        about = _about(episode, path)
+        found = _Behaviour.of(episode, rate_hz, clock)
         records = []
-        for start in range(0, episode.length, stride):
-            end = min(start + window_size, episode.length)
-            key = f"{episode.id}#{episode.chunk_index or 0}@{start}"
-            window = {**about, "window_start": start, "window_end": end}
-            records.append(self._record(key, _mean(episode, start, end), window))
-            if end == episode.length:
+        for start in range(0, found.length, stride):
+            end = min(start + window_size, found.length)
+            key = f"{found.id}#{found.chunk_index or 0}@{start}"
+            window = {**found.about, "window_start": start, "window_end": end}
+            records.append(self._record(key, found.mean(start, end), window))
+            if end == found.length:
                 break
-        self._index.insert(TIMESTEPS, about["file_path"], records)
+        self._index.insert(TIMESTEPS, found.about["file_path"], records)
         return [record.id for record in records]
 
     def _record(self, key: str, observation: Observation, metadata: dict[str, Any]) -> Record:
@@ -221,42 +259,76 @@ def _embedded(embedder: Embedder, observation: Observation) -> NDArray[np.float3
     return np.array(vector)
 
 
-def _loaded(path: str | os.PathLike[str]) -> WShardEpisode:
-    episode = load_wshard(path)
-    if not episode.length:
-        raise ValueError(f"an episode without steps has no behaviour: {os.fspath(path)}")
-    return episode
+class _Behaviour:
+    """An episode by step: what was observed, what it earned, and what is known of it."""
+
+    def __init__(self, episode: Episode, steps: Steps, file_path: str) -> None:
+        self.id = episode.id
+        self.length = steps.length
+        source = innermost(episode.source)
+        self.chunk_index = source.tensors.chunk_index if isinstance(source, ShardSource) else None
+        self.key = self.id if self.chunk_index is None else f"{self.id}#{self.chunk_index}"
+        chunk = {} if self.chunk_index is None else {"chunk_index": self.chunk_index}
+        self.about: dict[str, Any] = {
+            "episode_id": self.id, "env_id": str(episode.static.get("env_id", "")), "length_T": self.length,
+            "file_path": file_path, **chunk,
+        }  # fmt: skip
+        self._rewards = steps.rewards
+        self._signals = {name: each for name, each in steps.observations.items() if _is_complete(each)}
+
+    @classmethod
+    def of(cls, source: Source, rate_hz: float | None, clock: str | None) -> _Behaviour:
+        episode, path = _opened(source)
+        try:
+            is_chosen = rate_hz is not None or clock is not None
+            steps = episode.steps_at(rate_hz=rate_hz, clock=clock) if is_chosen else episode.steps
+        except NoStepsError as error:
+            error.hint = "Say rate_hz= or clock=."
+            raise
+        if not steps.length:
+            raise ValueError(f"an episode without steps has no behaviour: {path}")
+        return cls(episode, steps, path)
+
+    def at(self, step: int) -> Observation:
+        """The observations of one step."""
+        return Observation({name: np.asarray(each[step]) for name, each in self._signals.items()})
+
+    def mean(self, start: int, end: int) -> Observation:
+        """Every observation of numbers, its mean over these steps; read in parts that fit in memory."""
+        return Observation({name: _mean(each, start, end) for name, each in self._signals.items()})
+
+    @property
+    def total_reward(self) -> float:
+        """The sum of all rewards that are numbers; 0 where there are none."""
+        if self._rewards is None:
+            return 0.0
+        return float(np.nansum(self._rewards.data[self._rewards.mask].astype(np.float64)))
 
 
-def _about(episode: WShardEpisode, path: str | os.PathLike[str], **more: Any) -> dict[str, Any]:
-    chunk = {} if episode.chunk_index is None else {"chunk_index": episode.chunk_index}
-    return {
-        "episode_id": episode.id, "env_id": episode.env_id, "length_T": episode.length,
-        "file_path": os.path.abspath(path), **chunk, **more,
-    }  # fmt: skip
+def _opened(source: Source) -> tuple[Episode, str]:
+    """An episode, and what opens it again."""
+    if isinstance(source, Episode | WShardEpisode):
+        episode: Episode = source.in_time if isinstance(source, WShardEpisode) else source
+        return episode, episode.address or episode.id
+    path = os.path.abspath(source)
+    if os.path.isdir(path):
+        return shown(path), path
+    if not os.path.exists(path) and ("://" in os.fspath(source) or "#" in os.fspath(source)):
+        raise ValueError(f"{os.fspath(source)!r} is no file here: give what wd.open_episode() opens")
+    return episode_of_shard(ShardReader.open(path)), path
 
 
-def _at(episode: WShardEpisode, step: int) -> Observation:
-    return Observation({name: np.asarray(channel[step]) for name, channel in _channels(episode).items()})
+def _is_complete(signal: StepSignal) -> bool:
+    """Whether an observation is numbers and has a value at every step."""
+    return not signal.meta.is_object and bool(signal.mask.all())
 
 
-def _mean(episode: WShardEpisode, start: int, end: int) -> Observation:
-    """Every channel of numbers, its mean over these steps."""
-    return Observation(
-        {
-            name: np.asarray(channel[start:end]).astype(np.float64).mean(axis=0).astype(np.float32)
-            for name, channel in _channels(episode).items()
-        }
-    )
-
-
-def _channels(episode: WShardEpisode) -> dict[str, Any]:
-    """The observations that have a value at every step."""
-    return {name: channel for name, channel in episode.observations.items() if channel.clock_source is None}
-
-
-def _return(episode: WShardEpisode) -> float:
-    return float(np.nansum(episode.rewards.data.astype(np.float64))) if episode.rewards is not None else 0.0
+def _mean(signal: StepSignal, start: int, end: int) -> NDArray[np.float32]:
+    total = np.zeros(signal.row_shape, np.float64)
+    block = max(1, _BLOCK_BYTES // max(1, signal.meta.row_bytes))
+    for first in range(start, end, block):
+        total += signal[first : min(first + block, end)].sum(axis=0, dtype=np.float64)
+    return (total / (end - start)).astype(np.float32)
 
 
 def _conditions(

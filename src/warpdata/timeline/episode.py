@@ -88,6 +88,11 @@ class Episode(Mapping[str, Any]):
         return self._source.meta
 
     @property
+    def address(self) -> str | None:
+        """What opens it again, here or elsewhere; None where nothing does, as for windows and what is in memory."""
+        return self._source.address
+
+    @property
     def stored_bytes(self) -> int:
         """How many bytes it takes where it is stored, as far as that is known; 0 in memory."""
         return self._source.stored_bytes()

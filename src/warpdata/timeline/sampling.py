@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import TimeRangeError
+from warpdata.timeline.collating import teach_torch
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal, before_first
 from warpdata.timeline.source import named_error
@@ -25,7 +26,7 @@ _SMALL_ANGLE = 1e-6
 class Samples(dict[str, NDArray[Any]]):
     """Field -> stacked array; `.mask` and `.age_ns` have one array per field, `.times_ns` the times asked.
 
-    The three can also be had by key, unless a field has that name.
+    The three can also be had by key, unless a field has that name. torch's default collate keeps them for every item.
     """
 
     def __init__(
@@ -39,6 +40,13 @@ class Samples(dict[str, NDArray[Any]]):
         self.mask = mask
         self.age_ns = age_ns
         self.times_ns = times_ns
+        teach_torch(type(self))
+
+    def __copy__(self) -> Samples:
+        if not teach_torch(type(self)):
+            # Going on would give a whole batch the masks of its first item.
+            raise TypeError("these samples were made before torch was imported; import it first")
+        return Samples(self, self.mask, self.age_ns, self.times_ns)
 
     def __missing__(self, key: str) -> Any:
         if key in _EXTRAS:

@@ -90,6 +90,12 @@ class EpisodeSource(ABC):
         """Where it lies, for messages."""
         return None
 
+    @property
+    def address(self) -> str | None:
+        """What opens it again: a path, a URL or `ws/name@version#id`; None where nothing does, as in memory."""
+        place = self.place
+        return None if place is None or place.startswith("<") else place  # bytes in memory have such names
+
     def loaded_bytes(self) -> int:
         """How many bytes of signals are kept in memory and could be let go."""
         return 0
@@ -182,6 +188,11 @@ class SourceAround(EpisodeSource):
         """Where the episode behind it lies."""
         return self.inner.place
 
+    @property
+    def address(self) -> str | None:
+        """What opens the episode behind it, where that shows the same signals."""
+        return self.inner.address if type(self).signals is SourceAround.signals else None
+
     def loaded_bytes(self) -> int:
         """What the episode behind it keeps in memory."""
         return self.inner.loaded_bytes()
@@ -189,6 +200,13 @@ class SourceAround(EpisodeSource):
     def stored_bytes(self) -> int:
         """What the episode behind it takes."""
         return self.inner.stored_bytes()
+
+
+def innermost(source: EpisodeSource) -> EpisodeSource:
+    """The source behind everything that shows the same signals as it does."""
+    while isinstance(source, SourceAround) and type(source).signals is SourceAround.signals:
+        source = source.inner
+    return source
 
 
 class WindowSource(SourceAround):

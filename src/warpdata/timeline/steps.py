@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.keys import chosen
 from warpdata.errors import nearest
 from warpdata.timeline.meta import Role, SignalMeta
 from warpdata.timeline.sampling import (
@@ -113,6 +114,16 @@ class Steps:
     def uncertainties(self) -> StepSignals:
         """How sure models were."""
         return self._of_role("uncertainty")
+
+    @property
+    def omens(self) -> StepSignals:
+        """The document's word for predictions."""
+        return self.predictions
+
+    @property
+    def uncerts(self) -> StepSignals:
+        """The document's word for uncertainties."""
+        return self.uncertainties
 
     @property
     def residuals(self) -> StepSignals:
@@ -353,13 +364,7 @@ class StepSignal:
         return frozen(aligned_values(self._signal, self.times_ns[start:stop], part, self._align or "hold"))
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice) and key.step in (None, 1):
-            start, stop, _ = key.indices(len(self))
-            return self.rows(start, max(start, stop))
-        if isinstance(key, int | np.integer):
-            at = range(len(self))[int(key)]
-            return self.rows(at, at + 1)[0]
-        return self.data[key]
+        return chosen(key, self.shape, self.rows, self.dtype.itemsize)
 
     def __len__(self) -> int:
         return self._times.count

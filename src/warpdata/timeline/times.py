@@ -1,8 +1,10 @@
-"""What may be a time: integers only, in every form numpy and Python have; no float ever gets in."""
+"""What may be a time: integers only, in every form numpy and Python have, or text with a unit; no float gets in."""
 
 from __future__ import annotations
 
 import operator
+import re
+from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,28 @@ INT64_MIN = -(1 << 63)
 INT64_MAX = (1 << 63) - 1
 MAX_GRID = 1 << 28
 """More times than this in one request are a mistake, not a grid."""
+
+
+UNITS_NS = {
+    "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "min": 60 * 10**9,
+    "h": 3600 * 10**9, "d": 86_400 * 10**9, "w": 7 * 86_400 * 10**9,
+}  # fmt: skip
+_TIME = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?)\s*([a-zµ]*)\s*")
+
+
+def parse_time_ns(text: str, default_unit: str = "ns") -> int:
+    """Nanoseconds from a text like `0.1s`, `250ms` or `12h`; a bare number is in the default unit.
+
+    Exact: no binary fraction comes between the text and the number.
+    """
+    found = _TIME.fullmatch(text)
+    unit = (found[2] or default_unit) if found else ""
+    if found is None or unit not in UNITS_NS:
+        raise ValueError(f"not a time: {text!r}; write it like 0.1s, 250ms or 1500000 (nanoseconds)")
+    number = (Decimal(found[1]) * UNITS_NS[unit]).to_integral_value(ROUND_HALF_EVEN)
+    if not INT64_MIN <= number <= INT64_MAX:
+        raise _too_large(int(number), "a time")
+    return int(number)
 
 
 def as_int(value: Any, what: str) -> int:

@@ -6,6 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
+from warpdata.cli.commands._address import FORMS, address_of, naming_errors
+from warpdata.cli.commands._dataset import add_catalog_argument
 from warpdata.cli.console import add_json_flag, table
 
 if TYPE_CHECKING:
@@ -22,11 +24,10 @@ _STYLES = {"damaged": "red", "warning": "yellow", "info": "dim"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp check`."""
-    parser.add_argument(
-        "path",
-        nargs="?",
-        help="a root of recordings, an episode directory, a .wshard or a chunk list; a path or a URL",
-    )
+    parser.add_argument("address", metavar="ADDRESS", nargs="?", help=f"episodes, or one: {FORMS}")
+    parser.add_argument("episode", nargs="?", metavar="ID", help="which episode inside, the same as #ID")
+    add_catalog_argument(parser)
+    parser.add_argument("--raw", action="store_true", help="ignore the edits: recordings as they were made")
     parser.add_argument("--deep", action="store_true", help="decode every frame too")
     parser.add_argument("--rules", action="store_true", help="list the rules and stop")
     parser.add_argument(
@@ -54,10 +55,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
         ):
             console.print(line)
         return exits.OK
-    if args.path is None:
+    if args.address is None:
         raise ValueError("give a root of recordings or an episode")
-    with console.progress("checking") as bar:
-        report = check_dataset(args.path, progress=bar, deep=args.deep, mute=args.mute)
+    with console.progress("checking") as bar, naming_errors():
+        report = check_dataset(
+            address_of(args), progress=bar, deep=args.deep, mute=args.mute, raw=args.raw, catalog=args.catalog
+        )
     console.emit(report.to_json())
     for group in report.groups():
         label = f"{console.paint(group.severity, _STYLES[group.severity])}[{group.rule}]"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 from warpdata.cli import exits
+from warpdata.cli.commands._address import MOMENT, moment_argument, naming_errors, time_argument
 from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ HELP = "edit a dataset: drop, undrop, set-static, trim, split, concat, undo, log
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp edit`."""
-    parser.add_argument("root", help="a dataset root")
+    parser.add_argument("root", metavar="ROOT", help="a root of recordings on this machine")
     parser.add_argument("--dry-run", action="store_true", help="show the effect, change nothing")
     add_json_flag(parser)
     verbs: Any = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
@@ -30,14 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     static.add_argument("value", help="JSON, or plain text")
     trim = verbs.add_parser("trim", help="show only the records with start <= ts < end")
     trim.add_argument("episode")
-    trim.add_argument("--start-ns", type=int)
-    trim.add_argument("--end-ns", type=int)
+    for option in ("--start", "--end"):
+        trim.add_argument(option, f"{option}-ns", type=moment_argument, metavar="TIME", help=MOMENT)
     split = verbs.add_parser("split", help="show one episode as two")
     split.add_argument("episode")
-    split.add_argument("at_ns", type=int)
+    split.add_argument("at", type=moment_argument, metavar="TIME", help=MOMENT)
     concat = verbs.add_parser("concat", help="show several episodes as one")
     concat.add_argument("episodes", nargs="+")
-    concat.add_argument("--gap-ns", type=int, help="move later ones to follow the one before by this much")
+    gap = "move later ones to follow the one before by this much: 0.1s, 250ms or nanoseconds"
+    concat.add_argument("--gap", "--gap-ns", type=time_argument, metavar="TIME", help=gap)
     verbs.add_parser("undo", help="take back an edit").add_argument("seq", type=int, nargs="?")
     verbs.add_parser("log", help="list the edits")
     for verb in verbs.choices.values():  # also behind the verb, where people write them
@@ -47,26 +50,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Make one edit, or show what it would do."""
-    from pathlib import Path
-
-    from warpdata.episodes.edits import Edits
-
-    edits = Edits(Path(args.root))
+    edits = _edits(args.root)
     if args.verb == "log":
         console.emit(edits.log)
         for edit in edits.log:
             console.print(json.dumps(edit, ensure_ascii=False))
         return exits.OK
-    try:
+    with naming_errors():
         effect = _effect(edits, args)
-    except KeyError as error:
-        raise ValueError(error.args[0]) from None
     console.emit(effect.to_json())
     for sign, entries in (("-", effect.before), ("+", effect.after)):
         for entry in entries:
             console.print(f"{sign} {_line(entry)}")
     console.print("nothing was changed (dry run)" if effect.seq is None else f"edit {effect.seq}")
     return exits.OK
+
+
+def _edits(root: str) -> Edits:
+    """The edits of a root; only recordings on this machine can be edited."""
+    from warpdata._api import address_kind, open_recordings
+
+    kind = address_kind(root)
+    if kind == "dataset":
+        raise ValueError(
+            f"{root} is published and stays as it is: edit its recordings and publish them again"
+        )
+    if kind != "recordings":
+        raise ValueError(f"{root} is no root of recordings, which only can be edited")
+    return open_recordings(root).edits
 
 
 def _line(entry: Entry) -> str:
@@ -83,7 +94,10 @@ def _part_text(part: Part) -> str:
     if part.start_ns is not None or part.end_ns is not None:
         ends = ["" if end is None else str(end) for end in (part.start_ns, part.end_ns)]
         window = f"[{ends[0]}:{ends[1]}]"
-    return f"{part.number:012d}{window}{f' moved by {part.shift_ns} ns' if part.shift_ns else ''}"
+    items = "".join(
+        f" {name} = {json.dumps(value, ensure_ascii=False)}" for name, value in (part.static or {}).items()
+    )
+    return f"{part.number:012d}{window}{f' moved by {part.shift_ns} ns' if part.shift_ns else ''}{items}"
 
 
 def _effect(edits: Edits, args: argparse.Namespace) -> Effect:
@@ -92,13 +106,25 @@ def _effect(edits: Edits, args: argparse.Namespace) -> Effect:
         "drop": lambda: edits.drop(args.episode, dry_run=dry),
         "undrop": lambda: edits.undrop(args.episode, dry_run=dry),
         "set-static": lambda: edits.set_static(args.episode, args.name, _value(args.value), dry_run=dry),
-        "trim": lambda: edits.trim(args.episode, args.start_ns, args.end_ns, dry_run=dry),
-        "split": lambda: edits.split(args.episode, args.at_ns, dry_run=dry),
-        "concat": lambda: edits.concat(args.episodes, gap_ns=args.gap_ns, dry_run=dry),
+        "trim": lambda: edits.trim(
+            args.episode, _moment(edits, args, args.start), _moment(edits, args, args.end), dry_run=dry
+        ),
+        "split": lambda: edits.split(args.episode, cast("int", _moment(edits, args, args.at)), dry_run=dry),
+        "concat": lambda: edits.concat(args.episodes, gap_ns=args.gap, dry_run=dry),
         "undo": lambda: edits.undo(args.seq, dry_run=dry),
     }
     effect: Effect = verbs[args.verb]()
     return effect
+
+
+def _moment(edits: Edits, args: argparse.Namespace, moment: Callable[[int], int] | None) -> int | None:
+    """A moment of the episode that is edited, as a recorded time."""
+    from warpdata.episodes.local import LocalDataset
+
+    if moment is None:
+        return None
+    episode = LocalDataset(edits.root).open(args.episode)
+    return moment(episode.first_ts_ns)
 
 
 def _value(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""`warp episodes`: the episodes of a dataset root as a table."""
+"""`warp episodes`: the episodes at an address as a table."""
 
 from __future__ import annotations
 
@@ -7,31 +7,38 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
+from warpdata.cli.commands._address import add_address, address_of, opened_episodes
 from warpdata.cli.console import add_json_flag, human_bytes, table
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.episodes.local import LocalDataset
-    from warpdata.timeline.episode import Episode
+    from warpdata.episodes.collection import Episodes
 
-HELP = "list the episodes of a dataset root: id, duration, signals, size, flags"
+HELP = "list the episodes at an address: id, duration, signals, size, flags"
+
+
+_KNOWN = ["id", "duration_s", "signals", "bytes", "flags", "problems"]
+"""What the table of a version says of an episode that is printed here."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp episodes`."""
-    parser.add_argument("root", help="a root of recordings: a path, or a URL of a store that can list")
+    add_address(parser, "a root of recordings, a folder of shards or a dataset", inside=False)
+    parser.add_argument("--where", metavar="SQL", help='only those, such as "success and length > 50"')
     parser.add_argument("--raw", action="store_true", help="ignore the edits: recordings as they were made")
     add_json_flag(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print one line per episode; exit code 3 if one cannot be read."""
-    from warpdata._api import open_recordings
     from warpdata.cli.sparkline import human_time
+    from warpdata.episodes.local import LocalDataset
 
-    dataset = open_recordings(args.root, edited=not args.raw)
-    rows = [_row(dataset, index) for index in range(len(dataset))]
-    rows += [_unfinished_row(each) for each in dataset.unfinished]
+    episodes = _episodes(args)
+    chosen = episodes if args.where is None else episodes.where(args.where)
+    rows = _known_rows(chosen) if _is_published(chosen) else _opened_rows(chosen)
+    if isinstance(episodes, LocalDataset) and args.where is None:
+        rows += [_unfinished_row(each) for each in episodes.unfinished]
     console.emit(rows)
     cells = [
         [r["id"], human_time(r["duration_ns"]), ", ".join(r["signals"]), human_bytes(r["bytes"]),
@@ -40,31 +47,61 @@ def run(args: argparse.Namespace, console: Console) -> int:
     ]  # fmt: skip
     for line in table(cells, ["id", "duration", "signals", "size", "flags"], right=[1, 3]):
         console.print(line)
-    console.print(f"{len(dataset)} episodes, {len(rows) - len(dataset)} unfinished")
+    console.print(f"{len(chosen)} episodes, {len(rows) - len(chosen)} unfinished")
     return exits.DAMAGED if any("damaged" in row["flags"] for row in rows) else exits.OK
 
 
-def _row(dataset: LocalDataset, index: int) -> dict[str, Any]:
+def _episodes(args: argparse.Namespace) -> Episodes:
+    if not args.raw:
+        return opened_episodes(args)
+    from warpdata._api import open_recordings
+
+    return open_recordings(address_of(args), edited=False)
+
+
+def _is_published(episodes: Episodes) -> bool:
+    """Whether the table of a version says everything, so that no episode has to be opened."""
+    from warpdata.catalog.opened import PublishedSource
+
+    source = episodes.source
+    return isinstance(source, PublishedSource) and set(_KNOWN) <= set(source.facts().column_names)
+
+
+def _known_rows(episodes: Episodes) -> list[dict[str, Any]]:
+    rows = []
+    for each in episodes.facts.select(_KNOWN).to_pylist():
+        duration_s = each["duration_s"]
+        rows.append(
+            {
+                "id": each["id"],
+                "duration_ns": None if duration_s is None else round(duration_s * 1e9),
+                "signals": each["signals"] or [],
+                "bytes": each["bytes"] or 0,
+                "flags": [*(each["flags"] or []), *(["damaged"] if each["problems"] else [])],
+            }
+        )
+    return rows
+
+
+def _opened_rows(episodes: Episodes) -> list[dict[str, Any]]:
+    return [_row(episodes, position, name) for position, name in enumerate(episodes.ids)]
+
+
+def _row(episodes: Episodes, position: int, name: str) -> dict[str, Any]:
+    from warpdata.episodes.facts import flags_of
     from warpdata.errors import WarpError
 
-    name = dataset.ids[index]
     row: dict[str, Any] = {"id": name, "duration_ns": None, "signals": [], "bytes": 0, "flags": []}
     try:
-        episode = dataset[index]
+        episode = episodes[position]
         row["signals"] = list(episode.signals)
         row["bytes"] = episode.stored_bytes
-        row["flags"] = _flags(episode)
+        row["flags"] = flags_of(episode)
         row["duration_ns"] = episode.duration_ns if any(map(len, episode.signals.values())) else None
     except WarpError as error:
         row["flags"] = ["damaged"]
         row["error"] = str(error)
     return row
-
-
-def _flags(episode: Episode) -> list[str]:
-    meta = episode.meta
-    names = ("interrupted", "salvaged", "edited")
-    return [name for name in names if meta.get(name)]
 
 
 def _bytes_below(folder: Any) -> int:

@@ -41,5 +41,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if signed := found["signature"]:
         console.print(f"signed    {signed['covers']}, by {signed['public_key']}")
     for key, value in found["metadata"].items():
+        if key == "edits" and isinstance(value, dict):
+            value = f"{sum(map(len, value.values()))}, listed by `warp inspect {found['dataset_id']}`"
         console.print(f"{key:<9} {value}")
     return exits.OK

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
+from warpdata.cli.commands._address import add_address, address_of, opened_episode
 from warpdata.cli.console import add_json_flag, human_bytes, table
 
 if TYPE_CHECKING:
@@ -18,33 +19,51 @@ _SHADES = "█▓▒░"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp inspect`."""
-    parser.add_argument(
-        "file",
-        help="a .wshard, a chunk list, a .partial, a vector file, a corpus shard, or a dataset as workspace/name",
-    )
-    parser.add_argument("--catalog", help="datasets: folder or address of the catalog")
+    add_address(parser, "a file, a dataset, an episode or a folder of them")
     add_json_flag(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Describe one file."""
-    from warpdata.catalog.filekinds import file_kind
-    from warpdata.cli.commands._dataset import is_dataset
+    from warpdata._api import address_kind, divided_address, located
 
-    if is_dataset(args.file):
+    address = address_of(args)
+    base, inside = divided_address(address)
+    if inside is not None:
+        return _episode(args, console)
+    kind = address_kind(base)
+    if kind == "dataset":
         return _dataset(args, console)
-    kind = file_kind(args.file)
+    if kind in ("recordings", "shards", "directory"):
+        from warpdata.cli.commands import show
+
+        return show.run(args, console)
     if kind == "journal":
-        return _journal(args.file, console)
+        return _journal(base, console)
     if kind == "vectors":
         from warpdata.cli.commands.vectors import show_info
 
-        return show_info(args.file, console)
-    if kind == "rows":
+        return show_info(base, console)
+    if kind in ("rows", "corpus"):
         from warpdata.cli.commands.corpus import show_info as show_corpus
 
-        return show_corpus([args.file], console)
-    report = _shard_report(args.file)
+        return show_corpus([base], console)
+    return _shard(_shard_report(located(base)), console)
+
+
+def _episode(args: argparse.Namespace, console: Console) -> int:
+    """An episode inside something: the blocks of its shard, or its signals where it is none."""
+    from warpdata.cli.commands import show
+    from warpdata.episodes.packed import PackedSource
+    from warpdata.timeline.source import innermost
+
+    source = innermost(opened_episode(args).source)
+    if not isinstance(source, PackedSource):
+        return show.run(args, console)
+    return _shard(_shard_report(source.shard), console)
+
+
+def _shard(report: dict[str, Any], console: Console) -> int:
     console.emit(report)
     if not console.as_json:
         _print_shard(report, console)
@@ -55,7 +74,7 @@ def _dataset(args: argparse.Namespace, console: Console) -> int:
     from warpdata.catalog.reports import inspect_dataset
     from warpdata.cli.commands._dataset import open_named
 
-    with open_named(args, args.file) as dataset:
+    with open_named(args, args.address) as dataset:
         report, lines = inspect_dataset(dataset)
     console.emit(report)
     for line in lines:
@@ -63,14 +82,14 @@ def _dataset(args: argparse.Namespace, console: Console) -> int:
     return exits.OK
 
 
-def _shard_report(path: str) -> dict[str, Any]:
+def _shard_report(source: Any) -> dict[str, Any]:
     from warpdata.formats.wshard.layout import LANE_PREFIX, ROLE_CHUNK_LIST, ROLE_EPISODE
     from warpdata.formats.wshard.reader import ShardReader
     from warpdata.formats.wshard.schema import read_schema
 
-    shard = ShardReader.open(path)
+    shard = source if isinstance(source, ShardReader) else ShardReader.open(source)
     report: dict[str, Any] = {
-        "path": path,
+        "path": shard.path,
         "kind": {ROLE_EPISODE: "episode", ROLE_CHUNK_LIST: "chunk-list"}.get(shard.role, "shard"),
         "role": shard.role,
         "size_bytes": shard.size,

@@ -1,13 +1,15 @@
-"""`warp join`: one shard out of a chunked episode."""
+"""`warp join`: one shard out of a chunked episode; the way back from `warp chunk`."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
-from warpdata.cli.console import add_json_flag, add_output, add_storage
+from warpdata.cli.commands._address import add_address, opened_episode
+from warpdata.cli.console import add_json_flag, add_output, add_overwrite, add_storage, check_free
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -17,24 +19,29 @@ HELP = "write a chunked episode as one file"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp join`."""
-    parser.add_argument("manifest", help="the chunk list of the episode")
-    add_output(parser, "the file to write; default: beside the chunk list")
+    add_address(parser, "a chunk list", inside=False)
+    add_output(parser, "the file to write; default: ID.wshard beside the chunk list")
+    add_overwrite(parser)
     add_storage(parser)
     add_json_flag(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Check every chunk against its SHA-256, then write them as one episode."""
-    from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
+    from warpdata.episodes.opening import chunks_of
+    from warpdata.episodes.packed_chunks import join_chunks
     from warpdata.formats.wshard.chunks import validate_chunk_continuity
-    from warpdata.formats.wshard.save import save_wshard
 
-    reader = ChunkedEpisodeReader(args.manifest)
-    validate_chunk_continuity(reader.manifest, check_files=True, check_channels=True)
-    episode = reader.episode()
-    output = args.output or str(Path(args.manifest).parent / f"{episode.id}.wshard")
+    episode = opened_episode(args)
+    chunks = chunks_of(episode)
+    if chunks is None:
+        raise ValueError(f"{args.address} is no chunk list: there is nothing to join")
+    validate_chunk_continuity(chunks, check_files=True, check_channels=True)
+    beside = Path(args.address).parent if os.path.isfile(args.address) else Path()
+    output = args.output or str(beside / f"{episode.id}.wshard")
+    check_free(output, overwrite=args.overwrite)
     with console.progress("join") as bar:
-        save_wshard(episode, output, args.compression, compat=args.compat, progress=bar)
-    console.emit({"output": output, "episode_id": episode.id, "length": episode.length})
-    console.print(f"{output}  {episode.length} steps from {len(reader)} chunks")
+        join_chunks(episode, output, args.compression, compat=args.compat, progress=bar)
+    console.emit({"output": output, "episode_id": episode.id, "length": chunks.total_timesteps})
+    console.print(f"{output}  {chunks.total_timesteps} steps from {chunks.total_chunks} chunks")
     return exits.OK

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from warpdata.catalog.builder import DatasetBuilder
     from warpdata.cli.console import Console
 
-HELP = "publish tables and raw files as a version of a dataset"
+HELP = "publish recordings, tables and raw files as a version of a dataset"
+
+
+_PARTS = {
+    **dict.fromkeys(("recordings", "directory", "shards", "episode", "chunk-list"), "episodes"),
+    **dict.fromkeys(("corpus", "rows"), "activation_shards"),
+    "vectors": "vector_index",
+}
+_NAMES = {"activation_shards": "activations", "vector_index": "vectors"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from warpdata.cli.console import add_json_flag
 
     parser.add_argument("dataset", help="workspace/name")
+    parser.add_argument(
+        "sources",
+        nargs="*",
+        metavar="SOURCE",
+        help="recordings (a root, directories, .wshard files, chunk lists, folders of them), a corpus, a vector file, "
+        "or table files (parquet, csv, jsonl): what each is is found out",
+    )
+    parser.add_argument(
+        "--chunk-bytes", default="1GiB", metavar="SIZE", help="longer episodes are chunks (1GiB)"
+    )
     add_catalog_argument(parser)
     add_json_flag(parser)
     parser.add_argument("--table", action="append", default=[], nargs="+", metavar="NAME=FILES")
@@ -81,6 +99,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
 def _add_parts(builder: DatasetBuilder, args: argparse.Namespace) -> None:
     from warpdata.formats.tarshard.writer import PackOptions
 
+    for kind, sources in _kinds(args.sources).items():
+        if kind == "episodes":
+            builder.add_episodes("recordings", sources, chunk_bytes=args.chunk_bytes)
+        elif kind == "table":
+            builder.add_table("main", sources, optimize=args.optimize)
+        else:
+            builder.add_artifact(_NAMES[kind], sources, kind=kind)
     for given in args.table:
         name, source = _named(given)
         builder.add_table(name, source, optimize=args.optimize)
@@ -99,6 +124,31 @@ def _add_parts(builder: DatasetBuilder, args: argparse.Namespace) -> None:
         if not dot or not artifact:
             raise ValueError(f"--bind is {given!r}; write TABLE.COLUMN=ARTIFACT:REF_TYPE")
         builder.bind(table, column, artifact, kind or "file")
+
+
+def _kinds(sources: list[str]) -> dict[str, list[str]]:
+    """The sources by what they are."""
+    from warpdata._api import address_kind
+    from warpdata.catalog.filekinds import SUPPORTED
+    from warpdata.catalog.sources import TABLE_SUFFIXES
+    from warpdata.errors import BadMagicError
+
+    found: dict[str, list[str]] = {}
+    for source in sources:
+        if source.lower().endswith(TABLE_SUFFIXES):
+            found.setdefault("table", []).append(source)
+            continue
+        if "://" in source:
+            raise ValueError(f"{source} is not on this machine: bring it here first, or use `warp copy`")
+        kind = address_kind(source)
+        if kind == "dataset":
+            raise ValueError(f"{source} is no file or folder; `warp copy` copies published datasets")
+        if kind not in _PARTS:
+            raise BadMagicError(
+                f"a {kind} cannot be published", path=source, hint=f"What can be: {SUPPORTED}."
+            )
+        found.setdefault(_PARTS[kind], []).append(source)
+    return found
 
 
 def _named(given: list[str]) -> tuple[str, Any]:

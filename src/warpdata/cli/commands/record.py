@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
+from warpdata.cli.commands._address import time_argument
 from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
@@ -18,18 +19,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp record`."""
     parser.add_argument("root", help="the dataset root to add the episode to")
     parser.add_argument("--demo", action="store_true", required=True, help="record the simulated arm")
-    parser.add_argument("--seconds", type=float, help="stop after this long; default: until Ctrl-C")
-    parser.add_argument("--fast", action="store_true", help="do not wait for the clock; needs --seconds")
+    parser.add_argument(
+        "--duration",
+        type=time_argument,
+        metavar="TIME",
+        help="stop after this long, such as 5s; default: until Ctrl-C",
+    )
+    parser.add_argument("--seconds", type=float, help="the same, as a number of seconds")
+    parser.add_argument("--fast", action="store_true", help="do not wait for the clock; needs --duration")
     parser.add_argument("--seed", type=int, default=0, help="what the arm does")
     add_json_flag(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Record until the time is over or Ctrl-C; the episode is finished either way."""
+    if args.duration is not None:
+        args.seconds = args.duration / 1e9
     if args.fast and args.seconds is None:
-        raise ValueError("--fast needs --seconds")
+        raise ValueError("--fast needs --duration")
     if args.seconds is not None and args.seconds <= 0:
-        raise ValueError("--seconds is positive")
+        raise ValueError("--duration is positive")
     from warpdata.episodes.demo_arm import describe_demo
     from warpdata.episodes.local import LocalDatasetWriter
 

@@ -7,6 +7,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
+from warpdata.cli.commands._address import (
+    MOMENT,
+    add_address,
+    moment_argument,
+    naming_errors,
+    opened_episode,
+    within,
+)
 from warpdata.cli.console import add_json_flag, table
 
 if TYPE_CHECKING:
@@ -19,25 +27,23 @@ _DRAW_S = 0.1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp replay`."""
-    parser.add_argument("episode", help="an episode directory, a .wshard or a chunk list; a path or a URL")
+    add_address(parser, "an episode")
     parser.add_argument("--speed", type=float, default=1.0, help="1 is the original timing")
     parser.add_argument("--fast", action="store_true", help="as fast as possible")
+    parser.add_argument("--start", type=moment_argument, metavar="TIME", help=f"from here on: {MOMENT}")
+    parser.add_argument("--end", type=moment_argument, metavar="TIME", help="up to here")
     parser.add_argument("--signal", action="append", metavar="NAME", help="only this one; may be repeated")
     add_json_flag(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Play, redrawing the table in a terminal; elsewhere only its last state is printed."""
-    from warpdata._api import open_episode
     from warpdata.episodes.replay import replay
 
     live = _LiveTable(console)
-    try:
-        played = replay(
-            open_episode(args.episode), live, speed=None if args.fast else args.speed, signals=args.signal
-        )
-    except KeyError as error:
-        raise ValueError(error.args[0]) from None
+    episode = within(opened_episode(args), args.start, args.end)
+    with naming_errors():
+        played = replay(episode, live, speed=None if args.fast else args.speed, signals=args.signal)
     live.draw()
     console.emit({"played": played, "records": live.counts})
     console.print(f"{played} records played")

@@ -1,4 +1,4 @@
-"""`warp show`: one episode: its signals with rates and sparklines, its static items."""
+"""`warp show`: what is at an address: episodes as a list, or one with its signals and static items."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
+from warpdata.cli.commands._address import add_address, opened
 from warpdata.cli.console import add_json_flag, table
 
 if TYPE_CHECKING:
@@ -15,29 +16,24 @@ if TYPE_CHECKING:
     from warpdata.timeline.episode import Episode
     from warpdata.timeline.signal import Signal
 
-HELP = "show an episode: signals, rates, sparklines, static items"
+HELP = "list the episodes at an address, or show one: signals, rates, sparklines, static items"
 
 _POINTS = 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp show`."""
-    parser.add_argument(
-        "address",
-        help="an episode, a root or a published dataset: a path, a URL or ws/name[@version], with #ID inside",
-    )
-    parser.add_argument("episode", nargs="?", help="which episode of a root or dataset; default: list them")
+    add_address(parser, "an episode, or episodes to list")
     add_json_flag(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print what is in an episode; a damaged signal is named and the others are shown."""
-    from warpdata._api import open as open_address
     from warpdata.catalog.dataset import Dataset
     from warpdata.episodes.collection import Episodes
     from warpdata.timeline.episode import Episode
 
-    found = open_address(f"{args.address}#{args.episode}" if args.episode else args.address)
+    found = opened(args)
     if isinstance(found, Dataset):
         found = found.episodes
     if isinstance(found, Episodes):
@@ -58,6 +54,7 @@ def _list(episodes: Episodes, console: Console) -> int:
     header = ["id", "length", "duration_s", "task", "success", "total_reward"]
     for line in table(cells, header, right=[1, 2, 5]):
         console.print(line)
+    console.print(f"{len(rows)} episodes")
     return exits.OK
 
 

@@ -1,43 +1,46 @@
-"""`warp unpack`: spread an episode over several files."""
+"""`warp unpack`: a packed episode as a directory again; the way back from `warp pack`."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
-from warpdata.cli.commands import chunk
-from warpdata.cli.console import add_json_flag, add_output, add_storage
+from warpdata.cli.commands._address import add_address, opened_episode
+from warpdata.cli.console import add_json_flag, add_output, add_overwrite, check_free
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "write a packed episode as a directory again, or spread a .wshard over chunks of N steps"
+HELP = "write a packed episode as a directory again, byte for byte as it was"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp unpack`."""
-    parser.add_argument("file")
-    parser.add_argument("--steps", type=int, metavar="N", help="cut into chunks of N steps instead")
-    add_output(parser, "where to write it; default: FILE without its suffix")
-    add_storage(parser)
+    add_address(parser, "a packed episode", inside=False)
+    add_output(parser, "the folder to write; default: FILE without its suffix, or ID here")
+    add_overwrite(parser)
     add_json_flag(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Unpack a packed directory; any other shard is cut into chunks."""
-    from warpdata.episodes.opening import DIRECTORY_BLOCK
-    from warpdata.formats.wshard.reader import ShardReader
+    """Unpack one packed recording."""
+    from warpdata._api import divided_address
+    from warpdata.episodes.packed import PackedSource, unpack_episode
+    from warpdata.timeline.source import innermost
 
-    with ShardReader.open(args.file) as shard:
-        is_directory = DIRECTORY_BLOCK in shard
-    if args.steps is not None:
-        return chunk.run(args, console)
-    if not is_directory:
-        raise ValueError("this shard is no packed directory; give --steps N to cut it into chunks")
-    from warpdata.episodes.packed import unpack_episode
-
-    target = unpack_episode(args.file, args.output or args.file.removesuffix(".wshard"))
+    source = innermost(opened_episode(args).source)
+    if not isinstance(source, PackedSource):
+        raise ValueError(
+            f"{args.address} is no packed recording; `warp chunk` cuts shards by step, `warp join` joins chunks"
+        )
+    base, inside = divided_address(args.address)
+    output = args.output or inside or os.path.basename(base).removesuffix(".wshard")
+    if args.output is None and inside is None and "://" not in base:
+        output = base.removesuffix(".wshard")
+    check_free(output, overwrite=args.overwrite)
+    target = unpack_episode(source.shard, output, overwrite=args.overwrite)
     console.emit({"output": str(target)})
     console.print(str(target))
     return exits.OK

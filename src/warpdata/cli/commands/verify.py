@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
+from warpdata.cli.commands._address import FORMS, naming_errors
 from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
@@ -19,9 +20,7 @@ _OK, _DAMAGED, _NOT_FOUND, _NOT_READ = "ok", "damaged", "not found", "not read"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp verify`."""
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="files, corpus folders, or datasets as workspace/name"
-    )
+    parser.add_argument("files", nargs="+", metavar="ADDRESS", help=f"files, folders or datasets: {FORMS}")
     parser.add_argument("--catalog", help="datasets: folder or address of the catalog")
     parser.add_argument("--full", action="store_true", help="also read windows, values and chunk files")
     add_json_flag(parser)
@@ -48,12 +47,12 @@ def _findings(path: str, args: argparse.Namespace) -> tuple[str, list[dict[str, 
     """What is true of one file, and why; what is not there or cannot be reached is not damaged."""
     from dataclasses import asdict
 
-    from warpdata.cli.commands._dataset import is_dataset
     from warpdata.errors import WarpError
     from warpdata.formats.wshard.verify import Finding
 
     try:
-        found = _dataset(path, args) if is_dataset(path) else _file(path, full=args.full)
+        with naming_errors():
+            found = _found_at(path, args)
     except WarpError as error:
         status = _status(path, error)
         found = [Finding(error.code, str(error), error.block, error.hint, is_damage=status == _DAMAGED)]
@@ -78,38 +77,50 @@ def _status(path: str, error: WarpError) -> str:
     return _NOT_READ if isinstance(error, elsewhere) else _DAMAGED
 
 
-def _file(path: str, *, full: bool) -> list[Any]:
-    from warpdata.catalog.filekinds import file_kind
-    from warpdata.formats.wshard.verify import verify_shard
+def _found_at(path: str, args: argparse.Namespace) -> list[Any]:
+    from warpdata._api import address_kind, divided_address
 
-    kind = "rows" if _is_corpus_folder(path) else file_kind(path)
+    base, inside = divided_address(path)
+    kind = address_kind(base)
+    if inside is not None or kind in ("recordings", "directory", "shards"):
+        return _episodes(path, args)
+    if kind == "dataset":
+        return _dataset(path, args)
     if kind == "vectors":
         return _vectors(path)
-    if kind == "rows":
+    if kind in ("corpus", "rows"):
         return _corpus(path)
-    if kind == "journal":
-        return _journal(path)
-    found = list(verify_shard(path, full=full))
-    return found if any(each.is_damage for each in found) else [*found, *_cameras(path, full=full)]
+    return _journal(path) if kind == "journal" else _shard(path, full=args.full)
 
 
-def _cameras(path: str, *, full: bool) -> list[Any]:
+def _shard(path: str, *, full: bool) -> list[Any]:
+    from warpdata._api import located
     from warpdata.episodes.check_shards import unplayable_cameras
+    from warpdata.formats.wshard.verify import verify_shard
 
-    return unplayable_cameras(path, full=full)
+    where = located(path)
+    found = list(verify_shard(where, full=full))
+    if any(each.is_damage for each in found):
+        return found
+    return [*found, *unplayable_cameras(where, full=full)]
 
 
-def _is_corpus_folder(path: str) -> bool:
-    import os
+def _episodes(path: str, args: argparse.Namespace) -> list[Any]:
+    """Recordings as they were made, or the episodes of shards: what of them is damaged."""
+    from warpdata._api import check_dataset
+    from warpdata.errors import StoreError
+    from warpdata.formats.wshard.verify import Finding
 
-    from warpdata.formats.bf16dir.reader import is_bf16_directory
-    from warpdata.formats.gamsae.layout import CORPUS_JSON
-    from warpdata.formats.gamsae.verify import sort_shard_names
-
-    if not os.path.isdir(path):
-        return False
-    names = os.listdir(path)
-    return CORPUS_JSON in names or bool(sort_shard_names(names)) or is_bf16_directory(path)
+    report = check_dataset(path, deep=args.full, raw=True, catalog=args.catalog)
+    if not report.episodes:
+        raise StoreError("a folder without episodes", path=path, hint="Name what is to be verified.")
+    return [
+        Finding(
+            each.details.get("code", each.rule), f"{each.episode}: {each.message}", each.details.get("block")
+        )
+        for each in report.findings
+        if each.severity == "damaged"
+    ]
 
 
 def _corpus(path: str) -> list[Any]:
@@ -125,10 +136,10 @@ def _corpus(path: str) -> list[Any]:
 
 
 def _vectors(path: str) -> list[Any]:
+    from warpdata._api import open_vectors
     from warpdata.formats.wshard.verify import Finding
-    from warpdata.search.store import VectorStore
 
-    with VectorStore.open(path) as store:
+    with open_vectors(path) as store:
         return [Finding(damage.code, damage.message) for damage in store.verify()]
 
 

@@ -16,6 +16,9 @@ TAR_KINDS = ("tar_shards", "webdataset_shards")
 EPISODE_KIND = "wshard_episodes"
 CORPUS_KIND = "activation_shards"
 VECTOR_KIND = "vector_index"
+FILE_KIND = "files"
+KINDS = (*TAR_KINDS, EPISODE_KIND, CORPUS_KIND, VECTOR_KIND, FILE_KIND)
+"""What we publish; a manifest of another program may have other kinds, which are files to us."""
 REF_TYPES = ("file", "image", "audio", "video", "episode")
 ADDRESSINGS = ("member", "range")
 

@@ -110,7 +110,7 @@ class Channel:
 
     @property
     def data(self) -> NDArray[Any]:
-        """All rows as one array of shape [length, *shape]; read-only where it maps a file."""
+        """All rows as one array; read-only where it maps a file."""
         if self._data is None:
             self._data = self._rows.rows(0, self._rows.length)
         return self._data
@@ -127,8 +127,17 @@ class Channel:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one row, without the time axis."""
+        """The whole shape, time first."""
+        return (self._rows.length, *self._rows.spec.shape)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of one row."""
         return self._rows.spec.shape
+
+    def to_numpy(self) -> NDArray[Any]:
+        """All rows as one array; read-only where it maps a file."""
+        return self.data
 
     @property
     def length(self) -> int:
@@ -189,8 +198,8 @@ class Channel:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Channel):
             return NotImplemented
-        same = (self.name, self.dtype, self.shape, self.length, self.about) == (
-            other.name, other.dtype, other.shape, other.length, other.about
+        same = (self.name, self.dtype, self.shape, self.about) == (
+            other.name, other.dtype, other.shape, other.about
         )  # fmt: skip
         return same and _same_values(self.data, other.data, self.dtype) and _same_clock(self, other)
 
@@ -202,7 +211,7 @@ class Channel:
         return {**self.__dict__, "_data": self._data if keep else None}
 
     def __repr__(self) -> str:
-        shape = ",".join(map(str, (self.length, *self.shape)))
+        shape = ",".join(map(str, self.shape))
         clock = ", own clock" if self._clock is not None else ""
         return f"Channel({self.name!r}, {self.dtype}[{shape}]{clock})"
 

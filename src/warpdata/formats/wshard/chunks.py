@@ -207,7 +207,7 @@ def _check_channels(listed: ChunkList) -> None:
 def channel_forms(episode: WShardEpisode) -> dict[str, Any]:
     """What must be the same in every chunk of an episode: names, dtypes, shapes, and who has a clock of its own."""
     forms: dict[str, Any] = {
-        name: (str(channel.dtype), channel.shape, channel.clock_source is not None)
+        name: (str(channel.dtype), channel.row_shape, channel.clock_source is not None)
         for name, channel in episode.lanes()
     }
     for name in ("rewards", "terminations", "truncations"):

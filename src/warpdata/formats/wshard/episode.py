@@ -186,6 +186,24 @@ class WShardEpisode:
         return made
 
     @property
+    def predictions(self) -> LaneMap:
+        """What models said the observations would be; the document calls them omens."""
+        return self.omens
+
+    @predictions.setter
+    def predictions(self, value: Mapping[str, Any]) -> None:
+        self.omens = LaneMap(value)
+
+    @property
+    def uncertainties(self) -> LaneMap:
+        """How sure models were; the document calls them uncerts."""
+        return self.uncerts
+
+    @uncertainties.setter
+    def uncertainties(self, value: Mapping[str, Any]) -> None:
+        self.uncerts = LaneMap(value)
+
+    @property
     def in_time(self) -> Any:
         """The same episode as signals in time."""
         from warpdata.episodes.shard_episode import ShardSource  # the two views offer each other
@@ -274,7 +292,7 @@ class WShardEpisode:
             flag: Channel | None = getattr(self, attribute)
             if flag is not None:
                 self._expect(block, flag.length)
-                if flag.shape != ():
+                if flag.row_shape != ():
                     raise SchemaMismatchError(f"{attribute} is not one value per step", block=block)
         if self.timestamps_ns is not None:
             self._expect(layout.TIMESTAMPS_NS, len(self.timestamps_ns))

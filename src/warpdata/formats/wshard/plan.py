@@ -139,6 +139,6 @@ def _described(episode: WShardEpisode) -> dict[str, Any]:
 def _channel(channel: Channel) -> tuple[Any, ...]:
     clock = channel.clock_source
     return (
-        str(channel.dtype), channel.shape, channel.length, plain_json(channel.about),
+        str(channel.dtype), channel.row_shape, channel.length, plain_json(channel.about),
         None if clock is None else clock.length,
     )  # fmt: skip

@@ -225,7 +225,7 @@ def _type_json(block: str, channel: Channel) -> dict[str, Any]:
         return {
             "dtype": "u8", "shape": [], "encoding": str(channel.dtype), "ends": layout.ENDS_PREFIX + block
         }  # fmt: skip
-    return {"dtype": str(channel.dtype), "shape": list(channel.shape)}
+    return {"dtype": str(channel.dtype), "shape": list(channel.row_shape)}
 
 
 def _meta_episode(episode: WShardEpisode) -> dict[str, Any]:

@@ -1,0 +1,38 @@
+"""The parser of `warp`: a misspelt command, choice or option names the one that was meant."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from warpdata.errors import nearest
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors name the nearest right word; its commands have parsers of the same class."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        choices = action.choices
+        if choices is not None and value not in choices:
+            known = [str(each) for each in choices]
+            text = f"invalid choice: {value!r} (choose from {', '.join(known)}).{nearest(str(value), known)}"
+            raise argparse.ArgumentError(action, text)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Parse; an option this command does not have is an error here, where its options are known."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest and not self._subparsers:
+            self._unknown(rest)
+        return found, rest
+
+    def _unknown(self, rest: Sequence[str]) -> NoReturn:
+        wrong = next((word for word in rest if word.startswith("-")), "")
+        hint = nearest(wrong.partition("=")[0], self._option_string_actions) if wrong else ""
+        self.error(
+            f"unrecognized arguments: {' '.join(rest)}.{hint}"
+            if hint
+            else f"unrecognized arguments: {' '.join(rest)}"
+        )
