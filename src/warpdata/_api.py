@@ -75,8 +75,8 @@ def open(  # noqa: A001 - the one way in
     """Open whatever is there: an Episode, Episodes, a Dataset, a corpus or a vector store.
 
     An address is a path, a URL, or `workspace/name[@version]` of a published dataset; `#id` goes to one episode inside.
-    `catalog`: where published datasets are looked for. A set of a foreign format (LeRobot, …) opens as Episodes where it
-    lies, read-only; nothing is converted.
+    A set of a foreign format (LeRobot, …) opens as Episodes where it lies, read-only; nothing is converted. `catalog`:
+    where published datasets are looked for.
     """
     text = os.fspath(address)
     base, inside = divided_address(text)
