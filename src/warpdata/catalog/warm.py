@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from warpdata.errors import FormatError, StoreError
-from warpdata.formats.manifest.model import BlobRef
+from warpdata.formats.manifest.model import BlobRef, parts_of
 from warpdata.stores.blobs import AnyBlobReader
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def warm_blobs(
 ) -> WarmReport:
     """Fetch the chosen shards (and the small blobs they need) until `max_bytes` would be exceeded."""
     readers = [_reader(dataset, part, number) for part, number in chosen]
-    small = [_small(dataset, part) for part in dict.fromkeys(part for part, _ in chosen)]
-    everything = [reader for reader in small if reader is not None] + readers
+    small = [each for part in dict.fromkeys(part for part, _ in chosen) for each in _small(dataset, part)]
+    everything = small + readers
     total = sum(reader.size for reader in everything)
     done = fetched = present = skipped = 0
     for reader in everything:
@@ -69,10 +69,15 @@ def _labelled(dataset: Dataset) -> list[tuple[str, BlobRef]]:
     found: list[tuple[str, BlobRef]] = []
     for name, table in dataset.manifest.tables.items():
         found += [(f"table {name!r} shard {i}", shard) for i, shard in enumerate(table.shards)]
+        found += [
+            (f"guide of table {name!r} shard {i}", s.guide) for i, s in enumerate(table.shards) if s.guide
+        ]
         found += [(f"guide of table {name!r}", table.guide)] if table.guide else []
+        found += [(f"a part of the manifest of table {name!r}", ref) for ref in parts_of(table.shards)]
     for name, artifact in dataset.manifest.artifacts.items():
         found += [(f"artifact {name!r} shard {s.name or i}", s) for i, s in enumerate(artifact.shards)]
         found += [(f"member index of artifact {name!r}", artifact.index)] if artifact.index else []
+        found += [(f"a part of the manifest of artifact {name!r}", ref) for ref in parts_of(artifact.shards)]
     return found
 
 
@@ -84,10 +89,15 @@ def _reader(dataset: Dataset, part: str, number: int) -> AnyBlobReader:
     return dataset.access.reader(dataset.catalog, shard, f"table {name!r} shard {number}")
 
 
-def _small(dataset: Dataset, part: str) -> AnyBlobReader | None:
-    """The guide of a table or the member index of an artifact: the shards need it offline."""
+def _small(dataset: Dataset, part: str) -> list[AnyBlobReader]:
+    """Guides of a table, the member index of an artifact, parts of their lists: the shards need them offline."""
     kind, _, name = part.partition(":")
     manifest = dataset.manifest
-    blob: BlobRef | None = manifest.tables[name].guide if kind == "table" else manifest.artifacts[name].index
+    held = manifest.tables[name] if kind == "table" else manifest.artifacts[name]
+    shards = {shard.hash for shard in held.shards}
     label = f"guide of table {name!r}" if kind == "table" else f"member index of artifact {name!r}"
-    return None if blob is None else dataset.access.reader(dataset.catalog, blob, label)
+    return [
+        dataset.access.reader(dataset.catalog, blob, label)
+        for blob in held.blobs()
+        if blob.hash not in shards
+    ]

@@ -19,7 +19,7 @@ from warpdata.errors import ConflictError, FormatError, ManifestCorruptedError
 from warpdata.formats.manifest import layout, model
 from warpdata.formats.manifest.canonical import canonical_json
 from warpdata.formats.manifest.fields import count_of, list_of, of_type, text_of
-from warpdata.formats.manifest.model import BlobRef, LongList, TableShard
+from warpdata.formats.manifest.model import ArtifactPart, BlobRef, LongList, Manifest, TablePart, TableShard
 
 S = TypeVar("S", bound=BlobRef)
 
@@ -157,22 +157,23 @@ class PartedShards(LongList[S], Generic[S]):
             seen.update(ref.hash for ref in level)
             yield from level
             below: dict[str, PartRef] = {}
-            for start in range(0, len(level), _TOGETHER):
-                group = [ref for ref in level[start : start + _TOGETHER] if ref.level > 0]
-                for entries in self._fetched(group):
-                    below |= {
-                        child.hash: child
-                        for child in entries
-                        if isinstance(child, PartRef) and child.hash not in seen
-                    }
+            for entries in self.many([ref for ref in level if ref.level > 0]):
+                below |= {
+                    child.hash: child
+                    for child in entries
+                    if isinstance(child, PartRef) and child.hash not in seen
+                }
             level = list(below.values())
 
     def leaf_shards(self, refs: Iterable[PartRef]) -> Iterator[S]:
         """The shards of those of the parts that hold shards."""
-        leaves = [ref for ref in refs if ref.level == 0]
-        for start in range(0, len(leaves), _TOGETHER):
-            for entries in self._fetched(leaves[start : start + _TOGETHER]):
-                yield from entries  # type: ignore[misc]
+        for entries in self.many([ref for ref in refs if ref.level == 0]):
+            yield from entries  # type: ignore[misc]
+
+    def many(self, refs: Sequence[PartRef]) -> Iterator[tuple[Entry, ...]]:
+        """What each of many parts holds."""
+        for start in range(0, len(refs), _TOGETHER):
+            yield from self._fetched(refs[start : start + _TOGETHER])
 
     def entries(self, ref: PartRef) -> tuple[Entry, ...]:
         """What a part holds: shards at level 0, else parts."""
@@ -250,6 +251,49 @@ class PartedShards(LongList[S], Generic[S]):
         return entries
 
 
+def unseen_blobs(manifest: Manifest, seen_parts: set[str]) -> Iterator[BlobRef]:
+    """Every blob of a version, but for long lists only what is below parts that are not in `seen_parts`."""
+    every: list[TablePart | ArtifactPart] = [*manifest.tables.values(), *manifest.artifacts.values()]
+    for part in every:
+        if not isinstance(part.shards, PartedShards):
+            yield from part.blobs()
+            continue
+        new = list(part.shards.unseen_parts(seen_parts))
+        yield from new
+        for shard in part.shards.leaf_shards(new):
+            yield shard
+            if isinstance(shard, TableShard) and shard.guide is not None:
+                yield shard.guide
+        beside = part.guide if isinstance(part, TablePart) else part.index
+        if beside is not None:
+            yield beside
+
+
+def differing(old: Sequence[S], new: Sequence[S]) -> tuple[list[S], list[S]]:
+    """The shards only one of two lists has; parts that both have are not looked at."""
+    if not (isinstance(old, PartedShards) and isinstance(new, PartedShards)):
+        return _only_in(old, new), _only_in(new, old)
+    sides: list[dict[str, PartRef]] = [{old.root.hash: old.root}, {new.root.hash: new.root}]
+    lists = (old, new)
+    for level in range(max(old.root.level, new.root.level), 0, -1):
+        both = sides[0].keys() & sides[1].keys()
+        sides = [{h: ref for h, ref in side.items() if h not in both} for side in sides]
+        for side, shards in zip(sides, lists, strict=True):
+            here = [ref for ref in side.values() if ref.level == level]
+            for ref, entries in zip(here, shards.many(here), strict=True):
+                del side[ref.hash]
+                side.update({entry.hash: entry for entry in entries if isinstance(entry, PartRef)})
+    both = sides[0].keys() & sides[1].keys()
+    leaves = [[ref for h, ref in side.items() if h not in both] for side in sides]
+    before, after = ([*shards.leaf_shards(refs)] for shards, refs in zip(lists, leaves, strict=True))
+    return _only_in(before, after), _only_in(after, before)
+
+
+def _only_in(one: Sequence[S], other: Sequence[S]) -> list[S]:
+    known = {(shard.hash, shard.name) for shard in other}
+    return [shard for shard in one if (shard.hash, shard.name) not in known]
+
+
 @dataclass(frozen=True, slots=True)
 class Packed(Generic[S]):
     """A list of shards as a manifest holds it, and the parts that are new."""
@@ -268,8 +312,10 @@ def packed_shards(shards: Sequence[S], item_of: Callable[[Any], S]) -> Packed[S]
     return _Packing[S](None, item_of).packed(shards)
 
 
-def with_added(base: Sequence[S], added: Sequence[S], item_of: Callable[[Any], S]) -> Packed[S]:
-    """A list with shards of new names at their places by name, where it is in order; else at its end.
+def with_added(
+    base: Sequence[S], added: Sequence[S], item_of: Callable[[Any], S], *, at_end: bool = False
+) -> Packed[S]:
+    """A list with shards of new names at their places by name, where it is in order; else, or if asked, at its end.
 
     A name that is there with the same hash is not added again; with another hash it is a ConflictError.
     """
@@ -278,12 +324,12 @@ def with_added(base: Sequence[S], added: Sequence[S], item_of: Callable[[Any], S
         return packed_shards(base, item_of)
     if isinstance(base, PartedShards):
         packing = _Packing(base, item_of)
-        if base.root.is_sorted and all(shard.name is not None for shard in fresh):
+        if base.root.is_sorted and not at_end:
             in_order = sorted(fresh, key=lambda shard: str(shard.name))
             return packing.packed(list(packing.merged(base.root, in_order)))
         return packing.packed([base.root, *fresh])
     joined = [*base, *fresh]
-    if _are_sorted(base) and all(shard.name is not None for shard in fresh):
+    if _are_sorted(base) and not at_end:
         joined.sort(key=lambda shard: str(shard.name))
     return packed_shards(tuple(joined), item_of)
 
@@ -360,7 +406,8 @@ class _Packing(Generic[S]):
             return
         entries = self._entries(ref)
         if ref.level == 0:
-            yield from sorted([*entries, *added], key=lambda entry: str(entry.name))
+            every: list[Entry] = [*entries, *added]
+            yield from sorted(every, key=lambda entry: str(entry.name))
             return
         start = 0
         for number, child in enumerate(entries):
@@ -473,11 +520,10 @@ def _are_sorted(entries: Sequence[Entry]) -> bool:
     """Whether every entry has a name and the names ascend."""
     before: str | None = None
     for entry in entries:
-        is_part = isinstance(entry, PartRef)
-        first = entry.first if is_part else entry.name
-        if first is None or (is_part and not entry.is_sorted) or (before is not None and first <= before):
+        first, last = (entry.first, entry.last) if isinstance(entry, PartRef) else (entry.name, entry.name)
+        if first is None or (before is not None and first <= before):
             return False
-        before = entry.last if is_part else entry.name
+        before = last
     return True
 
 
