@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import urllib.parse
 from collections.abc import Iterable, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.errors import DatasetError, StoreError
+from warpdata.errors import BlobNotFoundError, ChecksumError, DatasetError, ManifestCorruptedError, StoreError
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.manifest.parts import PartSource
 from warpdata.settings import Settings, aws_keys
@@ -151,10 +152,16 @@ class Access:
         return lambda refs: run_parallel(lambda ref: self._part(catalog, ref), refs)
 
     def _part(self, catalog: Catalog, ref: BlobRef) -> memoryview:
-        reader = self.reader(catalog, ref, "a part of the manifest")
-        data = reader.read(0, ref.byte_size)
+        try:
+            reader = self.reader(catalog, ref, "a part of the manifest")
+            data = reader.read(0, ref.byte_size)
+        except BlobNotFoundError:
+            hint = "Run `warp repair` with a catalog that has a copy of the version."
+            path = f"{catalog.address}/{ref.key}"
+            raise ManifestCorruptedError("a part of the manifest is gone", path=path, hint=hint) from None
         if sha256_hex(data) != ref.hash:
-            reader.load_whole()  # which fetches again what the cache has wrong
+            with contextlib.suppress(ChecksumError):  # whoever reads the part says that it is damaged
+                reader.load_whole()  # which fetches again what the cache has wrong
             data = reader.read(0, ref.byte_size)
         return data
 

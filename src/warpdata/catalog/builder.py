@@ -380,8 +380,11 @@ class DatasetBuilder:
         uploads: list[Upload] = []
         tables, artifacts = dict(base.manifest.tables), dict(base.manifest.artifacts)
         for name, staged in self._artifacts.items():
-            part = self._artifact(name, staged, uploads)
-            artifacts[name] = grown_artifact(name, base, part, uploads) if name in artifacts else part
+            if name not in artifacts:
+                artifacts[name] = self._artifact(name, staged, uploads)
+                continue
+            shards = self._shards(staged, uploads)
+            artifacts[name] = grown_artifact(name, base, staged.kind, shards, uploads)
         for name, table in self._tables.items():
             if name in tables:
                 uploads += [self._upload(f.path, d) for f, d in zip(table.facts, table.digests, strict=True)]
@@ -532,9 +535,7 @@ class DatasetBuilder:
         )
 
     def _artifact(self, name: str, staged: _StagedArtifact, uploads: list[Upload]) -> ArtifactPart:
-        uploads += [self._upload(shard.path, shard.digest) for shard in staged.shards]
-        shards = tuple(BlobRef(s.digest.sha256, s.digest.size, name=s.name) for s in staged.shards)
-        listed = self._packed(packed_shards(shards, blob_of), uploads)
+        listed = self._packed(packed_shards(self._shards(staged, uploads), blob_of), uploads)
         if staged.kind not in model.TAR_KINDS:
             return ArtifactPart(staged.kind, listed)
         packed, buckets = pack_index(list(staged.members.values()))
@@ -543,6 +544,10 @@ class DatasetBuilder:
             blob.hash, blob.byte_size, bucket_count=buckets, member_count=len(staged.members)
         )
         return ArtifactPart(staged.kind, listed, index)
+
+    def _shards(self, staged: _StagedArtifact, uploads: list[Upload]) -> tuple[BlobRef, ...]:
+        uploads += [self._upload(shard.path, shard.digest) for shard in staged.shards]
+        return tuple(BlobRef(s.digest.sha256, s.digest.size, name=s.name) for s in staged.shards)
 
     @staticmethod
     def _packed(packed: Packed[_Shard], uploads: list[Upload]) -> Sequence[_Shard]:

@@ -64,13 +64,11 @@ def copy_dataset(
     options = PublishOptions(progress=progress, workers=workers)
     sent: list[Upload] = []
     moved: dict[str, str] = {}
-    seen: set[str] = set()
-    bases: tuple[str, ...] = ()
+    brought = _Brought()
     for version in versions:
-        # What an older version brought along is there as long as that version is, which is claimed.
-        files, uploads = _read(source, resolver, catalog, name, version, seen)
+        files, uploads = _read(source, resolver, catalog, name, version, brought)
+        bases = tuple(name.version_key(each) for each in brought.by(version))
         with storing(store, name, files, uploads, replace(options, bases=bases)) as stored:
-            bases = (name.version_key(version),)
             sent += stored.uploads
             if version == wanted and moves:
                 move_latest(store, name, version, read_pointer(store, name.latest_key), retries=5)
@@ -82,6 +80,26 @@ def copy_dataset(
     return Copied(
         name.dataset_id, catalog.address, store.address, tuple(versions), len(sent), size, moves, moved
     )
+
+
+class _Brought(set[str]):
+    """Parts that versions brought along: there as long as those versions are, which is claimed where they are used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owners: dict[str, str] = {}
+        self._used: set[str] = set()
+
+    def __contains__(self, part: object) -> bool:
+        if part in self._owners:
+            self._used.add(self._owners[str(part)])
+        return super().__contains__(part)
+
+    def by(self, version: str) -> list[str]:
+        """The versions whose parts this one has too; what it has beside them is its own from now on."""
+        used, self._used = sorted(self._used), set()
+        self._owners |= dict.fromkeys(self - self._owners.keys(), version)
+        return used
 
 
 def _read(

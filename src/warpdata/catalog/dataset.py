@@ -228,7 +228,7 @@ class Dataset:
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> list[str]:
         """Read every blob and compare it with its hash; the names of those that are damaged or missing."""
-        return verify_blobs(self, progress)
+        return verify_blobs(self, progress)[1]
 
     def diff(self, other: Dataset | str) -> DatasetDiff:
         """What changed from this version to another one."""

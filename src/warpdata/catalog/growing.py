@@ -80,18 +80,19 @@ def publish_grown(
     raise AssertionError("the last attempt returns or raises")
 
 
-def grown_artifact(name: str, base: Dataset, added: ArtifactPart, uploads: list[Upload]) -> ArtifactPart:
+def grown_artifact(
+    name: str, base: Dataset, kind: str, added: Sequence[BlobRef], uploads: list[Upload]
+) -> ArtifactPart:
     """An artifact of a version with more shards; what is there with the same bytes is not added again."""
     held = base.manifest.artifacts[name]
-    if held.kind != added.kind:
-        fact = f"artifact {name!r} is of kind {held.kind}, not {added.kind}"
+    if held.kind != kind:
+        fact = f"artifact {name!r} is of kind {held.kind}, not {kind}"
         raise DatasetError(fact, hint="Add it under another name.")
     if held.is_tar:
         fact = f"artifact {name!r} is made of tar files, whose index names every member"
         raise DatasetError(fact, hint="Add the new files as another artifact.")
     by_number = any(b.artifact == name and b.addressing == "range" for b in base.manifest.bindings)
-    plain = [replace(shard, uri=None) for shard in added.shards]
-    packed = with_added(held.shards, plain, blob_of, at_end=by_number)
+    packed = with_added(held.shards, added, blob_of, at_end=by_number)
     uploads += [upload_bytes(data) for data in packed.blobs.values()]
     return replace(held, shards=packed.shards)
 

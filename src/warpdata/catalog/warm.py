@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from warpdata.errors import FormatError, StoreError
+from warpdata.errors import FormatError, ManifestCorruptedError, StoreError
 from warpdata.formats.manifest.model import BlobRef, parts_of
 from warpdata.stores.blobs import AnyBlobReader
 
@@ -49,11 +49,11 @@ def warm_blobs(
     return WarmReport(len(everything) - skipped, fetched, present, skipped)
 
 
-def verify_blobs(dataset: Dataset, progress: Progress | None = None) -> list[str]:
-    """The names of blobs whose bytes are missing or do not have their hash."""
-    blobs = _labelled(dataset)
+def verify_blobs(dataset: Dataset, progress: Progress | None = None) -> tuple[int, list[str]]:
+    """How many blobs there are, and the names of those whose bytes are missing or do not have their hash."""
+    blobs, damaged = _labelled(dataset)
     total = sum(blob.byte_size for _, blob in blobs)
-    done, damaged = 0, []
+    done = 0
     for label, blob in blobs:
         try:
             dataset.access.reader(dataset.catalog, blob, label).verify()
@@ -62,23 +62,35 @@ def verify_blobs(dataset: Dataset, progress: Progress | None = None) -> list[str
         done += blob.byte_size
         if progress is not None:
             progress(done, total)
-    return damaged
+    return len({blob.hash for _, blob in blobs}), damaged
 
 
-def _labelled(dataset: Dataset) -> list[tuple[str, BlobRef]]:
+def _labelled(dataset: Dataset) -> tuple[list[tuple[str, BlobRef]], list[str]]:
+    """Every blob and what it is; and what is wrong with lists of which some part cannot be read."""
     found: list[tuple[str, BlobRef]] = []
-    for name, table in dataset.manifest.tables.items():
-        found += [(f"table {name!r} shard {i}", shard) for i, shard in enumerate(table.shards)]
-        found += [
-            (f"guide of table {name!r} shard {i}", s.guide) for i, s in enumerate(table.shards) if s.guide
-        ]
-        found += [(f"guide of table {name!r}", table.guide)] if table.guide else []
-        found += [(f"a part of the manifest of table {name!r}", ref) for ref in parts_of(table.shards)]
-    for name, artifact in dataset.manifest.artifacts.items():
-        found += [(f"artifact {name!r} shard {s.name or i}", s) for i, s in enumerate(artifact.shards)]
-        found += [(f"member index of artifact {name!r}", artifact.index)] if artifact.index else []
-        found += [(f"a part of the manifest of artifact {name!r}", ref) for ref in parts_of(artifact.shards)]
-    return found
+    damaged: list[str] = []
+    manifest = dataset.manifest
+    labels = [(f"table {name!r}", part, _table_blobs) for name, part in manifest.tables.items()]
+    labels += [(f"artifact {name!r}", part, _artifact_blobs) for name, part in manifest.artifacts.items()]
+    for label, part, blobs_of in labels:
+        try:
+            found += blobs_of(label, part)
+        except (FormatError, StoreError, ManifestCorruptedError) as error:
+            damaged.append(f"{label}: {error}")
+    return found, damaged
+
+
+def _table_blobs(label: str, part: Any) -> list[tuple[str, BlobRef]]:
+    found = [(f"{label} shard {i}", shard) for i, shard in enumerate(part.shards)]
+    found += [(f"guide of {label} shard {i}", s.guide) for i, s in enumerate(part.shards) if s.guide]
+    found += [(f"guide of {label}", part.guide)] if part.guide else []
+    return found + [(f"a part of the manifest of {label}", ref) for ref in parts_of(part.shards)]
+
+
+def _artifact_blobs(label: str, part: Any) -> list[tuple[str, BlobRef]]:
+    found = [(f"{label} shard {s.name or i}", s) for i, s in enumerate(part.shards)]
+    found += [(f"member index of {label}", part.index)] if part.index else []
+    return found + [(f"a part of the manifest of {label}", ref) for ref in parts_of(part.shards)]
 
 
 def _reader(dataset: Dataset, part: str, number: int) -> AnyBlobReader:
