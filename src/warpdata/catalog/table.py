@@ -88,6 +88,7 @@ class TableFiles:
         self._lock = ThreadLock()
         self._guide: Guide | None = None
         self._files: dict[int, ShardFile] = {}
+        self._turns: dict[int, ThreadLock] = {}
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
@@ -96,12 +97,12 @@ class TableFiles:
 
     def file(self, number: int) -> ShardFile:
         """Shard `number`, opened once."""
-        found = self._files.get(number)
-        if found is None:
-            opened = self._opened(number)  # without the lock: several may be on their way
-            with self._lock:
-                found = self._files.setdefault(number, opened)
-        return found
+        with self._lock:
+            turn = self._turns.setdefault(number, ThreadLock())
+        with turn:  # several shards may be on their way, each of them once
+            if number not in self._files:
+                self._files[number] = self._opened(number)
+            return self._files[number]
 
     @functools.cached_property
     def shard_starts(self) -> Positions:
