@@ -504,3 +504,15 @@ def test_a_version_nobody_wrote_down_is_found_again(local_catalog: str, tmp_path
     store = access_to(local_catalog).catalogs[0].store
     found = roster.read_roster(store, parse_name(NAME))
     assert set(found.versions) == {first.version, second.version, third.version}
+
+
+def test_a_warmed_long_list_is_read_offline(s3_catalog: str, tmp_path: Path, short_lists: None) -> None:
+    grow_files(s3_catalog, tmp_path / "files", *names(30))
+    grow_files(s3_catalog, tmp_path / "files", "more")
+    given = {"catalog": s3_catalog, "cache_dir": str(tmp_path / "warm")}
+    with wd.dataset(NAME, **given) as ds:
+        assert ds.artifact("raw").read_names(["more", "f0007"]) == [b"bytes of more", b"bytes of f0007"]
+        ds.warm()
+    with wd.dataset(NAME, mode="local", **given) as ds:
+        assert sorted(ds.artifact("raw").members()) == sorted([*names(30), "more"])
+        assert ds.artifact("raw").read_names(["f0029"]) == [b"bytes of f0029"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from warpdata.errors import FormatError, ManifestCorruptedError, StoreError
-from warpdata.formats.manifest.model import BlobRef, parts_of
+from warpdata.formats.manifest.model import ArtifactPart, BlobRef, TablePart, parts_of
 from warpdata.stores.blobs import AnyBlobReader
 
 if TYPE_CHECKING:
@@ -70,25 +70,31 @@ def _labelled(dataset: Dataset) -> tuple[list[tuple[str, BlobRef]], list[str]]:
     found: list[tuple[str, BlobRef]] = []
     damaged: list[str] = []
     manifest = dataset.manifest
-    labels = [(f"table {name!r}", part, _table_blobs) for name, part in manifest.tables.items()]
-    labels += [(f"artifact {name!r}", part, _artifact_blobs) for name, part in manifest.artifacts.items()]
-    for label, part, blobs_of in labels:
+    parts: list[tuple[str, TablePart | ArtifactPart]] = [
+        *((f"table {name!r}", table) for name, table in manifest.tables.items()),
+        *((f"artifact {name!r}", artifact) for name, artifact in manifest.artifacts.items()),
+    ]
+    for label, part in parts:
         try:
-            found += blobs_of(label, part)
+            found += (
+                _table_blobs(label, part) if isinstance(part, TablePart) else _artifact_blobs(label, part)
+            )
         except (FormatError, StoreError, ManifestCorruptedError) as error:
             damaged.append(f"{label}: {error}")
     return found, damaged
 
 
-def _table_blobs(label: str, part: Any) -> list[tuple[str, BlobRef]]:
-    found = [(f"{label} shard {i}", shard) for i, shard in enumerate(part.shards)]
+def _table_blobs(label: str, part: TablePart) -> list[tuple[str, BlobRef]]:
+    found: list[tuple[str, BlobRef]] = [(f"{label} shard {i}", shard) for i, shard in enumerate(part.shards)]
     found += [(f"guide of {label} shard {i}", s.guide) for i, s in enumerate(part.shards) if s.guide]
     found += [(f"guide of {label}", part.guide)] if part.guide else []
     return found + [(f"a part of the manifest of {label}", ref) for ref in parts_of(part.shards)]
 
 
-def _artifact_blobs(label: str, part: Any) -> list[tuple[str, BlobRef]]:
-    found = [(f"{label} shard {s.name or i}", s) for i, s in enumerate(part.shards)]
+def _artifact_blobs(label: str, part: ArtifactPart) -> list[tuple[str, BlobRef]]:
+    found: list[tuple[str, BlobRef]] = [
+        (f"{label} shard {s.name or i}", s) for i, s in enumerate(part.shards)
+    ]
     found += [(f"member index of {label}", part.index)] if part.index else []
     return found + [(f"a part of the manifest of {label}", ref) for ref in parts_of(part.shards)]
 
