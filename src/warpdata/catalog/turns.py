@@ -21,8 +21,11 @@ from warpdata.stores.blobstore import BlobStore
 LIFETIME_S = 60.0
 """Whoever holds a turn for longer, by the store's clock, is taken for dead."""
 
-_LOOKS = 20
+_LOOKS = 10
 """How often to find somebody else at it before asking the store what time it is."""
+
+
+_MAX_PAUSE_S = 4.0
 
 
 @contextlib.contextmanager
@@ -54,7 +57,8 @@ def _take(store: BlobStore, key: str, mine: bytes) -> None:
             return
         if looks % _LOOKS == 0 and _took_from_the_dead(store, key, mine):
             return
-        _sleep(random.uniform(0.02, min(1.0, 0.05 * (1 + looks))))
+        # Many who wait look seldom, so that whoever has the turn is not held up; one of them comes soon anyway.
+        _sleep(random.uniform(0.02, min(_MAX_PAUSE_S, 0.05 * 1.3**looks)))
 
 
 def _took_from_the_dead(store: BlobStore, key: str, mine: bytes) -> bool:
