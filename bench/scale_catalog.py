@@ -220,11 +220,14 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
     publish, window = found["parts"]["publish ten"], found["parts"]["open, first window"]
     traffic = publish["sent_bytes"] + publish["answered_bytes"]
     asked = {
-        "publish ten, seconds (< 2)": (publish["seconds"], publish["seconds"] < 2),
-        "publish ten, bytes both ways (< 1,000,000)": (traffic, traffic < 1_000_000),
-        "open and first window, seconds (< 1)": (window["seconds"], window["seconds"] < 1),
+        "publish ten episodes into 100,000, S3 20 ms (seconds)": (publish["seconds"], 2),
+        "the same, bytes both ways": (traffic, 1_000_000),
+        "open and first window (seconds)": (window["seconds"], 1),
     }
-    return {name: {"value": value, "holds": holds} for name, (value, holds) in asked.items()}
+    return {
+        name: {"value": value, "bar": f"< {bar:,}", "holds": value < bar}
+        for name, (value, bar) in asked.items()
+    }
 
 
 def main() -> None:

@@ -79,6 +79,9 @@ def test_a_long_list_reads_like_a_tuple_and_fetches_what_is_looked_at() -> None:
     assert parted[5:2000:700] == tuple(every[5:2000:700])
     assert find_shard(parted, "00001234.wshard ") is None
     assert find_shard(parted, "zzz") is None
+    wanted = [every[n].name for n in (19_999, 5, 5, 7000)] + ["", "00000005.wshard0"]
+    assert parted.find(wanted) == [19_999, 5, 5, 7000, None, None]
+    assert parted.find([]) == []
     with pytest.raises(IndexError):
         parted[20_000]
     assert tuple(parted) == tuple(every)

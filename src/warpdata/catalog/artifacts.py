@@ -79,7 +79,13 @@ class Artifact:
     def _looked_up(self, names: Sequence[str]) -> Sequence[Member | None]:
         if self.part.is_tar:
             return self._member_index().find(names)
-        return [self._shard_member(name) for name in names]
+        shards = self.part.shards
+        if isinstance(shards, PartedShards):
+            numbers = shards.find(names)
+        else:
+            numbers = [self._by_name.get(name) for name in names]
+        found = zip(names, numbers, strict=True)
+        return [None if n is None else Member(name, n, 0, shards[n].byte_size, -1) for name, n in found]
 
     def read(self, members: Sequence[Member]) -> list[memoryview]:
         """The bytes of members, near ones in one read, all shards at the same time."""
@@ -176,11 +182,6 @@ class Artifact:
         if not good or member.read_range[1] > self.part.shards[member.shard].byte_size:
             raise CorruptLayoutError(f"member {member.name!r} lies outside its shard", path=self.name)
         return member
-
-    def _shard_member(self, name: str) -> Member | None:
-        shards = self.part.shards
-        number = shards.find(name) if isinstance(shards, PartedShards) else self._by_name.get(name)
-        return None if number is None else Member(name, number, 0, self.part.shards[number].byte_size, -1)
 
     def _member_index(self) -> MemberIndex:
         with self._lock:

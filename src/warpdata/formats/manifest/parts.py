@@ -6,6 +6,7 @@ those above them. A reader fetches what it looks at.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +43,24 @@ class PartRef(BlobRef):
     """Whether the names below it ascend."""
     first: str | None = None
     last: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """Names, in order, that can only be below one part, and how many shards are before it."""
+
+    ref: PartRef
+    before: int
+    names: list[str]
+
+    def in_children(self, children: Sequence[PartRef]) -> Iterator[_Lookup]:
+        """The same names, each with the one part of the next level that it can be in."""
+        start, before = 0, self.before
+        for child in children:
+            end = bisect.bisect_right(self.names, str(child.last), start)
+            if end > start:
+                yield _Lookup(child, before, self.names[start:end])
+            start, before = end, before + child.count
 
 
 PartSource = Callable[[Sequence[BlobRef]], Sequence[bytes | memoryview]]
@@ -118,30 +137,23 @@ class PartedShards(LongList[S], Generic[S]):
         for ref in self._below(self.root, 0):
             yield from self.entries(ref)  # type: ignore[misc]
 
-    def find(self, name: str) -> int | None:
-        """Where the shard of this name stands; None where there is none."""
+    def find(self, names: Sequence[str]) -> list[int | None]:
+        """Where the shards of these names stand, None for those that are not there; a level is fetched at once."""
         if not self.root.is_sorted:
-            return self._positions().get(name)
-        ref, before = self.root, 0
-        while True:
-            entries = self.entries(ref)
-            if ref.level == 0:
-                found = [number for number, entry in enumerate(entries) if entry.name == name]
-                return before + found[0] if found else None
-            for child in entries:
-                assert isinstance(child, PartRef)
-                if name <= str(child.last):
-                    ref = child
-                    break
-                before += child.count
-            else:
-                return None
-
-    def names(self, prefix: str = "") -> Iterator[str]:
-        """The names that begin so, in the order of the list."""
-        for shard in self:
-            if shard.name is not None and shard.name.startswith(prefix):
-                yield shard.name
+            positions = self._positions()
+            return [positions.get(name) for name in names]
+        found: dict[str, int] = {}
+        level = [_Lookup(self.root, 0, sorted(set(names)))] if names else []
+        while level:
+            below: list[_Lookup] = []
+            for look, entries in zip(level, self.many([look.ref for look in level]), strict=True):
+                if look.ref.level == 0:
+                    places = {str(entry.name): look.before + number for number, entry in enumerate(entries)}
+                    found |= {name: places[name] for name in look.names if name in places}
+                else:
+                    below += look.in_children([entry for entry in entries if isinstance(entry, PartRef)])
+            level = below
+        return [found.get(name) for name in names]
 
     def part_blobs(self) -> list[BlobRef]:
         """The blobs the list itself lies in."""
@@ -345,23 +357,19 @@ def with_tail(base: Sequence[S], kept: int, tail: Sequence[S], item_of: Callable
 def find_shard(shards: Sequence[BlobRef], name: str) -> int | None:
     """Where the shard of this name stands in a list; None where there is none."""
     if isinstance(shards, PartedShards):
-        return shards.find(name)
+        return shards.find([name])[0]
     return next((number for number, shard in enumerate(shards) if shard.name == name), None)
 
 
 def _fresh(base: Sequence[S], added: Sequence[S]) -> list[S]:
     """Those of the shards that are not there yet, each once."""
+    if any(shard.name is None for shard in added):
+        raise ValueError("shards without names cannot be added to a list by name")
     fresh: dict[str, S] = {}
-    known = None if isinstance(base, PartedShards) else {shard.name: shard for shard in base}
+    there = _by_names(base, [str(shard.name) for shard in added])
     for shard in added:
-        if shard.name is None:
-            raise ValueError("shards without names cannot be added to a list by name")
-        held: BlobRef | None = fresh.get(shard.name)
-        if held is None and known is not None:
-            held = known.get(shard.name)
-        elif held is None:
-            number = find_shard(base, shard.name)
-            held = None if number is None else base[number]
+        assert shard.name is not None
+        held = fresh.get(shard.name) or there.get(shard.name)
         if held is None:
             fresh[shard.name] = shard
         elif held.hash != shard.hash:
@@ -371,6 +379,14 @@ def _fresh(base: Sequence[S], added: Sequence[S]) -> list[S]:
             hint = "Nothing was published. Give the new one another name, or publish the whole list anew."
             raise ConflictError(fact, hint=hint)
     return list(fresh.values())
+
+
+def _by_names(base: Sequence[S], names: Sequence[str]) -> dict[str, S]:
+    """Those of the names that are in a list."""
+    if not isinstance(base, PartedShards):
+        return {str(shard.name): shard for shard in base}
+    found = zip(names, base.find(names), strict=True)
+    return {name: base[number] for name, number in found if number is not None}
 
 
 class _Packing(Generic[S]):
