@@ -35,6 +35,7 @@ bench: $(VENV)/.installed-test
 soak: $(VENV)/.installed-test
 	WARPDATA_SOAK=1 HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 -m soak tests
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 $(wildcard tests/*/test_*_machine.py)
+	$(BIN)/python -m bench.soak_writers
 	$(BIN)/python -m bench.soak_kill
 	$(BIN)/python -m bench.soak_recording
 

@@ -215,6 +215,8 @@ class Proxy:
         self.retry_after_s = 0
         self.asked: list[bytes] = []
         """How each request begins."""
+        self.sent_bytes = 0
+        self.answered_bytes = 0
         self._pieces = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.port = self._listener.getsockname()[1]
@@ -239,6 +241,7 @@ class Proxy:
     def _requests(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                self.sent_bytes += len(data)
                 if data.startswith((b"GET ", b"HEAD ", b"PUT ")):
                     self.asked.append(data[:200])
                     if self._refused(source, data):
@@ -280,6 +283,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 self._pieces += 1
+                self.answered_bytes += len(data)
                 if self.cut_every and self._pieces % self.cut_every == 0:
                     self.cuts += 1
                     due.put((time.monotonic(), data[: len(data) // 2]))

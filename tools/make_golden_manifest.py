@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from warpdata.bytekit.checksum import sha256_hex
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.signing import public_text, seeded_key, signature_file
+from warpdata.formats.manifest.fields import blob_of, table_shard_of
 from warpdata.formats.manifest.guide import ShardGuide, pack_guide
 from warpdata.formats.manifest.model import (
     ArtifactPart,
@@ -20,6 +22,7 @@ from warpdata.formats.manifest.model import (
     TablePart,
     TableShard,
 )
+from warpdata.formats.manifest.parts import packed_shards
 from warpdata.formats.manifest.writer import pack_manifest, to_json
 
 
@@ -50,6 +53,38 @@ def example() -> Manifest:
     )
 
 
+def long_example() -> tuple[Manifest, dict[str, bytes]]:
+    """A manifest whose lists are long, in order and in none, and the parts they lie in."""
+    episodes = packed_shards(
+        tuple(_shard(f"ep/{number:04d}.wshard", number) for number in range(600)), blob_of
+    )
+    files = packed_shards(
+        tuple(_shard(f"{number * 7919 % 300:03d}", number) for number in range(300)), blob_of
+    )
+    rows = packed_shards(
+        tuple(
+            TableShard(sha256_hex(f"rows {n}".encode()), 100 + n, row_count=n, guide=BlobRef("c" * 64, 300))
+            for n in range(300)
+        ),
+        table_shard_of,
+    )
+    fields = ({"name": "id", "type": "int64", "nullable": True},)
+    manifest = Manifest(
+        "ws/long",
+        {"main": TablePart(rows.shards, fields, "aXBj")},
+        {
+            "episodes": ArtifactPart("wshard_episodes", episodes.shards),
+            "files": ArtifactPart("files", files.shards),
+        },
+        created_at="2026-01-02T03:04:05+00:00",
+    )
+    return manifest, {**episodes.blobs, **files.blobs, **rows.blobs}
+
+
+def _shard(name: str, size: int) -> BlobRef:
+    return BlobRef(sha256_hex(name.encode()), size, name=name)
+
+
 SEED = bytes(range(32))
 """The private half of the key that signs the golden manifest: no secret."""
 
@@ -60,6 +95,10 @@ def guide_shards() -> list[ShardGuide]:
         ShardGuide(np.array([1, 2, 0xFFFFFFFF], np.uint32), b"tail one"),
         ShardGuide(np.array([], np.uint32), b""),
     ]
+
+
+def _names_hash(part: ArtifactPart) -> str:
+    return sha256_hex("\n".join(str(shard.name) for shard in part.shards).encode())
 
 
 def main(folder: Path) -> None:
@@ -73,12 +112,22 @@ def main(folder: Path) -> None:
     for kind, file in ((1, "content.sig.json"), (2, "notes.sig.json")):
         (folder / file).write_bytes(signature_file(name, version, packed, key, kind))
     (folder / "guide.bin").write_bytes(pack_guide(guide_shards()))
+    long, parts = long_example()
+    (folder / "long.json").write_bytes(pack_manifest(long))
+    texts = {sha256: data.decode() for sha256, data in sorted(parts.items())}
+    (folder / "long.parts.json").write_text(json.dumps(texts, indent=1) + "\n")
     expected = {
         "version_hash": version,
         "public_key": public_text(key),
         "total_rows": manifest.total_rows,
         "total_bytes": manifest.total_bytes,
         "blobs": sorted(manifest.blobs()),
+        "long": {
+            "version_hash": to_json(long)["version_hash"],
+            "total_rows": long.total_rows,
+            "total_bytes": long.total_bytes,
+            "names": {name: _names_hash(part) for name, part in long.artifacts.items()},
+        },
         "guide": [{"sums": s.page_sums.tolist(), "tail": s.tail.decode()} for s in guide_shards()],
     }
     (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")

@@ -236,6 +236,12 @@ class ConflictError(StoreError):
     default_hint = "Read the current state again and decide."
 
 
+class PointerMovedError(ConflictError):
+    """Somebody else published first: what was built on the older version is to be built on the newer one."""
+
+    code = "pointer_moved"
+
+
 class OutOfSpaceError(StoreError, OSError):
     """The disk is full."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,7 @@ from warpdata.catalog.names import parse_name
 from warpdata.catalog.pointer import pack_pointer, read_pointer
 from warpdata.catalog.publish import PublishOptions, publish_to
 from warpdata.catalog.transfer import Upload
-from warpdata.errors import BlobNotFoundError, ConflictError, WarpError
+from warpdata.errors import BlobNotFoundError, ConflictError, PointerMovedError, WarpError
 from warpdata.formats.manifest.model import ArtifactPart, BlobRef, Manifest, blob_key
 from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.formats.manifest.writer import pack_manifest
@@ -32,7 +32,7 @@ WHOLE = 10**9
 BLOBS = {letter: f"the bytes of {letter}".encode() for letter in "abcdef"}
 
 
-def manifest_of(letters: str) -> Manifest:
+def manifest_of(letters: Iterable[str]) -> Manifest:
     shards = tuple(
         BlobRef(sha256_hex(BLOBS[one]), len(BLOBS[one]), name=f"{one}.bin") for one in sorted(letters)
     )
@@ -49,6 +49,27 @@ def publishing(letters: str, **options: Any) -> Callable[[ProcessStore], Any]:
     def run(store: ProcessStore) -> Any:
         given = PublishOptions(workers=1, retries=10, **options)
         return publish_to(store, NAME, manifest_of(letters), uploads, given)
+
+    return run
+
+
+def growing(letter: str, *, claims_base: bool = True) -> Callable[[ProcessStore], Any]:
+    """Adds a letter to whatever is the newest version, of whose blobs it neither looks at nor claims any."""
+    upload = Upload(sha256_hex(BLOBS[letter]), len(BLOBS[letter]), lambda: iter([BLOBS[letter]]))
+
+    def run(store: ProcessStore) -> Any:
+        for _ in range(10):
+            seen = read_pointer(store, NAME.latest_key)
+            key = NAME.version_key(seen.pointer.version)
+            try:
+                held = parse_manifest(store.get(key, max_bytes=1 << 20).data)
+                old = "".join(shard.name[0] for shard in held.artifacts["raw"].shards)
+                options = PublishOptions(workers=1, bases=(key,) if claims_base else ())
+                manifest = manifest_of({*old, letter})
+                return publish.publish_after(store, NAME, seen, manifest, [upload], options)
+            except (PointerMovedError, BlobNotFoundError):
+                continue
+        raise ConflictError("overtaken every time")
 
     return run
 
@@ -144,6 +165,10 @@ CAST = {
     "publisher of orphans": publishing("bde"),
     "publisher of an old version": publishing("ab", tags=("old",)),
     "publisher": publishing("cdf", tags=("new",)),
+    "grower": growing("d"),
+    "second grower": growing("f"),
+    "grower without a claim": growing("d", claims_base=False),
+    "replacing, then expirer": lambda store: (publishing("ef")(store), expiring_and_collecting(store)),
     "collector": collecting,
     "second collector": collecting,
     "expirer": expiring_and_collecting,
@@ -152,7 +177,7 @@ CAST = {
 
 
 def play_at_random(world: World, dice: random.Random, crashes: float) -> None:
-    for name in dice.sample(sorted(CAST), dice.randint(2, 5)):
+    for name in dice.sample(sorted(CAST.keys() - {"grower without a claim"}), dice.randint(2, 5)):
         world.start(name, CAST[name])
     while world.alive:
         process = world.overdue()
@@ -209,12 +234,16 @@ def play_two_switches(
         ("expirer", "publisher of an old version"),
         ("tagger", "expirer"),
         ("expirer", "tagger"),
+        ("grower", "replacing, then expirer"),
+        ("replacing, then expirer", "grower"),
     ],
 )
 def test_every_interruption_by_a_part_of_another(
     first: str, second: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for world, one, two in play_two_switches(monkeypatch, first, second, 2 if first == "collector" else 3):
+    for world, one, two in play_two_switches(
+        monkeypatch, first, second, 2 if first == "collector" else 3 if "grower" not in (first, second) else 5
+    ):
         for process in (one, two):
             check_ended_well(process)
             if process.name.startswith("publisher"):
@@ -236,7 +265,7 @@ def crash_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             check_settled(world)
 
 
-@pytest.mark.parametrize("name", ["publisher of orphans", "expirer", "collector", "tagger"])
+@pytest.mark.parametrize("name", ["publisher of orphans", "expirer", "collector", "tagger", "grower"])
 def test_a_crash_at_every_step_then_a_collector_then_again(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +342,12 @@ def test_the_simulation_finds_a_broken_protocol(
     fault(monkeypatch)
     with pytest.raises((AssertionError, BlobNotFoundError)):
         for _ in play_two_switches(monkeypatch, first, second):
+            pass
+
+
+def test_the_simulation_finds_a_base_that_nobody_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises((AssertionError, BlobNotFoundError)):
+        for _ in play_two_switches(monkeypatch, "grower without a claim", "replacing, then expirer"):
             pass
 
 

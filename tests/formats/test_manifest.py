@@ -14,6 +14,7 @@ from tools.make_golden_manifest import example, guide_shards, main
 
 from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
+from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.signing import check_signature
@@ -21,6 +22,8 @@ from warpdata.errors import FormatError, ManifestCorruptedError, UntrustedError
 from warpdata.formats.manifest import layout
 from warpdata.formats.manifest.canonical import canonical_json, version_hash
 from warpdata.formats.manifest.guide import Guide, ShardGuide, pack_guide
+from warpdata.formats.manifest.model import parts_of
+from warpdata.formats.manifest.parts import find_shard
 from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.formats.manifest.writer import pack_manifest, to_json
 
@@ -49,6 +52,32 @@ def test_golden(folder: Path) -> None:
     guide = Guide(BytesRangeReader((folder / "guide.bin").read_bytes()), 2)
     found = [guide.shard(i) for i in range(2)]
     assert [{"sums": g.page_sums.tolist(), "tail": g.tail.decode()} for g in found] == expected["guide"]
+
+
+def test_golden_long_lists() -> None:
+    folder = OWN_GOLDEN / "manifest"
+    expected = json.loads((folder / "expected.json").read_text())["long"]
+    parts = json.loads((folder / "long.parts.json").read_text())
+    manifest = parse_manifest(
+        (folder / "long.json").read_bytes(),
+        expected_hash=expected["version_hash"],
+        parts=lambda refs: [parts[ref.hash].encode() for ref in refs],
+    )
+    assert (manifest.total_rows, manifest.total_bytes) == (expected["total_rows"], expected["total_bytes"])
+    for name, part in manifest.artifacts.items():
+        names = "\n".join(str(shard.name) for shard in part.shards)
+        assert sha256_hex(names.encode()) == expected["names"][name]
+    shards = manifest.tables["main"].shards
+    assert [shard.row_count for shard in shards] == list(range(300))
+    assert {
+        ref.hash
+        for p in [*manifest.artifacts.values(), *manifest.tables.values()]
+        for ref in parts_of(p.shards)
+    } == set(parts)
+    assert (
+        find_shard(manifest.artifacts["episodes"].shards, "ep/0123.wshard"),
+        shards[7].guide.byte_size,
+    ) == (123, 300)
 
 
 SIGNATURES = [

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import urllib.parse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from warpdata.errors import DatasetError, StoreError
+from warpdata.bytekit.checksum import sha256_hex
+from warpdata.errors import BlobNotFoundError, ChecksumError, DatasetError, ManifestCorruptedError, StoreError
 from warpdata.formats.manifest.model import BlobRef
+from warpdata.formats.manifest.parts import PartSource
 from warpdata.settings import Settings, aws_keys
 from warpdata.stores.address import StoreOptions, is_remote, open_store, same_place
 from warpdata.stores.awskeys import AwsFiles
@@ -20,6 +23,7 @@ from warpdata.stores.hoard import Hoard
 from warpdata.stores.http import Proxies
 from warpdata.stores.local import LocalStore
 from warpdata.stores.meter import Budget, Listener, Meter
+from warpdata.stores.parallel import run_parallel
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
 
 MODES = ("auto", "remote", "hybrid", "local")
@@ -142,6 +146,24 @@ class Access:
         if found is None or (sums is not None and found._sums is None):
             found = self._readers[key] = self._open_reader(catalog, blob, label, sums)
         return found
+
+    def parts(self, catalog: Catalog) -> PartSource:
+        """Fetches the parts of manifests of a catalog, through the cache."""
+        return lambda refs: run_parallel(lambda ref: self._part(catalog, ref), refs)
+
+    def _part(self, catalog: Catalog, ref: BlobRef) -> memoryview:
+        try:
+            reader = self.reader(catalog, ref, "a part of the manifest")
+            data = reader.read(0, ref.byte_size)
+        except BlobNotFoundError:
+            hint = "Run `warp repair` with a catalog that has a copy of the version."
+            path = f"{catalog.address}/{ref.key}"
+            raise ManifestCorruptedError("a part of the manifest is gone", path=path, hint=hint) from None
+        if sha256_hex(data) != ref.hash:
+            with contextlib.suppress(ChecksumError):  # whoever reads the part says that it is damaged
+                reader.load_whole()  # which fetches again what the cache has wrong
+            data = reader.read(0, ref.byte_size)
+        return data
 
     def hoard(self, readers: Iterable[AnyBlobReader]) -> None:
         """In hybrid mode, bring the rest of these blobs into the cache in the background."""

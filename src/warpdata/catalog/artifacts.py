@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +12,8 @@ from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import BytesRangeReader, Range, RangeReader, coalesce
 from warpdata.catalog.access import Access, Catalog
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, LimitExceededError
-from warpdata.formats.manifest.model import ArtifactPart
+from warpdata.formats.manifest.model import ArtifactPart, LongList
+from warpdata.formats.manifest.parts import PartedShards
 from warpdata.formats.tarshard.member_index import Member, MemberIndex
 from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader
 from warpdata.stores.following import FollowedReader, Following
@@ -30,9 +32,18 @@ class Artifact:
         self._access = access
         self._catalog = catalog
         self._lock = ThreadLock()
-        self._following = Following(self.shard_reader, [shard.byte_size for shard in part.shards])
         self._index: MemberIndex | None = None
-        self._by_name = {shard.name: number for number, shard in enumerate(part.shards)}
+
+    @functools.cached_property
+    def _following(self) -> Following | None:
+        """Reads on from shard to shard; not in a long list, whose every part would have to be known."""
+        if isinstance(self.part.shards, LongList):
+            return None
+        return Following(self.shard_reader, [shard.byte_size for shard in self.part.shards])
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str | None, int]:
+        return {shard.name: number for number, shard in enumerate(self.part.shards)}
 
     @property
     def kind(self) -> str:
@@ -50,17 +61,31 @@ class Artifact:
         if self.part.is_tar:
             yield from self._member_index().names(prefix)
         else:
-            yield from sorted(n for n in self._by_name if n is not None and n.startswith(prefix))
+            names = (shard.name for shard in self.part.shards)
+            yield from sorted(n for n in names if n is not None and n.startswith(prefix))
+
+    def has(self, names: Sequence[str]) -> list[bool]:
+        """Which of these members there are."""
+        return [member is not None for member in self._looked_up(names)]
 
     def find(self, names: Sequence[str]) -> list[Member]:
         """Where members lie; a name that is not here is BlobNotFoundError."""
-        found = (
-            self._member_index().find(names) if self.part.is_tar else [self._shard_member(n) for n in names]
-        )
+        found = self._looked_up(names)
         for name, member in zip(names, found, strict=True):
             if member is None:
                 raise BlobNotFoundError(f"artifact {self.name!r} has no member {name!r}")
         return [self._checked_place(member) for member in found if member is not None]
+
+    def _looked_up(self, names: Sequence[str]) -> Sequence[Member | None]:
+        if self.part.is_tar:
+            return self._member_index().find(names)
+        shards = self.part.shards
+        if isinstance(shards, PartedShards):
+            numbers = shards.find(names)
+        else:
+            numbers = [self._by_name.get(name) for name in names]
+        found = zip(names, numbers, strict=True)
+        return [None if n is None else Member(name, n, 0, shards[n].byte_size, -1) for name, n in found]
 
     def read(self, members: Sequence[Member]) -> list[memoryview]:
         """The bytes of members, near ones in one read, all shards at the same time."""
@@ -68,7 +93,7 @@ class Artifact:
         for position, member in enumerate(members):
             by_shard[member.shard].append(position)
         tasks = [(shard, [members[i] for i in positions]) for shard, positions in sorted(by_shard.items())]
-        if members and self._follows(members[0].shard):
+        if members and self._following is not None and self._follows(members[0].shard):
             self._following.go_on([(member.shard, member.read_range) for member in members])
         workers = 1 if self._is_here(tasks) else MAX_PARALLEL
         results = run_parallel(lambda task: self._read_shard(*task), tasks, workers)
@@ -100,12 +125,15 @@ class Artifact:
 
     def close(self) -> None:
         """Stop reading ahead."""
-        self._following.close()
+        if "_following" in self.__dict__ and self._following is not None:
+            self._following.close()
 
     def streamed_reader(self, number: int) -> RangeReader:
         """The range reader of one shard for whoever goes through it in order."""
         reader = self.shard_reader(number)
-        return FollowedReader(self._following, number, reader) if self._follows(number) else reader
+        if self._following is None or not self._follows(number):
+            return reader
+        return FollowedReader(self._following, number, reader)
 
     def _follows(self, number: int) -> bool:
         """Whether it is worth while to read on behind whoever reads this shard."""
@@ -121,7 +149,10 @@ class Artifact:
 
     def _read_shard(self, number: int, members: Sequence[Member]) -> list[memoryview]:
         reader = self.shard_reader(number)
-        found = self._following.served(number, [member.read_range for member in members])
+        ranges = [member.read_range for member in members]
+        found: list[memoryview | None] = [None] * len(members)
+        if self._following is not None:
+            found = self._following.served(number, ranges)
         absent = [i for i, view in enumerate(found) if view is None]
         for i, view in zip(absent, _near_together(reader, [members[i] for i in absent]), strict=True):
             found[i] = view
@@ -151,10 +182,6 @@ class Artifact:
         if not good or member.read_range[1] > self.part.shards[member.shard].byte_size:
             raise CorruptLayoutError(f"member {member.name!r} lies outside its shard", path=self.name)
         return member
-
-    def _shard_member(self, name: str) -> Member | None:
-        number = self._by_name.get(name)
-        return None if number is None else Member(name, number, 0, self.part.shards[number].byte_size, -1)
 
     def _member_index(self) -> MemberIndex:
         with self._lock:

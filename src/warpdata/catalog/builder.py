@@ -11,8 +11,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from warpdata.bytekit.commit import write_file
 from warpdata.catalog import sources
-from warpdata.catalog.access import Access, AccessOptions, access_options, catalog_tuple, plain_address
+from warpdata.catalog.access import (
+    Access,
+    AccessOptions,
+    access_options,
+    catalog_tuple,
+    plain_address,
+    writable_catalog,
+)
 from warpdata.catalog.bindings import check_binding, default_ref_type
+from warpdata.catalog.dataset import opened_version
+from warpdata.catalog.growing import (
+    grown_artifact,
+    grown_bindings,
+    grown_episodes,
+    grown_notes,
+    grown_table,
+    new_names,
+    publish_grown,
+)
 from warpdata.catalog.names import parse_name, parse_size
 from warpdata.catalog.opened import EPISODES_TABLE
 from warpdata.catalog.packing import (
@@ -23,25 +40,29 @@ from warpdata.catalog.packing import (
     webdataset_rows,
     whole_files,
 )
+from warpdata.catalog.pointer import read_pointer
 from warpdata.catalog.publish import Published, PublishOptions, publish
 from warpdata.catalog.recordings import CHUNK_BYTES, episode_rows, episodes_table, staged_episodes
 from warpdata.catalog.rowgroups import schema_fields, schema_to_base64
 from warpdata.catalog.sources import ParquetFacts, ParquetOptions
 from warpdata.catalog.staging import Staging, staging_for
 from warpdata.catalog.table import StreamRequest
-from warpdata.catalog.transfer import Progress, Upload, upload_blob, upload_file
+from warpdata.catalog.transfer import Progress, Upload, upload_blob, upload_bytes, upload_file
 from warpdata.errors import DatasetError, nearest
 from warpdata.formats.manifest import model
+from warpdata.formats.manifest.fields import blob_of, table_shard_of
 from warpdata.formats.manifest.guide import ShardGuide, pack_guide
 from warpdata.formats.manifest.model import (
     ArtifactPart,
     Binding,
     BlobRef,
+    LongList,
     Manifest,
     MemberIndexRef,
     TablePart,
     TableShard,
 )
+from warpdata.formats.manifest.parts import Packed, packed_shards
 from warpdata.formats.tarshard.member_index import Member, pack_index
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.settings import Settings
@@ -110,6 +131,9 @@ class DatasetBuilder:
         self._bindings: list[Binding] = []
         self._kept_bindings: list[Binding] = []
         self._metadata: dict[str, Any] = {}
+        self._extends = False
+        self._rows: dict[str, list[dict[str, Any]]] = {}
+        self._growths = 0
 
     @property
     def _staging(self) -> Path:
@@ -230,6 +254,8 @@ class DatasetBuilder:
         Nothing of them is sent again where it is in the catalog; from another catalog it is copied at `publish`,
         until when the dataset must stay open.
         """
+        if self._extends:
+            raise ValueError("extend() keeps the newest version by itself; keep() is for parts of others")
         manifest = dataset.manifest
         chosen = _names_of("table", manifest.tables, tables)
         for name in chosen:
@@ -242,9 +268,31 @@ class DatasetBuilder:
             self._kept_bindings += [b for b in manifest.bindings if b.table in chosen]
         return self
 
+    def extend(self) -> DatasetBuilder:
+        """Go on from the newest version, whatever it is when this is published: everything in it stays.
+
+        Episodes and files that are added to an artifact of that version join it, and so do rows that are added to a
+        table; a name that is there already with other bytes is a ConflictError. What is published so costs what is
+        added, not what is there; `publish(retries=…)` goes on from the newer version when somebody was quicker.
+        """
+        if self._kept_tables or self._kept_artifacts:
+            raise ValueError("extend() keeps the newest version by itself; keep() is for parts of others")
+        self._extends = True
+        return self
+
     def manifest(self) -> Manifest:
         """The version as it would be published now."""
-        return self._built()[0]
+        if not self._extends:
+            return self._built()[0]
+        access = Access(self._options)
+        try:
+            catalog = writable_catalog(access)
+            assert catalog.store is not None
+            pointer = read_pointer(catalog.store, self.name.latest_key).pointer
+            base = None if pointer is None else opened_version(access, catalog, self.name, pointer.version)
+            return self._grown(base)[0]
+        finally:
+            access.close()
 
     def publish(
         self,
@@ -261,16 +309,22 @@ class DatasetBuilder:
     ) -> Published:
         """Send what is missing, then the manifest, then move the pointers; running it again is harmless.
 
-        `retries`: how often to move `latest` after all when somebody else moved it meanwhile; `expect_latest`: the
-        version it must still point at; `repair`: read back what is there already and replace what is damaged.
+        `retries`: how often to move `latest` after all when somebody else moved it meanwhile (after `extend`: how
+        often to go on from the newer version instead); `expect_latest`: the version it must still point at;
+        `repair`: read back what is there already and replace what is damaged.
         """
-        manifest, uploads = self._built()
         options = PublishOptions(
             set_latest, (tags,) if isinstance(tags, str) else tuple(tags), message,
-            None if sign_key is None else Path(sign_key), retries, expect_latest, repair, progress, workers,
+            None if sign_key is None else Path(sign_key), retries, expect_latest,
+            repair=repair, progress=progress, workers=workers,
         )  # fmt: skip
         access = Access(self._options)
         try:
+            if self._extends:
+                early = [self._upload(s.path, s.digest) for a in self._artifacts.values() for s in a.shards]
+                return publish_grown(access, self.name, self._grown, early, options)
+            manifest, uploads = self._built()
+            options = replace(options, bases=tuple(sorted(self._long_bases())))
             return publish(access, self.name, manifest, uploads, options)
         finally:
             access.close()
@@ -322,17 +376,119 @@ class DatasetBuilder:
             tables=tables,
             artifacts=artifacts,
             bindings=tuple(sorted(bindings, key=lambda b: (b.table, b.column))),
-            created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            created_at=_now(),
             metadata=self._metadata,
         )
         return manifest, uploads
+
+    def _grown(self, base: Dataset | None) -> tuple[Manifest, list[Upload]]:
+        """What was added here, on top of a version."""
+        if base is None:
+            return self._built()
+        if not (self._tables or self._artifacts):
+            raise DatasetError("there is nothing to publish", hint="Add a table or an artifact first.")
+        for binding in grown_bindings(base, self._bindings):
+            if binding in self._bindings or binding.table in self._tables:
+                self._check_grown(binding, base)
+        uploads: list[Upload] = []
+        tables, artifacts = dict(base.manifest.tables), dict(base.manifest.artifacts)
+        for name, staged in self._artifacts.items():
+            if name not in artifacts:
+                artifacts[name] = self._artifact(name, staged, uploads)
+                continue
+            shards = self._shards(staged, uploads)
+            artifacts[name] = grown_artifact(name, base, staged.kind, shards, uploads)
+        for name, table in self._tables.items():
+            if name in tables:
+                uploads += [self._upload(f.path, d) for f, d in zip(table.facts, table.digests, strict=True)]
+                tables[name] = grown_table(name, base, table.facts, table.digests, uploads)
+            else:
+                tables[name] = self._table(name, table, uploads)
+        self._grow_episode_facts(base, tables, uploads)
+        manifest = Manifest(
+            dataset_id=self.name.dataset_id,
+            tables=tables,
+            artifacts=artifacts,
+            bindings=grown_bindings(base, self._bindings),
+            created_at=_now(),
+            metadata=grown_notes(base, self._metadata),
+        )
+        return manifest, uploads
+
+    def _grow_episode_facts(self, base: Dataset, tables: dict[str, TablePart], uploads: list[Upload]) -> None:
+        """The table of all episodes with the new ones, unless the caller brought rows of his own."""
+        if EPISODES_TABLE in self._tables:
+            return
+        rows = []
+        for name in self._episode_artifacts():
+            found = self._episode_rows(name)
+            fresh = new_names(name, base, [row["blob"] for row in found])
+            rows += [row for row in found if row["blob"] in fresh]
+        self._growths += 1
+        staging = self._staging / f"grown-{self._growths}"
+        if rows and EPISODES_TABLE in tables:
+            tables[EPISODES_TABLE] = grown_episodes(base, rows, staging, uploads)
+        elif rows and not any(a.kind == model.EPISODE_KIND for a in base.manifest.artifacts.values()):
+            # Where older episodes have no table, one of the new ones alone would hide them.
+            paths = sources.parquet_paths(episodes_table(rows), staging, ParquetOptions())
+            digests = digested(paths)
+            facts = [_facts(each) for each in zip(paths, digests, strict=True)]
+            tables[EPISODES_TABLE] = self._table(EPISODES_TABLE, _StagedTable(facts, digests), uploads)
+
+    def _check_grown(self, binding: Binding, base: Dataset) -> None:
+        """What is bound or added now must point at members that are there or come along."""
+        staged, table = self._artifacts.get(binding.artifact), self._tables.get(binding.table)
+        has_artifact = staged is not None or binding.artifact in base.artifacts
+        if not has_artifact or (table is None and binding.table not in base.tables):
+            known = {*self._tables, *base.tables} if has_artifact else {*self._artifacts, *base.artifacts}
+            name = binding.table if has_artifact else binding.artifact
+            fact = f"a binding names no part of this version: {binding.table} -> {binding.artifact}"
+            raise DatasetError(f"{fact}.{nearest(name, known)}")
+        values = (
+            [base.table(binding.table).select([binding.column]).rows_together().column(0).combine_chunks()]
+            if table is None
+            else list(_values(binding, table))
+        )
+        members = set() if staged is None else set(staged.members)
+        sizes: list[int] = []
+        if binding.addressing == "range":
+            held = base.manifest.artifacts.get(binding.artifact)
+            sizes = [shard.byte_size for shard in held.shards] if held else []
+            sizes += [] if staged is None else [s.digest.size for s in staged.shards]
+        elif binding.artifact in base.artifacts:
+            wanted = sorted(
+                {str(v) for array in values for v in array.to_pylist() if v is not None} - members
+            )
+            has = base.artifact(binding.artifact).has(wanted)
+            members |= {name for name, there in zip(wanted, has, strict=True) if there}
+        check_binding(binding, values, members, sizes)
+
+    def _episode_artifacts(self) -> list[str]:
+        return [name for name, each in self._artifacts.items() if each.kind == model.EPISODE_KIND]
+
+    def _episode_rows(self, name: str) -> list[dict[str, Any]]:
+        """What is known of the episodes of an artifact, looked at once however often it is built upon."""
+        if name not in self._rows:
+            self._rows[name] = episode_rows(name, self._artifacts[name].shards)
+        return self._rows[name]
+
+    def _long_bases(self) -> set[str]:
+        """Manifests in this catalog of whose long lists something is kept: they answer for its blobs."""
+        kept: list[_KeptTable | _KeptArtifact] = [*self._kept_tables.values(), *self._kept_artifacts.values()]
+        return {
+            each.dataset.name.version_key(each.dataset.version)
+            for each in kept
+            if isinstance(each.part.shards, LongList) and self._is_here(each.dataset)
+        }
+
+    def _is_here(self, dataset: Dataset) -> bool:
+        return plain_address(self._options.catalogs[0]) == dataset.catalog.address
 
     def _add_episode_facts(self) -> None:
         """The table of all episodes, unless the caller brought one."""
         if EPISODES_TABLE in {*self._tables, *self._kept_tables}:
             return
-        staged = {name: each for name, each in self._artifacts.items() if each.kind == model.EPISODE_KIND}
-        rows = [row for name, each in staged.items() for row in episode_rows(name, each.shards)]
+        rows = [row for name in self._episode_artifacts() for row in self._episode_rows(name)]
         if rows:
             self._set_table(EPISODES_TABLE, episodes_table(rows), ParquetOptions())
 
@@ -385,21 +541,31 @@ class DatasetBuilder:
         )
         schema = staged.facts[0].schema.remove_metadata()
         return TablePart(
-            tuple(shards), tuple(schema_fields(schema)), schema_to_base64(schema),
+            self._packed(packed_shards(tuple(shards), table_shard_of), uploads),
+            tuple(schema_fields(schema)),
+            schema_to_base64(schema),
             self._written(f"guide-{name}", guide, uploads),
-        )  # fmt: skip
+        )
 
     def _artifact(self, name: str, staged: _StagedArtifact, uploads: list[Upload]) -> ArtifactPart:
-        uploads += [self._upload(shard.path, shard.digest) for shard in staged.shards]
-        shards = tuple(BlobRef(s.digest.sha256, s.digest.size, name=s.name) for s in staged.shards)
+        listed = self._packed(packed_shards(self._shards(staged, uploads), blob_of), uploads)
         if staged.kind not in model.TAR_KINDS:
-            return ArtifactPart(staged.kind, shards)
+            return ArtifactPart(staged.kind, listed)
         packed, buckets = pack_index(list(staged.members.values()))
         blob = self._written(f"index-{name}", packed, uploads)
         index = MemberIndexRef(
             blob.hash, blob.byte_size, bucket_count=buckets, member_count=len(staged.members)
         )
-        return ArtifactPart(staged.kind, shards, index)
+        return ArtifactPart(staged.kind, listed, index)
+
+    def _shards(self, staged: _StagedArtifact, uploads: list[Upload]) -> tuple[BlobRef, ...]:
+        uploads += [self._upload(shard.path, shard.digest) for shard in staged.shards]
+        return tuple(BlobRef(s.digest.sha256, s.digest.size, name=s.name) for s in staged.shards)
+
+    @staticmethod
+    def _packed(packed: Packed[_Shard], uploads: list[Upload]) -> Sequence[_Shard]:
+        uploads += [upload_bytes(data) for data in packed.blobs.values()]
+        return packed.shards
 
     def _written(self, name: str, data: bytes, uploads: list[Upload]) -> BlobRef:
         path = self._staging / name
@@ -418,9 +584,10 @@ class DatasetBuilder:
     def _kept_uploads(self, kept: _KeptTable | _KeptArtifact) -> list[Upload]:
         """The blobs of a kept part: they must be in the catalog, or come from the one the part was published in."""
         dataset = kept.dataset
-        is_here = plain_address(self._options.catalogs[0]) == dataset.catalog.address
+        is_here = self._is_here(dataset)
         found = []
-        for blob in kept.part.blobs():
+        blobs = kept.part.blobs() if not (is_here and isinstance(kept.part.shards, LongList)) else []
+        for blob in blobs:
             if is_here and not blob.is_elsewhere:
                 found.append(Upload(blob.hash, blob.byte_size))
             else:
@@ -431,6 +598,10 @@ class DatasetBuilder:
 def _whole_files(shards: Sequence[PackedShard]) -> dict[str, Member]:
     """Files that are members themselves."""
     return {s.name: Member(s.name, i, 0, s.digest.size, -1) for i, s in enumerate(shards) if s.name}
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 _INLINE: dict[str, Any] = {"cls": lambda text: int(text.strip()), "txt": str, "json": str}
@@ -453,11 +624,14 @@ def _names_of(kind: str, known: Mapping[str, Any], chosen: Iterable[str] | None)
 
 
 _Part = TypeVar("_Part", TablePart, ArtifactPart)
+_Shard = TypeVar("_Shard", bound=BlobRef)
 
 
 def _without_places(part: _Part) -> _Part:
     """A kept part whose blobs are in the catalog it is kept in, wherever they came from."""
-    shards: Any = tuple(replace(shard, uri=None) for shard in part.shards)
+    shards: Any = part.shards
+    if not isinstance(shards, LongList):  # which has no addresses
+        shards = tuple(replace(shard, uri=None) for shard in shards)
     if isinstance(part, TablePart):
         return replace(part, shards=shards, guide=part.guide and replace(part.guide, uri=None))
     return replace(part, shards=shards, index=part.index and replace(part.index, uri=None))

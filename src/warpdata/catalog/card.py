@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from warpdata.formats.manifest.model import Manifest
+from warpdata.formats.manifest.model import LongList, Manifest, TablePart, TableShard
 
 _CROISSANT_TYPES = {
     "bool": "sc:Boolean", "string": "sc:Text", "large_string": "sc:Text", "double": "sc:Float",
@@ -69,8 +70,13 @@ def _files(manifest: Manifest) -> list[dict[str, Any]]:
             "encodingFormat": "application/x-parquet",
         }
         for part in manifest.tables.values()
-        for blob in part.shards
+        for blob in _named_shards(part)
     ]
+
+
+def _named_shards(part: TablePart) -> Sequence[TableShard]:
+    """The files a page names: none of a long list, which would be as long as all that was ever published."""
+    return () if isinstance(part.shards, LongList) else part.shards
 
 
 def _record_set(name: str, manifest: Manifest) -> dict[str, Any]:
@@ -87,7 +93,7 @@ def _record_set(name: str, manifest: Manifest) -> dict[str, Any]:
                 ),
                 "source": [
                     {"fileObject": {"@id": shard.hash}, "extract": {"column": field["name"]}}
-                    for shard in part.shards[:1]
+                    for shard in _named_shards(part)[:1]
                 ],
             }
             for field in part.fields

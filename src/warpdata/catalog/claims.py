@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import BlobNotFoundError, ConflictError, FormatError, ManifestCorruptedError, StoreError
+from warpdata.formats.manifest.model import HASH
 from warpdata.stores.blobstore import BlobInfo, BlobStore
 
 _log = logging.getLogger("warpdata.catalog")
@@ -125,6 +126,45 @@ def dropping(store: BlobStore, keys: Collection[str]) -> Iterator[tuple[Claim, f
         yield claim, claim.keys - needed
     finally:
         claim.withdraw()
+
+
+def pause() -> None:
+    """Give others time to be done."""
+    _sleep(_POLL_S)
+
+
+def wait_for_collectors(claim: Claim) -> None:
+    """Return once nobody else is removing blobs: versions must not go while a collector looks at them."""
+    while _live(claim, [each for each in _drops(claim) if any(map(is_blob, each[1]))]):
+        _sleep(_POLL_S)
+
+
+def deletes_versions_now(claim: Claim) -> bool:
+    """Whether somebody else is deleting versions: what a collector reads meanwhile is no one state."""
+    return bool(_live(claim, [each for each in _drops(claim) if any(map(is_manifest, each[1]))]))
+
+
+def is_blob(key: str) -> bool:
+    """Whether a key lies in the blob area."""
+    return key.startswith("blobs/")
+
+
+def is_manifest(key: str) -> bool:
+    """Whether a key is that of a manifest."""
+    stem, dot, suffix = key.rpartition("/")[2].partition(".")
+    return f"{dot}{suffix}" == ".json" and bool(HASH.fullmatch(stem))
+
+
+def _drops(claim: Claim) -> list[tuple[BlobInfo, frozenset[str]]]:
+    found = [info for info in claim.store.list(DROP) if info.key != claim.key]
+    return [(info, _claimed(claim.store, info)) for info in found]
+
+
+def _live(claim: Claim, found: list[tuple[BlobInfo, frozenset[str]]]) -> list[BlobInfo]:
+    if not found:
+        return []
+    now_s = store_time_s(claim.store)
+    return [info for info, _ in found if _is_live(info, now_s)]
 
 
 @contextlib.contextmanager

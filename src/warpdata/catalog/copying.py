@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from warpdata.catalog.access import Access, Catalog, writable_catalog
 from warpdata.catalog.history import list_versions, roster_of
@@ -15,6 +15,7 @@ from warpdata.catalog.roster import write_roster
 from warpdata.catalog.transfer import Progress, Upload, upload_blob
 from warpdata.errors import BlobNotFoundError, DatasetError, OfflineError
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
+from warpdata.formats.manifest.parts import unseen_blobs
 from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.stores.blobstore import BlobStore
 
@@ -63,9 +64,11 @@ def copy_dataset(
     options = PublishOptions(progress=progress, workers=workers)
     sent: list[Upload] = []
     moved: dict[str, str] = {}
+    brought = _Brought()
     for version in versions:
-        files, uploads = _read(source, resolver, catalog, name, version)
-        with storing(store, name, files, uploads, options) as stored:
+        files, uploads = _read(source, resolver, catalog, name, version, brought)
+        bases = tuple(name.version_key(each) for each in brought.by(version))
+        with storing(store, name, files, uploads, replace(options, bases=bases)) as stored:
             sent += stored.uploads
             if version == wanted and moves:
                 move_latest(store, name, version, read_pointer(store, name.latest_key), retries=5)
@@ -79,12 +82,38 @@ def copy_dataset(
     )
 
 
+class _Brought(set[str]):
+    """Parts that versions brought along: there as long as those versions are, which is claimed where they are used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owners: dict[str, str] = {}
+        self._used: set[str] = set()
+
+    def __contains__(self, part: object) -> bool:
+        if part in self._owners:
+            self._used.add(self._owners[str(part)])
+        return super().__contains__(part)
+
+    def by(self, version: str) -> list[str]:
+        """The versions whose parts this one has too; what it has beside them is its own from now on."""
+        used, self._used = sorted(self._used), set()
+        self._owners |= dict.fromkeys(self - self._owners.keys(), version)
+        return used
+
+
 def _read(
-    source: Access, resolver: Resolver, catalog: Catalog, name: DatasetName, version: str
+    source: Access,
+    resolver: Resolver,
+    catalog: Catalog,
+    name: DatasetName,
+    version: str,
+    seen_parts: set[str],
 ) -> tuple[VersionFiles, list[Upload]]:
-    """The files of a version and where its blobs come from."""
+    """The files of a version and where its blobs come from, but for those below parts that were seen."""
     data = resolver.fetched(catalog, name, version)
-    blobs = parse_manifest(data, expected_hash=version).blobs().values()
+    manifest = parse_manifest(data, expected_hash=version, parts=source.parts(catalog))
+    blobs = list({blob.hash: blob for blob in unseen_blobs(manifest, seen_parts)}.values())
     if any(blob.is_elsewhere for blob in blobs):
         fact = f"version {version[:12]} names blobs outside its catalog, which no copy of it would hold"
         raise DatasetError(fact, path=name.dataset_id, hint="Publish it anew with DatasetBuilder.keep().")

@@ -162,9 +162,9 @@ class Dataset:
         metadata = kept if isinstance(kept, dict) else None
         return PublishedSource(found, self._episode_facts if has_table else None, self.recipe, metadata)
 
-    def _episode_facts(self) -> Any:
+    def _episode_facts(self, columns: Sequence[str] | None) -> Any:
         table = self.table(EPISODES_TABLE)
-        return table.take(range(table.row_count))
+        return (table if columns is None else table.select(columns)).rows_together()
 
     def corpus(self, artifact: str | None = None, **options: Any) -> StoreShardSource:
         """The published activation corpus as a source of rows, read by range."""
@@ -230,7 +230,7 @@ class Dataset:
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> list[str]:
         """Read every blob and compare it with its hash; the names of those that are damaged or missing."""
-        return verify_blobs(self, progress)
+        return verify_blobs(self, progress)[1]
 
     def diff(self, other: Dataset | str) -> DatasetDiff:
         """What changed from this version to another one."""
@@ -333,6 +333,12 @@ def open_dataset(
     except BaseException:
         access.close()
         raise
+
+
+def opened_version(access: Access, catalog: Catalog, name: DatasetName, version: str) -> Dataset:
+    """A version of one catalog through stores that are open already, for its tables and references only."""
+    manifest = Resolver(access).manifest(catalog, name, version)
+    return Dataset(name, Resolved(manifest, catalog), access, _NO_STREAMS)
 
 
 def _listed(names: str | Sequence[str] | None) -> list[str]:

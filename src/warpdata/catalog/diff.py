@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from warpdata.formats.manifest.model import ArtifactPart, Manifest, TablePart
+from warpdata.formats.manifest.model import ArtifactPart, LongList, Manifest, TablePart
+from warpdata.formats.manifest.parts import differing
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,7 @@ class DatasetDiff:
 
 def diff_manifests(before: Manifest, after: Manifest) -> DatasetDiff:
     """Compare two versions without reading any data."""
-    old, new = before.blobs(), after.blobs()
-    shared = sum(old[h].byte_size for h in old.keys() & new.keys())
+    sizes = _sizes(before, after)
     bindings_before = {_binding(b) for b in before.bindings}
     bindings_after = {_binding(b) for b in after.bindings}
     return DatasetDiff(
@@ -64,12 +64,40 @@ def diff_manifests(before: Manifest, after: Manifest) -> DatasetDiff:
         artifacts=tuple(_artifacts(before, after)),
         bindings_added=tuple(sorted(bindings_after - bindings_before)),
         bindings_removed=tuple(sorted(bindings_before - bindings_after)),
-        bytes_shared=shared,
-        bytes_added=sum(b.byte_size for b in new.values()) - shared,
-        bytes_removed=sum(b.byte_size for b in old.values()) - shared,
+        bytes_shared=sizes[0],
+        bytes_added=sizes[1],
+        bytes_removed=sizes[2],
         rows_before=before.total_rows,
         rows_after=after.total_rows,
     )
+
+
+def _sizes(before: Manifest, after: Manifest) -> tuple[int, int, int]:
+    """Bytes both have, bytes only the new one has, bytes only the old one has.
+
+    Each blob counts once; those of long lists by their places, because only the parts that differ are read.
+    """
+    parts = [_parts(before), _parts(after)]
+    long = {key for each in parts for key, part in each.items() if isinstance(part.shards, LongList)}
+    old, new = (
+        {blob.hash: blob.byte_size for key, part in each.items() if key not in long for blob in part.blobs()}
+        for each in parts
+    )
+    shared = sum(old[sha256] for sha256 in old.keys() & new.keys())
+    added, removed = sum(new.values()) - shared, sum(old.values()) - shared
+    for key in long:
+        was, now = (each.get(key) for each in parts)
+        gone, came = differing(was.shards if was else (), now.shards if now else ())
+        lost = sum(shard.byte_size for shard in gone)
+        added, removed = added + sum(shard.byte_size for shard in came), removed + lost
+        shared += was.byte_size - lost if was else 0
+    return shared, added, removed
+
+
+def _parts(manifest: Manifest) -> dict[tuple[str, str], TablePart | ArtifactPart]:
+    """Tables and artifacts by kind and name."""
+    tables = {("table", name): part for name, part in manifest.tables.items()}
+    return {**tables, **{("artifact", name): part for name, part in manifest.artifacts.items()}}
 
 
 def _tables(before: Manifest, after: Manifest) -> list[PartChange]:
@@ -121,8 +149,9 @@ def _members(part: ArtifactPart | None) -> int | None:
 def _shard_changes(
     old: TablePart | ArtifactPart | None, new: TablePart | ArtifactPart | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    before = {s.hash: s.name or s.hash[:12] for s in old.shards} if old else {}
-    after = {s.hash: s.name or s.hash[:12] for s in new.shards} if new else {}
+    gone, came = differing(old.shards if old else (), new.shards if new else ())
+    before = {s.hash: s.name or s.hash[:12] for s in gone}
+    after = {s.hash: s.name or s.hash[:12] for s in came}
     added = tuple(label for h, label in after.items() if h not in before)
     return added, tuple(label for h, label in before.items() if h not in after)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from warpdata.catalog.access import Access, writable_catalog
-from warpdata.catalog.claims import Claim, dropping, store_time_s
+from warpdata.catalog.claims import Claim, dropping, store_time_s, wait_for_collectors
 from warpdata.catalog.names import DatasetName
 from warpdata.catalog.pointer import read_pointer
 from warpdata.catalog.roster import listed_roster, write_roster
@@ -83,6 +83,7 @@ def _delete(store: BlobStore, name: DatasetName, versions: Sequence[str]) -> tup
         return ()
     keys = [key for version in versions for key in name.version_keys(version)]
     with dropping(store, keys) as (claim, free):
+        wait_for_collectors(claim)
         # Only now: whoever let go of a claim before has moved its pointers.
         pointed = _pointed(store, name)
         for version in versions:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 
 from warpdata.catalog.access import Access, Catalog
@@ -10,7 +9,7 @@ from warpdata.catalog.claims import keeping
 from warpdata.catalog.names import DatasetName, check_tag, is_dataset_name, parse_name
 from warpdata.catalog.pointer import Pointer, move_pointer, read_pointer
 from warpdata.catalog.resolve import Resolver
-from warpdata.catalog.roster import Roster, listed_roster, read_roster, write_roster
+from warpdata.catalog.roster import Roster, listed_roster, note_version, read_roster, write_roster
 from warpdata.errors import BlobNotFoundError, OfflineError, StoreError, UnavailableError, nearest
 from warpdata.formats.manifest.model import Manifest
 from warpdata.stores.blobstore import BlobStore
@@ -47,10 +46,17 @@ def list_versions(access: Access, catalog: Catalog, name: DatasetName) -> list[V
     resolver = Resolver(access)
     roster = roster_of(store, name)
     hashes = roster.versions or resolver.line(catalog, name)
-    found = []
-    for version in sorted(set(hashes)):
-        with contextlib.suppress(BlobNotFoundError):  # deleted meanwhile
-            found.append(_version(resolver.manifest(catalog, name, version), roster.tags, latest))
+    tags: dict[str, list[str]] = {}
+    for tag, version in roster.tags.items():
+        tags.setdefault(version, []).append(tag)
+
+    def look(version: str) -> Version | None:
+        try:
+            return _version(resolver.manifest(catalog, name, version), tags, latest)
+        except BlobNotFoundError:  # deleted meanwhile
+            return None
+
+    found = [version for version in run_parallel(look, sorted(set(hashes))) if version is not None]
     return sorted(found, key=lambda v: (v.created_at or "", v.is_latest), reverse=True)
 
 
@@ -81,7 +87,7 @@ def tag_version(store: BlobStore, name: DatasetName, version: str, tag: str) -> 
     with keeping(store, name.version_keys(version)):
         store.head(name.version_key(version))
         pointer = move_pointer(store, key, version, read_pointer(store, key))
-    write_roster(store, name)
+    note_version(store, name, version, parent=None, tags=(tag,))
     return pointer
 
 
@@ -114,7 +120,7 @@ def list_datasets(catalog: Catalog, workspace: str = "") -> list[ListedDataset]:
     ]
 
 
-def _version(manifest: Manifest, tags: dict[str, str], latest: Pointer | None) -> Version:
+def _version(manifest: Manifest, tags: dict[str, list[str]], latest: Pointer | None) -> Version:
     parent = manifest.metadata.get("parent")
     return Version(
         version=manifest.version_hash,
@@ -123,7 +129,7 @@ def _version(manifest: Manifest, tags: dict[str, str], latest: Pointer | None) -
         bytes=manifest.total_bytes,
         message=str(manifest.metadata.get("message", "")),
         parent=parent if isinstance(parent, str) else None,
-        tags=tuple(sorted(tag for tag, version in tags.items() if version == manifest.version_hash)),
+        tags=tuple(sorted(tags.get(manifest.version_hash, ()))),
         is_latest=latest is not None and latest.version == manifest.version_hash,
     )
 

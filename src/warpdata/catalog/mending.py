@@ -16,6 +16,7 @@ from warpdata.catalog.transfer import (
     Upload,
     is_intact,
     put_blob,
+    stored_parts,
     upload_blob,
     upload_file,
     upload_read,
@@ -60,27 +61,28 @@ def mend_version(
     store = catalog.store
     assert store is not None
     version = Resolver(access).version(catalog, name)
-    manifest, was_damaged = _manifest(store, name, version, sources)
+    copies = _Copies(access, name, version, sources, files)
+    parts = _Parts(store, copies)
+    manifest, was_damaged = _manifest(store, name, version, sources, parts)
     blobs = [blob for blob in manifest.blobs().values() if not blob.is_elsewhere]
     keys = {blob.key for blob in blobs} | set(name.version_keys(version))
     with keeping(store, keys):
         damaged = _damaged(store, blobs, progress, workers)
-        copies = _Copies(access, name, version, sources, files)
         flags = [_replace(store, blob, copies) for blob in damaged]
-    replaced = tuple(blob.hash for blob, good in zip(damaged, flags, strict=True) if good)
+    replaced = (*parts.replaced, *(blob.hash for blob, good in zip(damaged, flags, strict=True) if good))
     lost = tuple(blob.hash for blob, good in zip(damaged, flags, strict=True) if not good)
     return Mended(name.dataset_id, version, len(blobs), replaced, lost, was_damaged)
 
 
 def _manifest(
-    store: BlobStore, name: DatasetName, version: str, sources: Sequence[Access]
+    store: BlobStore, name: DatasetName, version: str, sources: Sequence[Access], parts: _Parts
 ) -> tuple[Manifest, bool]:
     """The manifest, replaced by an intact one of another catalog if need be."""
     key = name.version_key(version)
     held = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
     assert held is not None
     try:
-        return parse_manifest(held.data, expected_hash=version), False
+        return parse_manifest(held.data, expected_hash=version, parts=parts), False
     except ManifestCorruptedError:
         for source in sources:
             for catalog in source.catalogs:
@@ -89,7 +91,7 @@ def _manifest(
                 except WarpError:
                     continue
                 store.compare_and_swap(key, data, held.info.etag)
-                return parse_manifest(data), True
+                return parse_manifest(data, parts=parts), True
         raise
 
 
@@ -117,6 +119,26 @@ def _replace(store: BlobStore, blob: BlobRef, copies: _Copies) -> bool:
             continue
         return True
     return False
+
+
+class _Parts:
+    """Fetches parts of a manifest; one that is damaged or gone is replaced first, or nothing below it is known."""
+
+    def __init__(self, store: BlobStore, copies: _Copies) -> None:
+        self._store = store
+        self._copies = copies
+        self.replaced: list[str] = []
+
+    def __call__(self, refs: Sequence[BlobRef]) -> Sequence[memoryview]:
+        fetch = stored_parts(self._store)
+        for ref in refs:
+            if not is_intact(self._store, Upload(ref.hash, ref.byte_size)):
+                if not _replace(self._store, ref, self._copies):
+                    fact = "a part of the manifest is damaged or gone, and no copy of it was found"
+                    hint = "Name a catalog that has the version (--from), or files with its bytes."
+                    raise ManifestCorruptedError(fact, path=f"{self._store.address}/{ref.key}", hint=hint)
+                self.replaced.append(ref.hash)
+        return [memoryview(data) for data in fetch(refs)]
 
 
 class _Copies:

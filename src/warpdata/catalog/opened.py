@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog.artifacts import Artifact
@@ -38,7 +39,7 @@ class ArtifactFolder:
 
     def exists(self, name: str) -> bool:
         """Whether there is a member of this name."""
-        return name in self.names()
+        return self._artifact.has([name])[0]
 
     def names(self) -> list[str]:
         """The names of all members."""
@@ -56,7 +57,7 @@ class PublishedSource(EpisodesSource):
     def __init__(
         self,
         artifact: Artifact,
-        table: Callable[[], pa.Table] | None,
+        table: Callable[[Sequence[str] | None], pa.Table] | None,
         recipe: Any,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
@@ -67,17 +68,24 @@ class PublishedSource(EpisodesSource):
         self._known: pa.Table | None = None
 
     @cached_property
+    def _names(self) -> pa.Table | None:
+        """Ids and members only: a few bytes of each episode, while all facts of it may be kilobytes."""
+        if self._table is None:
+            return None
+        return self._known if self._known is not None else self._mine(self._table(["id", "artifact", "blob"]))
+
+    @cached_property
     def _members(self) -> list[str]:
         """The member of every episode, in order."""
-        if self._table is not None:
-            return [str(name) for name in self.facts().column("blob").to_pylist()]
+        if self._names is not None:
+            return [str(name) for name in self._names.column("blob").to_pylist()]
         return list(self._artifact.members())
 
     @cached_property
     def ids(self) -> Sequence[str]:
         """The id of every episode, in order."""
-        if self._table is not None:
-            return [str(each) for each in self.facts().column("id").to_pylist()]
+        if self._names is not None:
+            return [str(each) for each in self._names.column("id").to_pylist()]
         return [name.removesuffix(SUFFIX) for name in self._members]
 
     def open(self, position: int) -> Episode:
@@ -94,10 +102,11 @@ class PublishedSource(EpisodesSource):
         if self._table is None:
             return super().facts()
         if self._known is None:
-            whole = self._table()
-            mine = [name == self._artifact.name for name in whole.column("artifact").to_pylist()]
-            self._known = whole.filter(pa.array(mine))
+            self._known = self._mine(self._table(None))
         return self._known
+
+    def _mine(self, whole: pa.Table) -> pa.Table:
+        return whole.filter(pc.equal(whole.column("artifact"), self._artifact.name))
 
     @property
     def metadata(self) -> Mapping[str, Any]:

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.catalog.claims import alone
-from warpdata.errors import BlobNotFoundError, ConflictError, FormatError, ManifestCorruptedError
+from warpdata.errors import (
+    BlobNotFoundError,
+    ConflictError,
+    FormatError,
+    ManifestCorruptedError,
+    PointerMovedError,
+)
 from warpdata.formats.manifest.layout import MAX_POINTER_BYTES
 from warpdata.formats.manifest.model import HASH
 from warpdata.stores.blobstore import BlobStore
@@ -87,7 +93,7 @@ def _after_conflict(
     found = now.version[:12] if now else "nothing"
     fact = f"the pointer moved from {expected} to {found} while {after.version[:12]} was being published"
     hint = "The version is stored. Look at the other one, then publish again or move the tag."
-    raise ConflictError(fact, path=f"{store.address}/{key}", hint=hint)
+    raise PointerMovedError(fact, path=f"{store.address}/{key}", hint=hint)
 
 
 def _swap_alone(store: BlobStore, key: str, after: Pointer, seen: PointerState) -> None:

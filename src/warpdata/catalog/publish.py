@@ -13,16 +13,18 @@ from warpdata.catalog.card import cards
 from warpdata.catalog.claims import Claim, keeping, wait_for_removers
 from warpdata.catalog.names import DatasetName, check_tag
 from warpdata.catalog.pointer import PointerState, move_pointer, read_pointer
-from warpdata.catalog.roster import write_roster
+from warpdata.catalog.roster import note_version
 from warpdata.catalog.signing import SUFFIX as SIGNATURE
 from warpdata.catalog.signing import sign_version
 from warpdata.catalog.transfer import Progress, Sent, Upload, send
-from warpdata.errors import ConflictError, ManifestCorruptedError
+from warpdata.errors import BlobNotFoundError, ConflictError, ManifestCorruptedError, PointerMovedError
+from warpdata.formats.manifest.fields import check_portable
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
-from warpdata.formats.manifest.model import Manifest
-from warpdata.formats.manifest.reader import check_portable, parse_manifest
+from warpdata.formats.manifest.model import ArtifactPart, LongList, Manifest, TablePart
+from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.formats.manifest.writer import pack_manifest
 from warpdata.stores.blobstore import BlobStore
+from warpdata.stores.parallel import run_parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class PublishOptions:
     """How often to move `latest` after all when somebody else moved it meanwhile."""
     expect_latest: str | None = None
     """The version `latest` must still point at; by default what it was when publishing began."""
+    bases: tuple[str, ...] = ()
+    """Manifests of this catalog whose blobs the version shares: as long as they are there, so are the blobs."""
     repair: bool = False
     """Read back every blob that is there already and replace those that are damaged, the manifest too."""
     progress: Progress | None = None
@@ -108,7 +112,18 @@ def publish_to(
     options: PublishOptions,
 ) -> Published:
     """The same, to an open store."""
-    seen = read_pointer(store, name.latest_key)
+    return publish_after(store, name, read_pointer(store, name.latest_key), manifest, uploads, options)
+
+
+def publish_after(
+    store: BlobStore,
+    name: DatasetName,
+    seen: PointerState,
+    manifest: Manifest,
+    uploads: Sequence[Upload],
+    options: PublishOptions,
+) -> Published:
+    """The same, where `latest` is as it was seen, unless there are retries."""
     _check_expected(seen, options, name)
     manifest = _with_notes(manifest, seen, options)
     packed = pack_manifest(manifest)
@@ -125,7 +140,8 @@ def publish_to(
         for tag in options.tags:
             key = name.tag_key(tag)
             move_pointer(store, key, version, read_pointer(store, key))
-    write_roster(store, name)
+    parent = manifest.metadata.get("parent")
+    note_version(store, name, version, parent=parent, tags=options.tags)
     sent = stored.uploads
     return Published(
         name.dataset_id, version, store.address, len(sent), sum(upload.size for upload in sent),
@@ -143,16 +159,19 @@ def storing(
     options: PublishOptions,
 ) -> Iterator[StoredVersion]:
     """A version in the catalog, whole, and claimed: inside, pointers may be moved to it."""
-    keys = {upload.key for upload in uploads} | set(name.version_keys(files.version))
+    keys = {upload.key for upload in uploads} | set(name.version_keys(files.version)) | set(options.bases)
     with keeping(store, keys) as claim:
         sent, is_new = _bring(store, name, files, uploads, options, claim)
         manifest = _stored_manifest(store, name, files, is_new=is_new)
-        for suffix, data in files.beside.items():
-            # A signature is over the very bytes of a manifest: it is of no use beside another spelling.
-            if suffix != SIGNATURE or manifest == files.manifest:
-                with contextlib.suppress(ConflictError):
-                    store.put_if_absent(name.version_key(files.version, suffix), data)
+        # A signature is over the very bytes of a manifest: it is of no use beside another spelling.
+        beside = [each for each in files.beside if each != SIGNATURE or manifest == files.manifest]
+        run_parallel(lambda suffix: _put_beside(store, name, files, suffix), beside, options.workers)
         yield StoredVersion(is_new, sent, manifest)
+
+
+def _put_beside(store: BlobStore, name: DatasetName, files: VersionFiles, suffix: str) -> None:
+    with contextlib.suppress(ConflictError):
+        store.put_if_absent(name.version_key(files.version, suffix), files.beside[suffix])
 
 
 def move_latest(store: BlobStore, name: DatasetName, version: str, seen: PointerState, retries: int) -> None:
@@ -184,6 +203,7 @@ def _bring(
                 store, uploads, repair=options.repair, progress=options.progress, workers=options.workers
             )
         )  # fmt: skip
+        _check_bases(store, options)
         if claim.is_fresh:
             is_new |= _put_manifest(store, name, files, repair=options.repair)
             if claim.is_held():
@@ -191,6 +211,17 @@ def _bring(
         # It took so long that a collector may have gone before us: claim anew and look at everything again.
         claim.announce()
         wait_for_removers(claim)
+
+
+def _check_bases(store: BlobStore, options: PublishOptions) -> None:
+    """They were claimed before: if they are there now, nobody removes them, nor the blobs they name."""
+    for key in options.bases:
+        try:
+            store.head(key)
+        except BlobNotFoundError:
+            fact = "the version this one goes on from was deleted meanwhile"
+            hint = "Publish again: that goes on from the newest one."
+            raise PointerMovedError(fact, path=f"{store.address}/{key}", hint=hint) from None
 
 
 def _put_manifest(store: BlobStore, name: DatasetName, files: VersionFiles, *, repair: bool) -> bool:
@@ -248,7 +279,10 @@ def _with_notes(manifest: Manifest, seen: PointerState, options: PublishOptions)
         notes["message"] = options.message
     if seen.pointer is not None:
         notes["parent"] = seen.pointer.version
-    for blob in manifest.blobs().values():
-        if blob.uri is not None:
-            check_portable(blob.uri)
+    parts: list[TablePart | ArtifactPart] = [*manifest.tables.values(), *manifest.artifacts.values()]
+    for part in parts:
+        if not isinstance(part.shards, LongList):  # which has no addresses
+            for blob in part.blobs():
+                if blob.uri is not None:
+                    check_portable(blob.uri)
     return replace(manifest, metadata=notes)

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from warpdata.catalog.access import Catalog
-from warpdata.catalog.claims import Claim, dropping, store_time_s, sweep_claims
+from warpdata.catalog.claims import Claim, deletes_versions_now, dropping, pause, store_time_s, sweep_claims
 from warpdata.catalog.names import VERSION_SUFFIXES
+from warpdata.catalog.transfer import stored_parts
 from warpdata.errors import BlobNotFoundError, OfflineError, StoreError, UnavailableError
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
-from warpdata.formats.manifest.model import HASH, blob_key
+from warpdata.formats.manifest.model import HASH
+from warpdata.formats.manifest.parts import unseen_blobs
 from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.stores.blobstore import BlobInfo, BlobStore
 from warpdata.stores.local import LocalStore
@@ -51,6 +53,8 @@ class _Uses:
     keys: set[str] = field(default_factory=set)
     versions: set[str] = field(default_factory=set)
     beside: dict[str, BlobInfo] = field(default_factory=dict)
+    parts: set[str] = field(default_factory=set)
+    """Parts of manifests that were gone through: versions share most of theirs."""
 
     def read(self, store: BlobStore) -> None:
         """Read the manifests that were not seen yet; one that cannot be read stops everything."""
@@ -62,7 +66,7 @@ class _Uses:
             elif version is not None:
                 self.beside[info.key] = info
         for key, blobs in zip(
-            new, run_parallel(lambda k: _blobs_of(store, k), new, self.workers), strict=True
+            new, run_parallel(lambda k: _blobs_of(store, k, self.parts), new, self.workers), strict=True
         ):
             if blobs is not None:
                 self.versions.add(key)
@@ -108,6 +112,11 @@ def _remove(store: BlobStore, uses: _Uses, keys: Sequence[str]) -> set[str]:
     while pending:
         batch, pending = pending[:_ROUND], pending[_ROUND:]
         with dropping(store, batch) as (claim, free):
+            if deletes_versions_now(claim):
+                # Of versions that come and go meanwhile, no listing shows one state; they have the right of way.
+                pending = [*batch, *pending]
+                pause()
+                continue
             # Only now: a publisher that had let go of its claim by then has its manifest there.
             uses.read(store)
             doomed = [key for key in batch if key in free and not uses.has(key)]
@@ -129,15 +138,19 @@ def _delete(store: BlobStore, keys: Sequence[str], claim: Claim, workers: int) -
     return done
 
 
-def _blobs_of(store: BlobStore, key: str) -> set[str] | None:
-    """The blobs a manifest names; None when its version was deleted meanwhile."""
+def _blobs_of(store: BlobStore, key: str, seen_parts: set[str]) -> set[str] | None:
+    """The blobs a manifest names, but for those in parts that were seen; None when its version was deleted meanwhile.
+
+    A part that cannot be read stops everything, so whatever is in `seen_parts` is accounted for in the end.
+    """
     try:
         blob = store.get(key, max_bytes=MAX_MANIFEST_BYTES)
     except BlobNotFoundError:
         return None
     assert blob is not None
-    manifest = parse_manifest(blob.data, expected_hash=_version_of(key))
-    return {blob_key(sha256) for sha256 in manifest.blobs()}
+    source = stored_parts(store)
+    manifest = parse_manifest(blob.data, expected_hash=_version_of(key), parts=source)
+    return {ref.key for ref in unseen_blobs(manifest, seen_parts)}
 
 
 def _version_of(key: str) -> str | None:

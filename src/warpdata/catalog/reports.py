@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from warpdata.catalog.dataset import Dataset, describe
+from warpdata.catalog.warm import verify_blobs
 
 if TYPE_CHECKING:
     from warpdata.stores.meter import Spent
@@ -43,12 +44,12 @@ def verify_dataset(
     dataset: Dataset, progress: Callable[[int, int], None] | None = None
 ) -> tuple[dict[str, Any], bool]:
     """Every blob read and compared with its hash: the report, and whether all are intact."""
-    damaged = dataset.verify(progress)
+    blobs, damaged = verify_blobs(dataset, progress)
     spent: Spent = dataset.spent
     report = {
         "dataset_id": dataset.id,
         "version": dataset.version,
-        "blobs": len(dataset.manifest.blobs()),
+        "blobs": blobs,
         "damaged": damaged,
         "bytes_read": spent.bytes_read,
     }

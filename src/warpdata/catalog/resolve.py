@@ -110,7 +110,7 @@ class Resolver:
         """A manifest out of bytes that are what they should be and signed as they should be."""
         key = name.version_key(version)
         try:
-            manifest = parse_manifest(data, expected_hash=version)
+            manifest = parse_manifest(data, expected_hash=version, parts=self._access.parts(catalog))
         except ManifestCorruptedError as error:
             raise ManifestCorruptedError(
                 str(error), path=f"{catalog.address}/{key}", hint=error.hint
@@ -225,15 +225,15 @@ class Resolver:
 
     def line(self, catalog: Catalog, name: DatasetName) -> list[str]:
         """The latest version and its line of parents: what can be found where nothing is written down."""
-        found: list[str] = []
+        found: dict[str, None] = {}
         with contextlib.suppress(BlobNotFoundError):
             version: str | None = self._pointer(catalog, name.latest_key)[0].version
             while version is not None and version not in found:
                 manifest = self.manifest(catalog, name, version)
-                found.append(version)
+                found[version] = None
                 parent = manifest.metadata.get("parent")
                 version = parent if isinstance(parent, str) and HASH.fullmatch(parent) else None
-        return found
+        return list(found)
 
     def _check_not_older(self, before: Pointer, now: Pointer, path: str) -> None:
         """Whoever shows us a state we saw replaced already shows us the past."""

@@ -18,7 +18,7 @@ from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, recipe_o
 from warpdata.catalog.rowfilter import RowFilter
 from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
 from warpdata.errors import DatasetError, TooLargeError, nearest
-from warpdata.formats.manifest.guide import Guide
+from warpdata.formats.manifest.guide import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
 from warpdata.sql.engine import ROW_NUMBER, ArrowSource, check_condition, run_sql
 from warpdata.sql.enginetypes import EngineColumn
@@ -26,6 +26,7 @@ from warpdata.sql.frames import pandas_from, polars_from
 from warpdata.sql.rowpicking import Positions, rows_at
 from warpdata.sql.sqltext import VIEW, Condition
 from warpdata.stores.blobs import AnyBlobReader
+from warpdata.stores.parallel import run_parallel
 from warpdata.stores.readahead import ReadAhead
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class TableFiles:
         self._lock = ThreadLock()
         self._guide: Guide | None = None
         self._files: dict[int, ShardFile] = {}
+        self._turns: dict[int, ThreadLock] = {}
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
@@ -96,6 +98,8 @@ class TableFiles:
     def file(self, number: int) -> ShardFile:
         """Shard `number`, opened once."""
         with self._lock:
+            turn = self._turns.setdefault(number, ThreadLock())
+        with turn:  # several shards may be on their way, each of them once
             if number not in self._files:
                 self._files[number] = self._opened(number)
             return self._files[number]
@@ -121,15 +125,26 @@ class TableFiles:
     def _opened(self, number: int) -> ShardFile:
         dataset, shard = self._dataset, self.part.shards[number]
         label = f"table {self._name!r} shard {number}"
-        if self.part.guide is None:
+        guide = self.guide(number)
+        if guide is None:
             return ShardFile(dataset.access.reader(dataset.catalog, shard, label), touched=self._hoard)
-        if self._guide is None:
-            guide_label = f"guide of table {self._name!r}"
-            reader = dataset.access.reader(dataset.catalog, self.part.guide, guide_label)
-            self._guide = Guide(reader, len(self.part.shards))
-        guide = self._guide.shard(number)
         reader = dataset.access.reader(dataset.catalog, shard, label, guide.page_sums)
         return ShardFile(reader, guide.tail, touched=self._hoard)
+
+    def guide(self, number: int) -> ShardGuide | None:
+        """What the publisher says of shard `number`: in a guide of its own, or in that of the table."""
+        dataset, shard = self._dataset, self.part.shards[number]
+        if shard.guide is not None:
+            label = f"guide of table {self._name!r} shard {number}"
+            return Guide(dataset.access.reader(dataset.catalog, shard.guide, label), 1).shard(0)
+        if self.part.guide is None:
+            return None
+        with self._lock:
+            if self._guide is None:
+                label = f"guide of table {self._name!r}"
+                reader = dataset.access.reader(dataset.catalog, self.part.guide, label)
+                self._guide = Guide(reader, len(self.part.shards))
+        return self._guide.shard(number)
 
 
 class Table:
@@ -294,6 +309,14 @@ class Table:
         found = [view._rows_of_group(task, wanted) for task in self._groups_of(wanted)]
         table = pa.concat_tables(found) if found else view.schema().empty_table()
         return rows_at(table.select(view.schema().names) if view.columns is not None else table, places)
+
+    def rows_together(self) -> pa.Table:
+        """All rows of the chosen columns, all shards read at the same time: for tables that are small."""
+        files = run_parallel(self.files.file, range(len(self.part.shards)))
+        tasks = [(file, group) for file in files for group in range(len(file.group_starts))]
+        found = run_parallel(lambda t: t[0].read(t[1], self.columns, t[0].fetch(t[1], self.columns)), tasks)
+        table = pa.concat_tables(found) if found else self.schema().empty_table()
+        return table.select(self.schema().names) if self.columns is not None else table
 
     def _groups_of(self, rows: Positions) -> Iterator[tuple[int, int]]:
         """The row groups that hold some of these rows, given in order."""

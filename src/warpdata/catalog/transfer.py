@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpdata.bytekit.checksum import RunningSha256
+from warpdata.bytekit.checksum import RunningSha256, sha256_hex
 from warpdata.errors import BlobNotFoundError, ChecksumError, DatasetError, OfflineError, TruncatedError
+from warpdata.formats.manifest.layout import MAX_PART_BYTES
 from warpdata.formats.manifest.model import BlobRef, blob_key
+from warpdata.formats.manifest.parts import PartSource
 from warpdata.stores.blobstore import BlobStore, Chunks
 from warpdata.stores.digest import FileDigest, checked_chunks
 from warpdata.stores.local import LocalStore
@@ -51,6 +53,11 @@ def upload_file(path: Path, digest: FileDigest, *, is_staged: bool) -> Upload:
     """A file on this machine; one that changed since it was hashed is refused while it is sent."""
     staged = (path, digest) if is_staged else None
     return Upload(digest.sha256, digest.size, lambda: checked_chunks(path, digest), staged)
+
+
+def upload_bytes(data: bytes) -> Upload:
+    """A small blob that is in memory."""
+    return Upload(sha256_hex(data), len(data), lambda: iter([data]))
 
 
 def upload_blob(store: BlobStore | None, key: str, blob: BlobRef) -> Upload:
@@ -105,6 +112,21 @@ def stored_sizes(store: BlobStore, keys: Sequence[str], *, workers: int) -> dict
     listed = run_parallel(lambda prefix: list(store.list(prefix)), prefixes, workers)
     found = {info.key: info.size for infos in listed for info in infos}
     return {key: found.get(key) for key in keys}
+
+
+def stored_parts(store: BlobStore) -> PartSource:
+    """Fetches parts of manifests straight from a store."""
+
+    def fetch(refs: Sequence[BlobRef]) -> list[memoryview]:
+        return run_parallel(lambda ref: _whole(store, ref), refs)
+
+    return fetch
+
+
+def _whole(store: BlobStore, ref: BlobRef) -> memoryview:
+    blob = store.get(ref.key, max_bytes=MAX_PART_BYTES)
+    assert blob is not None
+    return blob.data
 
 
 def is_intact(store: BlobStore, upload: Upload) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from warpdata.errors import FormatError, StoreError
-from warpdata.formats.manifest.model import BlobRef
+from warpdata.errors import FormatError, ManifestCorruptedError, StoreError
+from warpdata.formats.manifest.model import ArtifactPart, BlobRef, TablePart, parts_of
 from warpdata.stores.blobs import AnyBlobReader
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def warm_blobs(
 ) -> WarmReport:
     """Fetch the chosen shards (and the small blobs they need) until `max_bytes` would be exceeded."""
     readers = [_reader(dataset, part, number) for part, number in chosen]
-    small = [_small(dataset, part) for part in dict.fromkeys(part for part, _ in chosen)]
-    everything = [reader for reader in small if reader is not None] + readers
+    small = [each for part in dict.fromkeys(part for part, _ in chosen) for each in _small(dataset, part)]
+    everything = small + readers
     total = sum(reader.size for reader in everything)
     done = fetched = present = skipped = 0
     for reader in everything:
@@ -49,11 +49,11 @@ def warm_blobs(
     return WarmReport(len(everything) - skipped, fetched, present, skipped)
 
 
-def verify_blobs(dataset: Dataset, progress: Progress | None = None) -> list[str]:
-    """The names of blobs whose bytes are missing or do not have their hash."""
-    blobs = _labelled(dataset)
+def verify_blobs(dataset: Dataset, progress: Progress | None = None) -> tuple[int, list[str]]:
+    """How many blobs there are, and the names of those whose bytes are missing or do not have their hash."""
+    blobs, damaged = _labelled(dataset)
     total = sum(blob.byte_size for _, blob in blobs)
-    done, damaged = 0, []
+    done = 0
     for label, blob in blobs:
         try:
             dataset.access.reader(dataset.catalog, blob, label).verify()
@@ -62,18 +62,41 @@ def verify_blobs(dataset: Dataset, progress: Progress | None = None) -> list[str
         done += blob.byte_size
         if progress is not None:
             progress(done, total)
-    return damaged
+    return len({blob.hash for _, blob in blobs}), damaged
 
 
-def _labelled(dataset: Dataset) -> list[tuple[str, BlobRef]]:
+def _labelled(dataset: Dataset) -> tuple[list[tuple[str, BlobRef]], list[str]]:
+    """Every blob and what it is; and what is wrong with lists of which some part cannot be read."""
     found: list[tuple[str, BlobRef]] = []
-    for name, table in dataset.manifest.tables.items():
-        found += [(f"table {name!r} shard {i}", shard) for i, shard in enumerate(table.shards)]
-        found += [(f"guide of table {name!r}", table.guide)] if table.guide else []
-    for name, artifact in dataset.manifest.artifacts.items():
-        found += [(f"artifact {name!r} shard {s.name or i}", s) for i, s in enumerate(artifact.shards)]
-        found += [(f"member index of artifact {name!r}", artifact.index)] if artifact.index else []
-    return found
+    damaged: list[str] = []
+    manifest = dataset.manifest
+    parts: list[tuple[str, TablePart | ArtifactPart]] = [
+        *((f"table {name!r}", table) for name, table in manifest.tables.items()),
+        *((f"artifact {name!r}", artifact) for name, artifact in manifest.artifacts.items()),
+    ]
+    for label, part in parts:
+        try:
+            found += (
+                _table_blobs(label, part) if isinstance(part, TablePart) else _artifact_blobs(label, part)
+            )
+        except (FormatError, StoreError, ManifestCorruptedError) as error:
+            damaged.append(f"{label}: {error}")
+    return found, damaged
+
+
+def _table_blobs(label: str, part: TablePart) -> list[tuple[str, BlobRef]]:
+    found: list[tuple[str, BlobRef]] = [(f"{label} shard {i}", shard) for i, shard in enumerate(part.shards)]
+    found += [(f"guide of {label} shard {i}", s.guide) for i, s in enumerate(part.shards) if s.guide]
+    found += [(f"guide of {label}", part.guide)] if part.guide else []
+    return found + [(f"a part of the manifest of {label}", ref) for ref in parts_of(part.shards)]
+
+
+def _artifact_blobs(label: str, part: ArtifactPart) -> list[tuple[str, BlobRef]]:
+    found: list[tuple[str, BlobRef]] = [
+        (f"{label} shard {s.name or i}", s) for i, s in enumerate(part.shards)
+    ]
+    found += [(f"member index of {label}", part.index)] if part.index else []
+    return found + [(f"a part of the manifest of {label}", ref) for ref in parts_of(part.shards)]
 
 
 def _reader(dataset: Dataset, part: str, number: int) -> AnyBlobReader:
@@ -84,10 +107,15 @@ def _reader(dataset: Dataset, part: str, number: int) -> AnyBlobReader:
     return dataset.access.reader(dataset.catalog, shard, f"table {name!r} shard {number}")
 
 
-def _small(dataset: Dataset, part: str) -> AnyBlobReader | None:
-    """The guide of a table or the member index of an artifact: the shards need it offline."""
+def _small(dataset: Dataset, part: str) -> list[AnyBlobReader]:
+    """Guides of a table, the member index of an artifact, parts of their lists: the shards need them offline."""
     kind, _, name = part.partition(":")
     manifest = dataset.manifest
-    blob: BlobRef | None = manifest.tables[name].guide if kind == "table" else manifest.artifacts[name].index
+    held = manifest.tables[name] if kind == "table" else manifest.artifacts[name]
+    shards = {shard.hash for shard in held.shards}
     label = f"guide of table {name!r}" if kind == "table" else f"member index of artifact {name!r}"
-    return None if blob is None else dataset.access.reader(dataset.catalog, blob, label)
+    return [
+        dataset.access.reader(dataset.catalog, blob, label)
+        for blob in held.blobs()
+        if blob.hash not in shards
+    ]

@@ -58,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repair", action="store_true", help=repair)
     staging = "where to write on the way (default: on the catalog's disk, else in the cache folder)"
     parser.add_argument("--staging", metavar="FOLDER", help=staging)
+    extend = "add to the newest version instead of replacing it: files and rows join the parts of their name"
+    parser.add_argument("--extend", action="store_true", help=extend)
     parser.add_argument("--retries", type=int, default=0, help="try again when latest moved meanwhile")
 
 
@@ -70,6 +72,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         DatasetBuilder(args.dataset, catalog=args.catalog, staging=args.staging) as builder,
         console.progress("sending") as progress,
     ):
+        if args.extend:
+            builder.extend()
         _add_parts(builder, args)
         notes = {"description": args.description, "license": args.license}
         builder.describe(**{k: v for k, v in notes.items() if v is not None})

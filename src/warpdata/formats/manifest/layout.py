@@ -12,6 +12,17 @@ MAX_SHARDS = 1_000_000
 MAX_INTEGER = (1 << 53) - 1
 """Canonical JSON numbers are exact up to here."""
 
+FLAT_SHARDS = 256
+"""A list of at most so many shards lies in the manifest itself."""
+
+PART_MIN_ENTRIES = 32
+PART_MAX_ENTRIES = 512
+PART_CUT_ONE_IN = 96
+"""Behind the least number of entries, a part ends at one in so many, chosen by their content."""
+
+MAX_PART_BYTES = 4 << 20
+MAX_PART_LEVEL = 12
+
 GUIDE_MAGIC = b"WGUIDE01"
 GUIDE_PAGE_BYTES = 64 << 10
 MAX_TAIL_BYTES = 256 << 20

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 DATASET_ID = re.compile(r"[a-z0-9_-]{1,100}/[a-z0-9_-]{1,100}")
 PART_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -48,13 +49,47 @@ class TableShard(BlobRef):
     """One parquet file of a table."""
 
     row_count: int = 0
+    guide: BlobRef | None = None
+    """A guide to this file alone, where the table has none for all of them."""
+
+
+S = TypeVar("S", bound=BlobRef, covariant=True)
+
+
+class LongList(Sequence[S]):
+    """A list of shards that lies in blobs of its own; what is known of all of them is known at once."""
+
+    @property
+    @abstractmethod
+    def row_count(self) -> int:
+        """Rows of all shards."""
+
+    @property
+    @abstractmethod
+    def byte_size(self) -> int:
+        """Bytes of all shards."""
+
+    @abstractmethod
+    def part_blobs(self) -> list[BlobRef]:
+        """The blobs the list itself lies in."""
+
+
+def parts_of(shards: Sequence[BlobRef]) -> list[BlobRef]:
+    """The blobs a list of shards itself lies in: none of a short one, which is in the manifest."""
+    return shards.part_blobs() if isinstance(shards, LongList) else []
+
+
+def _bytes_of(shards: Sequence[BlobRef]) -> int:
+    if isinstance(shards, LongList):
+        return shards.byte_size
+    return sum(shard.byte_size for shard in shards)
 
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
     """A table: parquet shards in row order, the Arrow schema, and a guide to read them by range."""
 
-    shards: tuple[TableShard, ...]
+    shards: Sequence[TableShard]
     fields: tuple[Mapping[str, Any], ...]
     schema_ipc: str
     guide: BlobRef | None = None
@@ -62,17 +97,20 @@ class TablePart:
 
     def blobs(self) -> list[BlobRef]:
         """Every blob of the table."""
-        return [*self.shards, *([self.guide] if self.guide else [])]
+        guides = [shard.guide for shard in self.shards if shard.guide]
+        return [*parts_of(self.shards), *self.shards, *guides, *([self.guide] if self.guide else [])]
 
     @property
     def row_count(self) -> int:
         """Rows of all shards."""
+        if isinstance(self.shards, LongList):
+            return self.shards.row_count
         return sum(shard.row_count for shard in self.shards)
 
     @property
     def byte_size(self) -> int:
         """Bytes of all shards."""
-        return sum(shard.byte_size for shard in self.shards)
+        return _bytes_of(self.shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +126,12 @@ class ArtifactPart:
     """Raw payload: shards of one kind; tar kinds have a member index, others name each shard."""
 
     kind: str
-    shards: tuple[BlobRef, ...]
+    shards: Sequence[BlobRef]
     index: MemberIndexRef | None = None
 
     def blobs(self) -> list[BlobRef]:
         """Every blob of the artifact."""
-        return [*self.shards, *([self.index] if self.index else [])]
+        return [*parts_of(self.shards), *self.shards, *([self.index] if self.index else [])]
 
     @property
     def is_tar(self) -> bool:
@@ -103,7 +141,7 @@ class ArtifactPart:
     @property
     def byte_size(self) -> int:
         """Bytes of all shards."""
-        return sum(shard.byte_size for shard in self.shards)
+        return _bytes_of(self.shards)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from warpdata.formats.manifest.canonical import version_hash
@@ -14,6 +15,7 @@ from warpdata.formats.manifest.model import (
     TablePart,
     TableShard,
 )
+from warpdata.formats.manifest.parts import PartedShards, part_json
 
 
 def to_json(manifest: Manifest) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def pack_manifest(manifest: Manifest) -> bytes:
 def _table(part: TablePart) -> dict[str, Any]:
     raw: dict[str, Any] = {
         "format": part.format,
-        "shards": [_blob(shard) for shard in part.shards],
+        **_shards(part.shards),
         "schema": {"fields": [dict(field) for field in part.fields], "ipc": part.schema_ipc},
     }
     if part.guide is not None:
@@ -58,10 +60,17 @@ def _table(part: TablePart) -> dict[str, Any]:
 
 
 def _artifact(part: ArtifactPart) -> dict[str, Any]:
-    raw: dict[str, Any] = {"kind": part.kind, "shards": [_blob(shard) for shard in part.shards]}
+    raw: dict[str, Any] = {"kind": part.kind, **_shards(part.shards)}
     if part.index is not None:
         raw["index"] = _blob(part.index)
     return raw
+
+
+def _shards(shards: Sequence[BlobRef]) -> dict[str, Any]:
+    """The shards themselves, or where the parts of their list begin."""
+    if isinstance(shards, PartedShards):
+        return {"parts": part_json(shards.root)}
+    return {"shards": [_blob(shard) for shard in shards]}
 
 
 def _blob(blob: BlobRef) -> dict[str, Any]:
@@ -70,6 +79,8 @@ def _blob(blob: BlobRef) -> dict[str, Any]:
         raw["name"] = blob.name
     if isinstance(blob, TableShard):
         raw["row_count"] = blob.row_count
+        if blob.guide is not None:
+            raw["guide"] = {"hash": blob.guide.hash, "byte_size": blob.guide.byte_size}
     if isinstance(blob, MemberIndexRef):
         raw |= {"bucket_count": blob.bucket_count, "member_count": blob.member_count}
     return raw

@@ -1,0 +1,244 @@
+"""A catalog that has grown: publish ten episodes into 100,000, open, read the first window, on S3 with 20 ms.
+
+`python -m bench.scale_catalog [--quick]`. The old episodes are a few hundred real files, each under many names, so
+that any of them opens; the new ones are recorded. `one list` is the same dataset with its manifest in one JSON file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from tests.servers import BUCKET, Proxy, run_s3
+
+import warpdata as wd
+from bench import measure
+from warpdata.catalog.access import Access, access_options
+from warpdata.catalog.builder import DatasetBuilder
+from warpdata.catalog.names import parse_name
+from warpdata.catalog.packing import PackedShard
+from warpdata.catalog.pointer import Pointer, pack_pointer, read_pointer
+from warpdata.catalog.publish import PublishOptions, publish_to
+from warpdata.catalog.recordings import episode_rows, episodes_table
+from warpdata.catalog.roster import write_roster
+from warpdata.catalog.transfer import upload_bytes, upload_file
+from warpdata.episodes.facts import joined_tables
+from warpdata.formats.manifest import layout
+from warpdata.formats.manifest.fields import blob_of
+from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef, Manifest
+from warpdata.formats.manifest.parts import packed_shards
+from warpdata.formats.manifest.writer import pack_manifest, to_json
+from warpdata.settings import Settings
+from warpdata.stores.digest import digest_file
+from warpdata.stores.parallel import run_parallel
+
+RTT_S = 0.02
+NAME = "bench/arm"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much there is."""
+
+    episodes: int = 100_000
+    files: int = 200
+    added: int = 10
+    versions: int = 10_000
+    rounds: int = 5
+
+
+QUICK = Sizes(episodes=2000, files=20, versions=50, rounds=1)
+
+
+def record(folder: Path, first: int, count: int) -> list[Path]:
+    """Packed recordings of an arm: joints, actions, rewards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for number in range(first, first + count):
+        root = folder / f"root-{number:07d}"
+        with wd.LocalDatasetWriter(root).new_episode() as episode:
+            episode.set_static("task", f"task {number % 7}")
+            episode.set_static("success", number % 3 > 0)
+            for step in range(30):
+                episode.append("joints", np.full(7, number + step, np.float32), step * 33_000_000)
+                episode.append("action", np.full(7, step, np.float32), step * 33_000_000)
+        (found,) = wd.LocalDataset(root)
+        name = f"ep-{number:07d}"
+        paths.append(wd.pack_episode(found, folder / f"{name}.wshard", episode_id=name))
+    return paths
+
+
+def old_manifest(builder: DatasetBuilder, paths: Sequence[Path], sizes: Sizes) -> tuple[Manifest, list[Any]]:
+    """A version with many episodes, each of the files under many names, and their table."""
+    shards = [PackedShard(path, path.name, digest_file(path)) for path in paths]
+    facts = episodes_table(episode_rows("episodes", shards))
+    every, refs = [], []
+    for start in range(0, sizes.episodes, len(paths)):
+        names = [f"old-{number:07d}" for number in range(start, min(start + len(paths), sizes.episodes))]
+        part = facts.slice(0, len(names))
+        for column, values in (("id", names), ("blob", [f"{each}.wshard" for each in names])):
+            part = part.set_column(part.column_names.index(column), column, pa.array(values))
+        every.append(part)
+        refs += [
+            BlobRef(shard.digest.sha256, shard.digest.size, name=f"{each}.wshard")
+            for each, shard in zip(names, shards, strict=False)
+        ]
+    packed = packed_shards(tuple(refs), blob_of)
+    uploads = [upload_file(s.path, s.digest, is_staged=False) for s in shards]
+    uploads += [upload_bytes(data) for data in packed.blobs.values()]
+    builder.add_table("episodes", joined_tables(every))
+    table, more = builder._built()
+    artifacts = {"episodes": ArtifactPart(EPISODE_KIND, packed.shards)}
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Manifest(builder.name.dataset_id, table.tables, artifacts, created_at=now), [*uploads, *more]
+
+
+def access() -> Access:
+    return Access(access_options(Settings.from_env(), catalogs=(f"s3://{BUCKET}/bench",)))
+
+
+def put_history(name: str, manifest: Manifest, count: int) -> None:
+    """Older versions as their publishers would have left them: a manifest each, in one line."""
+    opened = access()
+    store, dataset = opened.catalogs[0].store, parse_name(name)
+    assert store is not None
+    head = read_pointer(store, dataset.latest_key)
+    assert head.pointer is not None
+    table = next(iter(manifest.tables.values()))
+    made: list[tuple[str, bytes]] = []
+    parent: str | None = None
+    for number in range(count):
+        one = Manifest(
+            name, {"episodes": table, f"t{number}": table}, manifest.artifacts,
+            created_at=manifest.created_at, metadata={"parent": parent, "message": f"version {number}"},
+        )  # fmt: skip
+        parent = to_json(one)["version_hash"]
+        made.append((parent, pack_manifest(one)))
+    run_parallel(lambda each: store.put_if_absent(dataset.version_key(each[0]), each[1]), made)
+    after = Pointer(head.pointer.version, count + 1, parent)
+    store.compare_and_swap(dataset.latest_key, pack_pointer(after), head.etag)
+    write_roster(store, dataset)
+    opened.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What something took."""
+
+    seconds: float
+    requests: int
+    sent_bytes: int
+    answered_bytes: int
+
+
+def cost(proxy: Proxy, work: Callable[[], object]) -> Cost:
+    before = (len(proxy.asked), proxy.sent_bytes, proxy.answered_bytes)
+    took = measure.seconds(work)
+    after = (len(proxy.asked), proxy.sent_bytes, proxy.answered_bytes)
+    return Cost(round(took, 3), *(b - a for a, b in zip(before, after, strict=True)))
+
+
+def best(costs: Sequence[Cost]) -> dict[str, Any]:
+    return asdict(min(costs, key=lambda each: each.seconds))
+
+
+def publish_ten(paths: Sequence[Path], name: str) -> None:
+    with wd.DatasetBuilder(name, catalog=f"s3://{BUCKET}/bench") as builder:
+        builder.extend().add_episodes("episodes", list(paths)).publish(retries=5)
+
+
+def first_window(name: str, work: Path, number: int) -> None:
+    cache = work / f"cache-{time.monotonic_ns()}"
+    with wd.dataset(name, catalog=f"s3://{BUCKET}/bench", cache_dir=str(cache)) as ds:
+        window = ds.episodes[number]["joints"].values()[5:21]
+        assert window.shape == (16, 7)
+
+
+def open_only(name: str, work: Path) -> None:
+    cache = work / f"cache-{time.monotonic_ns()}"
+    with wd.dataset(name, catalog=f"s3://{BUCKET}/bench", cache_dir=str(cache)) as ds:
+        assert len(ds.artifact("episodes"))
+
+
+def measured(proxy: Proxy, name: str, sizes: Sizes, work: Path, first: int) -> dict[str, Any]:
+    """Each thing several times; every publish has recordings of its own and a cache of its own."""
+    publishes, windows, opens = [], [], []
+    for turn in range(sizes.rounds):
+        paths = record(work / "new", first + turn * sizes.added, sizes.added)
+        os.environ["WARP_CACHE_DIR"] = str(work / f"publisher-{name.replace('/', '-')}-{turn}")
+        publishes.append(cost(proxy, lambda paths=paths: publish_ten(paths, name)))
+        opens.append(cost(proxy, lambda: open_only(name, work)))
+        place = (turn * 7919 + sizes.episodes // 2) % sizes.episodes
+        windows.append(cost(proxy, lambda place=place: first_window(name, work, place)))
+    return {"publish ten": best(publishes), "open": best(opens), "open, first window": best(windows)}
+
+
+def run(sizes: Sizes) -> dict[str, Any]:
+    """All numbers."""
+    found: dict[str, Any] = {"sizes": asdict(sizes)}
+    with tempfile.TemporaryDirectory() as folder, run_s3() as server:
+        work = Path(folder)
+        os.environ.update(server.environment())
+        paths = record(work / "old", 0, sizes.files)
+        for label, name, limit in (("parts", NAME, layout.FLAT_SHARDS), ("one list", "bench/flat", 1 << 40)):
+            layout.FLAT_SHARDS, kept = limit, layout.FLAT_SHARDS
+            try:
+                os.environ["AWS_ENDPOINT_URL"] = server.endpoint
+                with DatasetBuilder(name, catalog=str(work / "unused")) as builder:
+                    manifest, uploads = old_manifest(builder, paths, sizes)
+                    opened = access()
+                    store = opened.catalogs[0].store
+                    assert store is not None
+                    publish_to(store, parse_name(name), manifest, uploads, PublishOptions(workers=8))
+                    opened.close()
+                if label == "parts":
+                    put_history(name, manifest, sizes.versions)
+                size = len(pack_manifest(manifest))
+                rounds = sizes if label == "parts" else Sizes(**{**asdict(sizes), "rounds": 1})
+                with Proxy(server.port, delay_s=RTT_S) as proxy:
+                    os.environ["AWS_ENDPOINT_URL"] = proxy.endpoint
+                    first = 10_000_000 if label == "parts" else 20_000_000
+                    found[label] = {"manifest_bytes": size, **measured(proxy, name, rounds, work, first)}
+            finally:
+                layout.FLAT_SHARDS = kept
+    found["bars"] = bars(found)
+    return found
+
+
+def bars(found: dict[str, Any]) -> dict[str, Any]:
+    """What was asked for, and whether it holds."""
+    publish, window = found["parts"]["publish ten"], found["parts"]["open, first window"]
+    traffic = publish["sent_bytes"] + publish["answered_bytes"]
+    asked = {
+        "publish ten episodes into 100,000, S3 20 ms (seconds)": (publish["seconds"], 2),
+        "the same, bytes both ways": (traffic, 1_000_000),
+        "open and first window (seconds)": (window["seconds"], 1),
+    }
+    return {
+        name: {"value": value, "bar": f"< {bar:,}", "holds": value < bar}
+        for name, (value, bar) in asked.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="shrunk, and not saved")
+    args = parser.parse_args()
+    report = run(QUICK if args.quick else Sizes())
+    print(json.dumps(report, indent=1))
+    if not args.quick:
+        measure.save("scale_catalog", report)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""A version that goes on from the newest one: what is added joins what is there, and nothing else is touched.
+
+Publishing so costs what is added, not what is there; and whoever is overtaken builds on the newer version again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from warpdata.catalog.access import Access, writable_catalog
+from warpdata.catalog.dataset import Dataset, opened_version
+from warpdata.catalog.names import DatasetName, check_tag
+from warpdata.catalog.opened import EPISODES_TABLE
+from warpdata.catalog.packing import digested
+from warpdata.catalog.pointer import read_pointer
+from warpdata.catalog.publish import Published, PublishOptions, publish_after
+from warpdata.catalog.recordings import episodes_table
+from warpdata.catalog.rowgroups import schema_fields, schema_from_base64, schema_to_base64
+from warpdata.catalog.sources import ParquetFacts, ParquetOptions, parquet_facts, write_shards
+from warpdata.catalog.transfer import Upload, send, upload_bytes, upload_file
+from warpdata.catalog.turns import turn
+from warpdata.episodes.facts import joined_tables
+from warpdata.errors import DatasetError, PointerMovedError
+from warpdata.formats.manifest.fields import blob_of, table_shard_of
+from warpdata.formats.manifest.guide import ShardGuide, pack_guide
+from warpdata.formats.manifest.model import ArtifactPart, Binding, BlobRef, Manifest, TablePart, TableShard
+from warpdata.formats.manifest.parts import Packed, with_added, with_tail
+from warpdata.stores.digest import FileDigest
+from warpdata.stores.parallel import run_parallel
+
+_CLOSED_BYTES = 1 << 20
+"""A shard of the table of episodes that is as large is left alone for ever."""
+
+_ABSORB_ROWS = 4
+"""A smaller one before the new rows is written anew with them while it has at most so many times as many rows."""
+
+_PAUSE_S = 0.5
+
+Build = Callable[["Dataset | None"], "tuple[Manifest, list[Upload]]"]
+"""The version that goes on from another one, or the first one, and the blobs that may be new."""
+
+
+def publish_grown(
+    access: Access, name: DatasetName, build: Build, early: Sequence[Upload], options: PublishOptions
+) -> Published:
+    """Publish what goes on from the newest version; when that is overtaken, go on from the newer one.
+
+    `early` are the blobs that are needed in any case: they are sent before it is our turn.
+    """
+    for tag in options.tags:
+        check_tag(tag)
+    catalog = writable_catalog(access)
+    store = catalog.store
+    assert store is not None
+    send(store, early, progress=options.progress, workers=options.workers)
+    for attempt in range(options.retries + 1):
+        try:
+            with turn(store, name.turn_key):
+                seen = read_pointer(store, name.latest_key)
+                base = (
+                    None
+                    if seen.pointer is None
+                    else opened_version(access, catalog, name, seen.pointer.version)
+                )
+                manifest, uploads = build(base)
+                bases = () if base is None else (name.version_key(base.version),)
+                given = replace(options, retries=0, bases=bases)
+                return publish_after(store, name, seen, manifest, uploads, given)
+        except PointerMovedError:
+            if attempt == options.retries:
+                raise
+            time.sleep(random.uniform(0, _PAUSE_S * min(attempt + 1, 8)))
+    raise AssertionError("the last attempt returns or raises")
+
+
+def grown_artifact(
+    name: str, base: Dataset, kind: str, added: Sequence[BlobRef], uploads: list[Upload]
+) -> ArtifactPart:
+    """An artifact of a version with more shards; what is there with the same bytes is not added again."""
+    held = base.manifest.artifacts[name]
+    if held.kind != kind:
+        fact = f"artifact {name!r} is of kind {held.kind}, not {kind}"
+        raise DatasetError(fact, hint="Add it under another name.")
+    if held.is_tar:
+        fact = f"artifact {name!r} is made of tar files, whose index names every member"
+        raise DatasetError(fact, hint="Add the new files as another artifact.")
+    by_number = any(b.artifact == name and b.addressing == "range" for b in base.manifest.bindings)
+    packed = with_added(held.shards, added, blob_of, at_end=by_number)
+    uploads += [upload_bytes(data) for data in packed.blobs.values()]
+    return replace(held, shards=packed.shards)
+
+
+def new_names(name: str, base: Dataset, members: Sequence[str]) -> set[str]:
+    """Those of the members that an artifact of a version has not."""
+    if name not in base.artifacts:
+        return set(members)
+    return {member for member, has in zip(members, base.artifact(name).has(members), strict=True) if not has}
+
+
+def grown_table(
+    name: str,
+    base: Dataset,
+    facts: Sequence[ParquetFacts],
+    digests: Sequence[FileDigest],
+    uploads: list[Upload],
+) -> TablePart:
+    """A table of a version with more files behind those it has."""
+    held = base.manifest.tables[name]
+    if not facts[0].schema.remove_metadata().equals(schema_from_base64(held.schema_ipc)):
+        hint = "Convert the files to the schema of the table, or add another table."
+        raise DatasetError(
+            f"the new rows of table {name!r} have another schema", path=facts[0].path, hint=hint
+        )
+    tail = [_with_guide(f, d, uploads) for f, d in zip(facts, digests, strict=True)]
+    return _with_tail(name, base, len(held.shards), tail, uploads)
+
+
+def grown_episodes(
+    base: Dataset, rows: Sequence[Mapping[str, Any]], staging: Path, uploads: list[Upload]
+) -> TablePart:
+    """The table of all episodes with more rows at its end; small files at its end are written anew with them."""
+    new, held = episodes_table([dict(row) for row in rows]), base.manifest.tables[EPISODES_TABLE]
+    schema = schema_from_base64(held.schema_ipc)
+    fitted = _fitted(new, schema)
+    if fitted is None:  # columns nobody had before: every row gets them
+        whole = joined_tables([base.table(EPISODES_TABLE).rows_together(), new])
+        facts, shards = _written(whole, staging, uploads)
+        found = facts[0].schema.remove_metadata()
+        fresh = _packed_tail((), 0, shards, uploads)
+        return TablePart(fresh, tuple(schema_fields(found)), schema_to_base64(found))
+    kept, count = len(held.shards), fitted.num_rows
+    while kept and _is_absorbed(held.shards[kept - 1], count):
+        kept -= 1
+        count += held.shards[kept].row_count
+    files = base.table(EPISODES_TABLE).files
+    older = [_rows_of(files.file(number)) for number in range(kept, len(held.shards))]
+    _, shards = _written(pa.concat_tables([*older, fitted]), staging, uploads)
+    return _with_tail(EPISODES_TABLE, base, kept, shards, uploads)
+
+
+def grown_notes(base: Dataset, notes: Mapping[str, Any]) -> dict[str, Any]:
+    """The notes of a version, but for those that are about it alone, and new ones."""
+    held = {key: value for key, value in base.manifest.metadata.items() if key not in ("message", "parent")}
+    return {**held, **notes}
+
+
+def grown_bindings(base: Dataset, added: Sequence[Binding]) -> tuple[Binding, ...]:
+    """The bindings of a version and more; a column that is bound anew points where the new one says."""
+    by_column = {(b.table, b.column): b for b in [*base.manifest.bindings, *added]}
+    return tuple(by_column[key] for key in sorted(by_column))
+
+
+def _is_absorbed(shard: TableShard, rows: int) -> bool:
+    return shard.byte_size < _CLOSED_BYTES and shard.row_count <= _ABSORB_ROWS * rows
+
+
+def _rows_of(file: Any) -> pa.Table:
+    groups = range(len(file.group_starts))
+    return pa.concat_tables([file.read(group, None, file.fetch(group, None)) for group in groups])
+
+
+def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table | None:
+    """Rows in a schema that has room for them; None where it has not."""
+    columns = []
+    for name in table.column_names:
+        if name not in schema.names and table.column(name).null_count < table.num_rows:
+            return None
+    for field in schema:
+        if field.name not in table.column_names:
+            columns.append(pa.nulls(table.num_rows, field.type))
+            continue
+        column = table.column(field.name)
+        if column.type != field.type and column.null_count < table.num_rows:
+            return None
+        columns.append(column if column.type == field.type else pa.nulls(table.num_rows, field.type))
+    return pa.table(columns, schema=schema)
+
+
+def _written(
+    table: pa.Table, staging: Path, uploads: list[Upload]
+) -> tuple[list[ParquetFacts], list[TableShard]]:
+    paths = write_shards(
+        pa.RecordBatchReader.from_batches(table.schema, table.to_batches()), staging, ParquetOptions()
+    )
+    digests = digested(paths)
+    facts = [parquet_facts(path) for path in paths]
+    uploads += [
+        upload_file(path, digest, is_staged=True) for path, digest in zip(paths, digests, strict=True)
+    ]
+    return facts, [_with_guide(f, d, uploads) for f, d in zip(facts, digests, strict=True)]
+
+
+def _with_guide(facts: ParquetFacts, digest: FileDigest, uploads: list[Upload]) -> TableShard:
+    """A file of a table with a guide of its own."""
+    guide = _own_guide(ShardGuide(digest.page_sums, facts.tail), uploads)
+    return TableShard(digest.sha256, digest.size, row_count=facts.rows, guide=guide)
+
+
+def _own_guide(guide: ShardGuide, uploads: list[Upload]) -> BlobRef:
+    upload = upload_bytes(pack_guide([guide]))
+    uploads.append(upload)
+    return BlobRef(upload.sha256, upload.size)
+
+
+def _with_tail(
+    name: str, base: Dataset, kept: int, tail: Sequence[TableShard], uploads: list[Upload]
+) -> TablePart:
+    held = base.manifest.tables[name]
+    if held.guide is None:
+        return replace(held, shards=_packed_tail(held.shards, kept, tail, uploads))
+    # One guide for all files would have to be written anew with every new one: from here on each has its own.
+    files = base.table(name).files
+    guides = run_parallel(files.guide, range(kept))
+    own = [
+        replace(shard, uri=None, guide=None if guide is None else _own_guide(guide, uploads))
+        for shard, guide in zip(held.shards[:kept], guides, strict=True)
+    ]
+    return replace(held, shards=_packed_tail((), 0, [*own, *tail], uploads), guide=None)
+
+
+def _packed_tail(
+    shards: Sequence[TableShard], kept: int, tail: Sequence[TableShard], uploads: list[Upload]
+) -> Sequence[TableShard]:
+    packed: Packed[TableShard] = with_tail(shards, kept, tail, table_shard_of)
+    uploads += [upload_bytes(data) for data in packed.blobs.values()]
+    return packed.shards

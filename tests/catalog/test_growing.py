@@ -1,0 +1,518 @@
+"""Versions that go on from the newest one: what is added joins it, whoever else adds something at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from tests.catalog.test_trust import new_key
+from warpdata.catalog import growing, roster, turns
+from warpdata.catalog.access import Access, access_options
+from warpdata.catalog.copying import copy_dataset
+from warpdata.catalog.expiry import expire_versions
+from warpdata.catalog.mending import mend_version
+from warpdata.catalog.names import parse_name
+from warpdata.catalog.remotegc import collect
+from warpdata.errors import ConflictError, DatasetError, ManifestCorruptedError, PointerMovedError
+from warpdata.formats.manifest import layout
+from warpdata.formats.manifest.model import LongList
+from warpdata.formats.manifest.parts import PartedShards
+from warpdata.settings import Settings
+
+NAME = "lab/arm"
+
+
+def episode(number: int, *, value: float = 0.0, **static: Any) -> Any:
+    """A recording of a few steps."""
+    return {"number": number, "value": value, "static": {"task": f"task {number % 3}", **static}}
+
+
+def recordings(folder: Path, *made: dict[str, Any]) -> Path:
+    """Packed episodes as files in a folder; the same episode is the same bytes in every folder of a test."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for each in made:
+        name = f"ep-{each['number']:05d}"
+        kept = folder.parent / "made" / f"{name}-{each['value']}-{len(each['static'])}"
+        if not kept.exists():
+            _record(kept, name, each)
+        shutil.copy(kept, folder / f"{name}.wshard")
+    return folder
+
+
+def _record(path: Path, name: str, made: dict[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    root = path.with_suffix(".root")
+    with wd.LocalDatasetWriter(root).new_episode() as one:
+        for key, value in made["static"].items():
+            one.set_static(key, value)
+        for step in range(3):
+            one.append("joints", np.full(2, made["value"] + step, np.float32), step * 10)
+    (found,) = wd.LocalDataset(root)
+    wd.pack_episode(found, path, episode_id=name)
+
+
+def extend(catalog: str, folder: Path, **options: Any) -> Any:
+    with wd.DatasetBuilder(NAME, catalog=catalog) as builder:
+        return builder.extend().add_episodes("episodes", sorted(folder.glob("*"))).publish(**options)
+
+
+def grow(catalog: str, tmp_path: Path, *numbers: int, **options: Any) -> Any:
+    return extend(catalog, recordings(tmp_path / "new", *map(episode, numbers)), **options)
+
+
+@pytest.fixture
+def short_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of a few entries, so that small datasets have trees."""
+    for name, value in (("FLAT_SHARDS", 4), ("PART_MIN_ENTRIES", 2), ("PART_MAX_ENTRIES", 6)):
+        monkeypatch.setattr(layout, name, value)
+
+
+def files(folder: Path, *names: str, text: str = "") -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text(f"bytes of {name}{text}")
+    return [folder / name for name in names]
+
+
+def grow_files(catalog: str, folder: Path, *names: str, text: str = "", **options: Any) -> Any:
+    with wd.DatasetBuilder(NAME, catalog=catalog) as builder:
+        builder.extend().add_artifact("raw", files(folder, *names, text=text), kind="files")
+        return builder.publish(**options)
+
+
+def test_new_episodes_join_those_that_are_there(local_catalog: str, tmp_path: Path) -> None:
+    first = grow(local_catalog, tmp_path, 5, 7)
+    second = grow(local_catalog, tmp_path, 6, 9, message="more")
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert ds.version == second.version
+        assert ds.episodes.ids == ["ep-00005", "ep-00007", "ep-00006", "ep-00009"]
+        assert list(ds.artifact("episodes").members()) == [f"ep-0000{n}.wshard" for n in (5, 6, 7, 9)]
+        assert [each.static["task"] for each in ds.episodes] == ["task 2", "task 1", "task 0", "task 0"]
+        assert ds.episodes.where("task = 'task 0'").ids == ["ep-00006", "ep-00009"]
+        assert ds.episodes["ep-00009"]["joints"].values().shape == (3, 2)
+        assert ds.verify() == []
+        line = ds.versions()
+        assert {each.version: each.parent for each in line} == {
+            first.version: None, second.version: first.version,
+        }  # fmt: skip
+        assert line[0].message == "more"
+
+
+def test_what_is_there_already_is_not_added_again(local_catalog: str, tmp_path: Path) -> None:
+    grow(local_catalog, tmp_path, 1, 2)
+    second = grow(local_catalog, tmp_path, 2, 3)
+    again = grow(local_catalog, tmp_path, 3, 1)
+    assert again.version == second.version
+    assert not again.is_new
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert ds.episodes.ids == ["ep-00001", "ep-00002", "ep-00003"]
+        assert len(ds.versions()) == 2
+
+
+def test_the_same_id_with_other_bytes_publishes_nothing(local_catalog: str, tmp_path: Path) -> None:
+    first = grow(local_catalog, tmp_path, 1, 2)
+    folder = recordings(tmp_path / "new", episode(3), episode(2, value=9.0))
+    with pytest.raises(ConflictError, match=r"ep-00002\.wshard' is there already with other bytes"):
+        extend(local_catalog, folder, retries=5)
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert ds.version == first.version
+        assert len(ds.versions()) == 1
+
+
+def test_a_new_fact_is_a_column_of_all(local_catalog: str, tmp_path: Path) -> None:
+    grow(local_catalog, tmp_path, 1, 2)
+    extend(local_catalog, recordings(tmp_path / "new", episode(3, operator="ada")))
+    extend(local_catalog, recordings(tmp_path / "new", episode(4)))
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert ds.table("episodes").arrow().column("operator").to_pylist() == [None, None, "ada", None]
+        assert ds.episodes.where("operator = 'ada'").ids == ["ep-00003"]
+        assert ds.episodes.ids == [f"ep-{n:05d}" for n in (1, 2, 3, 4)]
+        assert ds.verify() == []
+
+
+def test_small_files_of_the_table_are_joined_and_large_ones_left_alone(
+    local_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(12):
+        grow(local_catalog, tmp_path, number)
+        with wd.dataset(NAME, catalog=local_catalog) as ds:
+            rows = [shard.row_count for shard in ds.manifest.tables["episodes"].shards]
+            assert ds.episodes.ids == [f"ep-{n:05d}" for n in range(number + 1)]
+            assert len(rows) <= 4
+    monkeypatch.setattr(growing, "_CLOSED_BYTES", 1)
+    grow(local_catalog, tmp_path, 50)
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert [shard.row_count for shard in ds.manifest.tables["episodes"].shards] == [*rows, 1]
+        assert all(shard.guide is not None for shard in ds.manifest.tables["episodes"].shards)
+
+
+def test_rows_join_a_table_and_may_point_at_old_and_new_files(local_catalog: str, tmp_path: Path) -> None:
+    with wd.DatasetBuilder(NAME, catalog=local_catalog) as builder:
+        builder.add_artifact("raw", files(tmp_path / "a", "one", "two"), kind="files")
+        builder.add_table("main", {"x": [1, 2], "file": ["one", "two"]}).bind("main", "file", "raw")
+        builder.describe(license="MIT").publish(message="first")
+
+    def more(names: list[str], rows: dict[str, Any]) -> Any:
+        with wd.DatasetBuilder(NAME, catalog=local_catalog) as builder:
+            builder.extend().add_table("main", rows)
+            if names:
+                builder.add_artifact("raw", files(tmp_path / "b", *names), kind="files")
+            return builder.publish()
+
+    more(["three"], {"x": [3, 4], "file": ["three", "one"]})
+    more([], {"x": [5], "file": ["two"]})
+    with pytest.raises(DatasetError, match="name no member of 'raw', the first is 'four'"):
+        more([], {"x": [6], "file": ["four"]})
+    with pytest.raises(DatasetError, match="another schema"):
+        more([], {"x": ["six"], "file": ["one"]})
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert ds.table().arrow().column("x").to_pylist() == [1, 2, 3, 4, 5]
+        (batch,) = ds.table().batch_dicts()
+        assert [ref.read_bytes() for ref in batch["file"]] == [
+            f"bytes of {name}".encode() for name in ("one", "two", "three", "one", "two")
+        ]
+        assert ds.manifest.metadata["license"] == "MIT"
+        assert "message" not in ds.manifest.metadata
+        assert ds.verify() == []
+
+
+def test_what_cannot_be_extended_says_so(local_catalog: str, tmp_path: Path) -> None:
+    folder = files(tmp_path / "t", "a.txt", "b.txt")[0].parent
+    with wd.DatasetBuilder(NAME, catalog=local_catalog) as builder:
+        builder.add_artifact("raw", folder).publish()
+    with wd.DatasetBuilder(NAME, catalog=local_catalog) as builder:
+        builder.extend().add_artifact("raw", folder)
+        with pytest.raises(DatasetError, match="made of tar files"):
+            builder.publish()
+    with wd.DatasetBuilder(NAME, catalog=local_catalog) as builder:
+        builder.extend().add_artifact("raw", folder.glob("*"), kind="files")
+        with pytest.raises(DatasetError, match="of kind tar_shards, not files"):
+            builder.publish()
+    with (
+        wd.DatasetBuilder(NAME, catalog=local_catalog) as builder,
+        wd.dataset(NAME, catalog=local_catalog) as ds,
+    ):
+        with pytest.raises(ValueError, match="extend"):
+            builder.extend().keep(ds)
+        with pytest.raises(DatasetError, match="nothing to publish"):
+            builder.publish()
+
+
+def test_whoever_is_overtaken_goes_on_from_the_newer_version(
+    local_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without turns, so that somebody else publishes between the look at `latest` and its move."""
+    grow(local_catalog, tmp_path, 1)
+    monkeypatch.setattr(growing, "turn", lambda store, key: contextlib.nullcontext())
+    monkeypatch.setattr(growing, "_PAUSE_S", 0.0)
+    publish_after, rivals = growing.publish_after, iter([10, 11, 12, 13])
+
+    def overtaken(*args: Any) -> Any:
+        number = next(rivals, None)
+        if number is not None:
+            with monkeypatch.context() as patch:
+                patch.setattr(growing, "publish_after", publish_after)
+                folder = recordings(tmp_path / f"rival-{number}", episode(number))
+                extend(local_catalog, folder)
+        return publish_after(*args)
+
+    mine = recordings(tmp_path / "mine", episode(2))
+    monkeypatch.setattr(growing, "publish_after", overtaken)
+    with pytest.raises(PointerMovedError):
+        extend(local_catalog, mine, retries=1)
+    extend(local_catalog, mine, retries=2)
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert ds.episodes.ids == [f"ep-{n:05d}" for n in (1, 10, 11, 12, 13, 2)]
+
+
+WRITER = textwrap.dedent(
+    """
+    import sys, pathlib, warpdata as wd
+    catalog, folder, writer, count = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    for round in range(count):
+        with wd.DatasetBuilder("lab/arm", catalog=catalog) as builder:
+            path = folder / f"w{writer:03d}-r{round:03d}.bin"
+            path.write_bytes(f"{writer} {round}".encode())
+            builder.extend().add_artifact("raw", [path], kind="files").publish(retries=100)
+    """
+)
+
+
+def test_many_processes_publish_at_once_and_nothing_is_lost(local_catalog: str, tmp_path: Path) -> None:
+    writers, rounds = 8, 2
+    folder = tmp_path / "files"
+    folder.mkdir()
+    command = [sys.executable, "-c", WRITER, local_catalog, str(folder)]
+    running = [
+        subprocess.Popen([*command, str(number), str(rounds)], stderr=subprocess.PIPE)
+        for number in range(writers)
+    ]
+    for each in running:
+        _, error = each.communicate(timeout=240)
+        assert each.returncode == 0, error.decode()[-2000:]
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        expected = {f"w{w:03d}-r{r:03d}.bin" for w in range(writers) for r in range(rounds)}
+        assert set(ds.artifact("raw").members()) == expected
+        assert ds.verify() == []
+        line = {each.version: each.parent for each in ds.versions()}
+    assert len(line) == writers * rounds
+    assert len(set(line.values())) == len(line), "no version has two that go on from it"
+    store = Access(access_options(Settings.from_env(), catalogs=(local_catalog,))).catalogs[0].store
+    assert set(roster.read_roster(store, parse_name(NAME)).versions) == set(line)
+    assert not list((Path(local_catalog) / "claims").rglob("*.json"))
+
+
+def test_a_turn_of_somebody_who_died_is_taken(local_catalog: str, tmp_path: Path, monkeypatch) -> None:
+    grow(local_catalog, tmp_path, 1)
+    held = Path(local_catalog) / parse_name(NAME).turn_key
+    held.write_text('{"holder": "nobody"}')
+    waits: list[float] = []
+    monkeypatch.setattr(turns, "_sleep", waits.append)
+    monkeypatch.setattr(turns, "LIFETIME_S", -1.0)
+    grow(local_catalog, tmp_path, 2)
+    assert len(waits) == turns._LOOKS - 1
+    assert not held.exists() or held.read_text() != '{"holder": "nobody"}'
+
+
+# Long lists: every operation on a catalog knows parts.
+
+
+def access_to(catalog: str) -> Access:
+    return Access(access_options(Settings.from_env(), catalogs=(catalog,)))
+
+
+def names(count: int, letter: str = "f") -> list[str]:
+    return [f"{letter}{number:04d}" for number in range(count)]
+
+
+def test_ten_new_files_among_many_write_little(local_catalog: str, tmp_path: Path) -> None:
+    grow_files(local_catalog, tmp_path / "old", *names(2000))
+    before = {
+        path: path.stat().st_size for path in (Path(local_catalog) / "blobs").rglob("*") if path.is_file()
+    }
+    done = grow_files(local_catalog, tmp_path / "new", *names(10, "f1000-"))
+    after = {
+        path: path.stat().st_size for path in (Path(local_catalog) / "blobs").rglob("*") if path.is_file()
+    }
+    new = after.keys() - before.keys()
+    assert len(new) <= 10 + 6
+    assert sum(after[path] for path in new) < 100_000
+    assert done.blobs_sent <= len(new)
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert isinstance(ds.manifest.artifacts["raw"].shards, LongList)
+        assert len(ds.artifact("raw")) == 2010
+        assert ds.artifact("raw").read_names(["f1000-0007"])[0] == b"bytes of f1000-0007"
+        manifest = Path(local_catalog) / parse_name(NAME).version_key(ds.version)
+        assert manifest.stat().st_size < 3000
+
+
+def test_the_history_of_a_list_does_not_show_in_its_version(tmp_path: Path, short_lists: None) -> None:
+    versions = set()
+    for catalog, order in (("a", [0, 1, 2]), ("b", [2, 0, 1]), ("c", [[0, 1, 2]])):
+        for batch in order:
+            wanted = [n for b in (batch if isinstance(batch, list) else [batch]) for n in names(40)[b::3]]
+            done = grow_files(str(tmp_path / catalog), tmp_path / "files", *wanted)
+        versions.add(done.version)
+    assert len(versions) == 1
+
+
+def test_parts_are_used_until_no_version_names_them(
+    local_catalog: str, tmp_path: Path, short_lists: None
+) -> None:
+    for start in range(0, 60, 20):
+        grow_files(local_catalog, tmp_path / "files", *names(60)[start : start + 20])
+    access = access_to(local_catalog)
+    catalog = access.catalogs[0]
+    assert collect(catalog, delete=True, grace_s=-60).blobs == ()
+    done = expire_versions(access, parse_name(NAME), keep_last=1, older_than_s=0, delete=True)
+    assert len(done.versions) == 2
+    gone = collect(catalog, delete=True, grace_s=-60)
+    assert gone.blobs, "parts that only the older versions had"
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert ds.verify() == []
+        assert sorted(ds.artifact("raw").members()) == names(60)
+        held = {path.name for path in (Path(local_catalog) / "blobs").rglob("*") if path.is_file()}
+        assert held == set(ds.manifest.blobs())
+
+
+def test_an_unreadable_part_stops_the_collector(
+    local_catalog: str, tmp_path: Path, short_lists: None
+) -> None:
+    grow_files(local_catalog, tmp_path / "files", *names(30))
+    orphan = Path(local_catalog) / "blobs" / "sha256" / "00" / ("0" * 64)
+    orphan.parent.mkdir(parents=True, exist_ok=True)
+    orphan.write_bytes(b"x")
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        root = ds.manifest.artifacts["raw"].shards.root
+    path = Path(local_catalog) / root.key
+    whole = path.read_bytes()
+    for damage in (whole[:-2] + b"  ", None):
+        path.unlink()
+        if damage is not None:
+            path.write_bytes(damage)
+        with pytest.raises(wd.WarpError):
+            collect(access_to(local_catalog).catalogs[0], delete=True, grace_s=-60)
+        assert orphan.exists()
+
+
+def test_parts_are_copied_with_every_version(local_catalog: str, tmp_path: Path, short_lists: None) -> None:
+    for start in range(0, 60, 20):
+        grow_files(local_catalog, tmp_path / "files", *names(60)[start : start + 20])
+    target = str(tmp_path / "copy")
+    copied = copy_dataset(access_to(local_catalog), access_to(target), parse_name(NAME), all_versions=True)
+    assert len(copied.versions) == 3
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        every = [each.version for each in ds.versions()]
+    for version in every:
+        with wd.dataset(f"{NAME}@{version}", catalog=target) as ds:
+            assert ds.verify() == []
+    shutil.rmtree(local_catalog)
+    with wd.dataset(NAME, catalog=target) as ds:
+        assert sorted(ds.artifact("raw").members()) == names(60)
+    assert collect(access_to(target).catalogs[0], delete=True, grace_s=-60).blobs == ()
+
+
+def test_damaged_parts_are_found_and_mended(local_catalog: str, tmp_path: Path, short_lists: None) -> None:
+    grow_files(local_catalog, tmp_path / "files", *names(30))
+    target = str(tmp_path / "copy")
+    copy_dataset(access_to(local_catalog), access_to(target), parse_name(NAME))
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        refs = ds.manifest.artifacts["raw"].shards.part_blobs()
+        shard = ds.manifest.artifacts["raw"].shards[7]
+    assert len(refs) > 4
+    for number, ref in enumerate([refs[0], refs[-1], refs[2], shard]):
+        path = Path(target) / ref.key
+        data = path.read_bytes()
+        path.unlink()
+        if number:
+            path.write_bytes(data[:-1] + b"?")
+    with pytest.raises(ManifestCorruptedError), wd.dataset(NAME, catalog=target) as ds:
+        list(ds.artifact("raw").members())
+    with pytest.raises(wd.WarpError):
+        mend_version(access_to(target), parse_name(NAME))
+    mended = mend_version(access_to(target), parse_name(NAME), sources=[access_to(local_catalog)])
+    assert set(mended.replaced) == {refs[0].hash, refs[-1].hash, refs[2].hash, shard.hash}
+    assert mended.lost == ()
+    with wd.dataset(NAME, catalog=target) as ds:
+        assert ds.verify() == []
+
+
+def test_verify_names_a_damaged_part(local_catalog: str, tmp_path: Path, short_lists: None) -> None:
+    grow_files(local_catalog, tmp_path / "files", *names(30))
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert ds.verify() == []
+        path = Path(local_catalog) / ds.manifest.artifacts["raw"].shards.part_blobs()[1].key
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data[:-1] + b"?")
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        (found,) = ds.verify()
+        assert "artifact 'raw': a part of a manifest is damaged" in found
+    path.unlink()
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        (found,) = ds.verify()
+        assert "a part of the manifest is gone" in found
+
+
+def test_a_diff_names_what_was_added_and_reads_few_parts(local_catalog: str, tmp_path: Path) -> None:
+    first = grow_files(local_catalog, tmp_path / "files", *names(2000))
+    second = grow_files(local_catalog, tmp_path / "files", "f0500x", "g")
+    with wd.dataset(f"{NAME}@{first.version}", catalog=local_catalog) as ds:
+        asked: list[str] = []
+        other = wd.dataset(f"{NAME}@{second.version}", catalog=local_catalog)
+        for each in (ds, other):
+            shards = each.manifest.artifacts["raw"].shards
+            assert isinstance(shards, PartedShards)
+            source = shards._source
+            shards._source = lambda refs, source=source: (asked.extend(r.hash for r in refs), source(refs))[1]
+        diff = ds.diff(other)
+        assert diff.artifacts[0].shards_added == ("f0500x", "g")
+        assert diff.artifacts[0].shards_removed == ()
+        assert (diff.bytes_added, diff.bytes_removed) == (len("bytes of f0500x") + len("bytes of g"), 0)
+        assert diff.bytes_shared == ds.manifest.total_bytes
+        assert len(asked) <= 8
+        other.close()
+
+
+def test_a_long_list_is_kept_by_the_version_that_names_it(
+    local_catalog: str, tmp_path: Path, short_lists: None
+) -> None:
+    grow_files(local_catalog, tmp_path / "files", *names(30))
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        with wd.DatasetBuilder("lab/other", catalog=local_catalog) as builder:
+            done = builder.keep(ds).add_table("main", {"x": [1]}).publish()
+        assert done.blobs_present + done.blobs_sent < 10
+        target = str(tmp_path / "elsewhere")
+        with wd.DatasetBuilder("lab/other", catalog=target) as builder:
+            builder.keep(ds).publish()
+    for catalog in (local_catalog, target):
+        with wd.dataset("lab/other", catalog=catalog) as ds:
+            assert ds.verify() == []
+            assert sorted(ds.artifact("raw").members()) == names(30)
+
+
+def test_signatures_cover_parts(local_catalog: str, tmp_path: Path, short_lists: None) -> None:
+    pytest.importorskip("cryptography")
+    key = new_key(tmp_path / "key.pem")
+    grow_files(local_catalog, tmp_path / "files", *names(30))
+    done = grow_files(local_catalog, tmp_path / "files", *names(30, "g"), sign_key=key)
+    given = {"catalog": local_catalog, "verify": "require", "trusted_keys": (done.signed_by,)}
+    with wd.dataset(NAME, **given) as ds:
+        assert ds.signature.covers == "content and notes"
+        leaf = ds.manifest.artifacts["raw"].shards.part_blobs()[-1]
+    path = Path(local_catalog) / leaf.key
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data.replace(b"g00", b"h00"))
+    with wd.dataset(NAME, **given) as ds, pytest.raises(ManifestCorruptedError):
+        list(ds.artifact("raw").members())
+
+
+def test_the_list_of_versions_grows_by_pages(
+    local_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster, "_PAGE_VERSIONS", 3)
+    monkeypatch.setattr(roster, "_MAX_VERSIONS", 6)
+    every = [grow_files(local_catalog, tmp_path / "files", f"x{number}").version for number in range(15)]
+    store, name = access_to(local_catalog).catalogs[0].store, parse_name(NAME)
+    assert roster.read_roster(store, name).versions == tuple(every)
+    assert len(roster._unpacked(store.get(name.roster_key, max_bytes=1 << 20), "").versions) <= 6
+    assert len(list(store.list(f"{name.folder}older/"))) == 3
+    access = access_to(local_catalog)
+    expire_versions(access, name, keep_last=2, delete=True)
+    assert set(roster.read_roster(store, name).versions) == set(every[-2:])
+    assert not list(store.list(f"{name.folder}older/"))
+
+
+def test_a_version_nobody_wrote_down_is_found_again(local_catalog: str, tmp_path: Path, monkeypatch) -> None:
+    """Its publisher died before he could: the next one lists all."""
+    first = grow_files(local_catalog, tmp_path / "files", "a")
+    with monkeypatch.context() as patch:
+        patch.setattr("warpdata.catalog.publish.note_version", lambda *_, **__: None)
+        second = grow_files(local_catalog, tmp_path / "files", "b")
+    third = grow_files(local_catalog, tmp_path / "files", "c")
+    store = access_to(local_catalog).catalogs[0].store
+    found = roster.read_roster(store, parse_name(NAME))
+    assert set(found.versions) == {first.version, second.version, third.version}
+
+
+def test_a_warmed_long_list_is_read_offline(s3_catalog: str, tmp_path: Path, short_lists: None) -> None:
+    grow_files(s3_catalog, tmp_path / "files", *names(30))
+    grow_files(s3_catalog, tmp_path / "files", "more")
+    given = {"catalog": s3_catalog, "cache_dir": str(tmp_path / "warm")}
+    with wd.dataset(NAME, **given) as ds:
+        assert ds.artifact("raw").read_names(["more", "f0007"]) == [b"bytes of more", b"bytes of f0007"]
+        ds.warm()
+    with wd.dataset(NAME, mode="local", **given) as ds:
+        assert sorted(ds.artifact("raw").members()) == sorted([*names(30), "more"])
+        assert ds.artifact("raw").read_names(["f0029"]) == [b"bytes of f0029"]

@@ -1,0 +1,32 @@
+"""The page about scale shows what the model gives, and the model is what it says it is."""
+
+from __future__ import annotations
+
+import pytest
+from bench.scale_model import PAGE, hits, levels, page_with, report, tables, tree, waiting
+
+
+def test_the_page_shows_what_the_model_gives() -> None:
+    text = PAGE.read_text()
+    assert page_with(text, tables(report())) == text, "run `python -m bench.scale_model --write`"
+
+
+def test_the_queue_is_the_one_of_the_textbook() -> None:
+    """Arrivals at random, turns of one length: load * turn / 2 / (1 - load)."""
+    for load in (0.3, 0.6):
+        expected = load * 1.0 / 2 / (1 - load)
+        assert waiting(2000, 2000 / load, 1.0) == pytest.approx(expected, rel=0.15)
+
+
+def test_caches_hold_what_they_can() -> None:
+    assert hits(4, 200, 5, 1000, at_home=True) == 1.0
+    assert hits(4, 200, 5, 10, at_home=True) > hits(4, 200, 5, 10, at_home=False)
+    assert hits(4, 200, 5, 10, at_home=False) == pytest.approx(10 / 200, abs=0.03)
+
+
+def test_trees_of_the_model_are_those_of_the_code() -> None:
+    shape = tree(3000)
+    assert 60 < shape.entries_per_part < 250
+    assert 90 < shape.entry_bytes < 150
+    assert shape.changed_parts <= 4
+    assert levels(100_000, 128) == 3
