@@ -9,6 +9,7 @@ from warpdata._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from warpdata._api import check_dataset as check_dataset
+    from warpdata._api import chunk_episode as chunk_episode
     from warpdata._api import dataset as dataset
     from warpdata._api import export_episodes as export_episodes
     from warpdata._api import import_episodes as import_episodes
@@ -87,7 +88,6 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.channel import Channel as Channel
     from warpdata.formats.wshard.chunked import ChunkedEpisodeReader as ChunkedEpisodeReader
     from warpdata.formats.wshard.chunked import ChunkedEpisodeWriter as ChunkedEpisodeWriter
-    from warpdata.formats.wshard.chunked import chunk_episode as chunk_episode
     from warpdata.formats.wshard.chunks import ChunkList as ChunkList
     from warpdata.formats.wshard.chunks import validate_chunk_continuity as validate_chunk_continuity
     from warpdata.formats.wshard.compression import Compression as Compression
@@ -171,7 +171,7 @@ _HOMES: dict[str, str] = {
     "WarmRows": "warpdata.corpora.warm_cache",
     "WarpError": "warpdata.errors",
     "check_dataset": "warpdata._api",
-    "chunk_episode": "warpdata.formats.wshard.chunked",
+    "chunk_episode": "warpdata._api",
     "compute_crc32": "warpdata.formats.wshard.hashes",
     "compute_error_residual": "warpdata.formats.wshard.bits",
     "dataset": "warpdata._api",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from warpdata.episodes.local import LocalDataset
     from warpdata.formats.episodedir.images import VideoOptions
     from warpdata.formats.wshard.chunks import ChunkList
+    from warpdata.formats.wshard.compression import CompressionChoice
     from warpdata.formats.wshard.episode import WShardEpisode
     from warpdata.formats.wshard.reader import Verify
     from warpdata.search.store import VectorStore
@@ -555,6 +556,31 @@ def load_wshard(
     if found is None and place is not None:
         raise _directory_error(source)
     return load(found, channels, verify=verify)
+
+
+def chunk_episode(
+    episode: Episode | WShardEpisode,
+    folder: str | os.PathLike[str],
+    steps: int,
+    *,
+    compression: CompressionChoice = None,
+    compat: str = "default",
+    progress: Callable[[int, int], None] | None = None,
+) -> ChunkList:
+    """Write an episode as chunks of at most `steps` steps with their chunk list, which opens as one episode.
+
+    The chunks of a recording are packed: cameras are cut by whole groups of pictures, never encoded again.
+    """
+    from warpdata.formats.wshard.chunked import chunk_episode as chunk_rows
+    from warpdata.formats.wshard.episode import WShardEpisode
+
+    if isinstance(episode, WShardEpisode):
+        return chunk_rows(episode, folder, steps, compression=compression, compat=compat, progress=progress)
+    from warpdata.episodes.packed_chunks import write_chunks
+
+    return write_chunks(
+        episode, folder, steps=steps, compression=compression, compat=compat, progress=progress
+    )
 
 
 def keep_decoded(max_bytes: str | int) -> None:

@@ -10,7 +10,6 @@ import pytest
 import warpdata as wd
 from tests.contracts.episode import EpisodeContract, in_memory, record_into
 from tests.servers import run_http
-from warpdata.episodes.packed_chunks import write_chunks
 from warpdata.timeline.episode import Episode
 
 
@@ -74,7 +73,7 @@ class TestPackedChunks(EpisodeContract):
     @pytest.fixture
     def episode(self, tmp_path: Path) -> Episode:
         whole = wd.open_episode(directory(tmp_path))
-        return wd.open_episode(write_chunks(whole, tmp_path / "chunks", steps=5))
+        return wd.open_episode(wd.chunk_episode(whole, tmp_path / "chunks", steps=5))
 
 
 class TestPublishedChunks(EpisodeContract):

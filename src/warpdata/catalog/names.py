@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 
@@ -104,7 +105,7 @@ def parse_size(text: str | float) -> int:
 
 def parse_duration(text: str) -> float:
     """Seconds from a text like "30d", "12h", "90m" or "45s"; a bare number is days."""
-    seconds = parse_time_ns(text, "d") / 1e9
-    if seconds < 0:
-        raise ValueError(f"not a duration: {text!r}; write it like 30d or 12h")
-    return seconds
+    with contextlib.suppress(ValueError):
+        if (seconds := parse_time_ns(text, "d") / 1e9) >= 0:
+            return seconds
+    raise ValueError(f"not a duration: {text!r}; write it like 30d or 12h")
