@@ -257,4 +257,4 @@ def finish_documents(
     }
     if interrupted is not None:
         complete["interrupted"] = interrupted
-    write_meta(folder, complete, durable=durable)
+    write_meta(folder, complete, durable=durable, indent=1 if durable else None)

@@ -152,11 +152,13 @@ def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, An
         raise _at(error, path) from None
 
 
-def write_meta(folder: Path, meta: Mapping[str, Any], *, durable: bool = True) -> None:
-    """Write meta.json with a checksum over everything else in it."""
+def write_meta(
+    folder: Path, meta: Mapping[str, Any], *, durable: bool = True, indent: int | None = 1
+) -> None:
+    """Write meta.json with a checksum over everything else in it; on one line with `indent=None`, which is quicker."""
     plain = {key: value for key, value in meta.items() if key != CHECKSUM_KEY}
     text = json.dumps(
-        {**plain, CHECKSUM_KEY: _checksum(plain)}, indent=1, ensure_ascii=False, allow_nan=False
+        {**plain, CHECKSUM_KEY: _checksum(plain)}, indent=indent, ensure_ascii=False, allow_nan=False
     )
     write_file(folder / layout.META_FILE, text.encode(), durable=durable)
 

@@ -1,0 +1,87 @@
+"""`warp import`, `export` and `convert`: words, options, receipts and exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+import warpdata as wd
+from tests.convert.sets import made_set, tree
+from warpdata.cli import exits
+from warpdata.cli.console import Progress
+from warpdata.cli.main import main
+
+
+def test_a_set_goes_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = made_set(tmp_path / "set", 2)
+    assert main(["import", str(source), str(tmp_path / "ours")]) == exits.OK
+    said = capsys.readouterr().out
+    assert "2 episodes imported from lerobot v3.0" in said
+    assert "action: kept exactly, 15 records" in said
+    assert main(["import", "lerobot", str(source), str(tmp_path / "ours"), "--json"]) == exits.OK
+    receipt = json.loads(capsys.readouterr().out)
+    assert (receipt["continued"], receipt["exact"]) == (2, True)
+    assert (
+        main(["export", "lerobot", str(tmp_path / "ours"), str(tmp_path / "v21"), "--version", "v2.1"])
+        == exits.OK
+    )
+    assert (tmp_path / "v21/meta/episodes.jsonl").exists()
+    back = [str(tmp_path / "v21"), str(tmp_path / "back")]
+    assert main(["convert", *back, "--to", "lerobot", "-o", "data_files_size_in_mb=7", "--json"]) == exits.OK
+    assert wd.open(back[1]).metadata["lerobot"]["info"]["codebase_version"] == "v3.0"
+    assert main(["convert", back[1], str(tmp_path / "ours2")]) == exits.OK
+    ours, again = tree(tmp_path / "ours"), tree(tmp_path / "ours2")
+    same = [name for name in ours if name.endswith((".parquet", ".mp4", "static.json"))]
+    assert same
+    assert all(ours[name] == again[name] for name in same)
+
+
+def test_shards_by_the_name_of_the_target(tmp_path: Path) -> None:
+    source = made_set(tmp_path / "set", 2)
+    assert main(["import", str(source), str(tmp_path / "all.wshard")]) == exits.OK
+    assert len(list((tmp_path / "all.wshard").glob("*.wshard"))) == 2
+    assert main(["verify", "--full", *map(str, (tmp_path / "all.wshard").glob("*.wshard"))]) == exits.OK
+
+
+def test_a_skipped_episode_is_exit_code_three(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = made_set(tmp_path / "set", 3, version="v2.1")
+    (source / "data/chunk-000/episode_000001.parquet").write_bytes(b"PAR1")
+    assert main(["import", str(source), str(tmp_path / "a")]) == exits.ERROR
+    assert "episode_000001.parquet" in capsys.readouterr().err
+    assert main(["import", str(source), str(tmp_path / "b"), "--on-error", "skip"]) == exits.DAMAGED
+    assert "skipped 000000000001" in capsys.readouterr().out
+    assert wd.open(tmp_path / "b").ids == ["000000000000", "000000000002"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["import", "lerobt", "a", "b"], "Did you mean 'lerobot'"),
+        (["import", "only"], "two or three words"),
+        (["export", "lerobot", "SET", "OUT", "-o", "nams=1"], "Did you mean 'names'"),
+        (["export", "lerobot", "SET", "OUT", "-o", "names"], "is not NAME=VALUE"),
+        (["import", "SET", "OUT", "--fps", "3"], "no option 'fps'"),
+        (["import", "SET", "OUT", "--codec", "h263"], "unknown codec"),
+    ],
+)
+def test_what_is_misspelt_is_said(
+    words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = {"SET": str(made_set(tmp_path / "set", 1)), "OUT": str(tmp_path / "out")}
+    assert main([known.get(word, word) for word in words]) == exits.USAGE
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_progress_tells_the_pace_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("warpdata.cli.console.time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    bar = Progress("importing", out, visible=True)
+    bar(0, 100)
+    now[0] += 10
+    bar(20, 100)
+    assert "20%  2/s, 0:40 left" in out.getvalue()
