@@ -100,7 +100,11 @@ def check_robomimic(path: Path, source: str) -> dict[str, Any]:
     else:
         for at in range(0, len(ours), 7):
             _ = ours[at]
-    return {"library": f"robomimic {robomimic.__version__}", "sequences": len(ours), "items compared": compared}
+    return {
+        "library": f"robomimic {robomimic.__version__}",
+        "sequences": len(ours),
+        "items compared": compared,
+    }
 
 
 def _same(ours: Any, theirs: Any, np: Any) -> None:
@@ -149,7 +153,11 @@ def check_diffusion_policy(path: Path, source: str) -> dict[str, Any]:
     import zarr
 
     def opened(place: Any) -> Any:
-        store = zarr.ZipStore(str(place), mode="r") if str(place).endswith(".zip") else zarr.DirectoryStore(str(place))
+        store = (
+            zarr.ZipStore(str(place), mode="r")
+            if str(place).endswith(".zip")
+            else zarr.DirectoryStore(str(place))
+        )
         return zarr.group(store)
 
     root = opened(path)
@@ -178,7 +186,9 @@ CHECKS = {"robomimic": check_robomimic, "minari": check_minari, "diffusion-polic
 
 def main() -> int:
     """Export, check in the venv, write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("oracle", choices=list(CHECKS))
     parser.add_argument("--venv", type=Path)
     parser.add_argument("--golden", type=Path, default=ROOT.parent / "shared" / "golden" / "foreign")
@@ -200,7 +210,15 @@ def main() -> int:
         folder = Path(scratch) / "sets"
         folder.mkdir()
         made = export(args.oracle, args.golden, folder)
-        command = [str(venv / "bin" / "python"), __file__, args.oracle, "--check", str(folder), "--made", json.dumps(made)]
+        command = [
+            str(venv / "bin" / "python"),
+            __file__,
+            args.oracle,
+            "--check",
+            str(folder),
+            "--made",
+            json.dumps(made),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         print(done.stdout, done.stderr, file=sys.stderr)
