@@ -76,8 +76,15 @@ def test_demos_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert episodes.ids == [f"demo_{number}" for number in range(12)]
 
 
-@pytest.mark.parametrize("kind", ["straight", "root", "shards"])
-@pytest.mark.parametrize("name", ROBOMIMIC)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "straight") for name in ROBOMIMIC),
+        (ROBOMIMIC[0], "root"),
+        (ROBOMIMIC[3], "root"),
+        (ROBOMIMIC[1], "shards"),
+    ],
+)
 def test_robomimic_comes_out_as_it_went_in(name: str, kind: str, tmp_path: Path) -> None:
     source = sample("robomimic", name)
     episodes = hdf5.read(source)
@@ -292,6 +299,17 @@ def test_next_observations_that_contradict_are_told_or_kept(tmp_path: Path) -> N
     assert "next_obs='keep'" in caught.value.hint
     kept = hdf5.read(path, next_obs="keep")["demo_1"]
     assert (len(kept["obs/object"]), kept["next_obs/object"].values()[2, 1]) == (5, -1)
+
+
+def test_damaged_episodes_are_skipped_and_named_where_asked(tmp_path: Path) -> None:
+    path = robomimic_file(tmp_path / "a.hdf5", demos=3)
+    with h5py.File(path, "a") as file:
+        file["data/demo_1/next_obs/object"][2, 1] = -1
+    receipt = hdf5.write(hdf5.read(path), tmp_path / "out.hdf5", on_error="skip")
+    assert [each["id"] for each in receipt.skipped] == ["demo_1"]
+    assert hdf5.read(tmp_path / "out.hdf5").ids == ["demo_0", "demo_2"]
+    with pytest.raises(CorruptLayoutError):
+        hdf5.write(hdf5.read(path), tmp_path / "none.hdf5")
 
 
 def wrong_number(file: h5py.File) -> None:

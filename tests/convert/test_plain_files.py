@@ -25,7 +25,8 @@ def test_an_episode_per_archive(tmp_path: Path) -> None:
             lang=np.array("pick"),
         )
     mapping = {
-        "signals": {"state": "state", "action": {"from": "act", "role": "action"}}, "static": {"task": "lang"}, "fps": 20,
+        "signals": {"state": "state", "action": {"from": "act", "role": "action"}},
+        "static": {"task": "lang"}, "fps": 20,
     }  # fmt: skip
     episodes = npz.read(tmp_path, mapping=mapping)
     assert episodes.ids == ["ep0", "ep1"]

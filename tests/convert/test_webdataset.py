@@ -155,5 +155,5 @@ def test_gzip_fields_are_unpacked(tmp_path: Path) -> None:
 )
 def test_wrong_samples_are_told(files: dict[str, bytes], error: type[FormatError], tmp_path: Path) -> None:
     path = archive(tmp_path / "bad.tar", files)
-    with pytest.raises(error, match="bad.tar"):
+    with pytest.raises(error, match=r"bad\.tar"):
         _ = [signal.values() for episode in webdataset.read(path) for signal in episode.signals.values()]

@@ -203,7 +203,7 @@ def test_an_archive_that_lies_of_its_sizes_is_refused(tmp_path: Path) -> None:
                 archive.writestr(name, bytes(64 << 20) if name == "data/action/0.0" else path.read_bytes())
     episode = zarr.read(tmp_path / "bomb.zarr.zip")[0]
     assert len(episode["state"].values()) == 40
-    with pytest.raises(LimitExceededError, match="data/action/0.0"):
+    with pytest.raises(LimitExceededError, match=r"data/action/0\.0"):
         episode["action"].values()
 
 

@@ -21,15 +21,44 @@ GOLDEN = (
 SETS = ("v21_video_av1", "v30_044_image", "v30_044_video_av1", "v30_061_video_av1", "v30_061_video_h264")
 DELTAS = {"action": [-0.05, 0.0, 0.05], "observation.images.front": [-0.05, 0.0]}
 
-ASKED = """
-import json, sys
+# lerobot 0.4.4 wants the video reader that newer torchvision releases no longer have, and a torchvision that was not built
+# for the torch beside it cannot be imported before its operators are declared.
+SHIM = """
 import torch
+for name in ("nms", "qnms"):
+    try:
+        torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    except RuntimeError:
+        pass
+import av, torchvision
+class VideoReader:
+    def __init__(self, path, stream="video"):
+        self.container = av.open(path)
+        self.stream = self.container.streams.video[0]
+    def seek(self, seconds, keyframes_only=False):
+        self.container.seek(int(seconds / self.stream.time_base), stream=self.stream, backward=True)
+        return self
+    def __iter__(self):
+        for frame in self.container.decode(self.stream):
+            pixels = torch.from_numpy(frame.to_ndarray(format="rgb24")).permute(2, 0, 1)
+            yield {"data": pixels, "pts": float(frame.pts * self.stream.time_base)}
+if not hasattr(torchvision.io, "VideoReader"):
+    torchvision.io.VideoReader = VideoReader
+if not hasattr(torchvision, "set_video_backend"):
+    torchvision.set_video_backend = lambda name: None
+"""
+
+ASKED = (
+    SHIM
+    + """
+import json, sys
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 folder, deltas, out = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 ds = LeRobotDataset("oracle/set", root=folder, delta_timestamps=deltas or None, video_backend="pyav")
 items = [{k: v for k, v in ds[i].items()} for i in range(len(ds))]
 torch.save({"items": items, "fps": ds.meta.fps, "length": len(ds)}, out)
 """
+)
 
 OURS = """
 import json, sys

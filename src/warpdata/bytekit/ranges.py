@@ -236,7 +236,8 @@ class FileRangeReader:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
+        # At the very end of the interpreter modules are gone, and the system closes the file.
+        if getattr(self, "_fd", -1) >= 0 and os is not None:
             self.close()
 
     def __reduce__(self) -> tuple[type[FileRangeReader], tuple[str]]:

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.receipt import Note, note_of
+from warpdata.convert.importing import OnError, Progress
+from warpdata.convert.receipt import Note, Receipt, note_of
+from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import encoded_run
+from warpdata.errors import WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
@@ -71,6 +74,33 @@ class StepColumn:
         if run is not None:
             return note_of(self.signal, "reencoded", "decoded to pixels")
         return note_of(self.signal)
+
+
+def usable(episodes: Episodes, on_error: OnError, receipt: Receipt) -> Episodes:
+    """The episodes to write: all, or with `skip` those that can be read to the end; the receipt names the others."""
+    if on_error not in ("stop", "skip"):
+        raise ValueError(f"on_error is 'stop' or 'skip', not {on_error!r}")
+    if on_error == "stop":
+        return episodes
+    good = []
+    for position, name in enumerate(episodes.ids):
+        try:
+            for column in step_columns(episodes[position])[1].values():
+                for _ in column.blocks():
+                    pass
+        except WarpError as error:
+            receipt.skip(name, error)
+        else:
+            good.append(position)
+    return episodes if len(good) == len(episodes) else episodes[good]
+
+
+def counted(episodes: Episodes, progress: Progress | None) -> Iterator[Episode]:
+    """Episodes one by one; `progress` is told how many are done."""
+    for number, episode in enumerate(episodes):
+        yield episode
+        if progress is not None:
+            progress(number + 1, len(episodes))
 
 
 def source_id(episode: Episode) -> str:

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_file, commit_folder
 from warpdata.convert.dreamer.names import NOBODY, ChunkName, chunk_name, uuid_bytes, uuid_text
+from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.npz_file import write_npz
 from warpdata.convert.receipt import Note, Receipt, note_of
-from warpdata.convert.step_rows import StepColumn, step_columns
+from warpdata.convert.step_rows import StepColumn, step_columns, usable
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.timeline.episode import Episode
@@ -34,6 +35,8 @@ def write(
     *,
     chunk_length: int = 1024,
     final_observation: Literal["repeat", "drop"] = "repeat",
+    on_error: OnError = "stop",
+    progress: Progress | None = None,
 ) -> Receipt:
     """Write episodes as a replay folder, which appears whole or not at all.
 
@@ -46,7 +49,9 @@ def write(
     if final_observation not in ("repeat", "drop"):
         raise ValueError(f"final_observation is 'repeat' or 'drop', not {final_observation!r}")
     receipt = Receipt("export", "dreamer", episodes.source.name, os.fspath(target))
+    episodes = usable(episodes, on_error, receipt)
     known = _known_streams(episodes)
+    done = 0
     with commit_folder(target) as folder:
         for number, members in _by_stream(episodes, known):
             stream = _Stream(folder, known[number] if known else None, chunk_length, f"{number}")
@@ -55,6 +60,9 @@ def write(
                 for block in made.blocks():
                     stream.add(block)
                 receipt.add(made.notes)
+                done += 1
+                if progress is not None:
+                    progress(done, len(episodes))
             stream.finish()
     return receipt
 

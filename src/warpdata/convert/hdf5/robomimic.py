@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.convert.hdf5.file import Hdf5Out, writing
+from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.receipt import Note, Receipt
-from warpdata.convert.step_rows import StepColumn, source_id, step_columns, without_last
+from warpdata.convert.step_rows import StepColumn, counted, source_id, step_columns, usable, without_last
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import CorruptLayoutError
 from warpdata.timeline.episode import Episode
@@ -32,6 +33,8 @@ def write(
     next_obs: bool | None = None,
     env_args: str | Mapping[str, Any] | None = None,
     compression: Literal["gzip", "none"] = "gzip",
+    on_error: OnError = "stop",
+    progress: Progress | None = None,
 ) -> Receipt:
     """Write episodes as one robomimic file, which appears whole or not at all.
 
@@ -41,6 +44,7 @@ def write(
     if compression not in ("gzip", "none"):
         raise ValueError(f"compression is 'gzip' or 'none', not {compression!r}")
     receipt = Receipt("export", "hdf5", episodes.source.name, os.fspath(target), version="robomimic")
+    episodes = usable(episodes, on_error, receipt)
     kept = episodes.metadata.get("hdf5")
     kept = kept if isinstance(kept, Mapping) and "files" not in kept else {}
     ids = [source_id(episode) for episode in episodes]
@@ -48,7 +52,7 @@ def write(
     total = 0
     with writing(target) as out:
         out.group("data")
-        for name, episode in zip(names, episodes, strict=True):
+        for name, episode in zip(names, counted(episodes, progress), strict=True):
             steps, notes = _Demo(out, f"data/{name}", episode, next_obs, compression).write()
             total += steps
             receipt.add(notes)

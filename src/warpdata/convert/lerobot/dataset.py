@@ -91,16 +91,19 @@ class LeRobotFrames(Dataset[dict[str, Any]]):  # type: ignore[misc]
         return out
 
     def _items(self, owner: int, rows: list[int]) -> list[dict[str, Any]]:
-        """Items of one episode, their keys in LeRobot's order: videos, columns, masks and windows, the task."""
+        """Items of one episode, their keys in LeRobot's order: videos, columns, masks, the task."""
         loaded = self._episode(owner)
         items: list[dict[str, Any]] = [{} for _ in rows]
         for key in self.meta.video_keys:
             self._add_frames(items, loaded, key, rows)
         for key in self.meta.features:
-            if key not in self.meta.video_keys and key not in self.delta_indices:
+            if key in self.meta.image_keys:
+                self._add_frames(items, loaded, key, rows)
+            elif key in self.delta_indices and key not in self.meta.video_keys:
+                self._add_window(items, loaded, key, rows)
+            elif key not in self.meta.video_keys:
                 self._add_column(items, loaded, key, rows)
-        for key in self.delta_indices:
-            self._add_window(items, loaded, key, rows)
+        self._add_masks(items, loaded.length, rows)
         for item, row in zip(items, rows, strict=True):
             for key in self.meta.camera_keys if self.image_transforms is not None else ():
                 item[key] = self.image_transforms(item[key])
@@ -108,23 +111,13 @@ class LeRobotFrames(Dataset[dict[str, Any]]):  # type: ignore[misc]
         return items
 
     def _add_column(self, items: list[dict[str, Any]], loaded: _Loaded, key: str, rows: list[int]) -> None:
-        if key in self.meta.image_keys:
-            self._add_frames(items, loaded, key, rows)
-            return
         column = loaded.columns[key]
         for item, row in zip(items, rows, strict=True):
             item[key] = column[row].clone() if isinstance(column, torch.Tensor) else column[row]
 
     def _add_window(self, items: list[dict[str, Any]], loaded: _Loaded, key: str, rows: list[int]) -> None:
-        """Several moments of a key, and which of them lie outside the episode."""
+        """Several moments of a key; outside the episode its first or last one."""
         deltas, count = self.delta_indices[key], loaded.length
-        for item, row in zip(items, rows, strict=True):
-            wanted = row + deltas
-            item[key + _PAD] = torch.from_numpy((wanted < 0) | (wanted >= count))
-        if key in self.meta.image_keys:
-            self._add_frames(items, loaded, key, rows)
-        if key in self.meta.camera_keys:
-            return
         column = loaded.columns[key]
         for item, row in zip(items, rows, strict=True):
             inside = np.clip(row + deltas, 0, count - 1)
@@ -133,6 +126,13 @@ class LeRobotFrames(Dataset[dict[str, Any]]):  # type: ignore[misc]
                 if isinstance(column, torch.Tensor)
                 else [column[at] for at in inside.tolist()]
             )
+
+    def _add_masks(self, items: list[dict[str, Any]], count: int, rows: list[int]) -> None:
+        """Which moments lie outside the episode."""
+        for key, deltas in self.delta_indices.items():
+            for item, row in zip(items, rows, strict=True):
+                wanted = row + deltas
+                item[key + _PAD] = torch.from_numpy((wanted < 0) | (wanted >= count))
 
     def _add_frames(self, items: list[dict[str, Any]], loaded: _Loaded, key: str, rows: list[int]) -> None:
         """Frames as float CHW in 0..1; a camera that is video gives one frame where it is asked for one moment."""

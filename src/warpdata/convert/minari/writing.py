@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_folder, write_file
 from warpdata.convert.hdf5.file import Hdf5Out, writing
+from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.minari.arrow import TableOut, write_table
 from warpdata.convert.minari.reading import FORMATS, MAIN_FILE, METADATA, PER_STEP
@@ -27,7 +28,7 @@ from warpdata.convert.minari.spaces import (
     space_of,
 )
 from warpdata.convert.receipt import Note, Receipt, note_of
-from warpdata.convert.step_rows import StepColumn, step_columns
+from warpdata.convert.step_rows import StepColumn, counted, step_columns, usable
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import encoded_run
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
@@ -50,6 +51,8 @@ def write(
     data_format: Literal["hdf5", "arrow", "parquet"] | None = None,
     dataset_id: str | None = None,
     final_observation: Literal["repeat", "drop"] = "repeat",
+    on_error: OnError = "stop",
+    progress: Progress | None = None,
 ) -> Receipt:
     """Write episodes as the folder of a Minari dataset, which appears whole or not at all.
 
@@ -65,11 +68,12 @@ def write(
     told = dict(unpacked(kept.get("metadata", {}))) if isinstance(kept, Mapping) else {}
     kind = data_format or (told.get("data_format") if told.get("data_format") in FORMATS else None) or "hdf5"
     receipt = Receipt("export", "minari", episodes.source.name, os.fspath(target), version=MINARI_VERSION)
+    episodes = usable(episodes, on_error, receipt)
     with commit_folder(target) as folder:
         data = folder / "data"
         data.mkdir()
         plan = _Plan.of(episodes, told, final_observation)
-        total = _fill(data, episodes, plan, str(kind), receipt)
+        total = _fill(data, episodes, plan, str(kind), receipt, progress)
         told |= {
             "total_episodes": len(episodes), "total_steps": total, "data_format": kind,
             "observation_space": plan.observation_space, "action_space": plan.action_space,
@@ -91,17 +95,19 @@ def _default_id(target: str | os.PathLike[str]) -> str:
     return name if re.search(r"-v\d+$", name) else f"{name}-v0"
 
 
-def _fill(data: Path, episodes: Episodes, plan: _Plan, kind: str, receipt: Receipt) -> int:
+def _fill(
+    data: Path, episodes: Episodes, plan: _Plan, kind: str, receipt: Receipt, progress: Progress | None
+) -> int:
     total = 0
     if kind == "hdf5":
         with writing(data / MAIN_FILE) as out:
-            for number, episode in enumerate(episodes):
+            for number, episode in enumerate(counted(episodes, progress)):
                 made = _EpisodeOut(episode, plan)
                 made.to_hdf5(out, number)
                 total += made.steps
                 receipt.add(made.notes)
         return total
-    for number, episode in enumerate(episodes):
+    for number, episode in enumerate(counted(episodes, progress)):
         made = _EpisodeOut(episode, plan)
         made.to_table(data, number, kind)
         total += made.steps

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from warpdata.bytekit.align import padding
 from warpdata.bytekit.commit import NewFile, commit_file, commit_folder
 from warpdata.bytekit.ranges import RangeReader
+from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.kept_values import packed
 from warpdata.convert.npz_file import npz_bytes
 from warpdata.convert.receipt import Note, Receipt, note_of
-from warpdata.convert.step_rows import StepColumn, source_id, step_columns
+from warpdata.convert.step_rows import StepColumn, counted, source_id, step_columns, usable
 from warpdata.convert.webdataset.reading import OWN_FIELD, Per
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import encoded_camera, encoded_run
@@ -35,9 +36,15 @@ Member = tuple[str, bytes | RangeReader]
 
 
 def write(
-    episodes: Episodes, target: str | os.PathLike[str], *, per: Per | None = None, shard_bytes: int = 256 << 20,
+    episodes: Episodes,
+    target: str | os.PathLike[str],
+    *,
+    per: Per | None = None,
+    shard_bytes: int = 256 << 20,
     prefix: str = "shard",
-) -> Receipt:  # fmt: skip
+    on_error: OnError = "stop",
+    progress: Progress | None = None,
+) -> Receipt:
     """Write episodes as a folder of tar shards, which appears whole or not at all.
 
     `per="episode"` makes a sample of each episode, with an array per signal; `per="step"` one of each step, with the
@@ -46,15 +53,16 @@ def write(
     """
     if per not in (None, "episode", "step"):
         raise ValueError(f"per is 'episode' or 'step', not {per!r}")
+    receipt = Receipt("export", "webdataset", episodes.source.name, os.fspath(target))
+    episodes = usable(episodes, on_error, receipt)
     kept = episodes.metadata.get("webdataset")
     kept = kept if isinstance(kept, Mapping) and per in (None, kept.get("per")) and episodes.is_whole else {}
     chosen: Per = per or kept.get("per") or "episode"
-    receipt = Receipt("export", "webdataset", episodes.source.name, os.fspath(target))
     with (
         commit_folder(target) as folder,
         contextlib.closing(_Shards(folder, kept.get("shards"), shard_bytes, prefix)) as out,
     ):
-        for episode in episodes:
+        for episode in counted(episodes, progress):
             made = _PerStep(episode, bool(kept)) if chosen == "step" else _PerEpisode(episode, bool(kept))
             for shard, sample in made.samples():
                 out.add(shard, sample)

@@ -76,7 +76,7 @@ def _blosc(data: bytes, size: int) -> bytes:
         raise MissingExtraError.for_extra("numcodecs", "zarr") from None
     try:
         return bytes(blosc.decompress(data))
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (RuntimeError, ValueError, TypeError, SystemError, MemoryError) as error:
         raise CorruptLayoutError(f"a damaged blosc chunk ({error})") from None
 
 

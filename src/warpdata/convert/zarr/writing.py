@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_file, commit_folder
+from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.place import check_inside
 from warpdata.convert.receipt import Note, Receipt, note_of
-from warpdata.convert.step_rows import StepColumn, source_id, step_columns, without_last
+from warpdata.convert.step_rows import StepColumn, counted, source_id, step_columns, usable, without_last
 from warpdata.convert.zarr import codecs
 from warpdata.convert.zarr.reading import ENDS, OWN
 from warpdata.episodes.collection import Episodes
@@ -36,7 +37,12 @@ Put = Callable[[str, bytes], None]
 
 
 def write(
-    episodes: Episodes, target: str | os.PathLike[str], *, compressor: Compressor = "source"
+    episodes: Episodes,
+    target: str | os.PathLike[str],
+    *,
+    compressor: Compressor = "source",
+    on_error: OnError = "stop",
+    progress: Progress | None = None,
 ) -> Receipt:
     """Write episodes as a replay buffer that diffusion policy opens; a target that ends in `.zip` becomes an archive.
 
@@ -46,12 +52,13 @@ def write(
     if compressor not in ("source", *_COMPRESSORS):
         raise ValueError(f"compressor is one of source, {', '.join(_COMPRESSORS)}, not {compressor!r}")
     receipt = Receipt("export", "zarr", episodes.source.name, os.fspath(target), version="2")
+    episodes = usable(episodes, on_error, receipt)
     kept = episodes.metadata.get("zarr")
     kept = kept if isinstance(kept, Mapping) else {}
     with _tree(target) as put:
         for group in ("", "data/", "meta/"):
             put(f"{group}.zgroup", _GROUP)
-        _Buffer(put, kept, compressor, receipt).fill(episodes)
+        _Buffer(put, kept, compressor, receipt).fill(episodes, progress)
     return receipt
 
 
@@ -153,12 +160,12 @@ class _Buffer:
         self._put, self._kept, self._compressor, self._receipt = put, kept, compressor, receipt
         self._arrays: dict[str, _Array] = {}
 
-    def fill(self, episodes: Episodes) -> None:
+    def fill(self, episodes: Episodes, progress: Progress | None) -> None:
         """Write all episodes and what belongs to them."""
         ends: list[int] = []
         statics: list[Mapping[str, Any]] = []
         rates = set()
-        for episode in episodes:
+        for episode in counted(episodes, progress):
             steps, notes = self._add(episode)
             ends.append((ends[-1] if ends else 0) + steps)
             statics.append(episode.static)
