@@ -21,8 +21,8 @@ GOLDEN = (
 SETS = ("v21_video_av1", "v30_044_image", "v30_044_video_av1", "v30_061_video_av1", "v30_061_video_h264")
 DELTAS = {"action": [-0.05, 0.0, 0.05], "observation.images.front": [-0.05, 0.0]}
 
-# lerobot 0.4.4 wants the video reader that newer torchvision releases no longer have, and a torchvision that was not built
-# for the torch beside it cannot be imported before its operators are declared.
+# lerobot 0.4.4 wants the video reader that newer torchvision releases no longer have, and a torchvision that was not
+# built for the torch beside it cannot be imported before its operators are declared.
 SHIM = """
 import torch
 for name in ("nms", "qnms"):

@@ -17,7 +17,7 @@ from typing import Any
 
 from warpdata.convert import FORMATS
 from warpdata.convert.place import Place
-from warpdata.errors import BadMagicError, nearest
+from warpdata.errors import BadMagicError, StoreError, nearest
 
 __all__ = ["FORMATS", "check_options", "format_module", "format_of", "known_format"]
 
@@ -41,11 +41,10 @@ def format_of(place: Place) -> str | None:
     """The format that a place holds, or None."""
     for name in _ASKED:
         try:
-            module = format_module(name)
-        except ValueError:
+            if format_module(name).matches(place):
+                return name
+        except (ValueError, StoreError):  # not part of this release; a store that cannot list
             continue
-        if module.matches(place):
-            return name
     return None
 
 
