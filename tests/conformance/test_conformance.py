@@ -34,6 +34,9 @@ EXPECTED: dict[str, Any] = json.loads((SUITE / "expected.json").read_text())
 FILES: dict[str, Any] = EXPECTED["files"]
 LANGUAGES = ("python", "typescript", "go")
 
+# The first build of a compiler's standard library takes its time on a small machine.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="session")
 def language(tmp_path_factory: pytest.TempPathFactory) -> Any:
