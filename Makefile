@@ -12,7 +12,7 @@ demo: $(VENV)/.installed
 test: setup lint
 	$(BIN)/python -m pytest -n $(WORKERS) tests bench
 
-setup: $(VENV)/.installed-test
+setup: $(VENV)/.installed-test $(VENV)/.installed-typescript $(VENV)/.installed-go
 
 check: lint
 	$(BIN)/python -m pytest -n $(WORKERS) tests/docs tests/architecture
@@ -66,5 +66,16 @@ $(VENV)/.installed-test: $(VENV)/.installed pyproject.toml
 		|| echo "azurite cannot be installed: the store contract on Azure will skip"
 	touch $@
 
+# The readers in other languages; where one cannot be installed its tests skip and say so.
+$(VENV)/.installed-typescript: $(VENV)/.created packages/wshard/package-lock.json
+	@(cd packages/wshard && npm ci --silent --no-fund --no-audit) \
+		|| echo "npm cannot install what packages/wshard needs: its tests will skip"
+	touch $@
+
+$(VENV)/.installed-go: $(VENV)/.created packages/wshard-go/go.mod packages/wshard-go/install.sh
+	@packages/wshard-go/install.sh $(abspath $(VENV)) \
+		|| echo "Go or its one module cannot be installed: the tests of packages/wshard-go will skip"
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache demo
+	rm -rf $(VENV) packages/wshard/node_modules packages/wshard/dist packages/wshard-go/vendor .mypy_cache .ruff_cache .pytest_cache demo

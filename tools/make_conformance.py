@@ -6,6 +6,7 @@ golden files, or the code of the error that refuses them. Python, TypeScript and
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 import sys
@@ -16,9 +17,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import zstandard
+from tests.conformance.describe import describe, in_order
 
 import warpdata as wd
-from tests.conformance.describe import describe, in_order
 from tools.make_golden import every_lane, every_word
 from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c, fnv1a64, xxh64
@@ -38,14 +39,20 @@ class File:
     def __init__(self, blocks: dict[str, Any] | None = None, **header: int) -> None:
         self.blocks = dict(base_blocks() if blocks is None else blocks)
         self.header = {
-            "version": 2, "role": 5, "alignment": 64, "default": 0, "entry_size": 48, "schema_offset": 0, **header
-        }  # fmt: skip
+            "version": 2,
+            "role": 5,
+            "alignment": 64,
+            "default": 0,
+            "entry_size": 48,
+            "schema_offset": 0,
+            **header,
+        }
         self.is_marked = True
         self.hash: Callable[[bytes], int] = xxh64
         self.between = b""
         self.order: Callable[[list[Any]], list[Any]] = list
         self.tail = b""
-        self.entry: Callable[[str, dict[str, Any]], None] = lambda name, entry: None
+        self.entry: Callable[[str, dict[str, Any]], None] | None = None
 
     def build(self) -> bytes:
         """The bytes of the file."""
@@ -58,10 +65,18 @@ class File:
         for name, raw_name in zip(self.blocks, names, strict=True):
             raw, stored, flags = _stored(self.blocks[name])
             entry = {
-                "hash": self.hash(raw_name), "name_at": name_at, "name_bytes": len(raw_name), "flags": flags,
-                "offset": position, "disk": len(stored), "raw": len(raw), "crc": crc32c(raw), "content": 0,
-            }  # fmt: skip
-            self.entry(str(name), entry)
+                "hash": self.hash(raw_name),
+                "name_at": name_at,
+                "name_bytes": len(raw_name),
+                "flags": flags,
+                "offset": position,
+                "disk": len(stored),
+                "raw": len(raw),
+                "crc": crc32c(raw),
+                "content": 0,
+            }
+            if self.entry is not None:
+                self.entry(str(name), entry)
             entries.append(entry)
             name_at += len(raw_name) + len(self.between)
             data += stored
@@ -72,10 +87,20 @@ class File:
         data += self.tail
         header = self.header
         head = struct.pack(
-            "<4sBBHBBHIQQQQ", b"SHRD", header["version"], header["role"], 0xA2, header["alignment"],
-            header["default"], header["entry_size"], len(names), names_at, start, header["schema_offset"],
+            "<4sBBHBBHIQQQQ",
+            b"SHRD",
+            header["version"],
+            header["role"],
+            0xA2,
+            header["alignment"],
+            header["default"],
+            header["entry_size"],
+            len(names),
+            names_at,
+            start,
+            header["schema_offset"],
             start + len(data),
-        )  # fmt: skip
+        )
         body = (rows + text).ljust(start - 64, b"\0")
         whole = head + bytes(16) + body
         if self.is_marked:
@@ -97,7 +122,9 @@ def base_blocks() -> dict[str, Any]:
     return {
         "meta/wshard": {"format": "W-SHARD", "version": 1},
         "meta/episode": {"episode_id": "e", "env_id": "E", "length_T": STEPS},
-        "meta/channels": {"channels": [{"id": "x", "dtype": "f32", "shape": [2], "signal_block": "signal/x"}]},
+        "meta/channels": {
+            "channels": [{"id": "x", "dtype": "f32", "shape": [2], "signal_block": "signal/x"}]
+        },
         "signal/x": np.arange(2 * STEPS, dtype=np.float32).tobytes(),
         "reward": np.arange(STEPS, dtype=np.float32).tobytes(),
         "done": bytes([0, 0, 0, 1]),
@@ -137,26 +164,50 @@ X = {"id": "x", "dtype": "f32", "shape": [2], "signal_block": "signal/x"}
 WAVE = np.repeat(np.arange(3000, dtype=np.float32), 16).reshape(3000, 16).tobytes()
 ENDS = np.array([2, 2, 5, 9], np.int64)
 WORDS = {
-    "meta__channels": {"channels": [
-        {"id": "w", "dtype": "u8", "shape": [], "signal_block": "signal/w", "encoding": "text", "ends": "aux/ends/signal/w"},
-    ]},
-    "signal__x": None, "signal__w": b"hiyouthey", "aux__ends__signal__w": ENDS.tobytes(),
-}  # fmt: skip
+    "meta__channels": {
+        "channels": [
+            {
+                "id": "w",
+                "dtype": "u8",
+                "shape": [],
+                "signal_block": "signal/w",
+                "encoding": "text",
+                "ends": "aux/ends/signal/w",
+            },
+        ]
+    },
+    "signal__x": None,
+    "signal__w": b"hiyouthey",
+    "aux__ends__signal__w": ENDS.tobytes(),
+}
 VALUES = {
     **WORDS,
-    "meta__channels": {"channels": [
-        {"id": "w", "dtype": "u8", "shape": [], "signal_block": "signal/w", "encoding": "json", "ends": "aux/ends/signal/w"},
-    ]},
-    "signal__w": b'12{}"a"nul', "aux__ends__signal__w": np.array([2, 4, 7, 10], np.int64).tobytes(),
-}  # fmt: skip
+    "meta__channels": {
+        "channels": [
+            {
+                "id": "w",
+                "dtype": "u8",
+                "shape": [],
+                "signal_block": "signal/w",
+                "encoding": "json",
+                "ends": "aux/ends/signal/w",
+            },
+        ]
+    },
+    "signal__w": b'12{}"a"nul',
+    "aux__ends__signal__w": np.array([2, 4, 7, 10], np.int64).tobytes(),
+}
 
 
 def large(how: tuple[bytes, bytes, int] | bytes) -> File:
     """An episode of 3000 steps whose one channel is stored like this."""
     return with_blocks(
         meta__episode={"episode_id": "e", "length_T": 3000},
-        meta__channels={"channels": [{**X, "shape": [16]}]}, signal__x=how, reward=None, done=None,
-    )  # fmt: skip
+        meta__channels={"channels": [{**X, "shape": [16]}]},
+        signal__x=how,
+        reward=None,
+        done=None,
+    )
 
 
 def zstd_without_size(raw: bytes, **options: Any) -> bytes:
@@ -174,26 +225,45 @@ def accepted() -> Iterable[tuple[str, File]]:
     yield "length_of_done", episode_meta(length_T=...)
     yield "id_key", episode_meta(episode_id=..., id="other")
     yield "no_ids", episode_meta(episode_id=..., env_id=...)
-    yield "more_keys", episode_meta(seed=2**63, name="Ω", metadata={"a": [1, 2.5, None, True], "β": {"__proto__": 1}})
+    yield (
+        "more_keys",
+        episode_meta(seed=2**63, name="Ω", metadata={"a": [1, 2.5, None, True], "β": {"__proto__": 1}}),
+    )
     yield "timebase_string", episode_meta(timebase="ticks")
     yield "timebase_us", episode_meta(timebase="timestamps_us")
     yield "timebase_hz", episode_meta(timebase={"type": "ticks", "tick_hz": 12.5, "dt_ns": 1})
     yield "timebase_dt_cut", episode_meta(timebase={"dt_ns": 33333333})
     yield "timebase_dt_odd", episode_meta(timebase={"tick_hz": 0, "dt_ns": 12345678})
     yield "timebase_elsewhere", with_blocks(meta__wshard={"timebase": {"type": "ticks", "dt_ns": 16666667}})
-    yield "timebase_both", File({
-        **base_blocks(), "meta/wshard": {"timebase": "timestamps_ns"},
-        "meta/episode": {"length_T": STEPS, "timebase": {"tick_hz": 5}},
-        "time/timestamps_ns": (np.arange(STEPS) * 7).astype(np.int64).tobytes(),
-    })  # fmt: skip
+    yield (
+        "timebase_both",
+        File(
+            {
+                **base_blocks(),
+                "meta/wshard": {"timebase": "timestamps_ns"},
+                "meta/episode": {"length_T": STEPS, "timebase": {"tick_hz": 5}},
+                "time/timestamps_ns": (np.arange(STEPS) * 7).astype(np.int64).tobytes(),
+            }
+        ),
+    )
     yield "range_last", episode_meta(chunk_index=1, total_chunks=3, timestep_range=[4, 7])
     yield "range_end", episode_meta(chunk_index=1, timestep_range=[4, 8])
     yield "range_none", episode_meta(chunk_index=0, timestep_range=[0, 0])
-    yield "channels_map", with_blocks(meta__channels={"channels": {"signal/x": {"dtype": "f32", "shape": [2]}}})
+    yield (
+        "channels_map",
+        with_blocks(meta__channels={"channels": {"signal/x": {"dtype": "f32", "shape": [2]}}}),
+    )
     yield "no_signal_block", channels({"id": "x", "dtype": "f32", "shape": [2]})
     yield "no_dtype", channels({"id": "x", "shape": [2]})
     yield "said_more", channels({**X, "unit": "rad", "names": ["a", "b"], "encoding": "plain"})
-    yield "action_as_signal", channels(X, {"id": "a", "dtype": "i16", "shape": [], "signal_block": "signal/a"}, action__a=numbers("<i2", STEPS))
+    yield (
+        "action_as_signal",
+        channels(
+            X,
+            {"id": "a", "dtype": "i16", "shape": [], "signal_block": "signal/a"},
+            action__a=numbers("<i2", STEPS),
+        ),
+    )
     yield "action_and_signal", channels(X, action__x=numbers("<f4", STEPS, 2))
     yield "action_unlisted", with_blocks(action__a=numbers("<f4", STEPS, 3))
     yield "action_scalar", with_blocks(action__a=numbers("<f4", STEPS))
@@ -207,39 +277,80 @@ def accepted() -> Iterable[tuple[str, File]]:
     yield "empty_flags", with_blocks(reward=b"", done=b"")
     yield "truncated_flag", with_blocks(truncated=bytes([0, 0, 1, 0]))
     yield "absent_flags", with_blocks(meta__wshard={"absent": ["reward", "done"]})
-    yield "exact_flags", with_blocks(
-        meta__wshard={"exact": {"reward": {"dtype": "f64", "about": {"unit": "m"}}, "done": {"dtype": "bool"}, "more": {}}},
-        aux__reward=np.linspace(0, 1, STEPS).tobytes(),
-    )  # fmt: skip
+    yield (
+        "exact_flags",
+        with_blocks(
+            meta__wshard={
+                "exact": {
+                    "reward": {"dtype": "f64", "about": {"unit": "m"}},
+                    "done": {"dtype": "bool"},
+                    "more": {},
+                }
+            },
+            aux__reward=np.linspace(0, 1, STEPS).tobytes(),
+        ),
+    )
     yield "ticks", with_blocks(time__ticks=numbers("<i4", STEPS))
-    yield "lanes_unlisted", with_blocks(
-        omen__x__m=numbers("<f4", STEPS, 2), uncert__x__m__std=numbers("<f4", STEPS, 2), residual__x__sign2nddiff=b"\5\3",
-        omen__latent_action__g=numbers("<f4", STEPS, 5), omen__latent_action_codebook__g=numbers("<i4", STEPS),
-    )  # fmt: skip
-    yield "lanes_listed", with_blocks(
-        meta__wshard={"lanes": [{"block": "omen/x/m", "dtype": "i8", "shape": [3], "about": {"k": 1}}]},
-        omen__x__m=numbers("i1", STEPS, 3),
-    )  # fmt: skip
-    yield "blocks", with_blocks(notes=b"mine", aux__thing=b"\0\1", omen__unknown=b"odd", meta__models={"models": [{"id": "m"}]})
-    yield "no_steps", File({
-        "meta/episode": {"length_T": 0}, "meta/channels": {"channels": [X, {"id": "w", "dtype": "u8", "shape": [0, 3]}]},
-    })  # fmt: skip
+    yield (
+        "lanes_unlisted",
+        with_blocks(
+            omen__x__m=numbers("<f4", STEPS, 2),
+            uncert__x__m__std=numbers("<f4", STEPS, 2),
+            residual__x__sign2nddiff=b"\5\3",
+            omen__latent_action__g=numbers("<f4", STEPS, 5),
+            omen__latent_action_codebook__g=numbers("<i4", STEPS),
+        ),
+    )
+    yield (
+        "lanes_listed",
+        with_blocks(
+            meta__wshard={"lanes": [{"block": "omen/x/m", "dtype": "i8", "shape": [3], "about": {"k": 1}}]},
+            omen__x__m=numbers("i1", STEPS, 3),
+        ),
+    )
+    yield (
+        "blocks",
+        with_blocks(
+            notes=b"mine", aux__thing=b"\0\1", omen__unknown=b"odd", meta__models={"models": [{"id": "m"}]}
+        ),
+    )
+    yield (
+        "no_steps",
+        File(
+            {
+                "meta/episode": {"length_T": 0},
+                "meta/channels": {"channels": [X, {"id": "w", "dtype": "u8", "shape": [0, 3]}]},
+            }
+        ),
+    )
     yield "empty_rows", channels(X, {"id": "w", "dtype": "u8", "shape": [0, 3]}, signal__w=b"")
-    yield "clock", channels(
-        X, {"id": "c", "dtype": "f64", "shape": [], "clock": "time/signal/c/timestamps_ns"}, signal__c=numbers("<f8", 3),
-        time__signal__c__timestamps_ns=np.array([5, 6, 9], np.int64).tobytes(),
-    )  # fmt: skip
+    yield (
+        "clock",
+        channels(
+            X,
+            {"id": "c", "dtype": "f64", "shape": [], "clock": "time/signal/c/timestamps_ns"},
+            signal__c=numbers("<f8", 3),
+            time__signal__c__timestamps_ns=np.array([5, 6, 9], np.int64).tobytes(),
+        ),
+    )
     yield "text", with_blocks(**WORDS)
-    yield "json", with_blocks(**{**VALUES, "signal__w": b'12{}"a"nulll'[:-1] if False else b'12{}"a"777'})
-    yield "odd_numbers", channels(
-        *({"id": name, "dtype": name, "shape": []} for name in ("f64", "f32", "f16", "bf16", "i64", "u64")), signal__x=None,
-        signal__f64=np.array([np.nan, np.inf, -np.inf, 5e-324]).tobytes(),
-        signal__f32=np.array([np.nan, -np.inf, 1e-45, 0.1], np.float32).tobytes(),
-        signal__f16=np.array([np.nan, np.inf, 6e-8, -65504], np.float16).tobytes(),
-        signal__bf16=np.array([np.nan, np.inf, 1e-40, -3.14], ml_dtypes.bfloat16).tobytes(),
-        signal__i64=np.array([-(2**63), 2**63 - 1, 2**53 + 1, 0], np.int64).tobytes(),
-        signal__u64=np.array([2**64 - 1, 2**53 + 1, 1, 0], np.uint64).tobytes(),
-    )  # fmt: skip
+    yield "json", with_blocks(**{**VALUES, "signal__w": b'12{}"a"777'})
+    yield (
+        "odd_numbers",
+        channels(
+            *(
+                {"id": name, "dtype": name, "shape": []}
+                for name in ("f64", "f32", "f16", "bf16", "i64", "u64")
+            ),
+            signal__x=None,
+            signal__f64=np.array([np.nan, np.inf, -np.inf, 5e-324]).tobytes(),
+            signal__f32=np.array([np.nan, -np.inf, 1e-45, 0.1], np.float32).tobytes(),
+            signal__f16=np.array([np.nan, np.inf, 6e-8, -65504], np.float16).tobytes(),
+            signal__bf16=np.array([np.nan, np.inf, 1e-40, -3.14], ml_dtypes.bfloat16).tobytes(),
+            signal__i64=np.array([-(2**63), 2**63 - 1, 2**53 + 1, 0], np.int64).tobytes(),
+            signal__u64=np.array([2**64 - 1, 2**53 + 1, 1, 0], np.uint64).tobytes(),
+        ),
+    )
     for name in ("zstd", "lz4"):
         flags = layout.ENTRY_FLAGS[name]
         yield name, large((WAVE, encode(name, WAVE), flags))
@@ -249,19 +360,31 @@ def accepted() -> Iterable[tuple[str, File]]:
         yield f"default_{name}", file
     yield "zstd_checksum", large((WAVE, zstandard.ZstdCompressor(write_checksum=True).compress(WAVE), 3))
     yield "zstd_no_size", large((WAVE, zstd_without_size(WAVE), 3))
-    yield "zstd_two_frames", large((WAVE, zstd_without_size(WAVE[:100000], write_checksum=True) + encode("zstd", WAVE[100000:]), 3))
-    yield "zstd_skippable", large((WAVE, encode("zstd", WAVE[:64]) + b"\x50\x2a\x4d\x18\3\0\0\0abc" + encode("zstd", WAVE[64:]), 3))
+    yield (
+        "zstd_two_frames",
+        large(
+            (WAVE, zstd_without_size(WAVE[:100000], write_checksum=True) + encode("zstd", WAVE[100000:]), 3)
+        ),
+    )
+    yield (
+        "zstd_skippable",
+        large(
+            (WAVE, encode("zstd", WAVE[:64]) + b"\x50\x2a\x4d\x18\3\0\0\0abc" + encode("zstd", WAVE[64:]), 3)
+        ),
+    )
     yield "zstd_19", large((WAVE, encode("zstd", WAVE, 19), 3))
     noise = np.random.default_rng(0).integers(0, 16, len(WAVE) // 4).astype(np.uint8)
     mixed = np.concatenate([noise, np.zeros(len(WAVE) - len(noise), np.uint8)]).tobytes()
     yield "zstd_entropy", large((mixed, encode("zstd", mixed, 7), 3))
     yield "lz4_hc", large((WAVE, encode("lz4", WAVE, 9), 5))
     yield "seekable", large(many(WAVE, 64 * 640))
-    table = many(WAVE, 64 * 640)
-    yield "meta_compressed", with_blocks(
-        meta__wshard=_zstd({"lanes": [], "pad": "x" * 200}), signal__x=_zstd(numbers("<f4", STEPS, 2), force=True)
+    yield (
+        "meta_compressed",
+        with_blocks(
+            meta__wshard=_zstd({"lanes": [], "pad": "x" * 200}),
+            signal__x=_zstd(numbers("<f4", STEPS, 2), force=True),
+        ),
     )
-    del table
     for alignment in (0, 16, 32):
         yield f"alignment_{alignment}", foreign(File(alignment=alignment))
     file = foreign(File())
@@ -276,7 +399,10 @@ def accepted() -> Iterable[tuple[str, File]]:
     file = foreign(File(schema_offset=4096))
     file.tail = b'{"schema": 1}' + bytes(100)
     yield "more_behind", file
-    yield "unicode", channels(X, {"id": "关节/α β", "dtype": "u8", "shape": []}, **{"signal__关节__α β": bytes(STEPS)})
+    yield (
+        "unicode",
+        channels(X, {"id": "关节/α β", "dtype": "u8", "shape": []}, **{"signal__关节__α β": bytes(STEPS)}),
+    )
     yield "flags_ignored", File(default=7)
 
 
@@ -309,7 +435,9 @@ def entry(name: str, *, marked: bool = False, **changes: Any) -> Callable[[], by
 
         def change(found: str, fields: dict[str, Any]) -> None:
             if found == name:
-                fields.update({key: value(fields[key]) if callable(value) else value for key, value in changes.items()})
+                fields.update(
+                    {key: value(fields[key]) if callable(value) else value for key, value in changes.items()}
+                )
 
         file.entry = change
         return file.build()
@@ -319,8 +447,22 @@ def entry(name: str, *, marked: bool = False, **changes: Any) -> Callable[[], by
 
 def refused() -> Iterable[tuple[str, Callable[[], bytes]]]:
     """What SPEC.md says that readers refuse."""
+    yield from _refused_tables()
+    yield from _refused_blocks()
+    yield from _refused_metadata()
+    yield from _refused_texts()
+    yield from _refused_recordings()
+
+
+def _refused_tables() -> Iterable[tuple[str, Callable[[], bytes]]]:
     base = File().build()
-    for name, size in {"empty": 0, "three_bytes": 3, "header_cut": 40, "table_cut": 200, "block_cut": len(base) - 70}.items():
+    for name, size in {
+        "empty": 0,
+        "three_bytes": 3,
+        "header_cut": 40,
+        "table_cut": 200,
+        "block_cut": len(base) - 70,
+    }.items():
         yield name, lambda size=size: base[:size]
     yield "longer", lambda: base + b"\0"
     yield "magic", lambda: b"NOPE" + base[4:]
@@ -363,6 +505,8 @@ def refused() -> Iterable[tuple[str, Callable[[], bytes]]]:
     yield "name_with_nul", odd_name(b"no\0pe")
     yield "name_twice", odd_name(b"done")
 
+
+def _refused_blocks() -> Iterable[tuple[str, Callable[[], bytes]]]:
     zstd, lz4 = encode("zstd", WAVE), encode("lz4", WAVE)
     seekable = many(WAVE, 64 * 640)[1]
 
@@ -380,7 +524,10 @@ def refused() -> Iterable[tuple[str, Callable[[], bytes]]]:
     yield "zstd_holds_less", stored(encode("zstd", WAVE[:-64]), 3)
     yield "zstd_no_size_less", stored(zstd_without_size(WAVE[:-64]), 3)
     yield "zstd_no_size_more", stored(zstd_without_size(WAVE + WAVE), 3)
-    yield "zstd_frame_checksum", stored(flipped(zstandard.ZstdCompressor(write_checksum=True).compress(WAVE), -2), 3)
+    yield (
+        "zstd_frame_checksum",
+        stored(flipped(zstandard.ZstdCompressor(write_checksum=True).compress(WAVE), -2), 3),
+    )
     yield "zstd_bomb", stored(b"\0" * 4, 3)
     yield "zstd_empty", stored(b"", 3)
     yield "zstd_wrong_content", stored(encode("zstd", bytes(len(WAVE))), 3)
@@ -398,66 +545,142 @@ def refused() -> Iterable[tuple[str, Callable[[], bytes]]]:
     yield "seekable_tiny", stored(b"12345", 0x0B)
     yield "seekable_single", stored(zstd, 0x0B)
 
+
+def _refused_metadata() -> Iterable[tuple[str, Callable[[], bytes]]]:
     yield "no_episode", with_blocks(meta__episode=None).build
     yield "no_channels", with_blocks(meta__channels=None).build
     for name, text in {
-        "not_json": b"{", "list": b"[]", "twice": b'{"length_T":4,"length_T":4}', "nan": b'{"length_T":NaN}', "behind": b"{} x",
-        "not_utf8": b'{"length_T":4,"id":"\xff"}', "single_quotes": b"{'length_T':4}", "control": b'{"length_T":4,"id":"\n"}',
-        "leading_zero": b'{"length_T":04}', "comma": b'{"length_T":4,}', "escape": b'{"length_T":4,"id":"\\x"}', "plus": b'{"length_T":+4}',
-    }.items():  # fmt: skip
+        "not_json": b"{",
+        "list": b"[]",
+        "twice": b'{"length_T":4,"length_T":4}',
+        "nan": b'{"length_T":NaN}',
+        "behind": b"{} x",
+        "not_utf8": b'{"length_T":4,"id":"\xff"}',
+        "single_quotes": b"{'length_T':4}",
+        "control": b'{"length_T":4,"id":"\n"}',
+        "leading_zero": b'{"length_T":04}',
+        "comma": b'{"length_T":4,}',
+        "escape": b'{"length_T":4,"id":"\\x"}',
+        "plus": b'{"length_T":+4}',
+    }.items():
         yield f"json_{name}", with_blocks(meta__episode=text).build
     deep = b'{"length_T":4,"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
     yield "json_deep", with_blocks(meta__episode=_zstd(deep)).build
     for name, change in {
-        "length_text": {"length_T": "4"}, "length_float": {"length_T": 4.0}, "length_negative": {"length_T": -4}, "length_true": {"length_T": True},
-        "length_huge": {"length_T": 1 << 48}, "length_null": {"length_T": None}, "length_other": {"length_T": 5}, "id_number": {"episode_id": 5},
-        "timebase_type": {"timebase": {"type": "frames"}}, "timebase_null": {"timebase": {"type": None}}, "tick_text": {"timebase": {"tick_hz": "30"}},
-        "tick_negative": {"timebase": {"tick_hz": -1}}, "tick_true": {"timebase": {"tick_hz": True}}, "dt_list": {"timebase": {"dt_ns": [1]}},
-        "range_wrong": {"timestep_range": [0, 9]}, "range_one": {"timestep_range": [3]}, "chunk_text": {"chunk_index": "0"},
-        "total_float": {"chunk_index": 0, "total_chunks": 1.5}, "metadata_list": {"metadata": []},
-    }.items():  # fmt: skip
+        "length_text": {"length_T": "4"},
+        "length_float": {"length_T": 4.0},
+        "length_negative": {"length_T": -4},
+        "length_true": {"length_T": True},
+        "length_huge": {"length_T": 1 << 48},
+        "length_null": {"length_T": None},
+        "length_other": {"length_T": 5},
+        "id_number": {"episode_id": 5},
+        "timebase_type": {"timebase": {"type": "frames"}},
+        "timebase_null": {"timebase": {"type": None}},
+        "tick_text": {"timebase": {"tick_hz": "30"}},
+        "tick_negative": {"timebase": {"tick_hz": -1}},
+        "tick_true": {"timebase": {"tick_hz": True}},
+        "dt_list": {"timebase": {"dt_ns": [1]}},
+        "range_wrong": {"timestep_range": [0, 9]},
+        "range_one": {"timestep_range": [3]},
+        "chunk_text": {"chunk_index": "0"},
+        "total_float": {"chunk_index": 0, "total_chunks": 1.5},
+        "metadata_list": {"metadata": []},
+    }.items():
         yield name, episode_meta(**change).build
     yield "no_length", File({k: v for k, v in episode_meta(length_T=...).blocks.items() if k != "done"}).build
     for name, listed in {
-        "twice": [X, X], "dtype": [{**X, "dtype": "float32"}], "dtype_null": [{**X, "dtype": None}], "rank": [{**X, "shape": [1] * 17}],
-        "row_large": [{**X, "shape": [1 << 40, 1 << 40]}], "side_negative": [{**X, "shape": [-2]}], "side_float": [{**X, "shape": [2.0]}],
-        "shape_number": [{**X, "shape": 2}], "shape_other": [{**X, "shape": [3]}], "no_id": [{"dtype": "f32"}], "lane": [{**X, "signal_block": "other/x"}],
-        "clock_missing": [{**X, "clock": "time/x"}], "clock_number": [{**X, "clock": 5}], "missing_block": [X, {"id": "y"}], "number": [5],
-    }.items():  # fmt: skip
+        "twice": [X, X],
+        "dtype": [{**X, "dtype": "float32"}],
+        "dtype_null": [{**X, "dtype": None}],
+        "rank": [{**X, "shape": [1] * 17}],
+        "row_large": [{**X, "shape": [1 << 40, 1 << 40]}],
+        "side_negative": [{**X, "shape": [-2]}],
+        "side_float": [{**X, "shape": [2.0]}],
+        "shape_number": [{**X, "shape": 2}],
+        "shape_other": [{**X, "shape": [3]}],
+        "no_id": [{"dtype": "f32"}],
+        "lane": [{**X, "signal_block": "other/x"}],
+        "clock_missing": [{**X, "clock": "time/x"}],
+        "clock_number": [{**X, "clock": 5}],
+        "missing_block": [X, {"id": "y"}],
+        "number": [5],
+    }.items():
         yield f"channel_{name}", channels(*listed).build
     yield "channels_text", with_blocks(meta__channels={"channels": "x"}).build
     for name, meta in {
-        "lanes_object": {"lanes": {}}, "lane_dtype": {"lanes": [{"block": "omen/x", "dtype": "f33"}]}, "exact_dtype": {"exact": {"reward": {"dtype": ""}}},
-        "exact_list": {"exact": []}, "absent_text": {"absent": "reward"}, "exact_missing": {"exact": {"reward": {"dtype": "f64"}}},
-    }.items():  # fmt: skip
+        "lanes_object": {"lanes": {}},
+        "lane_dtype": {"lanes": [{"block": "omen/x", "dtype": "f33"}]},
+        "exact_dtype": {"exact": {"reward": {"dtype": ""}}},
+        "exact_list": {"exact": []},
+        "absent_text": {"absent": "reward"},
+        "exact_missing": {"exact": {"reward": {"dtype": "f64"}}},
+    }.items():
         yield name, with_blocks(meta__wshard=meta).build
     yield "models_object", with_blocks(meta__models={"models": {}}).build
-    yield "lane_size", with_blocks(meta__wshard={"lanes": [{"block": "omen/x", "dtype": "f32"}]}, omen__x=bytes(7)).build
+    yield (
+        "lane_size",
+        with_blocks(meta__wshard={"lanes": [{"block": "omen/x", "dtype": "f32"}]}, omen__x=bytes(7)).build,
+    )
     yield "reward_size", with_blocks(reward=bytes(7)).build
     yield "times_size", with_blocks(time__timestamps_ns=bytes(8)).build
+
+
+def _refused_texts() -> Iterable[tuple[str, Callable[[], bytes]]]:
     for name, change in {
-        "ends_fall": {"aux__ends__signal__w": np.array([2, 1, 5, 9], np.int64).tobytes()}, "ends_short": {"aux__ends__signal__w": np.array([2, 2, 5, 8], np.int64).tobytes()},
-        "ends_far": {"aux__ends__signal__w": np.array([2, 2, 5, 10], np.int64).tobytes()}, "ends_negative": {"aux__ends__signal__w": np.array([-1, 2, 5, 9], np.int64).tobytes()},
-        "ends_huge": {"aux__ends__signal__w": np.array([2, 2, 2**62, 9], np.int64).tobytes()}, "ends_missing": {"aux__ends__signal__w": None},
-        "ends_few": {"aux__ends__signal__w": ENDS[:3].tobytes()}, "text_not_utf8": {"signal__w": b"hiyou\xff\xfeey"}, "text_cut_letter": {"signal__w": "hä".encode() + b"outhey"},
-    }.items():  # fmt: skip
+        "ends_fall": {"aux__ends__signal__w": np.array([2, 1, 5, 9], np.int64).tobytes()},
+        "ends_short": {"aux__ends__signal__w": np.array([2, 2, 5, 8], np.int64).tobytes()},
+        "ends_far": {"aux__ends__signal__w": np.array([2, 2, 5, 10], np.int64).tobytes()},
+        "ends_negative": {"aux__ends__signal__w": np.array([-1, 2, 5, 9], np.int64).tobytes()},
+        "ends_huge": {"aux__ends__signal__w": np.array([2, 2, 2**62, 9], np.int64).tobytes()},
+        "ends_missing": {"aux__ends__signal__w": None},
+        "ends_few": {"aux__ends__signal__w": ENDS[:3].tobytes()},
+        "text_not_utf8": {"signal__w": b"hiyou\xff\xfeey"},
+        "text_cut_letter": {"signal__w": "hä".encode() + b"outhey"},
+    }.items():
         yield name, with_blocks(**{**WORDS, **change}).build
     yield "json_value", with_blocks(**VALUES).build
-    for name, change in {"encoding": {"encoding": "html"}, "dtype": {"dtype": "i8"}, "shape": {"shape": [1]}}.items():
+    for name, change in {
+        "encoding": {"encoding": "html"},
+        "dtype": {"dtype": "i8"},
+        "shape": {"shape": [1]},
+    }.items():
         (listed,) = WORDS["meta__channels"]["channels"]  # type: ignore[index]
-        yield f"text_{name}", with_blocks(**{**WORDS, "meta__channels": {"channels": [{**listed, **change}]}}).build
+        yield (
+            f"text_{name}",
+            with_blocks(**{**WORDS, "meta__channels": {"channels": [{**listed, **change}]}}).build,
+        )
 
+
+def _refused_recordings() -> Iterable[tuple[str, Callable[[], bytes]]]:
     directory = {"version": 2, "id": "r", "meta": {}, "static": {}, "signals": {}}
-    rows = {"kind": "vector", "dtype": "f32", "shape": [2], "block": "signal/x", "count": STEPS, "times": "aux/clock/x"}
+    rows = {
+        "kind": "vector",
+        "dtype": "f32",
+        "shape": [2],
+        "block": "signal/x",
+        "count": STEPS,
+        "times": "aux/clock/x",
+    }
     clock = (np.arange(STEPS) * 5).astype(np.int64).tobytes()
     for name, change, stamps in [
-        ("version", {"version": 3}, clock), ("signals", {"signals": []}, clock), ("no_static", {"static": None}, clock),
-        ("count", {"signals": {"x": {**rows, "count": 5}}}, clock), ("kind", {"signals": {"x": {**rows, "kind": "odd"}}}, clock),
-        ("dtype", {"signals": {"x": {**rows, "dtype": "f33"}}}, clock), ("role", {"signals": {"x": {**rows, "role": "odd"}}}, clock),
-        ("shape", {"signals": {"x": {**rows, "shape": [0]}}}, clock), ("block_gone", {"signals": {"x": {**rows, "block": "gone"}}}, clock),
-        ("times_fall", {"signals": {"x": rows}}, clock[::-1]), ("times_few", {"signals": {"x": rows}}, clock[:-8]), ("signal_text", {"signals": {"x": "channel"}}, clock),
-    ]:  # fmt: skip
-        yield f"packed_{name}", with_blocks(meta__directory={**directory, **change}, aux__clock__x=stamps).build
+        ("version", {"version": 3}, clock),
+        ("signals", {"signals": []}, clock),
+        ("no_static", {"static": None}, clock),
+        ("count", {"signals": {"x": {**rows, "count": 5}}}, clock),
+        ("kind", {"signals": {"x": {**rows, "kind": "odd"}}}, clock),
+        ("dtype", {"signals": {"x": {**rows, "dtype": "f33"}}}, clock),
+        ("role", {"signals": {"x": {**rows, "role": "odd"}}}, clock),
+        ("shape", {"signals": {"x": {**rows, "shape": [0]}}}, clock),
+        ("block_gone", {"signals": {"x": {**rows, "block": "gone"}}}, clock),
+        ("times_fall", {"signals": {"x": rows}}, clock[::-1]),
+        ("times_few", {"signals": {"x": rows}}, clock[:-8]),
+        ("signal_text", {"signals": {"x": "channel"}}, clock),
+    ]:
+        yield (
+            f"packed_{name}",
+            with_blocks(meta__directory={**directory, **change}, aux__clock__x=stamps).build,
+        )
 
 
 def chunk_lists(folder: Path) -> None:
@@ -465,13 +688,17 @@ def chunk_lists(folder: Path) -> None:
     wd.chunk_episode(every_lane(), folder / "lanes", 4, compression="zstd")
     wd.chunk_episode(every_word(), folder / "words", 3)
     good = [
-        {"chunk_index": index, "uri": f"chunk_{index}.wshard", "sha256": "", "timestep_range": [4 * index, 4 * index + 3], "length_T": 4}
+        {
+            "chunk_index": index,
+            "uri": f"chunk_{index}.wshard",
+            "sha256": "",
+            "timestep_range": [4 * index, 4 * index + 3],
+            "length_T": 4,
+        }
         for index in range(2)
-    ]  # fmt: skip
+    ]
     wrong = folder / "wrong"
     wrong.mkdir(exist_ok=True)
-    import hashlib
-
     for index, each in enumerate(good):
         data = episode_meta(chunk_index=index, total_chunks=2).build()
         (wrong / str(each["uri"])).write_bytes(data)
@@ -481,7 +708,14 @@ def chunk_lists(folder: Path) -> None:
     other_sum = hashlib.sha256(other.build()).hexdigest()
 
     def listed(name: str, chunks: Any = None, *, role: int = 4, **changes: Any) -> None:
-        meta = {"episode_id": "e", "env_id": "", "total_chunks": 2, "total_timesteps": 8, "chunks": good if chunks is None else chunks, **changes}
+        meta = {
+            "episode_id": "e",
+            "env_id": "",
+            "total_chunks": 2,
+            "total_timesteps": 8,
+            "chunks": good if chunks is None else chunks,
+            **changes,
+        }
         (wrong / f"{name}.wshard").write_bytes(File({"meta/manifest": meta}, role=role).build())
 
     def changed(**changes: Any) -> list[dict[str, Any]]:
@@ -513,11 +747,11 @@ def chunk_lists(folder: Path) -> None:
 
 def constants() -> dict[str, Any]:
     """Every number of the format: what the other languages must have too."""
-    names = (
-        "VERSION TABLE_OFFSET ENTRY_BYTES ROLE_CHUNK_LIST ROLE_EPISODE HEADER_FLAGS ALIGNMENT MAX_ENTRIES "
-        "MAX_STRING_TABLE_BYTES MAX_NAME_BYTES MAX_BLOCK_BYTES PIECES_FROM_BYTES PIECE_BYTES FRAME_BYTES "
-        "MIN_COMPRESSED_BYTES"
-    ).split()
+    names = [
+        "VERSION", "TABLE_OFFSET", "ENTRY_BYTES", "ROLE_CHUNK_LIST", "ROLE_EPISODE", "HEADER_FLAGS", "ALIGNMENT",
+        "MAX_ENTRIES", "MAX_STRING_TABLE_BYTES", "MAX_NAME_BYTES", "MAX_BLOCK_BYTES", "PIECES_FROM_BYTES",
+        "PIECE_BYTES", "FRAME_BYTES", "MIN_COMPRESSED_BYTES",
+    ]  # fmt: skip
     found: dict[str, Any] = {name: getattr(layout, name) for name in names}
     found["DTYPES"] = {name: dtype_named(name).itemsize for name in DTYPE_NAMES}
     found["MARK"], found["MAGIC"] = layout.MARK.decode(), layout.MAGIC.decode()
@@ -536,8 +770,12 @@ def write(folder: Path) -> None:
 def expected(files: Path) -> dict[str, Any]:
     """What Python reads in every file of the suite and in the golden files, by path below `tests`."""
     own = sorted(files.rglob("*.wshard"))
-    golden = sorted(path for name in ("wshard", "packed") for path in (TESTS / "golden" / name).rglob("*.wshard"))
-    found = {f"conformance/files/{path.relative_to(files).as_posix()}": in_order(describe(path)) for path in own}
+    golden = sorted(
+        path for name in ("wshard", "packed") for path in (TESTS / "golden" / name).rglob("*.wshard")
+    )
+    found = {
+        f"conformance/files/{path.relative_to(files).as_posix()}": in_order(describe(path)) for path in own
+    }
     found |= {path.relative_to(TESTS).as_posix(): in_order(describe(path)) for path in golden}
     return {"layout": constants(), "files": found}
 

@@ -445,11 +445,17 @@ func (e *Episode) Channel(name string) *Channel {
 	return nil
 }
 
+// maxTimes is how many times are made of a rate at once: a length that nothing in the file backs must not take memory.
+const maxTimes = 1 << 28
+
 // TimesNs are the times of the steps in nanoseconds, from the timestamps or from the rate.
 func (e *Episode) TimesNs() ([]int64, error) {
 	if e.Clock != nil {
 		data, err := e.Clock.Bytes(0, e.Length)
 		return Int64s(data), err
+	}
+	if e.Length > maxTimes {
+		return nil, fail(LimitExceeded, "", "the times of %d steps are too many at once", e.Length)
 	}
 	out := make([]int64, e.Length)
 	interval := 1e9 / e.Timebase.TickHz

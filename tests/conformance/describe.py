@@ -1,8 +1,9 @@
-"""A file in words, as `wshard-dump --full` of the TypeScript and Go packages prints it: what the three must agree on."""
+"""A file in words, as `wshard-dump --full` of the other languages prints it: what the three must agree on."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def _bytes(rows: RowSource, start: int, end: int) -> bytes:
         return rows._data.rows(ends[start], ends[end]).tobytes()
     if is_text(rows.spec.dtype):
         starts, parts = rows._starts.tolist(), []
-        for index, (low, high) in enumerate(zip(starts, starts[1:], strict=False)):
+        for index, (low, high) in enumerate(itertools.pairwise(starts)):
             if low < end and high > start:
                 parts.append(_bytes(rows._opened(index), max(start, low) - low, min(end, high) - low))
         return b"".join(parts)

@@ -1,4 +1,4 @@
-"""The three programs that read and write WShard, each behind the same two functions: describe files, copy episodes into a folder."""
+"""The three programs that read and write WShard behind the same two functions: describe files, copy episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One suite for three languages: the same values, or the same refusal, of every file; what one writes the others read."""
+"""One suite for three languages: the same values or the same refusal of every file; what one writes the others read."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ EXPECTED: dict[str, Any] = json.loads((SUITE / "expected.json").read_text())
 FILES: dict[str, Any] = EXPECTED["files"]
 LANGUAGES = ("python", "typescript", "go")
 
+# The first build of a compiler's standard library takes its time on a small machine.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="session")
 def language(tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -65,8 +68,14 @@ def test_the_suite_says_what_is_good_and_what_is_damaged() -> None:
     assert not {name for name in FILES if "/bad/" in name} & good
     codes = {said["error"] for said in FILES.values() if "error" in said}
     assert codes == {
-        "bad_magic", "unsupported_version", "truncated", "checksum", "corrupt_layout", "limit_exceeded", "not_found"
-    }  # fmt: skip
+        "bad_magic",
+        "unsupported_version",
+        "truncated",
+        "checksum",
+        "corrupt_layout",
+        "limit_exceeded",
+        "not_found",
+    }
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
@@ -84,7 +93,9 @@ def test_every_file_is_read_or_refused_as_expected(name: str, language: Any) -> 
 def test_files_of_other_programs_are_read_alike(name: str, language: Any) -> None:
     files = sorted(shared_golden("wshard").rglob("*.wshard"))
     assert len(files) > 10
-    for file, mine, other in zip(files, Python().describe(files), language(name).describe(files), strict=True):
+    for file, mine, other in zip(
+        files, Python().describe(files), language(name).describe(files), strict=True
+    ):
         assert "error" not in mine, file
         assert other == mine, file
 
@@ -92,7 +103,9 @@ def test_files_of_other_programs_are_read_alike(name: str, language: Any) -> Non
 def _difference(said: dict[str, Any], wanted: dict[str, Any]) -> Any:
     if "error" in said or "error" in wanted:
         return said.get("error"), wanted.get("error")
-    return {key: (said.get(key), wanted.get(key)) for key in said | wanted if said.get(key) != wanted.get(key)}
+    return {
+        key: (said.get(key), wanted.get(key)) for key in said | wanted if said.get(key) != wanted.get(key)
+    }
 
 
 def _large(path: Path) -> Path:
@@ -108,11 +121,33 @@ def _large(path: Path) -> Path:
 def _sources(folder: Path) -> list[Path]:
     """Episodes with everything the format has a place for."""
     golden = [OWN_GOLDEN / "wshard" / f"{name}.wshard" for name in ("lanes", "words", "dtypes", "compressed")]
-    lists = [SUITE / "files" / "chunks" / name / f"golden_{name}_manifest.wshard" for name in ("lanes", "words")]
+    lists = [
+        SUITE / "files" / "chunks" / name / f"golden_{name}_manifest.wshard" for name in ("lanes", "words")
+    ]
     packed = [OWN_GOLDEN / "packed" / f"{name}.wshard" for name in ("steps", "recording_0")]
-    odd = ("more_keys", "odd_numbers", "clock", "json", "blocks", "lanes_unlisted", "range_last", "reward_i64", "exact_flags",
-           "absent_flags", "empty_rows", "no_steps", "unicode", "done_f32")  # fmt: skip
-    return [*golden, *lists, *packed, *(SUITE / "files" / "good" / f"{name}.wshard" for name in odd), _large(folder / "large.wshard")]
+    odd = (
+        "more_keys",
+        "odd_numbers",
+        "clock",
+        "json",
+        "blocks",
+        "lanes_unlisted",
+        "range_last",
+        "reward_i64",
+        "exact_flags",
+        "absent_flags",
+        "empty_rows",
+        "no_steps",
+        "unicode",
+        "done_f32",
+    )
+    return [
+        *golden,
+        *lists,
+        *packed,
+        *(SUITE / "files" / "good" / f"{name}.wshard" for name in odd),
+        _large(folder / "large.wshard"),
+    ]
 
 
 def _written_again(said: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +179,15 @@ def test_damage_is_refused_alike(name: str, language: Any, tmp_path: Path) -> No
     """One changed byte anywhere: all three refuse the file, or all three read the same in it."""
     dice = random.Random(20)
     files = []
-    for base in ("good/foreign", "good/base", "good/seekable", "good/zstd_checksum", "good/lz4", "good/text", "good/lanes_unlisted"):
+    for base in (
+        "good/foreign",
+        "good/base",
+        "good/seekable",
+        "good/zstd_checksum",
+        "good/lz4",
+        "good/text",
+        "good/lanes_unlisted",
+    ):
         whole = (SUITE / "files" / f"{base}.wshard").read_bytes()
         for number in range(60):
             damaged = bytearray(whole)
@@ -157,7 +200,9 @@ def test_damage_is_refused_alike(name: str, language: Any, tmp_path: Path) -> No
             files.append(tmp_path / f"{len(files)}.wshard")
             files[-1].write_bytes(damaged)
     refusals = 0
-    for file, mine, other in zip(files, Python().describe(files), language(name).describe(files), strict=True):
+    for file, mine, other in zip(
+        files, Python().describe(files), language(name).describe(files), strict=True
+    ):
         refusals += "error" in mine
         assert ("error" in other) == ("error" in mine), (file, mine.get("error"), other.get("error"))
         assert "error" in mine or other == mine, (file, _difference(other, mine))

@@ -1,7 +1,7 @@
 /** Episodes: channels by step, over one shard, over the chunks of a list, or packed from a recording. */
 import type { ChunkList } from "./chunks.js";
 import { DTYPES, type DType, type TypedArray, toFloat32, typedArray } from "./dtype.js";
-import { about as aboutBlock, CorruptLayoutError, NotFoundError } from "./errors.js";
+import { about as aboutBlock, CorruptLayoutError, LimitExceededError, NotFoundError } from "./errors.js";
 import { type Json, type JsonObject, parseJson } from "./json.js";
 import * as layout from "./layout.js";
 import type { Recording } from "./packed.js";
@@ -177,6 +177,9 @@ export class Channel {
   }
 }
 
+/** How many times are made of a rate at once: a length that nothing in the file backs must not take memory. */
+const MAX_TIMES = 2 ** 28;
+
 export interface EpisodeOptions extends OpenOptions {
   /** Where a chunk of a chunk list lies, by its name in the list; the default is beside the list. */
   beside?: (name: string) => Source;
@@ -215,6 +218,7 @@ export class Episode {
   /** The time of each step in nanoseconds, from the timestamps or from the rate. */
   async timesNs(): Promise<BigInt64Array> {
     if (this.clock) return typedArray("i64", await this.clock.bytes(0, this.length)) as BigInt64Array;
+    if (this.length > MAX_TIMES) throw new LimitExceededError(`the times of ${this.length} steps are too many at once`);
     const interval = 1e9 / this.timebase.tickHz;
     return BigInt64Array.from({ length: this.length }, (_, step) => BigInt(roundHalfEven(step * interval)));
   }
