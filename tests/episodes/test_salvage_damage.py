@@ -58,7 +58,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for step in range(STEPS):
             for name in NAMES:
                 writer.append(name, value(name, step), step * 1000)
-            while any(lane._handed > lane._encoded for lane in map(writer._lanes.get, ("cam", "depth"))):
+            while any(lane._handed > lane._encoded for lane in map(writer._signals.get, ("cam", "depth"))):
                 time.sleep(0.0005)
         os._exit(0)
     os.waitpid(child, 0)
@@ -239,9 +239,9 @@ def test_a_finished_episode_is_not_made_again_from_its_journals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The recorder died while it removed them: a damaged journal must not replace a whole file."""
-    from warpdata.episodes import workbench
+    from warpdata.episodes import recording
 
-    monkeypatch.setattr(workbench, "remove_folder", lambda _: None)
+    monkeypatch.setattr(recording, "remove_folder", lambda _: None)
     with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
         for step in range(30):
             writer.append("arm", value("arm", step), step)
@@ -261,7 +261,7 @@ def test_a_file_that_was_finished_gives_what_its_journal_lost(
     def fails(*_: object) -> None:
         raise OSError("no more")
 
-    monkeypatch.setattr(disk_writer, "finish_documents", fails)
+    monkeypatch.setattr(disk_writer, "last_documents", fails)
     writer = wd.DiskEpisodeWriter(tmp_path / "ep")
     for step in range(30):
         writer.append("arm", value("arm", step), step)

@@ -132,9 +132,14 @@ def restored_static(value: Any) -> Any:
 
 def write_static(folder: Path, items: Mapping[str, Any]) -> bytes:
     """Write static.json and return its bytes."""
-    data = dump_json(dict(items))
+    data = static_bytes(items)
     write_file(folder / layout.STATIC_FILE, data)
     return data
+
+
+def static_bytes(items: Mapping[str, Any]) -> bytes:
+    """static.json as it is stored."""
+    return dump_json(dict(items))
 
 
 def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, Any]:
@@ -154,11 +159,16 @@ def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, An
 
 def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
     """Write meta.json with a checksum over everything else in it."""
+    write_file(folder / layout.META_FILE, meta_bytes(meta))
+
+
+def meta_bytes(meta: Mapping[str, Any]) -> bytes:
+    """meta.json as it is stored, with a checksum over everything else in it."""
     plain = {key: value for key, value in meta.items() if key != CHECKSUM_KEY}
     text = json.dumps(
         {**plain, CHECKSUM_KEY: _checksum(plain)}, indent=1, ensure_ascii=False, allow_nan=False
     )
-    write_file(folder / layout.META_FILE, text.encode())
+    return text.encode()
 
 
 def read_meta(folder: Folder) -> dict[str, Any]:
