@@ -1,4 +1,4 @@
-"""A camera being recorded: frames wait in a journal until a thread of the recording has encoded them; none is dropped."""
+"""A camera being recorded: frames wait in a journal until a thread has encoded them; none is dropped."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class VideoFile:
         self._last_sum = now
 
     def _mark(self, *, is_end: bool = False) -> bool:
-        """Note on disk which frames are completely in the file, and make both durable; the end is synced with its name."""
+        """Note on disk which frames are completely in the file, and make both durable; the end is synced later."""
         packets = self._sink.take()
         if not packets:
             return False
@@ -210,7 +210,6 @@ class CameraRecorder:
         self._scratch = np.empty(self._shape, self._dtype)
         self._pending: deque[tuple[FrameJournal | None, int]] = deque()
         self._jobs = jobs
-        jobs.submit(self._open)
 
     def append(self, data: Any, ts_ns: Any) -> None:
         """Record a copy of a frame; when this returns it survives a crash."""
@@ -262,16 +261,13 @@ class CameraRecorder:
             self._jobs.submit(lambda: self._encode(number, journal, place, ts_ns))
             self._handed = number
 
-    def _open(self) -> None:
-        """In the background: a journal for the frames that come, then the encoder."""
-        self._frames.prepare()
-        self.video = self._open_video()
-
     def _encode(self, number: int, journal: FrameJournal | None, place: int, ts_ns: int) -> None:
         """In the background: read the frame back from the journal, encode it, give back what is safe."""
         if number <= self._encoded:
             return
-        assert self.video is not None
+        if self.video is None:
+            self._frames.prepare()  # first: frames come already
+            self.video = self._open_video()
         scratch = self._scratch
         self._frames.read(journal, place, scratch.reshape(-1).view(np.uint8).data)
         self._pending.append((journal, place))

@@ -28,6 +28,9 @@ FRAMES_KIND = "episode-frames"
 CONTROL_STREAM = 0
 """Records of this stream are JSON: signals as they appear, static items, journals begun and released."""
 
+REVISION = 2
+"""How the folder of a recording is used; 1 where no journal says it. From 2 on marks stay as long as the folder."""
+
 MAPPED_RECORD_BYTES = 64 << 10
 SIGNALS_JOURNAL = "signals.journal"
 SEGMENT_BYTES = 64 << 20

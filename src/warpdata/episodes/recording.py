@@ -10,7 +10,7 @@ from typing import Any
 from warpdata.bytekit.commit import commit_together, fsync_folder, map_os_errors
 from warpdata.episodes.camera import QUEUE_BYTES, CameraRecorder, VideoFile
 from warpdata.episodes.durability import Durability
-from warpdata.episodes.journals import FrameJournals, SignalsJournal, remove_folder
+from warpdata.episodes.journals import REVISION, FrameJournals, SignalsJournal, remove_folder
 from warpdata.episodes.tables import EventRecorder, NumberRecorder, TableFile
 from warpdata.episodes.threads import RecordingThreads
 from warpdata.episodes.values import Hints, as_numbers, as_timestamp, describe
@@ -55,6 +55,7 @@ class Recording:
                 ) from None  # fmt: skip
         self._threads = RecordingThreads(durability)
         try:
+            facts = {**facts, "revision": REVISION}
             self._journal = SignalsJournal(folder, facts, durability, self._threads)
             self._tables = self._threads.table_jobs(_TABLE_BLOCKS, _TABLE_DELAY_S)
             self._threads.chores.submit(self._begin)
@@ -160,7 +161,8 @@ class Recording:
         stream, settings = self._streams, {**asdict(options), "codec": choose_codec(shape, options)}
         about = {"stream": stream, "name": name, **description.to_json(), "video": settings}
         self.note({"signal": about})
-        frames = FrameJournals(self.folder, stream, {"signal": about}, shape.nbytes, self._journal)
+        facts = {"signal": about, "revision": REVISION}
+        frames = FrameJournals(self.folder, stream, facts, shape.nbytes, self._journal)
         return CameraRecorder(
             name, shape,
             lambda: VideoFile(self.folder / str(stream), shape, options, description=description),

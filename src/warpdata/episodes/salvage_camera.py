@@ -123,6 +123,8 @@ class CameraSalvage:
         video, frames = self._targets.video, self._targets.frames
         if self._growing.exists() or not video.is_file():
             return None
+        if self._found.revision > 1 and not os.path.exists(f"{self._base}.marks"):
+            return None  # the encoder was never opened: an older file of the same name
         marks = self._marks
         if not marks:
             try:

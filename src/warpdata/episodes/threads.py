@@ -40,6 +40,7 @@ class RecordingThreads:
         # The first queue is served first: windows must be there before they are needed.
         self.chores = self._helper.queue(_UNBOUNDED, on_failure=self.failed)
         """Short jobs that cannot wait, in order."""
+        self._helper.start()
         self._syncer: threading.Thread | None = None
         if self._period_s is not None:
             self._syncer = threading.Thread(target=self._sync, name="warp-record-syncer", daemon=True)
@@ -51,7 +52,9 @@ class RecordingThreads:
 
     def camera_jobs(self, limit: int) -> JobQueue:
         """A queue of jobs of one camera; what goes wrong in it concerns that camera only."""
-        return self._encoders.queue(limit)
+        made = self._encoders.queue(limit)
+        self.chores.submit(self._encoders.start)  # starting a thread takes a while on a busy machine
+        return made
 
     def keep(self, journal: JournalWriter, sync: Job | None = None) -> None:
         """Keep windows of a journal ready, and sync it at times; `sync` does so in another way."""
@@ -108,14 +111,17 @@ class Workers:
     def queue(
         self, limit: int, *, delay_s: float = 0.0, on_failure: Callable[[BaseException], None] | None = None
     ) -> JobQueue:
-        """Another queue, and another thread if there are fewer than queues and than `most`."""
+        """Another queue for these threads."""
         made = JobQueue(self._wakeup, limit, delay_s, on_failure)
         self._queues.append(made)
+        return made
+
+    def start(self) -> None:
+        """Start another thread if there are fewer than queues and than `most`."""
         if len(self._threads) < min(self._most, len(self._queues)):
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._threads.append(thread)
             thread.start()
-        return made
 
     def close(self) -> None:
         """Run what is queued and end the threads."""

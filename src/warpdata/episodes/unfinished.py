@@ -69,6 +69,12 @@ class Found:
     unreadable: list[Unreadable] = field(default_factory=list)
 
     @property
+    def revision(self) -> int:
+        """How its recorder used the folder."""
+        stated = [each.reader.descriptor.get("revision") for each in self.journals]
+        return max((each for each in stated if isinstance(each, int)), default=1)
+
+    @property
     def owner(self) -> dict[str, Any]:
         """Who records, or recorded."""
         return next((each.reader.descriptor.get("owner", {}) for each in self.journals), {})
