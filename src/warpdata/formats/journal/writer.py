@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 MIN_WINDOW_BYTES = 8 << 20
 MAX_MAPPED_RECORD_BYTES = 8 << 20
-"""Larger records are written past the windows, which would have to be several times as large."""
+"""Journals of larger records write those past their windows, which would have to be several times as large."""
+
+_SMALL_RECORD_BYTES = 64 << 10
 
 _LOCK_TIMEOUT_S = 10.0
 _ZEROS = bytes(1 << 16)
@@ -45,11 +47,14 @@ class JournalWriter:
         descriptor: Mapping[str, Any],
         *,
         max_record_bytes: int,
-        mapped_record_bytes: int = MAX_MAPPED_RECORD_BYTES,
+        mapped_record_bytes: int | None = None,
         publish: bool = True,
         on_advance: Callable[[], None] | None = None,
     ) -> None:
-        """Records of up to `mapped_record_bytes` always fit in a window; without `publish` somebody does that later."""
+        """Records of up to `mapped_record_bytes` always fit in a window (default: all, unless they are large).
+
+        Without `publish` somebody does that later.
+        """
         if not 0 < max_record_bytes <= layout.MAX_RECORD_BYTES:
             raise LimitExceededError(
                 f"a record of {max_record_bytes} bytes, at most {layout.MAX_RECORD_BYTES} are allowed",
@@ -58,9 +63,11 @@ class JournalWriter:
         self.path = os.fspath(path)
         self.on_advance = on_advance
         self._max_record_bytes = max_record_bytes
-        mapped = min(max_record_bytes, mapped_record_bytes)
-        self._overlap = align_up(layout.record_span(mapped), PAGE_BYTES)
-        self._stride = max(MIN_WINDOW_BYTES, 4 * self._overlap)
+        if mapped_record_bytes is None:
+            is_large = max_record_bytes > MAX_MAPPED_RECORD_BYTES
+            mapped_record_bytes = _SMALL_RECORD_BYTES if is_large else max_record_bytes
+        self._overlap = align_up(layout.record_span(mapped_record_bytes), PAGE_BYTES)
+        self._stride = max(MIN_WINDOW_BYTES, self._overlap)
         self._next: tuple[int, mmap.mmap] | None = None
         self._retired: list[mmap.mmap] = []
         self._is_faulted = False
