@@ -25,7 +25,8 @@ from warpdata.formats.journal import layout
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-MIN_WINDOW_BYTES = 8 << 20
+MIN_WINDOW_BYTES, MAX_WINDOW_BYTES = 1 << 20, 8 << 20
+_RECORDS_PER_WINDOW = 8
 MAX_MAPPED_RECORD_BYTES = 8 << 20
 """Journals of larger records write those past their windows, which would have to be several times as large."""
 
@@ -67,7 +68,8 @@ class JournalWriter:
             is_large = max_record_bytes > MAX_MAPPED_RECORD_BYTES
             mapped_record_bytes = _SMALL_RECORD_BYTES if is_large else max_record_bytes
         self._overlap = align_up(layout.record_span(mapped_record_bytes), PAGE_BYTES)
-        self._stride = max(MIN_WINDOW_BYTES, self._overlap)
+        wanted = min(_RECORDS_PER_WINDOW * self._overlap, MAX_WINDOW_BYTES)
+        self._stride = max(MIN_WINDOW_BYTES, wanted, self._overlap)
         self._next: tuple[int, mmap.mmap] | None = None
         self._retired: list[mmap.mmap] = []
         self._is_faulted = False
@@ -161,7 +163,7 @@ class JournalWriter:
         if base + size > len(self._window):
             whole = byte_view(record)
             crc_end = layout.CRC_AT + layout.CRC.size
-            pieces = [whole[: layout.CRC_AT], bytes(layout.CRC.size), whole[crc_end:]]
+            pieces: list[Buffer] = [whole[: layout.CRC_AT], bytes(layout.CRC.size), whole[crc_end:]]
             return self._write_past_windows(pieces, whole[layout.CRC_AT : crc_end], size)
         self._window[base : base + size] = record
         return self._taken(size)
@@ -212,8 +214,8 @@ class JournalWriter:
         if fd >= 0:
             with map_os_errors(self.path):
                 try:
-                    os.ftruncate(fd, self.position + layout.RECORD_BYTES)
                     if durable:
+                        os.ftruncate(fd, self.position + layout.RECORD_BYTES)
                         system.sync_data(fd)
                 finally:
                     os.close(fd)
