@@ -220,3 +220,19 @@ def test_records_of_every_size_lie_one_after_the_other(tmp_path: Path) -> None:
     assert scan.records.payload_bytes.tolist() == sizes
     for step, (offset, size) in enumerate(zip(scan.records.offset.tolist(), sizes, strict=True)):
         assert bytes(reader.payload(offset, size)) == bytes([step % 251]) * size
+
+
+def test_released_records_are_gone_and_no_damage(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path / "a", {}, max_record_bytes=5000)
+    places = [writer.append(1, step, 1, 0, bytes([step + 1]) * 5000) for step in range(100)]
+    before = os.stat(tmp_path / "a").st_blocks
+    writer.release(places[60])
+    for step in range(100, 110):
+        writer.append(1, step, 1, 0, bytes([step + 1]) * 5000)
+    writer.release(places[60])
+    assert os.stat(tmp_path / "a").st_blocks * 512 <= before * 512 - 55 * 5000
+    writer.close()
+    scan = JournalReader.open(tmp_path / "a").scan()
+    assert not scan.damage
+    assert not scan.is_cut
+    assert scan.records.first_step.tolist() == list(range(60, 110))

@@ -74,7 +74,7 @@ class SignalsJournal:
 
 
 class FrameJournal:
-    """A journal of raw frames: deleted once all of them are safely encoded.
+    """A journal of raw frames: its space is given back as they are safely encoded.
 
     A frame that is encoded soon never needs to reach the disk: what is synced is its video. Only frames that wait
     for longer than `RAW_SYNC_S` are brought to the disk as they are.
@@ -179,6 +179,7 @@ class FrameJournals:
             self._signals.note({"released": self._row[0].name})
             self._row.popleft().discard()
         journal.safe_until = place
+        journal.writer.release(place)  # pages that are gone are not written
 
     def close(self, *, durable: bool = True) -> None:
         """Let go of what is left, which stays on disk."""

@@ -106,7 +106,7 @@ class JournalWriter:
         self._window_start = 0
         self._window = map_window(self._fd, 0, self._stride + self._overlap)
         self._limit = self._stride
-        self.position = self.records_offset = self._touched = len(head)
+        self.position = self.records_offset = self._touched = self._released = len(head)
         if self.position >= self._limit:
             self._advance()
 
@@ -202,6 +202,13 @@ class JournalWriter:
                 self._publish()
                 sync_range(self._fd, start, end)
                 self._synced = end
+
+    def release(self, end: int) -> None:
+        """Give the records before `end` back to the disk: they are needed no more, and read as zeros."""
+        with self._syncing:
+            size = end - self._released
+            if self._fd >= 0 and size > 0 and system.give_back(self._fd, self._released, size):
+                self._released = end
 
     def close(self, *, durable: bool = True) -> None:
         """Give back the room ahead of the last record, and let go; not `durable` where the file is deleted next."""
