@@ -226,8 +226,14 @@ def test_the_first_frame_opens_nothing_in_the_thread_that_records(
     assert len(wd.open_episode(tmp_path / "ep")["cam"]) == 60
 
 
-def test_the_first_record_of_all_waits_for_no_sync(tmp_path: Path, done_here: list[str]) -> None:
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_the_first_record_of_all_waits_for_no_sync(
+    tmp_path: Path, done_here: list[str], is_declared: bool
+) -> None:
     with wd.record(tmp_path / "root") as rec:
+        if is_declared:
+            rec.declare("cam", kind="image")
+            done_here.clear()
         rec.append("cam", IMAGE)
         rec.append("x", 1.0)
         assert SYNCS.isdisjoint(done_here)

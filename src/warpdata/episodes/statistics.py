@@ -142,14 +142,12 @@ class ValueStatistics:
     def to_json(self) -> dict[str, Any]:
         """JSON for meta.json; channels without a finite value have null."""
         std = np.sqrt(self.m2 / np.maximum(self.count, 1))
-        quantiles = self.sketch.quantiles(list(QUANTILES))
+        quantiles, sketched = self.sketch.quantiles(list(QUANTILES)), self.sketch.counts()
         return {
             "min": _numbers(self.low), "max": _numbers(self.high), "mean": _numbers(self.mean, self.count),
             "std": _numbers(std, self.count), "sum": _numbers(self.total, self.count),
             "count": self.count.tolist(), "invalid": self.invalid.tolist(),
-            "quantiles": {
-                str(q): _numbers(quantiles[i], self.sketch.counts()) for i, q in enumerate(QUANTILES)
-            },
+            "quantiles": {str(q): _numbers(quantiles[i], sketched) for i, q in enumerate(QUANTILES)},
             "quantile_relative_error": RELATIVE_ERROR, "sketch": self.sketch.to_text(),
         }  # fmt: skip
 

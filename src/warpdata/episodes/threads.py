@@ -207,9 +207,7 @@ class JobQueue:
 
     def settle(self) -> None:
         """Wait until everything queued so far was run, and raise what went wrong."""
-        delay_s, self._delay_s = self._delay_s, 0.0
         self._wait_until_empty()
-        self._delay_s = delay_s
         self.check()
 
     def finish(self) -> None:

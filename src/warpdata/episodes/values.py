@@ -19,7 +19,7 @@ from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int
 MAX_EVENT_BYTES = 256 << 20
 MAX_VALUE_BYTES = 1 << 30
 BEGIN, CLOSED = INT64_MIN - 1, INT64_MAX + 1
-"""The last time of a lane before its first record, and once it takes no more."""
+"""The last time of a signal before its first record, and once it takes no more."""
 
 _KNOWN = ", ".join(DTYPE_NAMES)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import io
 import sys
@@ -215,6 +216,7 @@ def check_installed() -> None:
         raise MissingExtraError.for_extra("av", "video")
 
 
+@functools.lru_cache(maxsize=64)
 def check_options(options: VideoOptions) -> None:
     """Raise ValueError for options no encoder takes; after this the library is loaded."""
     VideoEncoder(io.BytesIO(), FrameShape(64, 64, 3, "uint8"), options).discard()
