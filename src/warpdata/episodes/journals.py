@@ -179,7 +179,9 @@ class FrameJournals:
             self._signals.note({"released": self._row[0].name})
             self._row.popleft().discard()
         journal.safe_until = place
-        journal.writer.release(place)  # pages that are gone are not written
+        # Pages that are gone are not written. Said before, because a file cut where it is empty looks whole.
+        self._signals.note({"given_back": {"journal": journal.name, "until": place}})
+        journal.writer.release(place)
 
     def close(self, *, durable: bool = True) -> None:
         """Let go of what is left, which stays on disk."""

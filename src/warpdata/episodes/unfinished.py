@@ -67,6 +67,8 @@ class Found:
     static: dict[str, Any] = field(default_factory=dict)
     journals: list[OpenJournal] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
+    given_back: dict[str, int] = field(default_factory=dict)
+    """Up to where the frames of a journal are encoded and read as zeros; later ones follow there, or did."""
 
     @property
     def revision(self) -> int:
@@ -120,6 +122,7 @@ def open_recording(work: Path) -> Found:
         path.name for path in _unnamed(work) if _has_head(path)
     ]  # first: they may get their names meanwhile
     names = sorted(path.name for path in work.glob("*.journal"))
+    expected = {SIGNALS_JOURNAL} if _has_begun(work) else set()
     # The main journal first: it says what the others hold.
     for name in sorted([*names, *begun], key=lambda each: each != SIGNALS_JOURNAL):
         try:
@@ -129,13 +132,11 @@ def open_recording(work: Path) -> Found:
         except WarpError as error:
             found.unreadable.append(Unreadable(name, error.message, _size(work / name)))
             continue
-        journal = OpenJournal(reader, reader.scan())
+        journal = OpenJournal(reader, reader.scan(found.given_back.get(name, 0)))
         found.journals.append(journal)
+        expected |= _read_facts(journal, found)
         found.unreadable += _damage(journal)
     _identify(found)
-    expected = {SIGNALS_JOURNAL} if _has_begun(work) else set()
-    for journal in found.journals:
-        expected |= _read_facts(journal, found)
     found.unreadable += [Unreadable(name, "is missing") for name in sorted(expected - set(names))]
     found.unreadable += _undescribed(found)
     return found
@@ -235,6 +236,9 @@ def _read_facts(journal: OpenJournal, found: Found) -> set[str]:
             if "journal" in fact:
                 begun[str(fact["journal"])] = None
             begun.pop(str(fact.get("released")), None)
+            if "given_back" in fact:
+                gone = fact["given_back"]
+                found.given_back[str(gone["journal"])] = int(gone["until"])
             if "video" in fact:
                 found.videos[int(fact["video"]["stream"])] = Stream.from_json(fact["video"])
             found.static.update(fact.get("static", {}))
