@@ -9,7 +9,7 @@ from bench.versus import recording
 
 def test_the_comparison_runs_and_drops_nothing() -> None:
     found = recording.bars(recording.run(quick=True))
-    assert len(found) == 13
+    assert len(found) == 17
     assert all(math.isfinite(row["value"]) for row in found.values())
     for counted in ("frames dropped", "bytes per vec7 record"):
         assert found[counted]["holds"], (counted, found[counted])

@@ -88,8 +88,7 @@ OPTIONAL_DOORS: set[str] = {
 THREAD_ROOMS = (
     "stores/",
     "loading/fetch.py",
-    "episodes/recorder.py",
-    "episodes/background.py",
+    "episodes/threads.py",
     "corpora/worker.py",
 )
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve"}

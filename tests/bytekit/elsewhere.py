@@ -49,7 +49,7 @@ def jobs(folder: Path) -> None:
 
 
 def record(folder: Path, wd, np) -> None:
-    with wd.LocalDatasetWriter(folder / "root", durability="step").new_episode() as recording:
+    with wd.LocalDatasetWriter(folder / "root", durability="record").new_episode() as recording:
         for i in range(20):
             recording.append("joints", np.full(3, i, "f4"), i * 10)
             recording.append("cam", np.full((32, 32, 3), i, np.uint8), i * 10)
@@ -57,7 +57,7 @@ def record(folder: Path, wd, np) -> None:
     assert episode["joints"].values()[:, 0].tolist() == list(range(20))
     assert len(episode["cam"][5][0]) == 32
     channels = [{"id": "x", "dtype": "f32", "shape": [3]}]
-    with wd.WShardStreamWriter(folder / "s.wshard", "s", channels, durability="step") as writer:
+    with wd.WShardStreamWriter(folder / "s.wshard", "s", channels, durability="record") as writer:
         writer.begin_episode()
         for i in range(20):
             writer.write_timestep({"x": np.full(3, i, "f4")}, reward=1.0, done=i == 19)

@@ -24,7 +24,7 @@ import numpy as np
 import warpdata as wd
 from tests.episodes.nursery import Nursery, is_alive
 from tests.waiting import until
-from warpdata.episodes import journals, lanes
+from warpdata.episodes import journals, tables
 from warpdata.formats.journal import writer as journal_writer
 
 NAMES = ("number", "text", "large", "cam/left", "cam/right")
@@ -45,7 +45,7 @@ def value_of(name: str, step: int) -> Any:
 
 def make_small() -> None:
     """Every block, window and ring is so small that their borders are met all the time."""
-    lanes._BLOCK_BYTES, lanes._BLOCK_ROWS, lanes._EVENTS_PER_BLOCK = 64, (4, 8), 4
+    tables._BLOCK_BYTES, tables._BLOCK_ROWS, tables._EVENTS_PER_BLOCK = 64, (4, 8), 4
     journals.SEGMENT_BYTES, journals.SEGMENT_FRAMES = 4096, 2
     journal_writer.MIN_WINDOW_BYTES = 1 << 16
 

@@ -20,8 +20,8 @@ import pytest
 import warpdata as wd
 from tests.episodes.nursery import run_small
 from tests.waiting import until
-from warpdata.episodes.bell import Bell
 from warpdata.episodes.salvage_folder import salvage_root
+from warpdata.episodes.wakeup import Wakeup
 from warpdata.errors import (
     ConflictError,
     JournalInUseError,
@@ -60,20 +60,20 @@ def test_values_are_copied(tmp_path: Path) -> None:
 def test_closing_never_waits_for_a_thread_that_missed_its_wakeup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever rings before the other waits is heard all the same."""
-    wait, waits = Bell.wait, []
+    """Whoever wakes before the other waits is heard all the same."""
+    wait, waits = Wakeup.wait, []
 
-    def wait_late(bell: Bell, timeout_s: float | None = None) -> bool:
-        waits.append(bell)
+    def wait_late(wakeup: Wakeup, timeout_s: float | None = None) -> bool:
+        waits.append(wakeup)
         time.sleep(0.02)
-        return wait(bell, timeout_s)
+        return wait(wakeup, timeout_s)
 
     def record() -> None:
         for number in range(5):
             with wd.DiskEpisodeWriter(tmp_path / str(number)) as writer:
                 writer.append("x", 1.0, 1)
 
-    monkeypatch.setattr(Bell, "wait", wait_late)
+    monkeypatch.setattr(Wakeup, "wait", wait_late)
     recording = threading.Thread(target=record, daemon=True)
     recording.start()
     recording.join(120)
@@ -447,7 +447,7 @@ def test_a_disk_that_cannot_sync_is_an_error_while_recording(
         with contextlib.suppress(StoreError):  # its thread may have met the disk already
             writer.append("x", value, 1)
             writer.append("y", 0, 1)
-        until(lambda writer=writer: writer._bench._shelf.failure is not None, "the disk is not noticed")
+        until(lambda writer=writer: writer._recording._threads.failure is not None, "the disk is not noticed")
         for call in (lambda w, v: w.append("x", v, 2), lambda w, _: w.append("z", 1, 0),
                      lambda w, _: w.set_static("s", 1)):  # fmt: skip
             with pytest.raises(StoreError, match="cannot be written"):

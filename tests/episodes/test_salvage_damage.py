@@ -16,12 +16,15 @@ import pytest
 import warpdata as wd
 from tests.episodes.crash_recorder import picture, step_in
 from tests.sweeps import thinned
+from warpdata.bytekit.jsontext import dump_json
 from warpdata.cli.main import main
 from warpdata.episodes import journals
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.frame_index import read_marks
+from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.reader import JournalReader
+from warpdata.formats.journal.writer import JournalWriter
 
 STEPS = 45
 SPREAD = 20_000
@@ -58,7 +61,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for step in range(STEPS):
             for name in NAMES:
                 writer.append(name, value(name, step), step * 1000)
-            while any(lane._handed > lane._encoded for lane in map(writer._lanes.get, ("cam", "depth"))):
+            while any(lane._handed > lane._encoded for lane in map(writer._signals.get, ("cam", "depth"))):
                 time.sleep(0.0005)
         os._exit(0)
     os.waitpid(child, 0)
@@ -66,7 +69,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         os.truncate(path, JournalReader.open(path).scan().end_offset + 512)
     inside = {path.name for path in (folder / ".recording").iterdir()}
     assert "frames-4-000000.journal" not in inside, "the first raw frames must have left"
-    assert {"signals.journal", "4.mp4", "4.marks", "5.mkv", "5.marks", "large-18.journal"} <= inside
+    assert {"signals.journal", "4.mp4", "4.marks", "5.mkv", "5.marks"} <= inside
     return folder
 
 
@@ -229,9 +232,9 @@ def test_without_its_main_journal_a_recording_is_kept_and_said_to_be_lost(
     assert main(["salvage", str(tmp_path / "ep")]) == 3
     assert "unreadable: signals.journal" in capsys.readouterr().out
     aside = tmp_path / "ep" / ".recording-damaged"
-    assert (aside / "large-18.journal").stat().st_size == (
-        crashed / ".recording/large-18.journal"
-    ).stat().st_size
+    assert {path.name for path in aside.glob("frames-*")} == {
+        path.name for path in (crashed / ".recording").glob("frames-*")
+    }
     assert len(wd.open_episode(tmp_path / "ep")["cam"]) == STEPS  # its own journals say what it is
 
 
@@ -239,9 +242,9 @@ def test_a_finished_episode_is_not_made_again_from_its_journals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The recorder died while it removed them: a damaged journal must not replace a whole file."""
-    from warpdata.episodes import workbench
+    from warpdata.episodes import recording
 
-    monkeypatch.setattr(workbench, "remove_folder", lambda _: None)
+    monkeypatch.setattr(recording, "remove_folder", lambda _: None)
     with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
         for step in range(30):
             writer.append("arm", value("arm", step), step)
@@ -261,7 +264,7 @@ def test_a_file_that_was_finished_gives_what_its_journal_lost(
     def fails(*_: object) -> None:
         raise OSError("no more")
 
-    monkeypatch.setattr(disk_writer, "finish_documents", fails)
+    monkeypatch.setattr(disk_writer, "last_documents", fails)
     writer = wd.DiskEpisodeWriter(tmp_path / "ep")
     for step in range(30):
         writer.append("arm", value("arm", step), step)
@@ -280,8 +283,6 @@ def test_one_that_cannot_be_salvaged_does_not_stop_the_others(crashed: Path, tmp
         shutil.copytree(crashed, tmp_path / f"{0:012d}" / f"{number:012d}")
     first = tmp_path / f"{0:012d}" / f"{0:012d}" / ".recording" / "signals.journal"
     first.unlink()
-    from warpdata.formats.journal.writer import JournalWriter
-
     JournalWriter(first, {"kind": "of another program"}, max_record_bytes=10).close()
     assert main(["salvage", str(tmp_path)]) == 3
     assert first.exists()
@@ -301,7 +302,10 @@ def test_an_older_file_of_the_same_name_is_kept(tmp_path: Path) -> None:
     ):
         item = value("arm" if names[0] == "s.parquet" else "cam", 3)
         with make() as old:
-            old.append(item, 1)
+            for step in range(
+                5
+            ):  # at the same times, so that nothing but its bytes tells it from the new one
+                old.append(value("arm" if names[0] == "s.parquet" else "cam", 7), step)
         before = {name: (tmp_path / name).read_bytes() for name in names}
         child = os.fork()
         if child == 0:
@@ -314,3 +318,28 @@ def test_an_older_file_of_the_same_name_is_kept(tmp_path: Path) -> None:
         assert (receipt.steps_kept, receipt.is_complete) == (5, True)
         for name in names:
             assert (tmp_path / f"{name}.bak").read_bytes() == before[name]
+        if names[0] == "c.mp4":
+            found = wd.VideoSignal(tmp_path / "c.mp4", tmp_path / "c.frames.parquet")
+            assert [step_in(image) for image, _ in found] == [3] * 5
+
+
+def test_recordings_with_a_journal_per_size_are_finished(tmp_path: Path) -> None:
+    """Before all records went to one journal, large ones had others; what those left comes back."""
+    work = tmp_path / "ep" / ".recording"
+    work.mkdir(parents=True)
+    facts = [{"signal": {"stream": 1, "name": "wide", **Description("vector", "f64", (SPREAD,)).to_json()}}]
+    facts.append({"journal": "large-18.journal"})
+    small = JournalWriter(
+        work / "signals.journal",
+        {"kind": "episode-signals", "episode": {"meta": {}}},
+        max_record_bytes=1 << 16,
+    )
+    large = JournalWriter(work / "large-18.journal", {"kind": "episode-signals"}, max_record_bytes=1 << 18)
+    for number, fact in enumerate(facts):
+        small.append(0, number, 1, 0, dump_json(fact))
+    for step in range(9):
+        large.append(1, step, 1, step, value("wide", step))
+    small.close()
+    large.close()
+    assert wd.salvage(tmp_path / "ep").is_complete
+    assert wd.open_episode(tmp_path / "ep")["wide"].values()[:, 0].tolist() == list(range(1, 10))

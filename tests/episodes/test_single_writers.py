@@ -133,9 +133,9 @@ def test_death_between_the_video_and_its_index(tmp_path: Path, monkeypatch: pyte
 
 
 def fill_and_stop_before_removal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warpdata.episodes import workbench
+    from warpdata.episodes import recording
 
-    monkeypatch.setattr(workbench.Workbench, "remove", lambda _: os._exit(0))
+    monkeypatch.setattr(recording.Recording, "remove", lambda _: os._exit(0))
     writer = video(folder)
     fill(writer, is_video=True)
     writer.close()
@@ -186,17 +186,39 @@ def test_misuse_leaves_the_writer_usable(tmp_path: Path) -> None:
     check_numbers(tmp_path)
 
 
-def test_what_cannot_be_encoded_is_refused_with_the_first_frame(tmp_path: Path) -> None:
-    writer = wd.VideoSignalWriter(tmp_path / "v.mp4", tmp_path / "v.parquet", codec="hevc")
-    with pytest.raises(ValueError, match="cannot encode"):
-        writer.append(np.zeros((2, 2, 3), np.uint8), 0)
-    writer.abort()
-    assert list(tmp_path.iterdir()) == []
-    with wd.DiskEpisodeWriter(tmp_path / "ep", video=wd.VideoOptions(codec="hevc")) as episode:
+def test_what_cannot_be_encoded_is_an_error_of_the_next_call_and_kept_lossless(tmp_path: Path) -> None:
+    """The encoder is opened in the background: what was acknowledged before it refused comes back all the same."""
+    frame = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    single = wd.VideoSignalWriter(tmp_path / "v.mp4", tmp_path / "v.parquet", codec="hevc")
+    episode = wd.DiskEpisodeWriter(tmp_path / "ep", video=wd.VideoOptions(codec="hevc"))
+    for append, close in (
+        (lambda i: single.append(frame, i), single.close),
+        (lambda i: episode.append("cam", frame, i), episode.close),
+    ):
         with pytest.raises(ValueError, match="cannot encode"):
-            episode.append("cam", np.zeros((2, 2, 3), np.uint8), 0)
+            for i in range(10**9):
+                append(i)
+        episode.append("x", 1, len(episode.counts()))
+        with pytest.raises(ValueError, match="cannot encode"):
+            close()
+    assert wd.salvage(tmp_path / "v.mp4").is_complete
+    assert wd.salvage(tmp_path / "ep").is_complete
+    alone = wd.VideoSignal(tmp_path / "v.mkv", tmp_path / "v.parquet")
+    together = wd.open_episode(tmp_path / "ep")
+    assert set(together.keys) == {"cam", "x"}
+    for signal in (alone, together["cam"]):
+        assert len(signal) >= 1
+        assert np.array_equal(signal[0][0], frame)
+
+
+def test_what_no_encoder_takes_is_refused_where_it_is_declared(tmp_path: Path) -> None:
+    wrong = wd.VideoOptions(preset="veryquick")
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as episode:
+        with pytest.raises(ValueError, match="cannot encode"):
+            episode.declare("cam", video=wrong)
         episode.append("x", 1, 0)
-    assert wd.open_episode(tmp_path / "ep").keys == ("x",)
+    with wd.record(tmp_path / "root") as rec, pytest.raises(ValueError, match="cannot encode"):
+        rec.declare("cam", kind="image", video=wrong)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (2, 2), (3, 5)])
@@ -213,7 +235,7 @@ def test_the_smallest_images(tmp_path: Path, shape: tuple[int, int]) -> None:
 
 
 def test_a_journal_cannot_name_files_elsewhere(tmp_path: Path) -> None:
-    from warpdata.episodes.single import files_of
+    from warpdata.episodes.work_folder import files_of
 
     work = tmp_path / ".cam.mp4.recording"
     for files in ({"data": "../cam.mp4"}, {"data": 5}, {}, [], {"data": "other.mp4"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -105,7 +106,7 @@ def test_callers_may_reuse_their_buffers(tmp_path: Path) -> None:
 
 def test_timestamps(tmp_path: Path) -> None:
     writer = wd.WShardStreamWriter(
-        tmp_path / "a", "e", CHANNELS[:1], timebase=wd.Timebase("timestamps_ns"), durability="step"
+        tmp_path / "a", "e", CHANNELS[:1], timebase=wd.Timebase("timestamps_ns"), durability="record"
     )
     writer.begin_episode()
     row = {"state": np.zeros(4, np.float32)}
@@ -337,15 +338,18 @@ def test_an_interpreter_that_exits_while_recording_does_not_hang(tmp_path: Path)
     assert wd.salvage(tmp_path / "a.wshard").steps_kept == 100
 
 
-def test_a_disk_that_cannot_sync_is_an_error_of_the_next_step(tmp_path: Path) -> None:
+def test_a_disk_that_cannot_sync_is_an_error_of_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from warpdata.errors import StoreError
+    from warpdata.formats.journal import writer as journal_writer
 
     writer = record(tmp_path / "a.wshard", 3, durability="1ms")
 
-    def broken() -> None:
-        raise StoreError("cannot write (Input/output error)")
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
 
-    writer._journal.sync = broken
+    monkeypatch.setattr(journal_writer, "sync_range", broken)
     with pytest.raises(StoreError, match="Input/output"):
         until(lambda: writer.write_timestep(step(3)), "the error is never told", pause_s=0)
     writer.close()

@@ -171,6 +171,23 @@ def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> N
     fsync_folder(os.path.dirname(target))
 
 
+def commit_together(files: Sequence[tuple[Path, Path]], root: Path) -> None:
+    """Give finished files their names in this order: each is synced first, and each folder below `root` once, last."""
+    for temp, _ in files:
+        with map_os_errors(temp):
+            fsync_file(temp)
+    folders = {root: None}
+    for temp, target in files:
+        with map_os_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(temp, target)
+        folders |= dict.fromkeys(each for each in target.parents if each.is_relative_to(root))
+        folders[target.parent] = None
+    for folder in folders:
+        with map_os_errors(folder):
+            fsync_folder(folder)
+
+
 def write_file(path: str | os.PathLike[str], data: Buffer, *, durable: bool = True) -> None:
     """Replace the file at `path` by one that holds `data`, atomically."""
     with commit_file(path, durable=durable) as out:

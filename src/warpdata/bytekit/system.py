@@ -99,6 +99,16 @@ def allocate(fd: int, start: int, size_bytes: int) -> None:
         at += os.pwrite(fd, memoryview(_ZEROS)[: end - at], at)
 
 
+def give_back(fd: int, start: int, size_bytes: int) -> bool:
+    """Make [start, start + size) zeros that take no place: what was not written yet never is. False where it stays."""
+    if _libc is None or size_bytes <= 0:
+        return False
+    return int(_libc.fallocate(fd, _KEEP_SIZE_AND_PUNCH_HOLE, start, size_bytes)) == 0
+
+
+_KEEP_SIZE_AND_PUNCH_HOLE = 3  # of Linux
+
+
 # ---- reading and writing -----------------------------------------------------------------------------------
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", None)
@@ -198,6 +208,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if _IS_LINUX else None
 """These calls go through ctypes because it gives up the interpreter lock during them, which mmap does not."""
 _MADV_DONTNEED, _MADV_POPULATE_READ, _MADV_POPULATE_WRITE, _MS_SYNC = 4, 22, 23, 4  # of Linux
 if _libc is not None:
+    _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
     _libc.madvise.argtypes = _libc.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 

@@ -1,4 +1,4 @@
-"""A camera being recorded: frames wait in the journal, one thread encodes them, none is dropped."""
+"""A camera being recorded: frames wait in a journal until a thread has encoded them; none is dropped."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_at
-from warpdata.episodes.background import Background
-from warpdata.episodes.journals import FrameRing, Segment
+from warpdata.bytekit.commit import commit_together, map_os_errors, write_at
+from warpdata.episodes.journals import FrameJournal, FrameJournals
 from warpdata.episodes.statistics import ClockStatistics
+from warpdata.episodes.threads import JobQueue
 from warpdata.episodes.values import BEGIN, CLOSED, as_timestamp, mismatch, refused
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum
@@ -52,6 +52,7 @@ class VideoFile:
         self.suffix = suffix_for(choose_codec(shape, options))
         self.path = Path(f"{base}{self.suffix}")
         self.marks_path = Path(f"{base}.marks")
+        self.index_path = Path(f"{base}.index")
         self._marks = list(done or [])
         self._waiting: deque[int] = deque()
         self._last_sum = -1
@@ -65,10 +66,15 @@ class VideoFile:
             self._marks_fd = os.open(self.marks_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
             os.ftruncate(self._marks_fd, len(self._marks) * layout.FRAME_MARK_BYTES)
         keys = sum(mark.flags & layout.KEYFRAME_FLAG for mark in self._marks)
-        self._encoder: VideoEncoder | None = VideoEncoder(
-            self._sink, shape, options, first_frame=len(self._marks), fragment=keys + 1
-        )
-        self._keyframes = self._encoder.keyframes
+        self._encoder: VideoEncoder | None = None
+        try:
+            encoder = VideoEncoder(
+                self._sink, shape, options, first_frame=len(self._marks), fragment=keys + 1
+            )
+        except BaseException:
+            self.close()
+            raise
+        self._encoder, self._keyframes = encoder, encoder.keyframes
 
     @property
     def safe(self) -> int:
@@ -92,22 +98,27 @@ class VideoFile:
         began = self._encoder.encode(frame)
         return began and len(self._waiting) > self.options.gop_size and self._mark()
 
-    def finish(self, video: Path, frames: Path) -> dict[str, Any]:
-        """End the video, give it and its frame index their names; returns what meta.json says of them."""
+    def complete(self) -> dict[str, Any]:
+        """Write the ends of the video and of its index, which still have no names; what meta.json says of them."""
         assert self._encoder is not None
         if self._waiting:
             self._encoder.close()
             self._encoder = None
-            self._mark()
+            self._mark(is_end=True)
         if self._waiting:
             raise RuntimeError(f"{len(self._waiting)} frames did not come out of the encoder")
         self.close()
-        size = self.path.stat().st_size
-        video.parent.mkdir(parents=True, exist_ok=True)
-        with map_os_errors(video):
-            os.replace(self.path, video)
-            fsync_folder(video.parent)
-        return self._index(video, frames, size)
+        return self._index()
+
+    def files(self, video: Path, frames: Path) -> list[tuple[Path, Path]]:
+        """The complete files and the names they are to have."""
+        return [(self.path, video), (self.index_path, frames)]
+
+    def commit(self, video: Path, frames: Path) -> dict[str, Any]:
+        """Finish the files under their names."""
+        found = self.complete()
+        commit_together(self.files(video, frames), video.parent)
+        return found
 
     def close(self) -> None:
         """Let go of the files."""
@@ -126,8 +137,8 @@ class VideoFile:
         self.longest_frozen = max(self.longest_frozen, self._run)
         self._last_sum = now
 
-    def _mark(self) -> bool:
-        """Note on disk which frames are completely in the file, and make both durable."""
+    def _mark(self, *, is_end: bool = False) -> bool:
+        """Note on disk which frames are completely in the file, and make both durable; the end is synced later."""
         packets = self._sink.take()
         if not packets:
             return False
@@ -137,27 +148,24 @@ class VideoFile:
             )
             for packet in packets
         ]
-        self._sink.sync()
+        if not is_end:
+            self._sink.sync()
         with map_os_errors(self.marks_path):
             noted = b"".join(pack_mark(mark) for mark in marks)
             write_at(self._marks_fd, noted, len(self._marks) * layout.FRAME_MARK_BYTES)
-            system.sync_data(self._marks_fd)
+            if not is_end:
+                system.sync_data(self._marks_fd)
         self._marks += marks
         return True
 
-    def _index(self, video: Path, frames: Path, size: int) -> dict[str, Any]:
+    def _index(self) -> dict[str, Any]:
+        size = self.path.stat().st_size
         index = index_of_marks(
-            self._marks, self.shape, probe(str(video)).stream, size, self._description, self.options.fps
+            self._marks, self.shape, self.stream(), size, self._description, self.options.fps
         )
         description = index.description
-        temp = self.marks_path.with_suffix(".index")
-        write_frame_index(str(temp), index)
-        total = FileSum.of(temp.read_bytes())
-        with map_os_errors(frames), open(temp, "rb") as file:
-            system.sync(file.fileno())
-        os.replace(temp, frames)
-        fsync_folder(frames.parent)
-        self.marks_path.unlink(missing_ok=True)
+        write_frame_index(str(self.index_path), index)
+        total = FileSum.of(self.index_path.read_bytes())
         self.clock.add(index.ts_ns)
         return {
             **description.to_json(), **self.clock.to_json(), "video_bytes": size,
@@ -167,32 +175,41 @@ class VideoFile:
         }  # fmt: skip
 
 
-class CameraLane:
+class CameraRecorder:
     """One camera of a recording: `append` costs one copy; a slow encoder makes it wait, never drop.
+
+    Its files and its encoder are opened in the background: what cannot be encoded is an error of the next call.
 
     Ctrl-C may come between any two calls: a frame counts from the moment the journal has it, and one that was not
     handed to the encoder then is handed over by the next call, maybe twice: the encoder knows which it has.
     """
 
     def __init__(
-        self, name: str, video: VideoFile, ring: FrameRing, note_stream: Callable[[Stream], None]
+        self,
+        name: str,
+        shape: FrameShape,
+        open_video: Callable[[], VideoFile],
+        frames: FrameJournals,
+        jobs: JobQueue,
+        note_stream: Callable[[Stream], None],
     ) -> None:
         self.name = name
-        self._note_stream: Callable[[Stream], None] | None = note_stream
-        self.video = video
+        self.video: VideoFile | None = None
+        """None until the background has opened it."""
         self.count = 0
+        self._open_video = open_video
+        self._note_stream: Callable[[Stream], None] | None = note_stream
         self._handed = 0
         self._encoded = 0
-        self._newest: tuple[Segment, int] | None = None
-        self._ring = ring
+        self._newest: tuple[FrameJournal | None, int] | None = None
+        self._frames = frames
         self._last = BEGIN
-        self._shape = video.shape.shape
-        self._dtype = np.dtype(video.shape.dtype)
+        self._shape = shape.shape
+        self._dtype = np.dtype(shape.dtype)
         self._lock = threading.Lock()
         self._scratch = np.empty(self._shape, self._dtype)
-        self._pending: deque[tuple[Segment, int]] = deque()
-        limit = max(2, QUEUE_BYTES // video.shape.nbytes)
-        self._background = Background(f"warp-encode-{name}", limit)
+        self._pending: deque[tuple[FrameJournal | None, int]] = deque()
+        self._jobs = jobs
 
     def append(self, data: Any, ts_ns: Any) -> None:
         """Record a copy of a frame; when this returns it survives a crash."""
@@ -203,49 +220,57 @@ class CameraLane:
             if ts_ns <= self._last:
                 raise refused(self.name, ts_ns, self._last)
             self._hand_over()
-            self._background.room()
-            self._newest = self._ring.append(self.count, ts_ns, pixels)
+            self._jobs.room()
+            self._newest = self._frames.append(self.count, ts_ns, pixels)
             self._last = ts_ns
             self.count += 1
             self._hand_over()
-            self._ring.sync()
+            self._frames.sync()
 
     @property
     def blocked_ns(self) -> int:
         """How long `append` waited for the encoder in all."""
-        return self._background.blocked_ns
+        return self._jobs.blocked_ns
 
-    def finish(self, video: Path, frames: Path) -> dict[str, Any]:
-        """Encode the tail and finish the files; returns what meta.json says of the camera."""
+    def close(self) -> None:
+        """Hand over the rest; whoever appends after this is refused."""
         with self._lock:
             self._hand_over()
             self._last = CLOSED
-        self._background.finish()
-        found = self.video.finish(video, frames)
-        self._ring.close(durable=False)
+
+    def complete(self) -> dict[str, Any]:
+        """Encode the tail and write the ends of the files; returns what meta.json says of the camera."""
+        self._jobs.finish()
+        assert self.video is not None
+        found = self.video.complete()
+        self._frames.close(durable=False)
         return {**found, "blocked_ns": self.blocked_ns}
 
     def cancel(self) -> None:
         """Stop encoding and let go of everything; files stay as they are."""
-        self._background.cancel()  # first: an `append` that waits for room holds the lock
+        self._jobs.cancel()  # first: an `append` that waits for room holds the lock
         with self._lock:
             self._last = CLOSED
-        self.video.close()
-        self._ring.close()
+        if self.video is not None:
+            self.video.close()
+        self._frames.close()
 
     def _hand_over(self) -> None:
         if self._handed < self.count and self._newest is not None:
-            (segment, offset), number, ts_ns = self._newest, self.count, self._last
-            self._background.submit(lambda: self._encode(number, segment, offset, ts_ns))
+            (journal, place), number, ts_ns = self._newest, self.count, self._last
+            self._jobs.submit(lambda: self._encode(number, journal, place, ts_ns))
             self._handed = number
 
-    def _encode(self, number: int, segment: Segment, offset: int, ts_ns: int) -> None:
+    def _encode(self, number: int, journal: FrameJournal | None, place: int, ts_ns: int) -> None:
         """In the background: read the frame back from the journal, encode it, give back what is safe."""
         if number <= self._encoded:
             return
+        if self.video is None:
+            self._frames.prepare()  # first: frames come already
+            self.video = self._open_video()
         scratch = self._scratch
-        segment.read(offset, scratch.reshape(-1).view(np.uint8).data)
-        self._pending.append((segment, offset))
+        self._frames.read(journal, place, scratch.reshape(-1).view(np.uint8).data)
+        self._pending.append((journal, place))
         self._encoded = number
         before = self.video.safe
         if self.video.encode(scratch, ts_ns):
@@ -256,8 +281,8 @@ class CameraLane:
                 self._note_stream = None
             for _ in range(self.video.safe - before):
                 self._pending.popleft()
-            self._ring.release_before(*(self._pending[0] if self._pending else (segment, offset)))
-        self._ring.prepare()
+            self._frames.release_before(*(self._pending[0] if self._pending else (journal, place)))
+        self._frames.prepare()
 
     def _checked(self, data: Any) -> NDArray[Any]:
         if not isinstance(data, np.ndarray):

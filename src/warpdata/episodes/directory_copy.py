@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.commit import commit_file, commit_folder, map_os_errors
+from warpdata.bytekit.commit import commit_file, commit_folder, map_os_errors, write_file
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.episodes.camera import VideoFile
-from warpdata.episodes.disk_writer import finish_documents
+from warpdata.episodes.disk_writer import last_documents
 from warpdata.episodes.encoded import EncodedCamera, encoded_camera
-from warpdata.episodes.lanes import Spool
 from warpdata.episodes.statistics import ClockStatistics
+from warpdata.episodes.tables import TableFile
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, plain_static, read_bytes, read_meta
@@ -46,7 +47,8 @@ def copy_to_directory(
             signal_file(folder, check_name(name)).parent.mkdir(parents=True, exist_ok=True)
             signals[name] = _put(folder, name, signal, video)
         static = {check_name(name): plain_static(name, value) for name, value in episode.static.items()}
-        finish_documents(folder, meta, static, signals, None, durable=False)
+        for path, data in last_documents(folder, meta, static, signals, None, indent=None).items():
+            write_file(path, data, durable=False)
 
 
 def is_intact(directory: Path) -> bool:
@@ -75,10 +77,12 @@ def _put(folder: Path, name: str, signal: Signal, video: VideoOptions | None) ->
             return _copied(folder, name, camera)
         if holds_frames(signal):
             return _encoded(folder, name, signal, video)
-    spool = Spool(folder / f".{name.replace('/', '_')}.part", described(signal))
+    table = TableFile(folder / f".{name.replace('/', '_')}.part", described(signal))
     for rows in _blocks(signal):
-        spool.write(np.array(signal._ts_in(rows)), np.array(signal._values_in(rows)))
-    return spool.commit(signal_file(folder, name), durable=False)
+        table.write(np.array(signal._ts_in(rows)), np.array(signal._values_in(rows)))
+    found = table.complete()
+    os.replace(table.path, signal_file(folder, name))
+    return found
 
 
 def described(signal: Signal) -> Description:
@@ -142,7 +146,7 @@ def _encoded(folder: Path, name: str, signal: Signal, video: VideoOptions | None
     try:
         for value, ts_ns in signal:
             file.encode(np.ascontiguousarray(value), ts_ns)
-        return file.finish(
+        return file.commit(
             signal_file(folder, name, file.suffix), signal_file(folder, name, layout.FRAMES_SUFFIX)
         )
     except BaseException:

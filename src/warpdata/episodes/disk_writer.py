@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warpdata.bytekit.commit import fsync_folder, map_os_errors
+from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_file
 from warpdata.bytekit.forks import tell_in_child
-from warpdata.episodes.camera import CameraLane
+from warpdata.episodes.durability import Durability
 from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
 from warpdata.episodes.provenance import first_meta
-from warpdata.episodes.recorder import Durability
+from warpdata.episodes.recording import Recording, SignalRecorder
 from warpdata.episodes.values import Hints
-from warpdata.episodes.workbench import Lane, Workbench
 from warpdata.errors import ConflictError, RecordingError, WriterClosedError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import FileSum, plain_static, write_meta, write_static
+from warpdata.formats.episodedir.documents import FileSum, meta_bytes, plain_static, static_bytes
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.episodedir.names import check_name, signal_file
+from warpdata.formats.episodedir.video import check_options
 from warpdata.timeline.writing import EpisodeWriter
 
 if TYPE_CHECKING:
@@ -34,7 +34,10 @@ _WRITER = "warpdata.episodes.disk_writer.DiskEpisodeWriter"
 
 
 class DiskEpisodeWriter(EpisodeWriter):
-    """Writes one episode into a new directory; whatever `append` acknowledged survives a crash."""
+    """Writes one episode into a new directory; whatever `append` acknowledged survives a crash.
+
+    The writer of the document, over the same `Recording` as `wd.record`, which adds steps, roles and one-file targets.
+    """
 
     def __init__(
         self,
@@ -46,25 +49,27 @@ class DiskEpisodeWriter(EpisodeWriter):
         uid: str | None = None,
         meta: Mapping[str, Any] | None = None,
         on_close: Callable[[DiskEpisodeWriter], None] | None = None,
+        wait: bool = True,
     ) -> None:
+        """`wait` says whether to wait until the beginning survives power loss; the next call tells if it does not."""
         self._durability = Durability.parse(durability)
         self._video = video or VideoOptions()
         self._on_close = on_close
         self.path = Path(os.path.abspath(directory))
         self._meta = {**first_meta(_WRITER, created_ts_ns, uid), **(meta or {})}
-        self._lanes: dict[str, Lane] = {}
         self._static: dict[str, Any] = {}
         self._declared: dict[str, tuple[Hints, VideoOptions]] = {}
         self._lock = threading.RLock()
         self._closed: str | None = None
-        self._create()
+        self._create(wait=wait)
+        self._signals = self._recording.signals
         tell_in_child(self)
 
     def in_child(self) -> None:
         """In a forked child: the recording goes on in the process that began it."""
-        self._closed, self._lanes, self._lock = "recorded by another process", {}, threading.RLock()
+        self._closed, self._signals, self._lock = "recorded by another process", {}, threading.RLock()
 
-    def _create(self) -> None:
+    def _create(self, *, wait: bool) -> None:
         with map_os_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -74,12 +79,19 @@ class DiskEpisodeWriter(EpisodeWriter):
             # An episode is unfinished for as long as this folder is there, so it comes before anything else.
             work = self.path / layout.RECORDING_FOLDER
             try:
-                self._bench = Workbench(work, {"episode": {"meta": self._meta}}, self._durability)
-                write_meta(self.path, self._meta)
-                fsync_folder(self.path.parent)
+                facts = {"episode": {"meta": self._meta}}
+                self._recording = Recording(work, facts, self._durability, self._begun)
+                if wait:
+                    self._recording.wait_until_begun()
             except BaseException:
                 self._discard()
                 raise
+
+    def _begun(self) -> None:
+        """In the background, once the journal is on the disk."""
+        with map_os_errors(self.path):
+            write_file(self.path / layout.META_FILE, meta_bytes(self._meta), durable=False)
+            fsync_folder(self.path.parent)
 
     @property
     def uid(self) -> str:
@@ -88,10 +100,10 @@ class DiskEpisodeWriter(EpisodeWriter):
 
     def append(self, signal_name: str, data: Any, ts_ns: int) -> None:
         """Add a copy of `data` to a signal at `ts_ns`; when this returns, the record survives a crash."""
-        lane = self._lanes.get(signal_name)
-        if lane is None:
-            lane = self._open_lane(signal_name, data, ts_ns)
-        lane.append(data, ts_ns)
+        signal = self._signals.get(signal_name)
+        if signal is None:
+            signal = self._add(signal_name, data, ts_ns)
+        signal.append(data, ts_ns)
 
     def set_static(self, name: str, data: Any) -> None:
         """Set an item that does not change in time, once; a signal of that name is an error."""
@@ -107,10 +119,10 @@ class DiskEpisodeWriter(EpisodeWriter):
         with self._lock:
             self._check_open()
             check_name(name)
-            if name in self._lanes:
+            if name in self._signals:
                 raise RecordingError(f"{name!r} is a signal of this episode")
             plain = plain_static(name, data)
-            self._bench.note({"static": {name: plain}})
+            self._recording.note({"static": {name: plain}})
             self._static[name] = plain
 
     def declare(
@@ -135,18 +147,20 @@ class DiskEpisodeWriter(EpisodeWriter):
         with self._lock:
             self._check_open()
             check_name(signal_name)
-            if signal_name in self._lanes:
+            if signal_name in self._signals:
                 raise RecordingError(f"signal {signal_name!r} has records already")
             if signal_name in self._static:
                 raise RecordingError(f"{signal_name!r} is a static item of this episode")
             hints = Hints.of_caller(
                 kind=kind, units=units, names=names, dtype=dtype, role=role, of=of, model=model, clock=clock
             )
+            if kind == "image" or video is not None:
+                check_options(video or self._video)
             self._declared[signal_name] = (hints, video or self._video)
 
     def counts(self) -> dict[str, int]:
         """How many records each signal has so far."""
-        return {name: lane.count for name, lane in dict(self._lanes).items()}
+        return self._recording.counts() if self._signals else {}
 
     def close(self) -> None:
         """Finalise the episode; calling it again does nothing. Ctrl-C waits until it is done."""
@@ -172,17 +186,16 @@ class DiskEpisodeWriter(EpisodeWriter):
         if self._closed is None:
             self._close(None if kind is None else f"{kind.__name__}: {error}")
 
-    def _open_lane(self, name: str, data: Any, ts_ns: Any) -> Lane:
+    def _add(self, name: str, data: Any, ts_ns: Any) -> SignalRecorder:
         with interrupts_wait(), self._lock:
             self._check_open()
             check_name(name)
             if name in self._static:
                 raise RecordingError(f"{name!r} is a static item of this episode")
-            if name in self._lanes:
-                return self._lanes[name]
+            if name in self._signals:
+                return self._signals[name]
             hints, options = self._declared.get(name, (Hints(), self._video))
-            lane = self._lanes[name] = self._bench.lane(name, data, ts_ns, hints, options)
-            return lane
+            return self._recording.add(name, data, ts_ns, hints, options)
 
     def _check_open(self) -> None:
         if self._closed is not None:
@@ -196,59 +209,49 @@ class DiskEpisodeWriter(EpisodeWriter):
             if self._closed == "closed":
                 return
             self._check_open()
-            lanes, self._lanes = self._lanes, {}
+            self._signals = {}  # whoever appends from now on is refused
             self._closed = "being closed"
             try:
-                signals = self._finish_lanes(lanes)
-                finish_documents(self.path, self._meta, self._static, signals, interrupted)
+                self._recording.finish(
+                    self._targets, self.path, lambda found: self._documents(found, interrupted)
+                )
             except BaseException:
-                self._lanes = lanes
                 self._closed = "broken: closing it failed; `warp salvage` finishes it"
-                self._let_go()
+                self._recording.let_go()
                 raise
-            self._bench.remove()
             self._closed = "closed"
         if self._on_close is not None:
             self._on_close(self)
 
-    def _finish_lanes(self, lanes: Mapping[str, Lane]) -> dict[str, Any]:
-        self._bench.settle(lanes)
-        found: dict[str, Any] = {}
-        for name, lane in lanes.items():
-            if not lane.count:  # its first record never reached the journal: there is no such signal
-                lane.cancel()
-            elif isinstance(lane, CameraLane):
-                video = signal_file(self.path, name, lane.video.suffix)
-                found[name] = lane.finish(video, signal_file(self.path, name, layout.FRAMES_SUFFIX))
-            else:
-                found[name] = lane.spool.commit(signal_file(self.path, name))
-        return found
+    def _targets(self, name: str, suffix: str) -> tuple[Path, Path]:
+        data = signal_file(self.path, name, suffix or layout.SIGNAL_SUFFIX)
+        return data, signal_file(self.path, name, layout.FRAMES_SUFFIX)
+
+    def _documents(self, signals: Mapping[str, Any], interrupted: str | None) -> dict[Path, bytes]:
+        return last_documents(self.path, self._meta, self._static, signals, interrupted)
 
     def _discard(self) -> None:
+        self._signals = {}
         try:
-            if hasattr(self, "_bench"):
-                self._let_go()
+            if hasattr(self, "_recording"):
+                self._recording.let_go()
         finally:
             shutil.rmtree(self.path, ignore_errors=True)
 
-    def _let_go(self) -> None:
-        """Stop all threads and close all files, leaving them as they are."""
-        lanes, self._lanes = self._lanes, {}
-        self._bench.let_go(lanes)
 
-
-def finish_documents(
+def last_documents(
     folder: Path,
     meta: Mapping[str, Any],
     static: Mapping[str, Any],
     signals: Mapping[str, Any],
     interrupted: str | None,
     *,
-    durable: bool = True,
+    indent: int | None = 1,
     **more: Any,
-) -> None:
-    """Write static.json and complete meta.json: after this the episode is whole."""
-    total = FileSum.of(write_static(folder, static, durable=durable))
+) -> dict[Path, bytes]:
+    """static.json and the complete meta.json by their paths: once they are written the episode is whole."""
+    items = static_bytes(static)
+    total = FileSum.of(items)
     complete = {
         **meta,
         "signals": dict(signals),
@@ -257,4 +260,4 @@ def finish_documents(
     }
     if interrupted is not None:
         complete["interrupted"] = interrupted
-    write_meta(folder, complete, durable=durable, indent=1 if durable else None)
+    return {folder / layout.STATIC_FILE: items, folder / layout.META_FILE: meta_bytes(complete, indent=indent)}

@@ -1,4 +1,4 @@
-"""The journals behind a recording: one for small records, one per size of large ones, a ring per camera."""
+"""The journals behind a recording: one for all records, and a row of them per camera for raw frames."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warpdata.bytekit import system
 from warpdata.bytekit.commit import fsync_folder, map_os_errors
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.episodes.durability import Durability, owner
 from warpdata.episodes.interrupts import interrupts_wait
-from warpdata.episodes.recorder import Durability, JournalKeeper, owner
-from warpdata.errors import StoreError, TruncatedError
-from warpdata.formats.journal.layout import RECORD_BYTES
+from warpdata.episodes.threads import RecordingThreads
+from warpdata.formats.journal.layout import MAX_RECORD_BYTES
 from warpdata.formats.journal.writer import JournalWriter
 
 if TYPE_CHECKING:
@@ -29,7 +28,10 @@ FRAMES_KIND = "episode-frames"
 CONTROL_STREAM = 0
 """Records of this stream are JSON: signals as they appear, static items, journals begun and released."""
 
-SMALL_RECORD_BYTES = 64 << 10
+REVISION = 2
+"""How the folder of a recording is used; 1 where no journal says it. From 2 on marks stay as long as the folder."""
+
+MAPPED_RECORD_BYTES = 64 << 10
 SIGNALS_JOURNAL = "signals.journal"
 SEGMENT_BYTES = 64 << 20
 SEGMENT_FRAMES = 8
@@ -40,119 +42,46 @@ RAW_SYNC_S = 2.0
 """Raw frames that are not encoded after this long are synced themselves."""
 
 
-class KeptJournal:
-    """A journal with the threads that keep it ahead of its recorder."""
+class SignalsJournal:
+    """The journal of all numbers and events of a recording, of what is said of it, and of the first raw frames."""
 
     def __init__(
-        self,
-        path: Path,
-        descriptor: Mapping[str, Any],
-        max_record_bytes: int,
-        durability: Durability,
-        on_failure: Callable[[StoreError], None],
-        sync: Callable[[JournalWriter], None] = JournalWriter.sync,
+        self, folder: Path, descriptor: Mapping[str, Any], durability: Durability, threads: RecordingThreads
     ) -> None:
-        writer = JournalWriter(path, {**descriptor, "owner": owner()}, max_record_bytes=max_record_bytes)
-        self.writer = writer
-        self._keeper: JournalKeeper | None = JournalKeeper(
-            writer, durability, sync=lambda: sync(writer), on_failure=on_failure
-        )
-
-    def close(self, *, durable: bool) -> None:
-        """Stop the threads and let go of the journal, which stays on disk."""
-        self._stop()
-        self.writer.close(durable=durable)
-
-    def discard(self) -> None:
-        """Stop the threads and delete the journal."""
-        self._stop()
-        self.writer.discard()
-
-    def _stop(self) -> None:
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.close()
-
-
-class Shelf:
-    """All journals of small and large records of one recording."""
-
-    def __init__(self, folder: Path, descriptor: Mapping[str, Any], durability: Durability) -> None:
-        self._folder = folder
-        self._descriptor = {**descriptor, "kind": KIND}
-        self._durability = durability
-        self.failure: StoreError | None = None
-        """Why a journal could not be synced: whoever appends next must hear of it."""
-        path = folder / SIGNALS_JOURNAL
-        self._small = KeptJournal(path, self._descriptor, SMALL_RECORD_BYTES, durability, self.failed)
-        self._large: dict[int, KeptJournal] = {}
-        self._facts = 0
-        self.syncs_every_step = durability.every_step
-        self.small = self._small.writer
+        self.threads = threads
         self.lock = threading.Lock()
+        self.syncs_every_record = durability.every_record
+        self._facts = 0
+        self.writer = JournalWriter(
+            folder / SIGNALS_JOURNAL, {**descriptor, "kind": KIND, "owner": owner()},
+            max_record_bytes=MAX_RECORD_BYTES, mapped_record_bytes=MAPPED_RECORD_BYTES, publish=False,
+        )  # fmt: skip
+        threads.keep(self.writer)
 
     def note(self, fact: Mapping[str, Any]) -> None:
         """Journal a fact about the recording itself."""
         with self.lock:
-            self._note(fact)
-
-    def append(self, stream: int, step: int, ts_ns: int, payload: Buffer, size: int) -> None:
-        """Add one record of `size` bytes to the journal of its size; under `lock`."""
-        self._of_size(size).writer.append(stream, step, 1, ts_ns, payload)
-
-    def sync(self, size: int) -> None:
-        """Make the journal of records of this size survive power loss."""
-        self._of_size(size).writer.sync()
-
-    def check(self) -> None:
-        """Raise what went wrong while syncing."""
-        if self.failure is not None:
-            raise self.failure
+            self.threads.check()
+            self.writer.append(CONTROL_STREAM, self._facts, 1, 0, dump_json(dict(fact)))
+            self._facts += 1
+            if self.syncs_every_record:
+                self.writer.sync()
 
     def close(self, *, durable: bool = True) -> None:
-        """Let go of all journals, which stay on disk."""
-        for kept in (self._small, *self._large.values()):
-            kept.close(durable=durable)
-
-    def failed(self, error: StoreError) -> None:
-        """Keep what went wrong while syncing any journal of the recording."""
-        self.failure = error
-
-    def _note(self, fact: Mapping[str, Any]) -> None:
-        self.check()
-        text = dump_json(dict(fact))
-        self.append(CONTROL_STREAM, self._facts, 0, text, len(text))
-        self._facts += 1
-        if self.syncs_every_step:
-            self.sync(len(text))
-
-    def _of_size(self, size: int) -> KeptJournal:
-        if size <= SMALL_RECORD_BYTES:
-            return self._small
-        power = (size - 1).bit_length()
-        if power not in self._large:
-            path = self._folder / f"large-{power}.journal"
-            with interrupts_wait():
-                made = KeptJournal(path, self._descriptor, 1 << power, self._durability, self.failed)
-                self._large[power] = made
-                self._note({"journal": path.name})
-        return self._large[power]
+        """Let go of the journal, which stays on disk."""
+        self.threads.forget(self.writer)
+        self.writer.close(durable=durable)
 
 
-class Segment:
-    """One journal of a camera's ring: deleted once all its frames are safely encoded.
+class FrameJournal:
+    """A journal of raw frames: its space is given back as they are safely encoded.
 
     A frame that is encoded soon never needs to reach the disk: what is synced is its video. Only frames that wait
     for longer than `RAW_SYNC_S` are brought to the disk as they are.
     """
 
     def __init__(
-        self,
-        path: Path,
-        descriptor: Mapping[str, Any],
-        frame_bytes: int,
-        durability: Durability,
-        on_failure: Callable[[StoreError], None],
+        self, path: Path, descriptor: Mapping[str, Any], frame_bytes: int, threads: RecordingThreads
     ) -> None:
         self.name = path.name
         self.begun = math.inf
@@ -160,48 +89,36 @@ class Segment:
         self.safe_until = 0
         """Frames before this place in the file are safely encoded."""
         self._waiting: deque[tuple[float, int]] = deque()
-        self.kept = KeptJournal(
-            path, descriptor, frame_bytes, durability, on_failure, sync=self._sync_what_waits
-        )
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def read(self, offset: int, out: memoryview) -> None:
-        """Read the payload of the frame at `offset`."""
-        position = offset + RECORD_BYTES
-        while out:
-            got = system.read_into(self.fd, out, position)
-            if not got:
-                raise TruncatedError("the journal of a camera ends before its frame does")
-            out, position = out[got:], position + got
+        self._threads = threads
+        self.writer = JournalWriter(path, {**descriptor, "owner": owner()}, max_record_bytes=frame_bytes)
+        threads.keep(self.writer, self._sync_what_waits)
 
     def close(self, *, durable: bool) -> None:
         """Let go of the journal, which stays on disk."""
-        if self._close_fd():
-            self.kept.close(durable=durable)
+        self._threads.forget(self.writer)
+        self.writer.close(durable=durable)
 
     def discard(self) -> None:
         """Delete the journal: its space goes back to the disk."""
-        if self._close_fd():
-            self.kept.discard()
+        self._threads.forget(self.writer)
+        self.writer.discard()
 
-    def _close_fd(self) -> bool:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-        return fd >= 0
-
-    def _sync_what_waits(self, writer: JournalWriter) -> None:
+    def _sync_what_waits(self) -> None:
         now = time.monotonic()
-        self._waiting.append((now, writer.position))
+        self._waiting.append((now, self.writer.position))
         end = None
         while self._waiting and self._waiting[0][0] <= now - RAW_SYNC_S:
             end = self._waiting.popleft()[1]
         if end is not None:
-            writer.sync(self.safe_until, end)
+            self.writer.sync(self.safe_until, end)
 
 
-class FrameRing:
-    """Raw frames of one camera until they are encoded, in a row of journals whose space is given back."""
+class FrameJournals:
+    """Raw frames of one camera until they are encoded, in a row of journals whose space is given back.
+
+    Whoever appends never makes a file: until the background has made the first journal, frames go where all other
+    records go, and while it has not made the next one, the current one grows.
+    """
 
     def __init__(
         self,
@@ -209,81 +126,83 @@ class FrameRing:
         stream: int,
         descriptor: Mapping[str, Any],
         frame_bytes: int,
-        durability: Durability,
-        shelf: Shelf,
+        signals: SignalsJournal,
     ) -> None:
         self._folder = folder
         self._stream = stream
         self._descriptor = {**descriptor, "kind": FRAMES_KIND, "stream": stream}
         self._frame_bytes = frame_bytes
-        self._durability = durability
-        self._shelf = shelf
+        self._signals = signals
         self._size = max(SEGMENT_BYTES, SEGMENT_FRAMES * frame_bytes)
         self._made = 0
-        self._segments: deque[Segment] = deque()
-        self._spare: Segment | None = None
+        self._row: deque[FrameJournal] = deque()
+        self._current: FrameJournal | None = None
+        self._spare: FrameJournal | None = None
         self._lock = threading.Lock()
-        self._current = self._make()
-        self._segments.append(self._current)
-        try:
-            shelf.note({"journal": self._current.name})
-        except BaseException:
-            self._current.discard()
-            raise
 
-    def append(self, step: int, ts_ns: int, frame: Buffer) -> tuple[Segment, int]:
-        """Copy a frame into the journal; when this returns it survives the death of the process."""
-        self._shelf.check()
-        segment = self._current
-        if segment.kept.writer.position >= self._size or self._is_older(SEGMENT_S):
-            segment = self._rotate()
-        place = segment.kept.writer.append(self._stream, step, 1, ts_ns, frame)
-        segment.begun = min(segment.begun, time.monotonic())
-        return segment, place
+    def append(self, step: int, ts_ns: int, frame: Buffer) -> tuple[FrameJournal | None, int]:
+        """Copy a frame into a journal; when this returns it survives the death of the process. Where it lies."""
+        self._signals.threads.check()
+        if self._spare is not None and self._is_used(1.0):
+            self._go_on_with_spare()
+        journal = self._current
+        if journal is None:
+            with self._signals.lock:
+                return None, self._signals.writer.append(self._stream, step, 1, ts_ns, frame)
+        place = journal.writer.append(self._stream, step, 1, ts_ns, frame)
+        journal.begun = min(journal.begun, time.monotonic())
+        return journal, place
+
+    def read(self, journal: FrameJournal | None, place: int, out: memoryview) -> None:
+        """Read back the frame at a place that `append` told."""
+        (self._signals if journal is None else journal).writer.read_payload(place, out)
 
     def sync(self) -> None:
-        """If every step is to survive power loss, see to it."""
-        if self._durability.every_step:
-            self._current.kept.writer.sync()
+        """If every record is to survive power loss, see to it."""
+        if self._signals.syncs_every_record:
+            (self._current or self._signals).writer.sync()
 
     def prepare(self) -> None:
-        """Make the next journal ahead of time; meant for the encoder's thread."""
-        with self._lock:
-            is_half = self._current.kept.writer.position > self._size // 2 or self._is_older(SEGMENT_S / 2)
-            if self._spare is None and is_half:
-                self._spare = self._make()
+        """Make the next journal ahead of time; for a thread of the recording."""
+        if self._spare is None and self._is_used(0.5):
+            path = self._folder / f"frames-{self._stream}-{self._made:06d}.journal"
+            self._made += 1
+            made = FrameJournal(path, self._descriptor, self._frame_bytes, self._signals.threads)
+            with self._lock:
+                self._spare = made
 
-    def release_before(self, segment: Segment, offset: int) -> None:
+    def release_before(self, journal: FrameJournal | None, place: int) -> None:
         """Say that no frame before this place is needed any more: journals behind give back their space."""
-        while self._segments[0] is not segment:
-            self._shelf.note({"released": self._segments[0].name})
-            self._segments.popleft().discard()
-        segment.safe_until = offset
+        if journal is None:
+            return
+        while self._row[0] is not journal:
+            self._signals.note({"released": self._row[0].name})
+            self._row.popleft().discard()
+        journal.safe_until = place
+        # Pages that are gone are not written. Said before, because a file cut where it is empty looks whole.
+        self._signals.note({"given_back": {"journal": journal.name, "until": place}})
+        journal.writer.release(place)
 
     def close(self, *, durable: bool = True) -> None:
         """Let go of what is left, which stays on disk."""
-        if self._spare is not None:
-            self._segments.append(self._spare)
-        for segment in self._segments:
-            segment.close(durable=durable)
+        for journal in (*self._row, *filter(None, [self._spare])):
+            journal.close(durable=durable)
 
-    def _is_older(self, seconds: float) -> bool:
-        """Whether the first frame of the current journal came so long ago; the kernel writes old pages to the disk."""
-        return time.monotonic() - self._current.begun > seconds
+    def _is_used(self, share: float) -> bool:
+        """Whether so much of the current journal's size or age is used up; the kernel writes old pages to the disk."""
+        current = self._current
+        if current is None:
+            return True
+        is_old = time.monotonic() - current.begun > SEGMENT_S * share
+        return is_old or current.writer.position >= self._size * share
 
-    def _rotate(self) -> Segment:
+    def _go_on_with_spare(self) -> None:
         with interrupts_wait(), self._lock:
-            following = self._spare or self._make()
-            self._spare = None
-            self._segments.append(following)
-            self._current = following
-            self._shelf.note({"journal": following.name})
-        return following
-
-    def _make(self) -> Segment:
-        path = self._folder / f"frames-{self._stream}-{self._made:06d}.journal"
-        self._made += 1
-        return Segment(path, self._descriptor, self._frame_bytes, self._durability, self._shelf.failed)
+            following = self._spare
+            if following is not None:
+                self._signals.note({"journal": following.name})
+                self._row.append(following)
+                self._current, self._spare = following, None
 
 
 def remove_folder(folder: Path) -> None:

@@ -16,11 +16,11 @@ from warpdata.bytekit.locks import ThreadLock
 from warpdata.episodes.collection import Episodes, EpisodesSource
 from warpdata.episodes.disk_episode import DirectorySource
 from warpdata.episodes.disk_writer import DiskEpisodeWriter
+from warpdata.episodes.durability import Durability
 from warpdata.episodes.edits import EditedSource, Edits, Entry
 from warpdata.episodes.facts import facts_table, joined_tables
 from warpdata.episodes.facts_cache import recorded_facts
 from warpdata.episodes.listing import episode_name, episode_path, list_episodes, list_folder
-from warpdata.episodes.recorder import Durability
 from warpdata.episodes.unfinished import Unfinished, unfinished_at
 from warpdata.errors import ConflictError
 from warpdata.formats.episodedir.documents import Folder, read_set_metadata
@@ -203,14 +203,18 @@ class LocalDatasetWriter:
         Durability.parse(durability)
         self.durability = durability
 
-    def new_episode(self, *, meta: Mapping[str, Any] | None = None) -> DiskEpisodeWriter:
-        """Claim the next free id and return the writer of its episode; `meta` adds to its metadata."""
+    def new_episode(self, *, meta: Mapping[str, Any] | None = None, wait: bool = True) -> DiskEpisodeWriter:
+        """Claim the next free id and return the writer of its episode; `meta` adds to its metadata.
+
+        `wait` says whether to wait until the beginning survives power loss.
+        """
         number = self._next()
         while True:
             try:
                 return DiskEpisodeWriter(
-                    episode_path(self.root, number), video=self.video, durability=self.durability, meta=meta
-                )
+                    episode_path(self.root, number), video=self.video, durability=self.durability, meta=meta,
+                    wait=wait,
+                )  # fmt: skip
             except ConflictError:
                 number += 1
 

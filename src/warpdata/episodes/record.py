@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 import numpy as np
 
 from warpdata.episodes.disk_writer import RECORDING_SUFFIX, DiskEpisodeWriter
+from warpdata.episodes.durability import Durability
 from warpdata.episodes.local import LocalDatasetWriter
 from warpdata.episodes.packed import pack_episode
-from warpdata.episodes.recorder import Durability
+from warpdata.episodes.provenance import environment
 from warpdata.episodes.values import Hints
 from warpdata.errors import ConflictError, RecordingError, WriterClosedError
 from warpdata.formats.episodedir.documents import plain_static
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.episodedir.names import check_name
+from warpdata.formats.episodedir.video import check_options
 from warpdata.formats.wshard.compression import CompressionChoice
 from warpdata.timeline.meta import Role
 from warpdata.timeline.source import OUTCOMES, STEPS, Outcome, StepClock
@@ -36,32 +38,17 @@ SHARD_SUFFIX = ".wshard"
 _STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
-def record(
-    target: str | os.PathLike[str],
-    *,
-    static: Mapping[str, Any] | None = None,
-    clock: Clock = "monotonic",
-    step_clock: str | None = None,
-    outcome: Outcome = "same",
-    video: VideoOptions | None = None,
-    durability: str = "100ms",
-    compression: CompressionChoice = None,
-    overwrite: bool = False,
-) -> Recorder:
-    """Record one episode: into one file where `target` ends in `.wshard`, else as a new episode of a root.
+class Recorder:
+    """Records one episode: into one file where `target` ends in `.wshard`, else as a new episode of a root.
+
+    Use it with `with`, as `wd.record(target, …)`. Any thread may append. Nothing is on disk before the first record.
 
     `clock` says what times mean: `monotonic` and `wall` are read where a call gives no `ts_ns`, `simulated` times are
     always given. `step_clock` names the signal whose records are the steps (default: what `step` records, or the
     clock the actions share); `outcome="next"` says that rewards and flags come with the next observation.
+    `durability` is what power loss may take: `"100ms"` (or another period), nothing with `"record"`, whatever the
+    kernel has not written with `"none"`.
     """
-    return Recorder(
-        target, static=static, clock=clock, step_clock=step_clock, outcome=outcome, video=video,
-        durability=durability, compression=compression, overwrite=overwrite,
-    )  # fmt: skip
-
-
-class Recorder:
-    """One episode being recorded; any thread may append. Nothing is on disk before the first record."""
 
     def __init__(
         self,
@@ -81,6 +68,7 @@ class Recorder:
         if outcome not in OUTCOMES:
             raise ValueError(f"outcome is one of {', '.join(OUTCOMES)}, not {outcome!r}")
         Durability.parse(durability)
+        environment(os.getcwd())  # asked now, because the first record must not wait for it
         self.target = Path(os.path.abspath(target))
         self._clock: Clock = clock
         self._outcome: Outcome = outcome
@@ -165,6 +153,8 @@ class Recorder:
             "units": units, "names": names,
         }  # fmt: skip
         Hints.of_caller(**about)
+        if kind == "image" or video is not None:
+            check_options(video or self._video or VideoOptions())
         with self._lock:
             self._check_open()
             self._declare(check_name(signal), {**about, "video": video})
@@ -264,10 +254,11 @@ class Recorder:
         if self._step_clock is not None or self._outcome != "same":
             meta["steps"] = StepClock(self._step_clock or STEPS, self._outcome).to_json()
         if self._is_file:
-            return DiskEpisodeWriter(self._work, video=self._video, durability=self._durability, meta=meta)
-        return LocalDatasetWriter(self.target, video=self._video, durability=self._durability).new_episode(
-            meta=meta
-        )
+            return DiskEpisodeWriter(
+                self._work, video=self._video, durability=self._durability, meta=meta, wait=False
+            )
+        root = LocalDatasetWriter(self.target, video=self._video, durability=self._durability)
+        return root.new_episode(meta=meta, wait=False)
 
     def _clock_facts(self) -> dict[str, Any]:
         """What the times mean: the clock, and what to add to get the time of day."""
@@ -322,6 +313,10 @@ class Recorder:
                 self._closed = "broken: closing it failed; `warp salvage` finishes it"
                 raise
             self._closed = "closed"
+
+
+record = Recorder
+"""The same, as one says it: `with wd.record(target) as rec`."""
 
 
 def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,7 @@ from warpdata.episodes.salvage_folder import (
     free_name,
     is_unfinished,
     salvage_episode,
-    salvage_single,
+    salvage_signal,
     set_aside,
 )
 from warpdata.episodes.step_journal import KIND, Run, step_episode
@@ -63,9 +63,9 @@ def salvage(
 ) -> LossReceipt:
     """Finish an interrupted recording: a `.partial`, its final path, an episode directory, a signal file."""
     if output is None:
-        single = salvage_single(path)
-        if single is not None:
-            return single
+        receipt = salvage_signal(path)
+        if receipt is not None:
+            return receipt
         work = _recording_of(os.fspath(path))
         if work is not None:
             return _into_one_file(work, overwrite=overwrite)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ class CameraSalvage:
         else:
             base, marks = self._base, [mark for mark in self._marks[:keep] if mark is not None]
             frames = self._frames([number for number in numbers if number >= keep])
-        file = VideoFile(base, self._shape, self._options, marks, self._description)
+        file = self._open(base, marks)
         try:
             for ts_ns, frame in frames:
                 file.encode(frame, ts_ns)
@@ -102,15 +102,29 @@ class CameraSalvage:
                 return None
             make_way(self._targets.video)
             make_way(self._targets.frames)
-            return file.finish(self._targets.video, self._targets.frames)
+            return file.commit(self._targets.video, self._targets.frames)
         finally:
             file.close()
+
+    def _open(self, base: Path, marks: list[layout.FrameMark]) -> VideoFile:
+        """The video to go on with; where no encoder takes these frames as was asked for, they are kept lossless."""
+        try:
+            return VideoFile(base, self._shape, self._options, marks, self._description)
+        except ValueError:
+            if marks:
+                raise
+        self._options = replace(self._options, codec="ffv1", quality=None, preset=None)
+        video = self._targets.video.with_suffix(suffix_for("ffv1"))
+        self._targets = replace(self._targets, video=video)
+        return VideoFile(base, self._shape, self._options, marks, self._description)
 
     def _take_what_has_its_name(self) -> dict[str, Any] | None:
         """The recorder may have died after it gave the video its name: finished, or on its way back to be."""
         video, frames = self._targets.video, self._targets.frames
         if self._growing.exists() or not video.is_file():
             return None
+        if self._found.revision > 1 and not os.path.exists(f"{self._base}.marks"):
+            return None  # the encoder was never opened: an older file of the same name
         marks = self._marks
         if not marks:
             try:

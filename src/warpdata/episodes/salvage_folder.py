@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import fsync_folder, map_os_errors
+from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_file
 from warpdata.bytekit.ranges import FileRangeReader
-from warpdata.episodes.disk_writer import finish_documents
+from warpdata.episodes.disk_writer import last_documents
 from warpdata.episodes.journals import remove_folder
-from warpdata.episodes.lanes import Spool
 from warpdata.episodes.listing import episode_path, list_episodes
 from warpdata.episodes.receipt import LossReceipt
 from warpdata.episodes.salvage_camera import CameraSalvage, Targets, good_packets
 from warpdata.episodes.salvage_rows import JournaledRows
-from warpdata.episodes.single import work_folder, work_folders_in
 from warpdata.episodes.statistics import ClockStatistics, ValueStatistics
+from warpdata.episodes.tables import TableFile
 from warpdata.episodes.unfinished import Found, Unreadable, is_recorded, open_recording
+from warpdata.episodes.work_folder import work_folder, work_folders_in
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, JournalInUseError, WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, read_bytes, read_meta, read_static
@@ -60,13 +60,13 @@ def salvage_root(root: str | os.PathLike[str]) -> list[LossReceipt]:
 
 def salvage_folder(path: str | os.PathLike[str]) -> list[LossReceipt]:
     """Finish whatever was left unfinished at or below a folder: an episode, a signal, or all of a root."""
-    single = salvage_single(path)
-    if single is not None:
-        return [single]
+    receipt = salvage_signal(path)
+    if receipt is not None:
+        return [receipt]
     return [salvage_episode(path)] if is_unfinished(path) else salvage_root(path)
 
 
-def salvage_single(path: str | os.PathLike[str]) -> LossReceipt | None:
+def salvage_signal(path: str | os.PathLike[str]) -> LossReceipt | None:
     """Finish the recording of a single signal, named by the file it was to make; None if there is none."""
     work = Path(path)
     if work not in work_folders_in(work.parent):
@@ -143,7 +143,11 @@ class _Salvage:
         receipt = self._receipt(self.made, why)
         if self.is_episode:
             meta = found.meta or {"schema_version": layout.SCHEMA_VERSION}
-            finish_documents(self.folder, meta, found.static, self.made, _REASON, salvaged=receipt.to_json())
+            documents = last_documents(
+                self.folder, meta, found.static, self.made, _REASON, salvaged=receipt.to_json()
+            )
+            for path, data in documents.items():
+                write_file(path, data)
         if aside is None:
             remove_folder(self.work)
         elif any(self.work.iterdir()):
@@ -207,28 +211,28 @@ class _Salvage:
     def _table(self, stream: int, name: str, about: dict[str, Any]) -> dict[str, Any] | None:
         description = Description.from_json(about, str(self.work))
         rows = JournaledRows(self.found.journals, stream)
-        target, spooled = self._target(name, layout.SIGNAL_SUFFIX), self.work / f"{stream}.parquet"
+        target, growing = self._target(name, layout.SIGNAL_SUFFIX), self.work / f"{stream}.parquet"
         candidates = [target] if self.is_episode or len(rows) else []
         if rows.missing or self.found.unreadable:
-            candidates.append(spooled)
+            candidates.append(growing)
         for written in candidates:
             made = _table_that_covers(written, rows, description)
             if made is not None:
-                if written is spooled:
+                if written is growing:
                     self._make_way(target)
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    os.replace(spooled, target)
+                    os.replace(growing, target)
                 return made
         if rows.missing:
             self.lost += rows.missing
             self.found.unreadable.append(Unreadable(name, f"{rows.missing} records are in no journal"))
         if not len(rows):
             return None
-        spool = Spool(self.work / f"{stream}.salvaged.parquet", description)
+        file = TableFile(self.work / f"{stream}.salvaged.parquet", description)
         for stamps, values in _blocks(rows, description):
-            spool.write(stamps, values)
+            file.write(stamps, values)
         self._make_way(target)
-        return spool.commit(target)
+        return file.commit(target)
 
     def _camera(self, stream: int, name: str, about: dict[str, Any]) -> dict[str, Any] | None:
         try:

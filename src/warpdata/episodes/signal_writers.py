@@ -1,4 +1,4 @@
-"""Writers of single signals: the journal and the lanes of an episode, for files of one's own choosing."""
+"""Writers of single signals: the recording of an episode, for files of one's own choosing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ import numpy as np
 
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.forks import tell_in_child
-from warpdata.episodes.camera import CameraLane
+from warpdata.episodes.durability import Durability
 from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
 from warpdata.episodes.journals import remove_folder
-from warpdata.episodes.lanes import EventLane, NumberLane, write_empty
-from warpdata.episodes.recorder import Durability
-from warpdata.episodes.single import facts_of, work_folder
+from warpdata.episodes.recording import Recording, SignalRecorder
+from warpdata.episodes.tables import write_empty
 from warpdata.episodes.values import Hints, as_numbers
-from warpdata.episodes.workbench import Lane, Workbench
+from warpdata.episodes.work_folder import facts_of, work_folder
 from warpdata.errors import SchemaMismatchError, WriterClosedError
 from warpdata.formats.episodedir.frame_index import write_empty_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec, suffix_for
@@ -34,7 +33,7 @@ _BROKEN = "broken: closing it failed; `warp salvage` finishes it"
 
 
 class _JournaledWriter(SignalWriter):
-    """One lane with its own journal, made by the first record and gone when the files are done."""
+    """One signal with a recording of its own, made by the first record and gone when the files are done."""
 
     def __init__(self, path: str | os.PathLike[str], hints: Hints, durability: str) -> None:
         self.path = Path(os.path.abspath(path))
@@ -42,21 +41,21 @@ class _JournaledWriter(SignalWriter):
         self._durability = Durability.parse(durability)
         self._options = VideoOptions()
         self._lock = threading.Lock()
-        self._bench: Workbench | None = None
-        self._lane: Lane | None = None
+        self._recording: Recording | None = None
+        self._signal: SignalRecorder | None = None
         self._closed: str | None = None
         tell_in_child(self)
 
     def in_child(self) -> None:
         """In a forked child: the recording goes on in the process that began it."""
-        self._closed, self._lane, self._lock = "of another process", None, threading.Lock()
+        self._closed, self._signal, self._lock = "of another process", None, threading.Lock()
 
     def append(self, data: Any, ts_ns: int) -> None:
         """Add a copy of `data` at `ts_ns`; when this returns, the record survives a crash."""
-        lane = self._lane
-        if lane is None:
-            lane = self._open(data, ts_ns)
-        lane.append(data, ts_ns)
+        signal = self._signal
+        if signal is None:
+            signal = self._open(data, ts_ns)
+        signal.append(data, ts_ns)
 
     def close(self) -> None:
         """Finish the files under their names; calling it again does nothing. Ctrl-C waits until it is done."""
@@ -68,12 +67,16 @@ class _JournaledWriter(SignalWriter):
                 return
             self._check_open()
             self._closed = _BROKEN
-            if self._bench is None or self._lane is None or not self._lane.count:
-                self._drop_bench()
+            if self._recording is None or self._signal is None or not self._signal.count:
+                self._drop_recording()
                 self._write_nothing()
             else:
-                lane, self._lane = self._lane, None
-                self._finish(self._bench, lane)
+                self._signal = None
+                try:
+                    self._recording.finish(self._targets, self.path.parent, lambda _: {})
+                except BaseException:
+                    self._recording.let_go()
+                    raise
             self._closed = "closed"
 
     def abort(self) -> None:
@@ -81,7 +84,7 @@ class _JournaledWriter(SignalWriter):
         with self._lock:
             self._check_open()
             self._closed = "aborted"
-            self._drop_bench()
+            self._drop_recording()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -94,10 +97,6 @@ class _JournaledWriter(SignalWriter):
         """Raise unless this writer can store values like this one."""
 
     @abstractmethod
-    def _commit(self, lane: Lane) -> None:
-        """Give the finished files their names."""
-
-    @abstractmethod
     def _write_nothing(self) -> None:
         """Finish without a single record."""
 
@@ -105,37 +104,28 @@ class _JournaledWriter(SignalWriter):
     def _frames_file(self) -> Path | None:
         return None
 
-    def _open(self, data: Any, ts_ns: Any) -> Lane:
+    def _targets(self, _name: str, _suffix: str) -> tuple[Path, Path]:
+        return self.path, self._frames_file or self.path
+
+    def _open(self, data: Any, ts_ns: Any) -> SignalRecorder:
         with interrupts_wait(), self._lock:
             self._check_open()
-            if self._lane is None:
+            if self._signal is None:
                 self._check_first(data)
-                if self._bench is None:
-                    self._bench = self._new_bench()
-                self._lane = self._bench.lane(self.path.stem, data, ts_ns, self._hints, self._options)
-            return self._lane
+                if self._recording is None:
+                    with map_os_errors(self.path):
+                        self.path.parent.mkdir(parents=True, exist_ok=True)
+                    facts = facts_of(self.path, self._frames_file)
+                    self._recording = Recording(work_folder(self.path), facts, self._durability)
+                name = self.path.stem
+                self._signal = self._recording.add(name, data, ts_ns, self._hints, self._options)
+            return self._signal
 
-    def _new_bench(self) -> Workbench:
-        with map_os_errors(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        facts = facts_of(self.path, self._frames_file)
-        return Workbench(work_folder(self.path), facts, self._durability)
-
-    def _finish(self, bench: Workbench, lane: Lane) -> None:
-        lanes = {self.path.stem: lane}
-        try:
-            bench.settle(lanes)
-            self._commit(lane)
-        except BaseException:
-            bench.let_go(lanes)
-            raise
-        bench.remove()
-
-    def _drop_bench(self) -> None:
-        if self._bench is not None:
-            self._bench.let_go({} if self._lane is None else {self.path.stem: self._lane})
-            remove_folder(self._bench.folder)
-        self._bench = self._lane = None
+    def _drop_recording(self) -> None:
+        if self._recording is not None:
+            self._recording.let_go()
+            remove_folder(self._recording.folder)
+        self._recording = self._signal = None
 
     def _check_open(self) -> None:
         if self._closed is not None:
@@ -143,7 +133,10 @@ class _JournaledWriter(SignalWriter):
 
 
 class SimpleSignalWriter(_JournaledWriter):
-    """Writes scalars, vectors, tensors, text or bytes to one parquet file, which appears at close."""
+    """Writes scalars, vectors, tensors, text or bytes to one parquet file, which appears at close.
+
+    The writer of the document: a `Recording` of one signal, without the directory of an episode around it.
+    """
 
     def __init__(
         self,
@@ -165,10 +158,6 @@ class SimpleSignalWriter(_JournaledWriter):
         if array.ndim == 2:
             self._hints = replace(self._hints, kind="tensor")
 
-    def _commit(self, lane: Lane) -> None:
-        assert isinstance(lane, NumberLane | EventLane)
-        lane.spool.commit(self.path)
-
     def _write_nothing(self) -> None:
         with map_os_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +165,10 @@ class SimpleSignalWriter(_JournaledWriter):
 
 
 class VideoSignalWriter(_JournaledWriter):
-    """Encodes images into a video file and its frame index; a thread encodes, a full queue waits."""
+    """Encodes images into a video file and its frame index, which appear at close.
+
+    The writer of the document: a `Recording` of one camera. A thread encodes; where it falls behind, `append` waits.
+    """
 
     def __init__(
         self,
@@ -205,12 +197,6 @@ class VideoSignalWriter(_JournaledWriter):
         suffix = suffix_for(choose_codec(shape, self._options))
         if suffix != self.path.suffix:
             raise ValueError(f"images like this are stored in a {suffix} file, not {self.path.name!r}")
-
-    def _commit(self, lane: Lane) -> None:
-        assert isinstance(lane, CameraLane)
-        with map_os_errors(self.frames_path):
-            self.frames_path.parent.mkdir(parents=True, exist_ok=True)
-        lane.finish(self.path, self.frames_path)
 
     def _write_nothing(self) -> None:
         """Without a frame there is no size and so no video: only an index of no frames."""

@@ -14,7 +14,7 @@ from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.folders import FolderReader, buffered
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.episodes.open_cameras import CAMERAS
-from warpdata.episodes.single import check_not_unfinished
+from warpdata.episodes.work_folder import check_not_unfinished
 from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index

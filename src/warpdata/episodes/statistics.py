@@ -80,6 +80,9 @@ class ClockStatistics:
         return found
 
 
+_BATCH_VALUES = 1 << 18
+
+
 class ValueStatistics:
     """Per channel: min, max, mean, standard deviation, invalid values and quantiles; merging is exact."""
 
@@ -98,9 +101,12 @@ class ValueStatistics:
     @np.errstate(over="ignore", invalid="ignore")  # values near the limits of float64 give null statistics
     def add(self, values: NDArray[Any]) -> None:
         """Add a batch of records."""
-        flat = np.asarray(values, np.float64).reshape(-1, self.channels)
-        if not len(flat):
-            return
+        rows = np.asarray(values).reshape(-1, self.channels)
+        step = max(1, _BATCH_VALUES // self.channels)
+        for start in range(0, len(rows), step):  # a large batch at once would take many times its size
+            self._add(rows[start : start + step].astype(np.float64))
+
+    def _add(self, flat: NDArray[np.float64]) -> None:
         finite = np.isfinite(flat)
         other = ValueStatistics.__new__(ValueStatistics)
         other.channels = self.channels
@@ -136,14 +142,12 @@ class ValueStatistics:
     def to_json(self) -> dict[str, Any]:
         """JSON for meta.json; channels without a finite value have null."""
         std = np.sqrt(self.m2 / np.maximum(self.count, 1))
-        quantiles = self.sketch.quantiles(list(QUANTILES))
+        quantiles, sketched = self.sketch.quantiles(list(QUANTILES)), self.sketch.counts()
         return {
             "min": _numbers(self.low), "max": _numbers(self.high), "mean": _numbers(self.mean, self.count),
             "std": _numbers(std, self.count), "sum": _numbers(self.total, self.count),
             "count": self.count.tolist(), "invalid": self.invalid.tolist(),
-            "quantiles": {
-                str(q): _numbers(quantiles[i], self.sketch.counts()) for i, q in enumerate(QUANTILES)
-            },
+            "quantiles": {str(q): _numbers(quantiles[i], sketched) for i, q in enumerate(QUANTILES)},
             "quantile_relative_error": RELATIVE_ERROR, "sketch": self.sketch.to_text(),
         }  # fmt: skip
 

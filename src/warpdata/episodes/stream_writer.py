@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.commit import map_os_errors, writable_path
 from warpdata.bytekit.forks import tell_in_child
-from warpdata.episodes.recorder import Durability, JournalKeeper, owner
+from warpdata.episodes.durability import Durability, owner
 from warpdata.episodes.step_channels import TEXT_SIZE_BYTES, absent
 from warpdata.episodes.step_journal import (
     GIVEN_DONE,
@@ -24,6 +24,7 @@ from warpdata.episodes.step_journal import (
     StepLayout,
     step_episode,
 )
+from warpdata.episodes.threads import RecordingThreads
 from warpdata.errors import (
     JournalInUseError,
     RecordingError,
@@ -48,7 +49,11 @@ _INT64 = 1 << 63
 
 
 class WShardStreamWriter:
-    """Streams one episode into `<path>.partial` and turns it into `path` when the episode ends."""
+    """Streams one episode into `<path>.partial` and turns it into `path` when the episode ends.
+
+    The writer of the document: rows of declared channels, in one journal with the threads of any recording.
+    `wd.record` takes what nobody declared, cameras, and signals of different rates.
+    """
 
     def __init__(
         self,
@@ -82,7 +87,7 @@ class WShardStreamWriter:
         # What could not be saved in the end is refused now, not after an hour of recording.
         plan_shard(step_episode(self.partial_path, self._descriptor, [], 0), self.path)
         self._journal: JournalWriter | None = None
-        self._keeper: JournalKeeper | None = None
+        self._threads: RecordingThreads | None = None
         self._state = "new"
         self._last_ts_ns: int | None = None
         self._is_timed: bool | None = True if self._timebase.type == "timestamps_ns" else None
@@ -125,7 +130,8 @@ class WShardStreamWriter:
             self._journal = JournalWriter(
                 self.partial_path, self._descriptor, max_record_bytes=self._layout.payload_bytes
             )
-        self._keeper = JournalKeeper(self._journal, self._durability)
+        self._threads = RecordingThreads(self._durability)
+        self._threads.keep(self._journal)
         self._state = "recording"
 
     def write_timestep(
@@ -140,8 +146,9 @@ class WShardStreamWriter:
         """Record one step; when this returns, it survives the death of this process."""
         if self._state != "recording":
             raise self._not_recording()
-        if self._keeper.failure is not None:  # type: ignore[union-attr]
-            raise self._keeper.failure  # type: ignore[union-attr]
+        threads: RecordingThreads = self._threads  # type: ignore[assignment]
+        if threads.failure is not None:
+            threads.check()
         if type(values) is not dict and not isinstance(values, Mapping):
             raise TypeError(f"a step is a dict of values by channel id, not {type(values).__name__}")
         for name, dtype, shape, slot in self._slots:
@@ -159,7 +166,7 @@ class WShardStreamWriter:
         journal.append_packed(self._record.stamp(self.steps, ts_ns), self._record.size)
         self.steps += 1
         self._last_ts_ns, self._is_timed = ts_ns, timestamp_ns is not None
-        if self._durability.every_step:
+        if self._durability.every_record:
             journal.sync()
 
     def end_episode(self) -> None:
@@ -250,11 +257,12 @@ class WShardStreamWriter:
 
     def _release(self) -> JournalWriter:
         """Stop the threads and close the journal; what was written stays in it."""
-        journal, keeper = self._journal, self._keeper
-        self._journal = self._keeper = None
-        if journal is None or keeper is None:
+        journal, threads = self._journal, self._threads
+        self._journal = self._threads = None
+        if journal is None or threads is None:
             raise self._not_recording()
-        keeper.close()
+        threads.forget(journal)
+        threads.close()
         journal.close()
         return journal
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from warpdata.bytekit.commit import TEMP_MARK
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.episodes.journals import CONTROL_STREAM, FRAMES_KIND, KIND, SIGNALS_JOURNAL
-from warpdata.episodes.single import files_by_name, files_of
+from warpdata.episodes.work_folder import files_by_name, files_of
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import Folder, read_meta
@@ -67,6 +67,14 @@ class Found:
     static: dict[str, Any] = field(default_factory=dict)
     journals: list[OpenJournal] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
+    given_back: dict[str, int] = field(default_factory=dict)
+    """Up to where the frames of a journal are encoded and read as zeros; later ones follow there, or did."""
+
+    @property
+    def revision(self) -> int:
+        """How its recorder used the folder."""
+        stated = [each.reader.descriptor.get("revision") for each in self.journals]
+        return max((each for each in stated if isinstance(each, int)), default=1)
 
     @property
     def owner(self) -> dict[str, Any]:
@@ -100,7 +108,7 @@ def unfinished_at(folder: Folder) -> Unfinished:
 
 def is_recorded(work: Path) -> bool:
     """Whether a running process holds a journal of this recording open for writing."""
-    for path in work.glob("*.journal"):
+    for path in (*_unnamed(work), *work.glob("*.journal")):
         with contextlib.suppress(FileNotFoundError):
             if is_live(path):
                 return True
@@ -110,9 +118,13 @@ def is_recorded(work: Path) -> bool:
 def open_recording(work: Path) -> Found:
     """Open all journals of an unfinished recording; what of them cannot be read is listed."""
     found = Found(work)
+    begun = [
+        path.name for path in _unnamed(work) if _has_head(path)
+    ]  # first: they may get their names meanwhile
     names = sorted(path.name for path in work.glob("*.journal"))
+    expected = {SIGNALS_JOURNAL} if _has_begun(work) else set()
     # The main journal first: it says what the others hold.
-    for name in sorted(names, key=lambda each: each != SIGNALS_JOURNAL):
+    for name in sorted([*names, *begun], key=lambda each: each != SIGNALS_JOURNAL):
         try:
             reader = JournalReader.open(work / name, lenient=True)
         except BlobNotFoundError:  # its frames were all encoded since the folder was listed
@@ -120,16 +132,28 @@ def open_recording(work: Path) -> Found:
         except WarpError as error:
             found.unreadable.append(Unreadable(name, error.message, _size(work / name)))
             continue
-        journal = OpenJournal(reader, reader.scan())
+        journal = OpenJournal(reader, reader.scan(found.given_back.get(name, 0)))
         found.journals.append(journal)
+        expected |= _read_facts(journal, found)
         found.unreadable += _damage(journal)
     _identify(found)
-    expected = {SIGNALS_JOURNAL} if _has_begun(work) else set()
-    for journal in found.journals:
-        expected |= _read_facts(journal, found)
     found.unreadable += [Unreadable(name, "is missing") for name in sorted(expected - set(names))]
     found.unreadable += _undescribed(found)
     return found
+
+
+def _unnamed(work: Path) -> Iterator[Path]:
+    """Journals that have no name yet, because their recorder is just bringing their header to the disk."""
+    return work.glob(f".*.journal{TEMP_MARK}*")
+
+
+def _has_head(path: Path) -> bool:
+    """Whether a journal without a name holds anything: before its header is whole, it does not."""
+    try:
+        JournalReader.open(path)
+    except WarpError:
+        return False
+    return True
 
 
 def counts(found: Found) -> dict[str, int]:
@@ -152,6 +176,8 @@ def marks_of(found: Found, stream: int) -> list[layout.FrameMark | None]:
 def _has_begun(work: Path) -> bool:
     """Whether the recorder lived until its first journal had a name."""
     inside = os.listdir(work)
+    if any(name.startswith(f".{SIGNALS_JOURNAL}{TEMP_MARK}") for name in inside):
+        return False
     if inside:
         return not all(TEMP_MARK in name for name in inside)
     return work.name != layout.RECORDING_FOLDER or (work.parent / layout.META_FILE).exists()
@@ -210,6 +236,9 @@ def _read_facts(journal: OpenJournal, found: Found) -> set[str]:
             if "journal" in fact:
                 begun[str(fact["journal"])] = None
             begun.pop(str(fact.get("released")), None)
+            if "given_back" in fact:
+                gone = fact["given_back"]
+                found.given_back[str(gone["journal"])] = int(gone["until"])
             if "video" in fact:
                 found.videos[int(fact["video"]["stream"])] = Stream.from_json(fact["video"])
             found.static.update(fact.get("static", {}))

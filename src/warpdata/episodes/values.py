@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int
 MAX_EVENT_BYTES = 256 << 20
 MAX_VALUE_BYTES = 1 << 30
 BEGIN, CLOSED = INT64_MIN - 1, INT64_MAX + 1
-"""The last time of a lane before its first record, and once it takes no more."""
+"""The last time of a signal before its first record, and once it takes no more."""
 
 _KNOWN = ", ".join(DTYPE_NAMES)
 
@@ -123,7 +124,8 @@ def as_numbers(data: Any) -> NDArray[Any]:
     """A number or an array of numbers as a little-endian array of one of the thirteen types."""
     if isinstance(data, int) and not isinstance(data, bool) and not INT64_MIN <= data <= INT64_MAX:
         raise ValueError(f"{data} does not fit in 64 bits")
-    if isinstance(data, np.ma.MaskedArray):
+    masked = sys.modules.get("numpy.ma")  # loading it takes as long as recording a thousand values
+    if masked is not None and isinstance(data, masked.MaskedArray):
         raise TypeError("a masked array cannot be recorded: what lies under its mask would become values")
     try:
         array = np.asarray(data)

@@ -395,7 +395,7 @@ class _Set:
                 for at, frame in enumerate(on_steps.rows(start, min(start + step, len(on_steps)))):
                     file.encode(np.ascontiguousarray(frame), start + at)
             video, index = Path(f"{place}.done{file.suffix}"), Path(f"{place}.done.frames.parquet")
-            file.finish(video, index)
+            file.commit(video, index)
         except BaseException:
             file.close()
             raise

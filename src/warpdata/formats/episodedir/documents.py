@@ -132,9 +132,14 @@ def restored_static(value: Any) -> Any:
 
 def write_static(folder: Path, items: Mapping[str, Any], *, durable: bool = True) -> bytes:
     """Write static.json and return its bytes."""
-    data = dump_json(dict(items))
+    data = static_bytes(items)
     write_file(folder / layout.STATIC_FILE, data, durable=durable)
     return data
+
+
+def static_bytes(items: Mapping[str, Any]) -> bytes:
+    """static.json as it is stored."""
+    return dump_json(dict(items))
 
 
 def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, Any]:
@@ -152,15 +157,19 @@ def read_static(folder: Folder, expected: FileSum | None = None) -> dict[str, An
         raise _at(error, path) from None
 
 
-def write_meta(
-    folder: Path, meta: Mapping[str, Any], *, durable: bool = True, indent: int | None = 1
-) -> None:
-    """Write meta.json with a checksum over everything else in it; on one line with `indent=None`, which is quicker."""
+def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+    """Write meta.json with a checksum over everything else in it."""
+    write_file(folder / layout.META_FILE, meta_bytes(meta))
+
+
+def meta_bytes(meta: Mapping[str, Any], *, indent: int | None = 1) -> bytes:
+    """meta.json as it is stored, with a checksum over everything else in it; on one line with `indent=None`, which is
+    quicker."""
     plain = {key: value for key, value in meta.items() if key != CHECKSUM_KEY}
     text = json.dumps(
         {**plain, CHECKSUM_KEY: _checksum(plain)}, indent=indent, ensure_ascii=False, allow_nan=False
     )
-    write_file(folder / layout.META_FILE, text.encode(), durable=durable)
+    return text.encode()
 
 
 def read_meta(folder: Folder) -> dict[str, Any]:

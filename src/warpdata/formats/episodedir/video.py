@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import io
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -235,6 +238,18 @@ def probe(path: str) -> Probe:
     """Read codec and size of a video file from its header."""
     with opened(path, path) as container:
         return _probe(container, path)
+
+
+def check_installed() -> None:
+    """Raise what to install where cameras cannot be encoded; the library is not loaded for that."""
+    if "av" not in sys.modules and importlib.util.find_spec("av") is None:
+        raise MissingExtraError.for_extra("av", "video")
+
+
+@functools.lru_cache(maxsize=64)
+def check_options(options: VideoOptions) -> None:
+    """Raise ValueError for options no encoder takes; after this the library is loaded."""
+    VideoEncoder(io.BytesIO(), FrameShape(64, 64, 3, "uint8"), options).discard()
 
 
 def stream_of(shape: FrameShape, options: VideoOptions) -> Stream:

@@ -122,8 +122,11 @@ class JournalReader:
         """Open a journal by path or over a RangeReader; `lenient` goes on without a readable header."""
         return cls(path if isinstance(path, RangeReader) else MmapRangeReader(path), lenient=lenient)
 
-    def scan(self) -> Scan:
-        """Find every complete record; a torn or damaged stretch is skipped and reported."""
+    def scan(self, released: int = 0) -> Scan:
+        """Find every complete record; a torn or damaged stretch is skipped and reported.
+
+        Records before `released` were given back: what of them is there is taken, what is not is no damage.
+        """
         found = _Columns()
         damage: list[Damage] = []
         position, last_crc = self.header.records_offset, 0
@@ -136,6 +139,9 @@ class JournalReader:
                 position += layout.record_span(record.payload_bytes)
                 continue
             following, work = self._next_record(position + layout.RECORD_ALIGNMENT, work)
+            if position < released:
+                position = min(following, released) if following < self.reader.size else released
+                continue
             end = self._last_nonzero(position, following)
             if end > position:
                 damage.append(self._damage(position, end, is_last=following == self.reader.size))

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import fsync_folder, map_os_errors
+from warpdata.bytekit.commit import commit_together, map_os_errors
 from warpdata.bytekit.dtype import dtype_named, dtype_of
-from warpdata.episodes.journals import SMALL_RECORD_BYTES, Shelf
+from warpdata.episodes.journals import SignalsJournal
 from warpdata.episodes.statistics import ClockStatistics, ValueStatistics
 from warpdata.episodes.values import (
     BEGIN,
@@ -33,10 +32,11 @@ from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.writer import StepRecord
 
 if TYPE_CHECKING:
-    from warpdata.episodes.background import Background
+    from warpdata.episodes.threads import JobQueue
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = (16, 16384)
+_MAX_BLOCK_BYTES = 16 << 20
 _EVENTS_PER_BLOCK = 4096
 _SLICE_ROWS = 1024
 
@@ -72,32 +72,23 @@ class SummedFile(io.RawIOBase):
                 rest = rest[os.write(self._fd, rest) :]
         return view.nbytes
 
-    def commit(self, target: Path, *, durable: bool = True) -> None:
-        """Make it durable and give it its name."""
-        with map_os_errors(target):
-            if durable:
-                system.sync(self._fd)
-            self.discard()
-            os.replace(self.path, target)
-            if durable:
-                fsync_folder(target.parent)
-
-    def discard(self) -> None:
-        """Close the file."""
+    def let_go(self) -> None:
+        """Close the file, whole or not."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
-class Spool:
-    """The parquet file and the statistics of a signal, fed in blocks by one thread."""
+class TableFile:
+    """The growing parquet file and the statistics of a signal, fed in blocks by one thread."""
 
     def __init__(self, path: Path, description: Description) -> None:
         self.description = description
         self.clock = ClockStatistics()
         is_number = description.kind not in ("text", "bytes")
         self.values = ValueStatistics(description.shape) if is_number else None
-        self._path = path
+        self.path = path
+        """Where it grows, and waits for its name."""
         self._rows = 0
         self._file: SummedFile | None = None
         self._table: TableWriter | None = None
@@ -106,7 +97,7 @@ class Spool:
         """Add a block of records."""
         if self._table is None:
             about = self.description.to_json()
-            self._file = SummedFile(self._path)
+            self._file = SummedFile(self.path)
             self._table = TableWriter(self._file, signal_schema(about), about)
         self._table.write(stamps, values)
         self._rows += len(stamps)
@@ -124,8 +115,8 @@ class Spool:
         if known < len(stamps):
             self.write(stamps[known:], values[known:])
 
-    def commit(self, target: Path, *, durable: bool = True) -> dict[str, Any]:
-        """Finish the file under its name; returns what meta.json says of the signal."""
+    def complete(self) -> dict[str, Any]:
+        """Write the end of the file, which still has no name; returns what meta.json says of the signal."""
         if self._table is None:
             self.write(
                 np.empty(0, np.int64), np.empty((0, *self.description.shape), _dtype(self.description))
@@ -133,61 +124,71 @@ class Spool:
         assert self._table is not None
         assert self._file is not None
         self._table.close()
-        target.parent.mkdir(parents=True, exist_ok=True)
-        self._file.commit(target, durable=durable)
+        self._file.let_go()
         found = {**self.description.to_json(), **self.clock.to_json()}
         if self.values is not None:
             found["values"] = self.values.to_json()
         found["file"] = {"bytes": self._file.size_bytes, "crc32c": f"{self._file.crc32c:08x}"}
         return found
 
-    def discard(self) -> None:
-        """Let go of the unfinished file."""
+    def commit(self, target: Path) -> dict[str, Any]:
+        """Finish the file under its name."""
+        found = self.complete()
+        commit_together([(self.path, target)], target.parent)
+        return found
+
+    def let_go(self) -> None:
+        """Close the file, whole or not."""
         if self._file is not None:
-            self._file.discard()
+            self._file.let_go()
 
 
 def write_empty(path: Path) -> None:
     """Write the file of a signal without records; what its values would have been is not known."""
-    Spool(path.with_name(f".{path.name}.part"), Description("scalar", "f64", ())).commit(path)
+    TableFile(path.with_name(f".{path.name}.part"), Description("scalar", "f64", ())).commit(path)
 
 
-class TableLane(ABC):
+class TableRecorder(ABC):
     """What is recorded into one table: records are counted as they reach the journal, and leave in blocks.
 
     Ctrl-C may come between any two calls. So a record counts from the moment the journal has it, without a call in
-    between, and a block is handed over before it is let go of: twice if need be, the spool knows what it has.
+    between, and a block is handed over before it is let go of: twice if need be, the file knows what it has.
     """
 
-    def __init__(self, name: str, stream: int, spool: Spool, shelf: Shelf, background: Background) -> None:
+    def __init__(
+        self, name: str, stream: int, file: TableFile, journal: SignalsJournal, jobs: JobQueue
+    ) -> None:
         self.name = name
-        self.spool = spool
+        self.file = file
         self.count = 0
         self._first = 0
         """The number of the first record that was not handed over."""
         self._last = BEGIN
         self._stream = stream
-        self._shelf = shelf
-        self._background = background
+        self._journal = journal
+        self._threads = journal.threads
+        self._writer = journal.writer
+        self._syncs = journal.syncs_every_record
+        self._jobs = jobs
 
     def close(self) -> None:
         """Hand over the rest; whoever appends after this is refused."""
-        with self._shelf.lock:
+        with self._journal.lock:
             self.flush()
             self._last = CLOSED
 
     def cancel(self) -> None:
         """Refuse whoever appends after this, and let go of the file."""
-        with self._shelf.lock:
+        with self._journal.lock:
             self._last = CLOSED
-        self.spool.discard()
+        self.file.let_go()
 
     def flush(self) -> None:
         """Hand the records collected so far to the background."""
         if self.count > self._first:
-            first, spool = self._first, self.spool
+            first, file = self._first, self.file
             stamps, values = self._block(self.count - first)
-            self._background.submit(lambda: spool.write_from(first, stamps, values))
+            self._jobs.submit(lambda: file.write_from(first, stamps, values))
             self._new_block()
 
     @abstractmethod
@@ -199,23 +200,29 @@ class TableLane(ABC):
         """Begin the next block at the record that comes next."""
 
 
-class NumberLane(TableLane):
+class NumberRecorder(TableRecorder):
     """Numbers and arrays of one type and shape; `append` is two small copies and a checksum."""
 
     def __init__(
-        self, name: str, stream: int, spool: Spool, shelf: Shelf, background: Background, *, converts: bool
+        self,
+        name: str,
+        stream: int,
+        file: TableFile,
+        journal: SignalsJournal,
+        jobs: JobQueue,
+        *,
+        converts: bool,
     ) -> None:
-        super().__init__(name, stream, spool, shelf, background)
+        super().__init__(name, stream, file, journal, jobs)
         self._converts = converts
-        description = spool.description
+        description = file.description
         self._shape = description.shape
         self._dtype = dtype_named(description.dtype).dtype
         row_bytes = self._dtype.itemsize * int(np.prod(self._shape, dtype=np.int64))
-        self._rows = min(max(_BLOCK_BYTES // row_bytes, _BLOCK_ROWS[0]), _BLOCK_ROWS[1])
+        self._rows = _rows_per_block(row_bytes)
         self._record = StepRecord(stream, row_bytes)
         # The value is laid directly into the record that is copied to the journal.
         self._cell = np.frombuffer(self._record.payload, self._dtype).reshape(self._shape)
-        self._is_small = row_bytes <= SMALL_RECORD_BYTES
         self._new_block()
 
     def append(self, data: Any, ts_ns: Any) -> None:
@@ -224,9 +231,9 @@ class NumberLane(TableLane):
             data = self._converted(data)
         if type(ts_ns) is not int or ts_ns.bit_length() > 63:
             ts_ns = as_timestamp(ts_ns)
-        with self._shelf.lock:
-            if self._shelf.failure is not None:
-                raise self._shelf.failure
+        with self._journal.lock:
+            if self._threads.failure is not None:
+                self._threads.check()
             if ts_ns <= self._last:
                 raise refused(self.name, ts_ns, self._last)
             row = self.count - self._first
@@ -236,18 +243,11 @@ class NumberLane(TableLane):
             self._cell[...] = data
             self._stamps[row] = ts_ns
             self._values[row] = data
-            self._to_journal(ts_ns)
+            self._writer.append_packed(self._record.stamp(self.count, ts_ns), self._record.size)
             self._last = ts_ns
             self.count += 1
-            if self._shelf.syncs_every_step:
-                self._shelf.sync(self._record.payload.nbytes)
-
-    def _to_journal(self, ts_ns: int) -> None:
-        record, shelf = self._record, self._shelf
-        if self._is_small:
-            shelf.small.append_packed(record.stamp(self.count, ts_ns), record.size)
-        else:
-            shelf.append(self._stream, self.count, ts_ns, record.payload, record.payload.nbytes)
+            if self._syncs:
+                self._writer.sync()
 
     def _block(self, rows: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
         return self._stamps[:rows], self._values[:rows]
@@ -269,34 +269,37 @@ class NumberLane(TableLane):
         return array
 
 
-class EventLane(TableLane):
+class EventRecorder(TableRecorder):
     """Text or bytes of any length."""
 
-    def __init__(self, name: str, stream: int, spool: Spool, shelf: Shelf, background: Background) -> None:
-        super().__init__(name, stream, spool, shelf, background)
-        self._kind = spool.description.kind
+    def __init__(
+        self, name: str, stream: int, file: TableFile, journal: SignalsJournal, jobs: JobQueue
+    ) -> None:
+        super().__init__(name, stream, file, journal, jobs)
+        self._kind = file.description.kind
         self._records: list[tuple[int, Any]] = []
+        self._held_bytes = 0
 
     def append(self, data: Any, ts_ns: Any) -> None:
         """Record a copy of `data`; when this returns it survives a crash."""
         packed = as_event(data, self._kind, self.name)
         ts_ns = as_timestamp(ts_ns)
-        size = len(packed)
-        with self._shelf.lock:
-            if self._shelf.failure is not None:
-                raise self._shelf.failure
+        with self._journal.lock:
+            if self._threads.failure is not None:
+                self._threads.check()
             if ts_ns <= self._last:
                 raise refused(self.name, ts_ns, self._last)
             row = self.count - self._first
-            if row == _EVENTS_PER_BLOCK:
+            if row == _EVENTS_PER_BLOCK or self._held_bytes >= _MAX_BLOCK_BYTES:
                 self.flush()
                 row = 0
+            self._held_bytes += len(packed)
             self._records[row:] = [(ts_ns, data if self._kind == "text" else packed)]
-            self._shelf.append(self._stream, self.count, ts_ns, packed, size)
+            self._writer.append(self._stream, self.count, 1, ts_ns, packed)
             self._last = ts_ns
             self.count += 1
-            if self._shelf.syncs_every_step:
-                self._shelf.sync(size)
+            if self._syncs:
+                self._writer.sync()
 
     def _block(self, rows: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
         values = np.empty(rows, object)
@@ -304,7 +307,13 @@ class EventLane(TableLane):
         return np.array([ts_ns for ts_ns, _ in self._records[:rows]], np.int64), values
 
     def _new_block(self) -> None:
-        self._records, self._first = [], self.count
+        self._records, self._held_bytes, self._first = [], 0, self.count
+
+
+def _rows_per_block(row_bytes: int) -> int:
+    """Blocks of a megabyte, of many rows where those are small, of few where they are large, of one if need be."""
+    fewest, most = _BLOCK_ROWS
+    return max(1, min(max(_BLOCK_BYTES // row_bytes, fewest), most, _MAX_BLOCK_BYTES // row_bytes))
 
 
 def _dtype(description: Description) -> Any:

@@ -1,0 +1,171 @@
+"""A recording under way, of an episode or of one signal: its folder, its journals, its signals and its threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from warpdata.bytekit.commit import commit_together, fsync_folder, map_os_errors
+from warpdata.episodes.camera import QUEUE_BYTES, CameraRecorder, VideoFile
+from warpdata.episodes.durability import Durability
+from warpdata.episodes.journals import REVISION, FrameJournals, SignalsJournal, remove_folder
+from warpdata.episodes.tables import EventRecorder, NumberRecorder, TableFile
+from warpdata.episodes.threads import RecordingThreads
+from warpdata.episodes.values import Hints, as_numbers, as_timestamp, describe
+from warpdata.errors import JournalInUseError
+from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec
+from warpdata.formats.episodedir.signal_file import Description
+from warpdata.formats.episodedir.video import check_installed
+
+SignalRecorder = NumberRecorder | EventRecorder | CameraRecorder
+Targets = Callable[[str, str], tuple[Path, Path]]
+"""The data file, and the frame index of a camera, by the signal's name and the ending of a video's name."""
+
+_TABLE_BLOCKS = 64
+_TABLE_DELAY_S = 0.5
+
+
+class Recording:
+    """What every recorder is made of: records go to journals, files grow in the background, and end together.
+
+    Making one costs no sync: the folder and the journal are brought to the disk by the helper thread, and
+    `on_begun` is called there once they are. `wait_until_begun` waits for it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        facts: Mapping[str, Any],
+        durability: Durability,
+        on_begun: Callable[[], None] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.signals: dict[str, SignalRecorder] = {}
+        self._on_begun = on_begun
+        self._streams = 0
+        with map_os_errors(folder):
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                raise JournalInUseError(
+                    "a recording is under way here, or was never finished", path=folder,
+                    hint="Wait for its recorder; if it was killed, run `warp salvage`, then record again.",
+                ) from None  # fmt: skip
+        self._threads = RecordingThreads(durability)
+        try:
+            facts = {**facts, "revision": REVISION}
+            self._journal = SignalsJournal(folder, facts, durability, self._threads)
+            self._tables = self._threads.table_jobs(_TABLE_BLOCKS, _TABLE_DELAY_S)
+            self._threads.chores.submit(self._begin)
+            if durability.every_record:
+                self.wait_until_begun()
+        except BaseException:
+            self._threads.close()
+            if hasattr(self, "_journal"):
+                self._journal.close(durable=False)
+            raise
+
+    def _begin(self) -> None:
+        self._journal.writer.publish()
+        with map_os_errors(self.folder):
+            fsync_folder(self.folder.parent)
+        if self._on_begun is not None:
+            self._on_begun()
+
+    def wait_until_begun(self) -> None:
+        """Wait until the beginning survives power loss, or raise why it does not."""
+        self._threads.chores.settle()
+
+    def add(self, name: str, data: Any, ts_ns: Any, hints: Hints, options: VideoOptions) -> SignalRecorder:
+        """The recorder of a new signal, made from its first value; that value is not recorded yet."""
+        as_timestamp(ts_ns)
+        description = describe(name, data, hints)
+        # A stream that could not be made is never tried again under the same number: its files may exist.
+        self._streams += 1
+        if description.kind == "image":
+            made: SignalRecorder = self._camera(name, description, options, FrameShape.of(as_numbers(data)))
+        else:
+            made = self._table(name, description, is_declared=hints.dtype is not None)
+        self.signals[name] = made
+        return made
+
+    def note(self, fact: Mapping[str, Any]) -> None:
+        """Journal a fact about the recording itself."""
+        self._journal.note(fact)
+
+    def counts(self) -> dict[str, int]:
+        """How many records each signal has so far."""
+        return {name: each.count for name, each in dict(self.signals).items()}
+
+    def finish(
+        self, targets: Targets, root: Path, documents: Callable[[dict[str, Any]], Mapping[Path, bytes]]
+    ) -> None:
+        """Complete all files and give them their names at once, the documents last; then the journals go.
+
+        `documents` makes them from what is to be said of each signal. Files are synced one after the other when
+        all are written, folders below `root` once: nothing waits for the disk twice.
+        """
+        for each in self.signals.values():
+            each.close()
+        self._tables.finish()
+        self._threads.chores.settle()
+        self._threads.check()
+        files: list[tuple[Path, Path]] = []
+        found: dict[str, Any] = {}
+        for name, each in self.signals.items():
+            if not each.count:  # its first record never reached the journal: there is no such signal
+                each.cancel()
+            elif isinstance(each, CameraRecorder):
+                found[name] = each.complete()
+                assert each.video is not None
+                files += each.video.files(*targets(name, each.video.suffix))
+            else:
+                found[name] = each.file.complete()
+                files.append((each.file.path, targets(name, "")[0]))
+        for target, data in documents(found).items():
+            temp = self.folder / target.name
+            with map_os_errors(temp):
+                temp.write_bytes(data)
+            files.append((temp, target))
+        commit_together(files, root)
+        self.remove()
+
+    def remove(self) -> None:
+        """The recording is finished: its journals are no longer needed."""
+        self._threads.close()
+        self._journal.close(durable=False)
+        remove_folder(self.folder)
+
+    def let_go(self) -> None:
+        """Stop all threads and close all files, leaving them as they are."""
+        self._tables.cancel()
+        for each in self.signals.values():
+            each.cancel()
+        self._threads.close()
+        self._journal.close()
+
+    def _table(self, name: str, description: Description, *, is_declared: bool) -> SignalRecorder:
+        stream = self._streams
+        self.note({"signal": {"stream": stream, "name": name, **description.to_json()}})
+        file = TableFile(self.folder / f"{stream}.parquet", description)
+        if description.kind in ("text", "bytes"):
+            return EventRecorder(name, stream, file, self._journal, self._tables)
+        return NumberRecorder(name, stream, file, self._journal, self._tables, converts=is_declared)
+
+    def _camera(
+        self, name: str, description: Description, options: VideoOptions, shape: FrameShape
+    ) -> SignalRecorder:
+        check_installed()
+        stream, settings = self._streams, {**asdict(options), "codec": choose_codec(shape, options)}
+        about = {"stream": stream, "name": name, **description.to_json(), "video": settings}
+        self.note({"signal": about})
+        facts = {"signal": about, "revision": REVISION}
+        frames = FrameJournals(self.folder, stream, facts, shape.nbytes, self._journal)
+        return CameraRecorder(
+            name, shape,
+            lambda: VideoFile(self.folder / str(stream), shape, options, description=description),
+            frames, self._threads.camera_jobs(max(2, QUEUE_BYTES // shape.nbytes)),
+            lambda found: self.note({"video": {"stream": stream, **found.to_json()}}),
+        )  # fmt: skip
