@@ -513,6 +513,25 @@ class PackedRows(ClockedSignal):
             return frozen(self._run(low, high)[indices - low])
         return frozen(np.stack([self._run(number, number + 1)[0] for number in indices.tolist()]))
 
+    def _bring(self, indices: NDArray[np.int64]) -> None:
+        for part, start in zip(self._parts, self._starts, strict=False):
+            part.bring(indices[(indices >= start) & (indices < start + part.length)] - start)
+
+    def _is_far(self) -> bool:
+        return not self._shard.is_local
+
+    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
+        if len(self._parts) == 1:
+            self._parts[0].read_windows(starts, out, places)
+            return
+        border = self._starts[1]
+        first, last = starts + out.shape[1] <= border, starts >= border
+        self._parts[0].read_windows(starts[first], out, places[first])
+        self._parts[1].read_windows(starts[last] - border, out, places[last])
+        across = ~(first | last)
+        if across.any():
+            super()._runs_into(starts[across], out, places[across])
+
     def _run(self, low: int, high: int) -> NDArray[Any]:
         pieces = [
             part.rows(max(low - start, 0), min(high - start, part.length))
@@ -582,6 +601,9 @@ class ShardVideo(VideoSignal):
     def index_bytes(self) -> RangeReader:
         """The bytes of the frame index."""
         return self._part(self._frames_block)
+
+    def _is_far(self) -> bool:
+        return not self._shard.is_local
 
     def _part(self, name: str) -> RangeReader:
         block = self._shard.block(name)

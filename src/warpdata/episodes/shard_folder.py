@@ -35,5 +35,9 @@ class ShardFolderSource(EpisodesSource):
         """The folder."""
         return self._folder
 
+    def address(self) -> dict[str, Any] | None:
+        """The files."""
+        return {"kind": "shards", "address": self._folder, "paths": list(self._paths)}
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (ShardFolderSource, (self._folder, self._paths))

@@ -121,6 +121,13 @@ class SimpleSignal(ClockedSignal):
         stamps, values = self._data or self._loaded()
         return values[index], int(stamps[index])
 
+    def _bring(self, indices: NDArray[np.int64]) -> None:  # noqa: ARG002
+        if self._is_far():
+            self._loaded()
+
+    def _is_far(self) -> bool:
+        return self.folder is not None
+
     def _floor(self, ts_ns: int) -> int:
         data = self._data
         if data is None or not -(1 << 63) <= ts_ns < 1 << 63:
@@ -229,6 +236,14 @@ class VideoSignal(ClockedSignal):
         number = int(self.frame_numbers(np.array([index]))[0])
         with self._decoder() as reader:
             return reader.frame(number), int(self._clock()[index])
+
+    def _bring(self, indices: NDArray[np.int64]) -> None:
+        if self._is_far() and len(indices):
+            with self._decoder() as reader:
+                reader.bring(self.frame_numbers(np.unique(indices)))
+
+    def _is_far(self) -> bool:
+        return self.folder is not None
 
     def frame_numbers(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which frames of the video these records are: the same numbers, unless some frames are hidden."""

@@ -151,6 +151,14 @@ class JoinedSignal(Signal):
             out[chosen] = self._parts[number]._values_at(indices[chosen] - self._starts[number])
         return frozen(out)
 
+    def _bring(self, indices: NDArray[np.int64]) -> None:
+        owner = self._starts.searchsorted(indices, "right") - 1
+        for number in np.unique(owner):
+            self._parts[number]._bring(indices[owner == number] - self._starts[number])
+
+    def _is_far(self) -> bool:
+        return any(part._is_far() for part in self._parts)
+
     def _values_in(self, rows: range) -> NDArray[Any]:
         if len(rows) and rows.step == 1:
             owner = int(self._starts.searchsorted(rows.start, "right")) - 1
@@ -231,6 +239,15 @@ class ShiftedSignal(Signal):
 
     def _values_in(self, rows: range) -> NDArray[Any]:
         return self._base._values_in(rows)
+
+    def _bring(self, indices: NDArray[np.int64]) -> None:
+        self._base._bring(indices)
+
+    def _is_far(self) -> bool:
+        return self._base._is_far()
+
+    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
+        self._base._runs_into(starts, out, places)
 
     def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._base._search_ts(times - self._shift)

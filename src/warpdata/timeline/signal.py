@@ -56,6 +56,18 @@ class Signal(Sequence[Record]):
     def _values_in(self, rows: range) -> NDArray[Any]:
         return self._values_at(np.arange(rows.start, rows.stop, rows.step, dtype=np.int64))
 
+    def _bring(self, indices: NDArray[np.int64]) -> None:
+        """Bring the bytes of these records near, where they lie far away; nothing to do where they do not."""
+
+    def _is_far(self) -> bool:
+        """Whether reading waits for a network."""
+        return False
+
+    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
+        """Write the records from each start on, as many as a row of `out` holds, to that place of `out`."""
+        rows = starts[:, None] + np.arange(out.shape[1])
+        out[places] = self._values_at(rows.reshape(-1)).reshape(len(starts), *out.shape[1:])
+
     def _record(self, index: int) -> Record:
         at = np.array([index], np.int64)
         return self._values_at(at)[0], int(self._ts_at(at)[0])
@@ -282,6 +294,19 @@ class SignalView(Signal):
             if isinstance(own, range)
             else self._base._values_at(own[_as_key(rows)])
         )
+
+    def _bring(self, indices: NDArray[np.int64]) -> None:
+        rows = self._rows
+        self._base._bring(rows.start + indices * rows.step if isinstance(rows, range) else rows[indices])
+
+    def _is_far(self) -> bool:
+        return self._base._is_far()
+
+    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
+        if self.run is None:
+            super()._runs_into(starts, out, places)
+        else:
+            self._base._runs_into(starts + self.run.start, out, places)
 
     def _record(self, index: int) -> Record:
         value, ts_ns = self._base._record(int(self._rows[index]))

@@ -96,6 +96,11 @@ class ShardReader:
         """Bytes of the whole file."""
         return self._reader.size
 
+    @property
+    def is_local(self) -> bool:
+        """Whether looking at the bytes costs nothing."""
+        return self._is_local
+
     def name_hashes(self) -> dict[str, int]:
         """The hash the table stores for each block name."""
         header = self.table.header
@@ -203,6 +208,20 @@ class ShardReader:
         large = block.codec == "none" and block.raw_size > layout.PIECES_FROM_BYTES
         if not large or not self._is_local:
             return None
+        return self._stored(block, 0, block.disk_size)
+
+    def checked_view(self, name: str) -> memoryview | None:
+        """All bytes of a raw block on this machine once each of them was verified; None before that, or elsewhere."""
+        block = self.block(name)
+        if block.codec != "none" or not self._is_local:
+            return None
+        if block.raw_size <= layout.PIECES_FROM_BYTES:
+            return self.view(name)
+        if self._verify and name not in self._verified:
+            pieces = self.pieces(name)
+            if pieces is None or not pieces.is_all_checked:
+                return None
+            self._verified.add(name)
         return self._stored(block, 0, block.disk_size)
 
     def verify_rows(self, name: str, row_bytes: int, start: int, end: int) -> None:
