@@ -39,7 +39,9 @@ class Clock:
         self.stamps = stamps
         self._first: Int64s | None = None
         self._last: Int64s | None = None
-        cuts = [] if max_gap_ns is None else np.flatnonzero(np.diff(stamps) > max_gap_ns) + 1
+        if max_gap_ns is None:
+            return
+        cuts = np.flatnonzero(np.diff(stamps) > max_gap_ns) + 1
         if len(cuts):
             lengths = np.diff(np.concatenate([[0], cuts, [len(stamps)]]))
             firsts = np.concatenate([[0], cuts])

@@ -81,7 +81,7 @@ class Anchors:
         if count > MAX_GRID:
             raise ValueError(f"a grid of {count} anchors is too large; at most {MAX_GRID}")
         times = start + np.rint(np.arange(count) * 1e9 / self.rate_hz).astype(np.int64)
-        return times[times <= stop][:: self.stride]
+        return np.asarray(times[times <= stop][:: self.stride])
 
     def unknown(self, names: list[str]) -> KeyError:
         """The error for an anchor that no episode has."""

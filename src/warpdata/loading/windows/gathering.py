@@ -87,8 +87,9 @@ class _Buffers:
         """The arrays as they are handed over: a field without an axis of time has none."""
         flat = [name for name, each in self._schema.items() if not each.has_axis and not each.is_static]
         for name in flat:
-            for arrays in (self.values, self.mask, self.age):
-                arrays[name] = arrays[name][:, 0]
+            self.values[name] = self.values[name][:, 0]
+            self.mask[name] = self.mask[name][:, 0]
+            self.age[name] = self.age[name][:, 0]
         return Batch(self.values, self.mask, self.age, samples, self.times)
 
 

@@ -48,7 +48,8 @@ def _scaled_axis(images: NDArray[Any], axis: int, count: int) -> NDArray[Any]:
     if not whole:
         return np.asarray(total).astype(images.dtype)
     limits = np.iinfo(images.dtype)
-    return np.clip((total + (1 << (_BITS - 1))) >> _BITS, limits.min, limits.max).astype(images.dtype)
+    rounded = np.asarray((total + (1 << (_BITS - 1))) >> _BITS)
+    return np.clip(rounded, limits.min, limits.max).astype(images.dtype)
 
 
 @lru_cache(maxsize=32)

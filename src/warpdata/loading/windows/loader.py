@@ -443,7 +443,7 @@ class Loader:
         return self._global_batch(epoch, position)[0]
 
     def _origins(self, chosen: Chosen) -> Iterator[SampleOrigin]:
-        located = {}
+        located: dict[int, tuple[int, int, int]] = {}
         for number, source in enumerate(self._course.sources):
             here = np.flatnonzero(chosen.source == number)
             if len(here):

@@ -169,7 +169,7 @@ class SignalReader:
 
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row lies beyond an edge."""
-        return self.aligned(anchors).inside.all(axis=1)
+        return np.asarray(self.aligned(anchors).inside.all(axis=1))
 
     def read(self, anchors: Int64s, places: Int64s, out: NDArray[Any], mask: Bools, age_ns: Int64s) -> None:
         """Write values, mask and ages at these anchors to these places of a batch."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from warpdata.errors import nearest
 from warpdata.loading.windows.aligning import Int64s
@@ -34,8 +35,8 @@ class Chosen:
     def __len__(self) -> int:
         return len(self.sample)
 
-    def __getitem__(self, key: object) -> Chosen:
-        return Chosen(self.source[key], self.epoch[key], self.sample[key])  # type: ignore[index]
+    def __getitem__(self, key: slice | NDArray[np.bool_]) -> Chosen:
+        return Chosen(self.source[key], self.epoch[key], self.sample[key])
 
     @staticmethod
     def joined(parts: Sequence[Chosen]) -> Chosen:

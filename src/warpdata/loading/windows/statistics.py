@@ -143,8 +143,9 @@ def finished(found: ValueStatistics, schema: FieldSchema, *, was_read: bool) -> 
     # A quantile from a sketch is off by up to 2 %: never beyond what was seen.
     low, high = (np.where(found.count > 0, each, 0.0) for each in (found.low, found.high))
     q01, q99 = (np.clip(quantiles[q], low, high) for q in (0.01, 0.99))
-    arrays = (found.count, found.mean, np.sqrt(found.m2 / some), low, high, q01, q99)
-    return FieldStatistics(*(each.reshape(shape) for each in arrays), was_read=was_read)
+    mean, std = found.mean.reshape(shape), np.sqrt(found.m2 / some).reshape(shape)
+    low, high, q01, q99 = (each.reshape(shape) for each in (low, high, q01, q99))
+    return FieldStatistics(found.count.reshape(shape), mean, std, low, high, q01, q99, was_read=was_read)
 
 
 def _path(windows: Windows) -> Path:

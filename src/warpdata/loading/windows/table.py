@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +86,7 @@ def kept_table(folder: str, name: str) -> SampleTable | None:
     try:
         with np.load(io.BytesIO(_path(folder, name).read_bytes()), allow_pickle=False) as found:
             table = SampleTable(found["episode"], found["first_anchor"], found["starts"])
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
         return None
     sizes = np.diff(table.starts)
     good = len(table.starts) == len(table.episode) + 1 == len(table.first_anchor) + 1

@@ -186,7 +186,23 @@ class Windows:
     @cached_property
     def table(self) -> SampleTable:
         """Which sample is which anchor of which episode; counted when it is first needed."""
-        return self._counted(range(len(self.episodes)))
+        found = self._counted(range(len(self.episodes)))
+        if not len(found):
+            self._check_anchor()
+        return found
+
+    def _check_anchor(self) -> None:
+        """Where there are no samples: raise if that is because the anchor is misspelt."""
+        names: dict[str, None] = {}
+        for position, name in enumerate(self.ids):
+            if self.anchors.signal is None or name in self.unreadable:
+                continue
+            episode = self.episodes[position]
+            if self.anchors.name_in(episode) is not None:
+                return
+            names |= dict.fromkeys(episode.signals)
+        if self.anchors.signal is not None and names:
+            raise self.anchors.unknown(list(names))
 
     def _counted(self, episodes: range) -> SampleTable:
         counts = self._counts_from_facts(episodes)
