@@ -49,6 +49,7 @@ COMMANDS = (
     "repair",
     "warm",
     "cache",
+    "why",
     "gc-remote",
     "init",
     "doctor",

@@ -16,7 +16,7 @@ from warpdata.bytekit.keys import positions
 from warpdata.episodes.code_name import code_name
 from warpdata.episodes.content import content_of
 from warpdata.episodes.derived import with_signals
-from warpdata.episodes.facts import facts_table, joined_tables
+from warpdata.episodes.facts import facts_of, joined_tables, table_of
 from warpdata.episodes.summary import SignalSummary, summaries_of
 from warpdata.errors import WarpError, nearest
 from warpdata.ordering.splitmix import splitmix64, stream_key
@@ -43,7 +43,13 @@ class EpisodesSource(ABC):
 
     def facts(self) -> pa.Table:
         """One row per episode; a source that knows them without opening every episode says so here."""
-        return facts_table(self.open(position) for position in range(len(self.ids)))
+        return table_of([self._facts_at(position) for position in range(len(self.ids))])
+
+    def _facts_at(self, position: int) -> dict[str, Any]:
+        try:
+            return facts_of(self.open(position))
+        except WarpError as error:
+            return {"id": self.ids[position], "problems": [str(error)]}
 
     def contents(self) -> list[str]:
         """What each episode holds, as `content_of` says it: equal in every form one version is stored in.
