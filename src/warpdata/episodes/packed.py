@@ -57,7 +57,7 @@ from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal, ClockedSignal
 from warpdata.timeline.meta import guess_role
 from warpdata.timeline.readonly import ReadOnlyDict
-from warpdata.timeline.signal import Signal
+from warpdata.timeline.signal import MappedRows, Signal
 from warpdata.timeline.source import EpisodeSource, StepClock
 from warpdata.timeline.steps import Steps, StepSignal
 from warpdata.timeline.times import frozen
@@ -512,6 +512,10 @@ class PackedRows(ClockedSignal):
         if high - low < 4 * len(indices) + 64:
             return frozen(self._run(low, high)[indices - low])
         return frozen(np.stack([self._run(number, number + 1)[0] for number in indices.tolist()]))
+
+    def _in_memory(self) -> MappedRows | None:
+        found = self._parts[0].mapped_rows() if len(self._parts) == 1 else None
+        return None if found is None else MappedRows(*found)
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
         for part, start in zip(self._parts, self._starts, strict=False):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.wshard.block_rows import BlockRows
-from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
 from warpdata.formats.wshard.chunks import ChunkList
 from warpdata.formats.wshard.episode import WShardEpisode
@@ -21,7 +21,7 @@ from warpdata.formats.wshard.text import is_text
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
 from warpdata.timeline.readonly import ReadOnlyDict
-from warpdata.timeline.signal import Signal
+from warpdata.timeline.signal import MappedRows, Signal
 from warpdata.timeline.source import STEPS, EpisodeSource, StepClock
 from warpdata.timeline.times import frozen
 
@@ -95,6 +95,13 @@ class ChannelSignal(ClockedSignal):
         if not len(indices):
             return self._values_in(range(0))
         return frozen(self._channel[indices])
+
+    def _in_memory(self) -> MappedRows | None:
+        rows = self._channel.row_source
+        if isinstance(rows, BlockRows) and not self.meta.is_object:
+            found = rows.mapped_rows()
+            return None if found is None else MappedRows(*found)
+        return MappedRows(rows.array) if isinstance(rows, ArrayRows) else None
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
         rows = self._channel.row_source

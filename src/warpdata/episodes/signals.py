@@ -23,7 +23,7 @@ from warpdata.formats.episodedir.signal_file import Description, Summary, read_s
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind, as_role, guess_role
-from warpdata.timeline.signal import Record
+from warpdata.timeline.signal import MappedRows, Record
 from warpdata.timeline.times import frozen
 
 
@@ -120,6 +120,9 @@ class SimpleSignal(ClockedSignal):
     def _record(self, index: int) -> Record:
         stamps, values = self._data or self._loaded()
         return values[index], int(stamps[index])
+
+    def _in_memory(self) -> MappedRows | None:
+        return MappedRows((self._data or self._loaded())[1])
 
     def _bring(self, indices: NDArray[np.int64]) -> None:  # noqa: ARG002
         if self._is_far():

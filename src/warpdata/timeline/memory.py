@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.errors import SchemaMismatchError, TimestampOrderError
 from warpdata.timeline.meta import OBJECT, Kind, SignalMeta, as_role, guess_role, numeric_kind
-from warpdata.timeline.signal import Record, Signal
+from warpdata.timeline.signal import MappedRows, Record, Signal
 from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int_array, frozen
 
 
@@ -85,6 +85,9 @@ class ArraySignal(ClockedSignal):
 
     def _values_in(self, rows: range) -> NDArray[Any]:
         return self._values[rows.start : rows.stop : rows.step]
+
+    def _in_memory(self) -> MappedRows | None:
+        return MappedRows(self._values)
 
     def _record(self, index: int) -> Record:
         return self._values[index], int(self._ts[index])
@@ -239,6 +242,9 @@ class ShiftedSignal(Signal):
 
     def _values_in(self, rows: range) -> NDArray[Any]:
         return self._base._values_in(rows)
+
+    def _in_memory(self) -> MappedRows | None:
+        return self._base._in_memory()
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
         self._base._bring(indices)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,8 @@ class BlockRows:
         self._shard = shard
         self.block = block
         self._array: NDArray[Any] | None = None
-        self._checked: NDArray[Any] | None = None
+        self._mapped: NDArray[Any] | None = None
+        self._is_checked = False
         self.spec = spec
         self.length = length
 
@@ -54,9 +55,11 @@ class BlockRows:
                 f"windows of {width} rows outside the {self.length} rows of block {self.block!r}"
             )
         targets = range(len(starts)) if places is None else places.tolist()
-        rows = self._mapped()
-        if rows is not None:
+        mapped = self.mapped_rows()
+        if mapped is not None:
+            rows, check = mapped
             for start, place in zip(starts.tolist(), targets, strict=True):
+                check(start, start + width)
                 out[place] = rows[start : start + width]
             return
         for low, high, members in _near_together(starts, width, self._gap_rows()):
@@ -64,6 +67,22 @@ class BlockRows:
             for member in members:
                 start = int(starts[member]) - low
                 out[targets[member]] = run[start : start + width]
+
+    def mapped_rows(self) -> tuple[NDArray[Any], Callable[[int, int], None]] | None:
+        """All rows where they lie, and what checks a run of them before it is used; None where they lie elsewhere."""
+        if self._mapped is None:
+            if not self.spec.row_bytes or not self.length:
+                return None
+            found = self._shard.mapped(self.block) or self._shard.checked_view(self.block)
+            if found is None:
+                return None
+            self._mapped = np.frombuffer(found, self.spec.dtype.dtype).reshape(self.length, *self.spec.shape)
+        return self._mapped, self._check
+
+    def _check(self, start: int, end: int) -> None:
+        if not self._is_checked:
+            self._shard.verify_rows(self.block, self.spec.row_bytes, start, end)
+            self._is_checked = self._shard.is_verified(self.block)
 
     @property
     def is_far(self) -> bool:
@@ -76,16 +95,6 @@ class BlockRows:
             for low, high, _ in _near_together(np.unique(rows), 1, self._gap_rows()):
                 self.rows(low, high)
 
-    def _mapped(self) -> NDArray[Any] | None:
-        """All rows where they lie, once every byte of them was checked; None where they are not so easily had."""
-        if self._checked is None and self.spec.row_bytes:
-            whole = self._shard.checked_view(self.block)
-            if whole is None:
-                return None
-            data = np.frombuffer(whole, self.spec.dtype.dtype)
-            self._checked = data.reshape(self.length, *self.spec.shape)
-        return self._checked
-
     def _gap_rows(self) -> int:
         """How many rows between two windows are read along with them rather than apart."""
         return _GAP_BYTES // max(1, self.spec.row_bytes)
@@ -95,7 +104,7 @@ class BlockRows:
         return self._shard.block(self.block).crc32c
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_array": None, "_checked": None}
+        return {**self.__dict__, "_array": None, "_mapped": None, "_is_checked": False}
 
 
 def _near_together(starts: NDArray[np.int64], width: int, gap: int) -> Iterator[tuple[int, int, list[int]]]:

@@ -211,18 +211,20 @@ class ShardReader:
         return self._stored(block, 0, block.disk_size)
 
     def checked_view(self, name: str) -> memoryview | None:
-        """All bytes of a raw block on this machine once each of them was verified; None before that, or elsewhere."""
+        """All bytes of a small raw block on this machine, verified; None of any other."""
         block = self.block(name)
-        if block.codec != "none" or not self._is_local:
+        if block.codec != "none" or not self._is_local or block.raw_size > layout.PIECES_FROM_BYTES:
             return None
-        if block.raw_size <= layout.PIECES_FROM_BYTES:
-            return self.view(name)
-        if self._verify and name not in self._verified:
-            pieces = self.pieces(name)
-            if pieces is None or not pieces.is_all_checked:
-                return None
+        return self.view(name)
+
+    def is_verified(self, name: str) -> bool:
+        """Whether every byte of a raw block was verified by this reader, or is trusted."""
+        if not self._verify or name in self._verified:
+            return True
+        pieces = self._pieces.get(name)
+        if pieces is not None and pieces.is_all_checked:
             self._verified.add(name)
-        return self._stored(block, 0, block.disk_size)
+        return name in self._verified
 
     def verify_rows(self, name: str, row_bytes: int, start: int, end: int) -> None:
         """Check what holds rows [start, end) of a large raw block, unless it was checked before."""

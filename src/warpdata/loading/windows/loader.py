@@ -100,7 +100,7 @@ class Loader:
         self._read_ahead_bytes = read_ahead_bytes
         self._epoch, self._position = epoch, 0
         self._skipped_before = (0, "")
-        self._course: Course = _course(windows, seed, shuffle)
+        self._course: Course = _course(windows, seed, shuffle, None)
         LoaderState(seed, epoch, 0, self._course.id, "")
         self._verdicts = Verdicts(self._course.sources)
         self._report = LoaderReport()
@@ -210,11 +210,22 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         epoch = self._epoch
+        if not self._position:
+            self._grow()
         for step, batch in self.read_steps(epoch, self._position):
             self._position = step.after
             yield batch
         self._epoch, self._position = epoch + 1, 0
         self._report.epochs += 1
+
+    def _grow(self) -> None:
+        """An epoch of windows that grow has the samples that are there when it begins."""
+        if isinstance(self.windows, Windows) and self.windows.follow:
+            self.windows.refresh()
+            self._set_total(None)
+
+    def _set_total(self, total: int | None) -> None:
+        self._course = _course(self.windows, self.seed, self._shuffle, total)
 
     def read_steps(
         self, epoch: int, position: int, worker: int = 0, workers: int = 1
@@ -351,9 +362,11 @@ class Loader:
         if position and not is_worker and self._bounds(epoch, position) is None:
             epoch, position = epoch + 1, 0
         count, digest = self._skipped()
+        grows = isinstance(self.windows, Windows) and self.windows.follow
         return LoaderState(
-            self.seed, epoch, position, self._course.id[:SHORT_ID], self._course.fingerprint(), count, digest
-        )
+            self.seed, epoch, position, self._course.id[:SHORT_ID], self._course.fingerprint(), count, digest,
+            len(self._course) if grows else None,
+        )  # fmt: skip
 
     def _skipped(self) -> tuple[int, str]:
         """How many episodes are left out and a digest of which; what was left out before a resume counts too."""
@@ -376,6 +389,10 @@ class Loader:
     def checked_state(self, state: Mapping[str, Any]) -> LoaderState:
         """A state that belongs to this loader, or ValueError that names what differs."""
         parsed = parse_state(state)
+        if parsed.samples is not None and isinstance(self.windows, Windows) and self.windows.follow:
+            if parsed.samples > len(self.windows):
+                self.windows.refresh()
+            self._set_total(min(parsed.samples, len(self.windows)))
         here = self._state_at(self._epoch, self._position)
         if parsed.windows != here.windows:
             raise ValueError(
@@ -475,11 +492,17 @@ class Loader:
         return f"<Loader of {self.batch_size} over {self.windows!r}, epoch {self._epoch} at {self._position}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_course": None, "_verdicts": None}
+        grows = isinstance(self.windows, Windows) and self.windows.follow
+        return {
+            **self.__dict__,
+            "_course": None,
+            "_verdicts": None,
+            "_total": len(self._course) if grows else None,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._course = _course(self.windows, self.seed, self._shuffle)
+        self._course = _course(self.windows, self.seed, self._shuffle, state["_total"])
         self._verdicts = Verdicts(self._course.sources)
 
 
@@ -503,10 +526,10 @@ def _one_of(name: str, value: Any, known: tuple[str, ...]) -> Any:
     return value
 
 
-def _course(windows: Windows | Mixture, seed: int, shuffle: Shuffle) -> Course:
+def _course(windows: Windows | Mixture, seed: int, shuffle: Shuffle, total: int | None) -> Course:
     if isinstance(windows, Mixture):
         return MixtureCourse(windows, seed, shuffle)
-    return PlainCourse(windows, seed, shuffle)
+    return PlainCourse(windows, seed, shuffle, total)
 
 
 def _nothing(_: Step) -> None:

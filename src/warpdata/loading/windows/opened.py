@@ -15,7 +15,7 @@ from warpdata.loading.windows.images import cut_box, scaled
 from warpdata.loading.windows.schema import FieldSchema, check_same, find_schema, signal_named
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sampling import blank_values, mixed_values
-from warpdata.timeline.signal import Signal
+from warpdata.timeline.signal import MappedRows, Signal
 
 _TABLE_ROWS = 1 << 18
 """An alignment of so many rows is found once for all anchors of an episode, and kept."""
@@ -70,6 +70,15 @@ class OpenEpisode:
             good &= field.inside(anchors)
         return good
 
+    def settled(self) -> int:
+        """Of an episode that grows, how many anchors have all their rows, whatever is still recorded."""
+        if not len(self.times):
+            return 0
+        good = np.ones(len(self.times), np.bool_)
+        for field in self.fields.values():
+            good &= field.settled()
+        return int(good.argmin()) if not good.all() else len(good)
+
     def first_outside(self, anchors: Int64s) -> tuple[str, int] | None:
         """The field and the anchor of the first row that lies beyond an edge."""
         found = [
@@ -105,6 +114,10 @@ class StaticReader:
         """Everywhere: a static item has no edges. A signal that the whole episode lacks is inside nowhere."""
         return np.full(len(anchors), self.schema.is_static)
 
+    def settled(self) -> bool:
+        """Whether the value can be relied on: an item, or a signal, that is not there may still come."""
+        return self._is_there
+
     def read(self, anchors: Int64s, places: Int64s, out: NDArray[Any], mask: Bools, age_ns: Int64s) -> None:
         """Write the value to these places of a batch."""
         if self.schema.is_static and self.schema.dtype == np.dtype(object):
@@ -137,7 +150,9 @@ class SignalReader:
         self._max_age_ns = max_age_ns
         self._is_between = schema.field.align in ("linear", "slerp")
         self._table: Aligned | None = None
-        self._is_run: Bools | None = None
+        self._starts: list[int] | None = None
+        self._direct: MappedRows | None = None
+        self._is_direct = not self._is_between and not schema.is_changed and not schema.is_text
 
     @property
     def signal(self) -> Signal:
@@ -171,9 +186,53 @@ class SignalReader:
         """At which anchors no row lies beyond an edge."""
         return np.asarray(self.aligned(anchors).inside.all(axis=1))
 
+    def settled(self) -> Bools:
+        """At which anchors no record that is still to come can change a row: it lies before the last one there is."""
+        if not len(self._clock):
+            return np.zeros(len(self._times), np.bool_)
+        rows, last = self.schema.field.rows, int(self._clock.stamps[-1])
+        if rows.when == "times":
+            return np.asarray(self._times + max(rows.offsets_ns) < last)
+        own = self._clock.held(self._times)
+        return np.asarray((self._times < last) & (own + max(rows.steps) < len(self._clock)))
+
     def read(self, anchors: Int64s, places: Int64s, out: NDArray[Any], mask: Bools, age_ns: Int64s) -> None:
         """Write values, mask and ages at these anchors to these places of a batch."""
-        self.write(self.aligned(anchors), places, out, mask, age_ns)
+        starts = self._run_starts() if self._is_direct else None
+        if starts is None:
+            self.write(self.aligned(anchors), places, out, mask, age_ns)
+            return
+        table, direct, width = self._table, self._direct, self.schema.rows
+        assert table is not None
+        assert direct is not None
+        rows, check = direct
+        slow = []
+        for anchor, place in zip(anchors.tolist(), places.tolist(), strict=True):
+            start = starts[anchor]
+            if start < 0:
+                slow.append((anchor, place))
+                continue
+            if check is not None:
+                check(start, start + width)
+            out[place] = rows[start : start + width]
+            mask[place] = table.mask[anchor]
+            age_ns[place] = table.age_ns[anchor]
+        if slow:
+            some = np.array(slow, np.int64)
+            self.write(self.aligned(some[:, 0]), some[:, 1], out, mask, age_ns)
+
+    def _run_starts(self) -> list[int] | None:
+        """For each anchor the first record of its run, -1 where it is no run; None where values must be decoded."""
+        if self._starts is None:
+            self._direct = self._signal._in_memory() if len(self._signal) else None
+            self.aligned(np.empty(0, np.int64))
+            if self._direct is None or self._table is None:
+                self._is_direct = False
+                return None
+            positions = self._table.positions
+            is_run = (np.diff(positions, axis=1) == 1).all(axis=1)
+            self._starts = np.where(is_run, positions[:, 0], -1).tolist()
+        return self._starts
 
     def write(self, found: Aligned, places: Int64s, out: NDArray[Any], mask: Bools, age_ns: Int64s) -> None:
         """Write the values of an alignment; `out` has an axis of rows."""

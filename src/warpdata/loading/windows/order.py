@@ -94,17 +94,18 @@ def window_shape(schema: Mapping[str, FieldSchema], total: int, shuffle: Shuffle
 class PlainCourse:
     """Windows in a shuffled order; every sample once per epoch."""
 
-    def __init__(self, windows: Windows, seed: int, shuffle: Shuffle) -> None:
+    def __init__(self, windows: Windows, seed: int, shuffle: Shuffle, total: int | None = None) -> None:
         self.sources = [windows]
         self.names = [""]
         self._seed = seed
-        self.shape = window_shape(windows.schema, len(windows), shuffle)
+        self.shape = window_shape(windows.schema, len(windows) if total is None else total, shuffle)
         self._orders: dict[int, BlockOrder] = {}
 
     @property
     def id(self) -> str:
-        """The identity of the windows."""
-        return self.sources[0].id
+        """The identity of the windows; of those that grow, of the samples this course has."""
+        windows = self.sources[0]
+        return windows.prefix_id(len(self)) if windows.follow else windows.id
 
     def fingerprint(self) -> str:
         """That of the shape."""

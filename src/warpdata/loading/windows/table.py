@@ -72,6 +72,20 @@ class SampleTable:
         np.add.at(out, self.episode, np.diff(self.starts))
         return out
 
+    def runs_before(self, samples: int) -> list[tuple[int, int, int]]:
+        """(episode, first anchor, count) of the first samples, however often they were extended."""
+        runs: list[tuple[int, int, int]] = []
+        for run in range(len(self.episode)):
+            count = min(int(self.starts[run + 1]), samples) - int(self.starts[run])
+            if count <= 0:
+                break
+            episode, first = int(self.episode[run]), int(self.first_anchor[run])
+            if runs and runs[-1][0] == episode and runs[-1][1] + runs[-1][2] == first:
+                runs[-1] = (episode, runs[-1][1], runs[-1][2] + count)
+            else:
+                runs.append((episode, first, count))
+        return runs
+
     def extended(self, more: SampleTable, first_episode: int) -> SampleTable:
         """These samples, and after them those of further episodes."""
         return SampleTable(

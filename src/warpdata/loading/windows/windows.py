@@ -18,12 +18,14 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.catalog.dataset import Dataset
 from warpdata.episodes.collection import Episodes
+from warpdata.episodes.local import LocalDataset
 from warpdata.errors import DatasetError, WarpError, nearest
 from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.anchors import Anchors
 from warpdata.loading.windows.batch import Batch, Sample
 from warpdata.loading.windows.conditions import matching_anchors
 from warpdata.loading.windows.field import Field, _seconds
+from warpdata.loading.windows.following import FollowedSource
 from warpdata.loading.windows.gathering import gather, single
 from warpdata.loading.windows.opened import OpenEpisode
 from warpdata.loading.windows.schema import FieldSchema, find_schema, unknown_signal
@@ -73,7 +75,7 @@ class Windows:
             )
         if not fields:
             raise ValueError("a sample has at least one field")
-        self.episodes = _as_episodes(episodes)
+        self.episodes = _followed(episodes) if follow else _as_episodes(episodes)
         self.fields = {
             str(name): Field(each) if isinstance(each, str) else each for name, each in fields.items()
         }
@@ -90,6 +92,9 @@ class Windows:
         """A grid of anchors is over the signals of these fields, also where only some of them are read."""
         self.unreadable: dict[str, str] = {}
         """Episodes that could not even be counted, and why; they have no samples."""
+        self._done: set[int] = set()
+        self._next: dict[int, int] = {}
+        """With follow: episodes all of whose samples are known, and the first anchor that is not yet a sample."""
         self._begin()
         _ = self.schema  # a name that is not there is an error now
 
@@ -186,8 +191,8 @@ class Windows:
     @cached_property
     def table(self) -> SampleTable:
         """Which sample is which anchor of which episode; counted when it is first needed."""
-        found = self._counted(range(len(self.episodes)))
-        if not len(found):
+        found = self._grown() if self.follow else self._counted(range(len(self.episodes)))
+        if not len(found) and not self.follow:
             self._check_anchor()
         return found
 
@@ -217,6 +222,57 @@ class Windows:
                 keep_table(folder, self.id, found)
         return found
 
+    def refresh(self) -> int:
+        """With follow=True, look for finished records that were not there before; returns how many samples are new.
+
+        Samples keep their numbers: new ones come after all that were known.
+        """
+        if not self.follow:
+            raise ValueError("only windows with follow=True can grow")
+        before = len(self.table)
+        assert isinstance(self.episodes.source, FollowedSource)
+        self.episodes.source.refresh()
+        for name in ("ids", "_contents", "id"):
+            self.__dict__.pop(name, None)
+        with self._lock:
+            for position in [each for each in self._open if each not in self._done]:
+                del self._open[position]
+        self.__dict__["table"] = self._grown()
+        return len(self.table) - before
+
+    def _grown(self) -> SampleTable:
+        """The samples known so far, and after them those that have become fixed since."""
+        table = self.__dict__.get("table") or SampleTable.of_counts([])
+        assert isinstance(self.episodes.source, FollowedSource)
+        for position in range(len(self.episodes)):
+            if position in self._done:
+                continue
+            is_finished = self.episodes.source.is_finished(position)
+            try:
+                found = self.opened(position)
+            except WarpError as error:
+                if is_finished:
+                    self._note(position, error)
+                    self._done.add(position)
+                continue
+            stop = len(found.times) if is_finished else found.settled()
+            anchors = self._chosen_anchors(
+                found, np.arange(self._next.get(position, 0), stop, dtype=np.int64)
+            )
+            table = table.extended(SampleTable.of_kept([anchors]), position)
+            self._next[position] = stop
+            if is_finished:
+                self._done.add(position)
+        return table
+
+    def prefix_id(self, samples: int) -> str:
+        """The identity of the first samples of windows that grow: it stays when more are added."""
+        runs = [
+            [self._contents[episode], first, count]
+            for episode, first, count in self.table.runs_before(samples)
+        ]
+        return sha256_hex(dump_json({"v": IDENTITY_VERSION, "runs": runs, **self.describe()}))[:32]
+
     def _counts_from_facts(self, episodes: range) -> list[int] | None:
         """Anchors per episode where what is known of the episodes says it without opening any; else None."""
         name = self.anchors.signal
@@ -239,7 +295,9 @@ class Windows:
         except WarpError as error:
             self._note(position, error)
             return np.empty(0, np.int64)
-        anchors = np.arange(len(found.times), dtype=np.int64)
+        return self._chosen_anchors(found, np.arange(len(found.times), dtype=np.int64))
+
+    def _chosen_anchors(self, found: OpenEpisode, anchors: Int64s) -> Int64s:
         if self.edges == "skip":
             anchors = anchors[found.inside(anchors)]
         elif self.edges == "error":
@@ -375,6 +433,15 @@ class Windows:
     def __repr__(self) -> str:
         fields = ", ".join(self.fields)
         return f"<Windows over {len(self.episodes)} episodes: {fields}>"
+
+
+def _followed(given: Any) -> Episodes:
+    """Episodes that grow: a whole root of recordings."""
+    if not isinstance(given, LocalDataset):
+        raise TypeError(
+            "follow=True is for a whole root of recordings (wd.open_recordings); choose with where="
+        )
+    return Episodes(FollowedSource(given))
 
 
 def _as_episodes(given: Any) -> Episodes:
