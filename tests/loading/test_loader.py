@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from pathlib import Path
 
@@ -488,7 +489,7 @@ def test_states_of_single_workers_go_on_in_their_worker(monkeypatch) -> None:
     given_ids, states = [], []
     for number, count in ((0, 2), (1, 1)):
         mine = worker(number, 100, shared)
-        given_ids.append([b.sample_id.tolist() for b, _ in zip(mine, range(count), strict=False)])
+        given_ids.append([b.sample_id.tolist() for b in itertools.islice(mine, count)])
         states.append(json.loads(json.dumps(mine.state_dict())))
     monkeypatch.undo()
     shared = wd.Loader(SMALL, 8, seed=3).to_torch()._passes

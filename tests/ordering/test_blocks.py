@@ -12,7 +12,6 @@ from warpdata.ordering.bijection import permuted, restored
 from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.mixture import PeriodicSchedule, mixture_schedule
 
-
 BITS = {
     "large": [259288939, 625915787, 224352237, 96966564, 741562441],
     "blocks": [821, 831, 227, 614, 212, 553, 552, 870],

@@ -49,7 +49,7 @@ def _scaled_axis(images: NDArray[Any], axis: int, count: int) -> NDArray[Any]:
         return np.asarray(total).astype(images.dtype)
     limits = np.iinfo(images.dtype)
     rounded = np.asarray((total + (1 << (_BITS - 1))) >> _BITS)
-    return np.clip(rounded, limits.min, limits.max).astype(images.dtype)
+    return np.asarray(np.clip(rounded, limits.min, limits.max), images.dtype)
 
 
 @lru_cache(maxsize=32)
