@@ -348,10 +348,11 @@ def dataset(
 def table_streams() -> Any:
     """What the rooms above the catalog give to datasets."""
     from warpdata.catalog.dataset import Streams
-    from warpdata.loading.stream import TableStream, plan_read
+    from warpdata.loading.shuffled import open_stream
+    from warpdata.loading.stream import plan_read
     from warpdata.loading.torch import torch_dataset
 
-    return Streams(batches=TableStream, torch=torch_dataset, plan=plan_read, vectors=_vectors)
+    return Streams(batches=open_stream, torch=torch_dataset, plan=plan_read, vectors=_vectors)
 
 
 def _vectors(reader: RangeReader) -> Any:
