@@ -321,3 +321,44 @@ def test_ids_name_everything_a_sample_depends_on() -> None:
     assert (
         wd.Windows(one(a=([0, 10], [1.0, 2.0]), b=([0, 10], [1.0, 2.0])), {"x": "a"}, **base).id == made[0].id
     )
+
+
+def test_facts_read_no_values_for_the_identity(tmp_path) -> None:
+    """An episode that nothing identifies gets its identity when windows need it, not when facts are asked for."""
+    from warpdata.timeline.memory import ArraySignal
+
+    class Counted(ArraySignal):
+        reads = 0
+
+        def _values_in(self, rows):
+            Counted.reads += 1
+            return super()._values_in(rows)
+
+    signal = Counted(np.arange(5) * MS, np.arange(5.0))
+    episodes = wd.Episodes.of([wd.Episode.of({"a": signal}, id="x")])
+    assert episodes.facts.column("content").to_pylist() == [None]
+    assert Counted.reads == 0
+    assert episodes.contents[0].startswith("values:")
+    assert Counted.reads > 0
+
+
+def test_each_group_of_pictures_is_decoded_once_per_batch(tmp_path, monkeypatch) -> None:
+    from warpdata.formats.episodedir.frame_reader import FrameReader
+
+    with wd.LocalDatasetWriter(tmp_path / "root").new_episode() as writer:
+        for i in range(40):
+            writer.append("cam", np.full((16, 16, 3), i * 5, np.uint8), i * 50 * MS)
+    windows = wd.Windows(
+        wd.open_recordings(tmp_path / "root"), {"image": wd.Field("cam", past=6)}, anchor="cam"
+    )
+    calls: list[int] = []
+    original = FrameReader.frames
+    monkeypatch.setattr(
+        FrameReader,
+        "frames",
+        lambda self, numbers: calls.append(len(set(numbers.tolist()))) or original(self, numbers),
+    )
+    batch = windows.batch([0, 1, 7, 8, 30, 39, 5, 2])
+    assert calls == [len({f for n in (0, 1, 7, 8, 30, 39, 5, 2) for f in range(max(0, n - 5), n + 1)})]
+    assert batch["image"].shape == (8, 6, 16, 16, 3)
+    assert abs(int(batch["image"][4, -1].mean()) - 150) < 4

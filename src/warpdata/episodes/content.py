@@ -25,12 +25,26 @@ def content_of(episode: Episode) -> str:
     Of a recording its own identity, which it keeps when it is packed or published, and which edits change. Of any other
     episode the checksums of its values and times and its static items, which a shard states without being read.
     """
+    stated = stated_content(episode)
+    return _of_values(episode) if stated is None else stated
+
+
+def stated_content(episode: Episode) -> str | None:
+    """The same where no values have to be read for it; else None."""
     uid = episode.meta.get("uid")
     if isinstance(uid, str) and uid:
         return f"recording:{uid}"
+    return _of_values(episode) if all(_is_stated(each) for each in episode.signals.values()) else None
+
+
+def _of_values(episode: Episode) -> str:
     signals = {name: _signal_content(signal) for name, signal in sorted(episode.signals.items())}
     static = {name: plain_static(name, value) for name, value in sorted(episode.static.items())}
     return f"values:{sha256_hex(dump_json({'signals': signals, 'static': static}))[:32]}"
+
+
+def _is_stated(signal: Signal) -> bool:
+    return isinstance(signal, ChannelSignal) and isinstance(signal.row_source, BlockRows)
 
 
 def _signal_content(signal: Signal) -> list[Any]:
@@ -41,11 +55,8 @@ def _signal_content(signal: Signal) -> list[Any]:
 
 def _values_sum(signal: Signal) -> int:
     """CRC-32C of all values as bytes; a block of a shard states it, everything else is read once."""
-    if isinstance(signal, ChannelSignal):
-        rows = signal.row_source
-        stated = rows.checksum() if isinstance(rows, BlockRows) else None
-        if stated is not None:
-            return stated
+    if isinstance(signal, ChannelSignal) and isinstance(signal.row_source, BlockRows):
+        return signal.row_source.checksum()
     if isinstance(signal, VideoSignal):
         reader = signal.video_bytes()
         try:

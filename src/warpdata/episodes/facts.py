@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from warpdata.episodes.content import content_of
+from warpdata.episodes.content import stated_content
 from warpdata.errors import NoStepsError, WarpError
 from warpdata.timeline.episode import Episode
 
@@ -100,7 +100,7 @@ def _of_steps(episode: Episode) -> dict[str, Any]:
 
 
 def _of_content(episode: Episode) -> dict[str, Any]:
-    return {"content": content_of(episode)}
+    return {"content": stated_content(episode)}
 
 
 def _total_reward(episode: Episode) -> float | None:

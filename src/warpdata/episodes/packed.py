@@ -521,6 +521,9 @@ class PackedRows(ClockedSignal):
         for part, start in zip(self._parts, self._starts, strict=False):
             part.bring(indices[(indices >= start) & (indices < start + part.length)] - start)
 
+    def _gives_runs(self) -> bool:
+        return True
+
     def _is_far(self) -> bool:
         return not self._shard.is_local
 

@@ -108,6 +108,9 @@ class ChannelSignal(ClockedSignal):
         if isinstance(rows, BlockRows):
             rows.bring(indices)
 
+    def _gives_runs(self) -> bool:
+        return isinstance(self._channel.row_source, BlockRows)
+
     def _is_far(self) -> bool:
         rows = self._channel.row_source
         return isinstance(rows, BlockRows) and rows.is_far

@@ -252,6 +252,9 @@ class ShiftedSignal(Signal):
     def _is_far(self) -> bool:
         return self._base._is_far()
 
+    def _gives_runs(self) -> bool:
+        return self._base._gives_runs()
+
     def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
         self._base._runs_into(starts, out, places)
 

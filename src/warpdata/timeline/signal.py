@@ -68,6 +68,10 @@ class Signal(Sequence[Record]):
         """All values where they lie, if they need no decoding and no waiting; None where they do."""
         return None
 
+    def _gives_runs(self) -> bool:
+        """Whether runs of records are better asked for as such than by number."""
+        return False
+
     def _bring(self, indices: NDArray[np.int64]) -> None:
         """Bring the bytes of these records near, where they lie far away; nothing to do where they do not."""
 
@@ -321,6 +325,9 @@ class SignalView(Signal):
 
     def _is_far(self) -> bool:
         return self._base._is_far()
+
+    def _gives_runs(self) -> bool:
+        return self.run is not None and self._base._gives_runs()
 
     def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
         if self.run is None:

@@ -258,6 +258,9 @@ class SignalReader:
 
     def _read_into(self, positions: Int64s, places: Int64s, out: NDArray[Any]) -> None:
         """Runs of records straight to where they go; the few that are no runs by number."""
+        if not self._signal._gives_runs():  # all at once: no group of pictures is decoded twice
+            out[places] = self._read(positions)
+            return
         width = positions.shape[1]
         starts = positions[:, 0]
         if width == 1:

@@ -153,4 +153,7 @@ def as_tensors(batch: Batch) -> Batch:
 def _tensor(array: Any) -> Any:
     if array.dtype.hasobject:
         return array.tolist()
-    return imported_torch().from_numpy(np.ascontiguousarray(array))
+    torch = imported_torch()
+    found = torch.from_numpy(np.ascontiguousarray(array))
+    # Pinned memory goes to the device while the program goes on; in a worker it would have to cross a process.
+    return found.pin_memory() if torch.cuda.is_available() and worker_info() is None else found
