@@ -18,7 +18,10 @@ def write(writer, start: int, stop: int) -> None:
 
 
 def windows_of(root, **options) -> wd.Windows:
-    fields = {"state": wd.Field("joints", past=2), "action": wd.Field("action", horizon=4)}
+    fields = {
+        "state": wd.Field("joints", past=2), "action": wd.Field("action", horizon=4),
+        "soon": wd.Field("joints", offsets_s=[0.0, 0.094], align="nearest"),
+    }  # fmt: skip
     return wd.Windows(wd.open_recordings(root), fields, anchor="action", follow=True, **options)
 
 
@@ -74,7 +77,7 @@ def test_an_episode_that_is_recorded_gives_what_cannot_change_any_more(tmp_path)
     windows = windows_of(tmp_path)
     assert len(windows) == 10
     seen = contents(windows, 10)
-    for start, stop in ((1, 9), (9, 20), (20, 31)):
+    for start, stop in ((1, 15), (15, 24), (24, 31)):
         write(writer, start, stop)
         windows.refresh()
         known = contents(windows, len(windows))
@@ -83,6 +86,7 @@ def test_an_episode_that_is_recorded_gives_what_cannot_change_any_more(tmp_path)
         seen = known
         for number in range(10, len(windows)):
             assert windows[number].mask["action"].all()
+            assert windows[number].mask["soon"].all()
     prefix = windows.prefix_id(len(windows))
     count = len(windows)
     writer.close()
