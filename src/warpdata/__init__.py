@@ -100,6 +100,12 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.residual import unpack_residual as unpack_residual
     from warpdata.formats.wshard.save import save_wshard as save_wshard
     from warpdata.formats.wshard.schema import Timebase as Timebase
+    from warpdata.loading.windows.batch import Batch as Batch
+    from warpdata.loading.windows.batch import masked_mean as masked_mean
+    from warpdata.loading.windows.field import Field as Field
+    from warpdata.loading.windows.loader import Loader as Loader
+    from warpdata.loading.windows.mixture import Mixture as Mixture
+    from warpdata.loading.windows.windows import Windows as Windows
     from warpdata.ordering.fraction import Cascade as Cascade
     from warpdata.ordering.fraction import row_in_fraction as row_in_fraction
     from warpdata.search.store import VectorStore as VectorStore
@@ -116,6 +122,7 @@ _HOMES: dict[str, str] = {
     "ArraySignal": "warpdata.timeline.memory",
     "AudioRef": "warpdata.catalog.refs",
     "AuthenticationError": "warpdata.errors",
+    "Batch": "warpdata.loading.windows.batch",
     "Cascade": "warpdata.ordering.fraction",
     "Channel": "warpdata.formats.wshard.channel",
     "ChunkList": "warpdata.formats.wshard.chunks",
@@ -132,16 +139,19 @@ _HOMES: dict[str, str] = {
     "Episode": "warpdata.timeline.episode",
     "EpisodeRef": "warpdata.catalog.refs",
     "EpisodeView": "warpdata.timeline.episode",
-    "Episodes": "warpdata.episodes.collection",
     "EpisodeWriter": "warpdata.timeline.writing",
+    "Episodes": "warpdata.episodes.collection",
+    "Field": "warpdata.loading.windows.field",
     "FileRef": "warpdata.catalog.refs",
     "FractionRows": "warpdata.corpora.subsample",
     "ImageRef": "warpdata.catalog.refs",
+    "Loader": "warpdata.loading.windows.loader",
     "LocalDataset": "warpdata.episodes.local",
     "LocalDatasetWriter": "warpdata.episodes.local",
     "LossReceipt": "warpdata.episodes.receipt",
     "ManifestCorruptedError": "warpdata.errors",
     "MixedRows": "warpdata.corpora.mixed",
+    "Mixture": "warpdata.loading.windows.mixture",
     "MmapShardSource": "warpdata.corpora.source",
     "PermissionError": "warpdata.errors",
     "RecordEpisodes": "warpdata.episodes.gym",
@@ -170,6 +180,7 @@ _HOMES: dict[str, str] = {
     "WShardStreamWriter": "warpdata.episodes.stream_writer",
     "WarmRows": "warpdata.corpora.warm_cache",
     "WarpError": "warpdata.errors",
+    "Windows": "warpdata.loading.windows.windows",
     "check_dataset": "warpdata._api",
     "chunk_episode": "warpdata._api",
     "compute_crc32": "warpdata.formats.wshard.hashes",
@@ -184,6 +195,7 @@ _HOMES: dict[str, str] = {
     "lerobot_dataset": "warpdata._api",
     "load": "warpdata._api",
     "load_wshard": "warpdata._api",
+    "masked_mean": "warpdata.loading.windows.batch",
     "name_hash": "warpdata.formats.wshard.hashes",
     "open": "warpdata._api",
     "open_corpus": "warpdata._api",

@@ -14,7 +14,7 @@ from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.recordings import SUFFIX
 from warpdata.corpora.store_source import StoreShardSource
-from warpdata.episodes.collection import EpisodesSource
+from warpdata.episodes.collection import EpisodesSource, Origin
 from warpdata.episodes.opening import episode_of_shard
 from warpdata.errors import DatasetError
 from warpdata.formats.tarshard.member_index import Member
@@ -117,6 +117,16 @@ class PublishedSource(EpisodesSource):
     def name(self) -> str:
         """The artifact."""
         return f"artifact {self._artifact.name!r}"
+
+    def origin(self, position: int) -> Origin:
+        """The dataset, its version, and the hash of the blob that holds the episode."""
+        dataset, _, version = str(self._recipe["name"]).partition("@")
+        member = self._artifact.find([self._members[position]])[0]
+        return Origin(dataset, version, self._artifact.part.shards[member.shard].hash)
+
+    def address(self) -> dict[str, Any] | None:
+        """The version and the artifact; no credentials."""
+        return {"kind": "published", "recipe": self._recipe, "artifact": self._artifact.name}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_published_again, (self._recipe, self._artifact.name))

@@ -53,6 +53,10 @@ class StreamRequest:
     prefetch: str | int | None = None
     even: str | None = None
     """None, "drop" or "pad": make all ranks yield the same number of batches."""
+    shuffle: bool | str = False
+    """True or "blocks": blocks of rows in a random order, mixed a few at a time; "full": every row for itself."""
+    seed: int = 0
+    epoch: int = 0
 
 
 class BatchStream(Protocol):
@@ -242,12 +246,18 @@ class Table:
         *,
         drop_last: bool = False,
         pad: bool = False,
+        shuffle: bool | str = False,
+        seed: int = 0,
+        epoch: int = 0,
     ) -> BatchStream:
         """Arrow record batches of exactly `batch_size` rows (the last may be shorter), in row order.
 
         `drop_last` and `pad` make every rank yield the same number of batches, each of `batch_size` rows.
+        `shuffle` gives every row once per epoch in an order that follows from `seed` and `epoch` alone: True mixes
+        blocks of rows, "full" single rows (which reads a row group for each). Its state fits any number of ranks.
         """
-        request = StreamRequest(batch_size, shard, limit, prefetch, _even(drop_last, pad))
+        even = _even(drop_last, pad)
+        request = StreamRequest(batch_size, shard, limit, prefetch, even, shuffle, seed, epoch)
         return self.dataset.open_stream(self._of(columns), request, bound=True)
 
     def batch_dicts(
@@ -260,9 +270,13 @@ class Table:
         *,
         drop_last: bool = False,
         pad: bool = False,
+        shuffle: bool | str = False,
+        seed: int = 0,
+        epoch: int = 0,
     ) -> ChangedStream[dict[str, list[Any]]]:
         """The same batches as dictionaries of lists; bound columns are lists of references."""
-        request = StreamRequest(batch_size, shard, limit, prefetch, _even(drop_last, pad))
+        even = _even(drop_last, pad)
+        request = StreamRequest(batch_size, shard, limit, prefetch, even, shuffle, seed, epoch)
         view = self._of(columns)
         types = view.ref_types()
         return ChangedStream(self.dataset.open_stream(view, request), lambda batch: bound_dict(batch, types))

@@ -54,6 +54,7 @@ COMMANDS = (
     "repair",
     "warm",
     "cache",
+    "why",
     "gc-remote",
     "init",
     "doctor",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
@@ -12,10 +13,12 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import xxh64
 from warpdata.bytekit.keys import positions
+from warpdata.episodes.code_name import code_name
+from warpdata.episodes.content import content_of
 from warpdata.episodes.derived import with_signals
-from warpdata.episodes.facts import facts_table, joined_tables
+from warpdata.episodes.facts import facts_of, joined_tables, table_of
 from warpdata.episodes.summary import SignalSummary, summaries_of
-from warpdata.errors import nearest
+from warpdata.errors import WarpError, nearest
 from warpdata.ordering.splitmix import splitmix64, stream_key
 from warpdata.sql.engine import matching_rows
 from warpdata.timeline.episode import Episode
@@ -40,7 +43,43 @@ class EpisodesSource(ABC):
 
     def facts(self) -> pa.Table:
         """One row per episode; a source that knows them without opening every episode says so here."""
-        return facts_table(self.open(position) for position in range(len(self.ids)))
+        return table_of([self._facts_at(position) for position in range(len(self.ids))])
+
+    def _facts_at(self, position: int) -> dict[str, Any]:
+        try:
+            return facts_of(self.open(position))
+        except WarpError as error:
+            return {"id": self.ids[position], "problems": [str(error)]}
+
+    def contents(self) -> list[str]:
+        """What each episode holds, as `content_of` says it: equal in every form one version is stored in.
+
+        From the facts where they say so; an episode that cannot be read is called by its id.
+        """
+        facts = self.facts()
+        stated = (
+            facts.column("content").to_pylist() if "content" in facts.column_names else [None] * len(facts)
+        )
+        return [each or self._content(position) for position, each in enumerate(stated)]
+
+    def _content(self, position: int) -> str:
+        try:
+            return content_of(self.open(position))
+        except WarpError:
+            return f"unreadable:{self.ids[position]}"
+
+    @property
+    def knows_signals(self) -> bool:
+        """Whether the facts speak of the very signals an episode has once it is open."""
+        return True
+
+    def origin(self, position: int) -> Origin:  # noqa: ARG002
+        """Where an episode comes from, without opening it."""
+        return Origin(self.name, None, None)
+
+    def address(self) -> dict[str, Any] | None:
+        """How the source is opened again, as JSON; None where it lives in memory only."""
+        return None
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -51,6 +90,15 @@ class EpisodesSource(ABC):
     def name(self) -> str:
         """What to call it in messages."""
         return type(self).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an episode comes from: a dataset, which version of it, and the hash of the blob that holds it."""
+
+    dataset: str
+    version: str | None
+    blob: str | None
 
 
 class Episodes(Sequence[Episode]):
@@ -134,6 +182,23 @@ class Episodes(Sequence[Episode]):
             whole = self._source.facts()
             self._facts = whole if self._rows is None else whole.take(pa.array(self._rows))
         return self._facts
+
+    @property
+    def contents(self) -> list[str]:
+        """What each episode holds, in one word that is equal in every form one version is stored in."""
+        whole = self._source.contents()
+        return whole if self._rows is None else [whole[row] for row in self._rows.tolist()]
+
+    def origin(self, position: int) -> Origin:
+        """Where an episode comes from, without opening it."""
+        return self._source.origin(position if self._rows is None else int(self._rows[position]))
+
+    def address(self) -> dict[str, Any] | None:
+        """How these very episodes are opened again, as JSON; None where they live in memory only."""
+        found = self._source.address()
+        return (
+            None if found is None else {**found, "rows": None if self._rows is None else self._rows.tolist()}
+        )
 
     def where(self, condition: str) -> Episodes:
         """The episodes whose facts satisfy a SQL condition, such as `task = 'pick' and success`."""
@@ -242,6 +307,21 @@ class _JoinedSource(EpisodesSource):
     def facts(self) -> pa.Table:
         return joined_tables([part.facts for part in self._parts])
 
+    def contents(self) -> list[str]:
+        return [each for part in self._parts for each in part.contents]
+
+    @property
+    def knows_signals(self) -> bool:
+        return all(part.source.knows_signals for part in self._parts)
+
+    def origin(self, position: int) -> Origin:
+        number = int(np.searchsorted(self._starts, position, side="right")) - 1
+        return self._parts[number].origin(position - int(self._starts[number]))
+
+    def address(self) -> dict[str, Any] | None:
+        parts = [part.address() for part in self._parts]
+        return None if None in parts else {"kind": "joined", "parts": parts}
+
     @property
     def name(self) -> str:
         return " + ".join(part.source.name for part in self._parts)
@@ -265,6 +345,17 @@ class _MappedSource(EpisodesSource):
 
     def facts(self) -> pa.Table:
         return self._episodes.facts
+
+    def contents(self) -> list[str]:
+        how = code_name(self._change)
+        return [f"{each} {how}" for each in self._episodes.contents]
+
+    @property
+    def knows_signals(self) -> bool:
+        return False
+
+    def origin(self, position: int) -> Origin:
+        return self._episodes.origin(position)
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from warpdata.episodes.content import stated_content
 from warpdata.errors import NoStepsError, WarpError
 from warpdata.timeline.episode import Episode
 
@@ -35,6 +36,7 @@ COLUMNS: dict[str, Any] = {
     "flags": pa.list_(pa.string()),
     "edited": pa.string(),
     "problems": pa.list_(pa.string()),
+    "content": pa.string(),
 }
 """What every table of episodes has; each scalar static item is a column besides."""
 
@@ -44,7 +46,7 @@ _SCALARS = (bool, int, float, str)
 def facts_of(episode: Episode) -> dict[str, Any]:
     """The facts of one episode; what is damaged is a problem, not an error."""
     found: dict[str, Any] = {"id": episode.id, "problems": []}
-    for part in (_of_signals, _of_statics, _of_steps):
+    for part in (_of_signals, _of_statics, _of_steps, _of_content):
         try:
             found |= part(episode)
         except WarpError as error:
@@ -110,6 +112,10 @@ def _of_steps(episode: Episode) -> dict[str, Any]:
     if "total_reward" not in episode.static:
         found["total_reward"] = _total_reward(episode)
     return found
+
+
+def _of_content(episode: Episode) -> dict[str, Any]:
+    return {"content": stated_content(episode)}
 
 
 def _total_reward(episode: Episode) -> float | None:
@@ -182,3 +188,10 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
         }
         for row in table.to_pylist()
     ]
+
+
+def column_table(columns: Mapping[str, Any], rows: int) -> pa.Table:
+    """Columns as a table; None stands for a column of which only the name is needed."""
+    return pa.table(
+        {name: pa.nulls(rows) if each is None else pa.array(each) for name, each in columns.items()}
+    )

@@ -91,6 +91,10 @@ class LocalSource(EpisodesSource):
             self._metadata = read_set_metadata(self.folder)
         return self._metadata
 
+    def address(self) -> dict[str, Any] | None:
+        """The root, and whether its edits count."""
+        return {"kind": "root", "address": str(self.root), "edited": self._edited}
+
     def open(self, position: int) -> Episode:
         """The opened episode; the last ones used stay open as long as they fit in the cache."""
         entry = self.entries[position]

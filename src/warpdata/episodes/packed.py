@@ -57,7 +57,7 @@ from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal, ClockedSignal
 from warpdata.timeline.meta import guess_role
 from warpdata.timeline.readonly import ReadOnlyDict
-from warpdata.timeline.signal import Signal
+from warpdata.timeline.signal import MappedRows, Signal
 from warpdata.timeline.source import EpisodeSource, StepClock
 from warpdata.timeline.steps import Steps, StepSignal
 from warpdata.timeline.times import frozen
@@ -535,6 +535,32 @@ class PackedRows(ClockedSignal):
             return frozen(self._run(low, high)[indices - low])
         return frozen(np.stack([self._run(number, number + 1)[0] for number in indices.tolist()]))
 
+    def _in_memory(self) -> MappedRows | None:
+        found = self._parts[0].mapped_rows() if len(self._parts) == 1 else None
+        return None if found is None else MappedRows(*found)
+
+    def _bring(self, indices: NDArray[np.int64]) -> None:
+        for part, start in zip(self._parts, self._starts, strict=False):
+            part.bring(indices[(indices >= start) & (indices < start + part.length)] - start)
+
+    def _gives_runs(self) -> bool:
+        return True
+
+    def _is_far(self) -> bool:
+        return not self._shard.is_local
+
+    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
+        if len(self._parts) == 1:
+            self._parts[0].read_windows(starts, out, places)
+            return
+        border = self._starts[1]
+        first, last = starts + out.shape[1] <= border, starts >= border
+        self._parts[0].read_windows(starts[first], out, places[first])
+        self._parts[1].read_windows(starts[last] - border, out, places[last])
+        across = ~(first | last)
+        if across.any():
+            super()._runs_into(starts[across], out, places[across])
+
     def _run(self, low: int, high: int) -> NDArray[Any]:
         pieces = [
             part.rows(max(low - start, 0), min(high - start, part.length))
@@ -612,6 +638,9 @@ class ShardVideo(VideoSignal):
     def original_index(self) -> RangeReader | None:
         """The index as another writer made it, where it had to be completed."""
         return None if self._original is None else self._part(self._original)
+
+    def _is_far(self) -> bool:
+        return not self._shard.is_local
 
     def _part(self, name: str) -> RangeReader:
         block = self._shard.block(name)

@@ -12,17 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.wshard.channel import Channel
+from warpdata.formats.wshard.block_rows import BlockRows
+from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
 from warpdata.formats.wshard.chunks import ChunkList
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
+from warpdata.formats.wshard.schema import RowSource
 from warpdata.formats.wshard.seen import Head
 from warpdata.formats.wshard.text import is_text
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
 from warpdata.timeline.readonly import ReadOnlyDict
-from warpdata.timeline.signal import Signal
+from warpdata.timeline.signal import MappedRows, Signal
 from warpdata.timeline.source import STEPS, EpisodeSource, StepClock
 from warpdata.timeline.times import frozen
 
@@ -66,6 +68,11 @@ class ChannelSignal(ClockedSignal):
             STEPS if self._channel.clock_source is None else None,
         )
 
+    @property
+    def row_source(self) -> RowSource:
+        """Where the rows come from."""
+        return self._channel.row_source
+
     def __len__(self) -> int:
         return self._channel.length
 
@@ -91,6 +98,32 @@ class ChannelSignal(ClockedSignal):
         if not len(indices):
             return self._values_in(range(0))
         return frozen(self._channel[indices])
+
+    def _in_memory(self) -> MappedRows | None:
+        rows = self._channel.row_source
+        if isinstance(rows, BlockRows) and not self.meta.is_object:
+            found = rows.mapped_rows()
+            return None if found is None else MappedRows(*found)
+        return MappedRows(rows.array) if isinstance(rows, ArrayRows) else None
+
+    def _bring(self, indices: NDArray[np.int64]) -> None:
+        rows = self._channel.row_source
+        if isinstance(rows, BlockRows):
+            rows.bring(indices)
+
+    def _gives_runs(self) -> bool:
+        return isinstance(self._channel.row_source, BlockRows)
+
+    def _is_far(self) -> bool:
+        rows = self._channel.row_source
+        return isinstance(rows, BlockRows) and rows.is_far
+
+    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
+        rows = self._channel.row_source
+        if isinstance(rows, BlockRows):
+            rows.read_windows(starts, out, places)
+        else:
+            super()._runs_into(starts, out, places)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._chunks is not None:

@@ -28,8 +28,12 @@ _CHUNK = re.compile(r"(.*)_chunk_[0-9]{4,}")
 class ShardFolderSource(EpisodesSource):
     """The episodes of shard files by their names; each is opened when it is asked for."""
 
-    def __init__(self, folder: str | os.PathLike[str] | FolderReader) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str] | FolderReader, names: Sequence[str] | None = None
+    ) -> None:
         self._folder = os.path.abspath(folder) if isinstance(folder, str | os.PathLike) else folder
+        if names is not None:
+            self.names = list(names)
 
     @cached_property
     def names(self) -> list[str]:
@@ -62,14 +66,12 @@ class ShardFolderSource(EpisodesSource):
         """The folder."""
         return self._folder if isinstance(self._folder, str) else self._folder.name
 
+    def address(self) -> dict[str, Any] | None:
+        """The folder and the files."""
+        return {"kind": "shards", "address": self.name, "names": self.names}
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_reopened, (self._folder, self.names))
-
-
-def _reopened(folder: Any, names: list[str]) -> ShardFolderSource:
-    made = ShardFolderSource(folder)
-    made.names = names
-    return made
+        return (ShardFolderSource, (self._folder, self.names))
 
 
 def shards_in(folder: str | os.PathLike[str]) -> list[str]:

@@ -23,7 +23,7 @@ from warpdata.formats.episodedir.signal_file import Description, Summary, read_s
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind, as_role, guess_role
-from warpdata.timeline.signal import Record
+from warpdata.timeline.signal import MappedRows, Record
 from warpdata.timeline.times import frozen
 
 
@@ -120,6 +120,16 @@ class SimpleSignal(ClockedSignal):
     def _record(self, index: int) -> Record:
         stamps, values = self._data or self._loaded()
         return values[index], int(stamps[index])
+
+    def _in_memory(self) -> MappedRows | None:
+        return MappedRows((self._data or self._loaded())[1])
+
+    def _bring(self, indices: NDArray[np.int64]) -> None:  # noqa: ARG002
+        if self._is_far():
+            self._loaded()
+
+    def _is_far(self) -> bool:
+        return self.folder is not None
 
     def _floor(self, ts_ns: int) -> int:
         data = self._data
@@ -229,6 +239,14 @@ class VideoSignal(ClockedSignal):
         number = int(self.frame_numbers(np.array([index]))[0])
         with self._decoder() as reader:
             return reader.frame(number), int(self._clock()[index])
+
+    def _bring(self, indices: NDArray[np.int64]) -> None:
+        if self._is_far() and len(indices):
+            with self._decoder() as reader:
+                reader.bring(self.frame_numbers(np.unique(indices)))
+
+    def _is_far(self) -> bool:
+        return self.folder is not None
 
     def frame_numbers(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which frames of the video these records are: the same numbers, unless some frames are hidden."""

@@ -139,6 +139,12 @@ class ValueStatistics:
         self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
         self.sketch.merge(other.sketch)
 
+    def scale(self, factor: int) -> None:
+        """Count everything that was seen `factor` times."""
+        self.count, self.invalid = self.count * factor, self.invalid * factor
+        self.m2, self.total = self.m2 * factor, self.total * factor
+        self.sketch.scale(factor)
+
     def to_json(self) -> dict[str, Any]:
         """JSON for meta.json; channels without a finite value have null."""
         std = np.sqrt(self.m2 / np.maximum(self.count, 1))
@@ -191,6 +197,11 @@ class Sketch:
         """Add the counts of another sketch: exact."""
         self._new += [(other._keys, other._counts), *other._new]
         self._compact()
+
+    def scale(self, factor: int) -> None:
+        """Count every value `factor` times."""
+        self._compact()
+        self._counts = self._counts * factor
 
     def to_text(self) -> str:
         """The buckets as text: differences of the sorted keys and the counts as varints, in base64."""

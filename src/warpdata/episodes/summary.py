@@ -62,7 +62,7 @@ class _Merge:
         self.episodes = self.read = 0
 
     def add(self, episode: Episode, name: str, signal: Signal) -> None:
-        found = _recorded(episode, name)
+        found = recorded_statistics(episode, name)
         if found is None:
             found = _read(signal)
             self.read += 1
@@ -106,7 +106,8 @@ def _numeric(episode: Episode, signals: Sequence[str] | None) -> Iterator[tuple[
             yield name, signal
 
 
-def _recorded(episode: Episode, name: str) -> ValueStatistics | None:
+def recorded_statistics(episode: Episode, name: str) -> ValueStatistics | None:
+    """What was recorded of the values of a signal, to be merged with others; None where nothing was."""
     stated = episode.meta.get("signals")
     about = stated.get(name) if isinstance(stated, Mapping) else None
     return ValueStatistics.from_json(about.get("values")) if isinstance(about, Mapping) else None

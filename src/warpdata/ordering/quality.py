@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from warpdata.ordering.epoch import EpochOrder, cut_blocks
+from warpdata.ordering.splitmix import I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +30,28 @@ class ShuffleQuality:
 
 def measure_quality(order: EpochOrder, batch_size: int, batches: int = 16) -> ShuffleQuality:
     """Measure `batches` batches spread over the epoch."""
-    firsts, rows = cut_blocks(order.shape)
-    total = order.total_rows
+    blocks = cut_blocks(order.shape)
+    in_play = min(len(blocks[0]), order.shape.lanes * order.shape.lane_blocks)
+    return quality_of(order.row_ids, blocks, in_play, batch_size, batches)
+
+
+def quality_of(
+    row_ids: Callable[[int, int], I64], blocks: tuple[I64, I64], in_play: int, batch_size: int, batches: int
+) -> ShuffleQuality:
+    """Measure an order of rows in blocks, of which the first row and the number of rows are given."""
+    firsts, rows = blocks
+    total = int(rows.sum())
     batch_size = min(batch_size, total)
     starts = np.unique(np.linspace(0, total - batch_size, batches).astype(np.int64))
     distinct, pairs = [], []
     for start in starts.tolist():
-        ids = order.row_ids(start, start + batch_size)
+        ids = row_ids(start, start + batch_size)
         counts = np.bincount(np.searchsorted(firsts, ids, "right") - 1)
         distinct.append(int(np.count_nonzero(counts)))
         pairs.append(float((counts * (counts - 1)).sum()) / max(1, batch_size * (batch_size - 1)))
     missed = np.exp(batch_size * np.log1p(-np.minimum(rows / total, 1 - 1e-12)))
     return ShuffleQuality(
-        blocks_in_play=min(len(firsts), order.shape.lanes * order.shape.lane_blocks),
+        blocks_in_play=in_play,
         blocks_per_batch=float(np.mean(distinct)),
         uniform_blocks_per_batch=float((1 - missed).sum()),
         same_block_pairs=float(np.mean(pairs)),

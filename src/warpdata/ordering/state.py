@@ -30,7 +30,7 @@ class OrderState:
             ("seed", self.seed, MAX_SEED), ("epoch", self.epoch, MAX_EPOCH),
             ("position", self.position, MAX_POSITION),
         ):  # fmt: skip
-            object.__setattr__(self, name, _integer(name, value, most))
+            object.__setattr__(self, name, checked_integer(name, value, most))
 
     def to_dict(self) -> dict[str, Any]:
         """The state as JSON would have it."""
@@ -40,7 +40,7 @@ class OrderState:
         }  # fmt: skip
 
 
-def _integer(name: str, value: object, most: int) -> int:
+def checked_integer(name: str, value: object, most: int) -> int:
     """The value as a plain int, whatever kind of integer it is."""
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         found = operator.index(value)

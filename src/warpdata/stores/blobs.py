@@ -356,6 +356,8 @@ class BlobReader:
 class LocalBlobReader:
     """Ranges of a blob in a folder as views of its mapping; pages are checked when first touched."""
 
+    is_local = True
+
     def __init__(
         self,
         address: BlobAddress,

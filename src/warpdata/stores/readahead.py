@@ -30,8 +30,8 @@ class _Job(Generic[T, F, R]):
 class ReadAhead(Generic[T, F, R]):
     """Tasks fetched far ahead and worked on near ahead, by threads that begin at once; results in order.
 
-    Many fetches may wait for a network at the same time, but only as many tasks as there are cores are
-    worked on, and few finished results lie in memory.
+    Many fetches may wait for a network at the same time, but only as many tasks as there are cores (or `cores`
+    says) are worked on, and few finished results lie in memory.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class ReadAhead(Generic[T, F, R]):
         cost: Callable[[T], int],
         max_cost: int,
         is_here: Callable[[T], bool] = lambda _: False,
+        cores: int | None = None,
     ) -> None:
         self._fetch = fetch
         self._work = work
@@ -51,8 +52,9 @@ class ReadAhead(Generic[T, F, R]):
         self._next = next(self._tasks, None)
         self._cost = cost
         self._is_here = is_here
+        self._cores = CORES if cores is None else cores
         self._depth = workers + 1
-        self._near = min(self._depth, CORES + 2)
+        self._near = min(self._depth, self._cores + 2)
         self._max_cost = max_cost
         self._jobs: deque[_Job[T, F, R]] = deque()
         self._pending = 0
@@ -65,7 +67,7 @@ class ReadAhead(Generic[T, F, R]):
         """Fresh threads: a forked child has none of its parent's, and what they were at is begun again."""
         self._is_begun = True
         self._fetchers = ThreadPoolExecutor(max(1, self._depth - 1), "warp-fetch")
-        self._workers = ThreadPoolExecutor(CORES, "warp-work")
+        self._workers = ThreadPoolExecutor(self._cores, "warp-work")
         for job in self._jobs:
             job.fetched = job.done = None
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.errors import SchemaMismatchError, TimestampOrderError
 from warpdata.timeline.meta import OBJECT, Kind, SignalMeta, as_role, guess_role, numeric_kind
-from warpdata.timeline.signal import Record, Signal
+from warpdata.timeline.signal import MappedRows, Record, Signal
 from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int_array, frozen
 
 
@@ -86,6 +86,9 @@ class ArraySignal(ClockedSignal):
     def _values_in(self, rows: range) -> NDArray[Any]:
         return self._values[rows.start : rows.stop : rows.step]
 
+    def _in_memory(self) -> MappedRows | None:
+        return MappedRows(self._values)
+
     def _record(self, index: int) -> Record:
         return self._values[index], int(self._ts[index])
 
@@ -150,6 +153,14 @@ class JoinedSignal(Signal):
             chosen = owner == number
             out[chosen] = self._parts[number]._values_at(indices[chosen] - self._starts[number])
         return frozen(out)
+
+    def _bring(self, indices: NDArray[np.int64]) -> None:
+        owner = self._starts.searchsorted(indices, "right") - 1
+        for number in np.unique(owner):
+            self._parts[number]._bring(indices[owner == number] - self._starts[number])
+
+    def _is_far(self) -> bool:
+        return any(part._is_far() for part in self._parts)
 
     def _values_in(self, rows: range) -> NDArray[Any]:
         if len(rows) and rows.step == 1:
@@ -231,6 +242,21 @@ class ShiftedSignal(Signal):
 
     def _values_in(self, rows: range) -> NDArray[Any]:
         return self._base._values_in(rows)
+
+    def _in_memory(self) -> MappedRows | None:
+        return self._base._in_memory()
+
+    def _bring(self, indices: NDArray[np.int64]) -> None:
+        self._base._bring(indices)
+
+    def _is_far(self) -> bool:
+        return self._base._is_far()
+
+    def _gives_runs(self) -> bool:
+        return self._base._gives_runs()
+
+    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
+        self._base._runs_into(starts, out, places)
 
     def _search_ts(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._base._search_ts(times - self._shift)

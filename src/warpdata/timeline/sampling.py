@@ -173,7 +173,13 @@ def _between(signal: Signal, times: NDArray[np.int64], held: NDArray[np.int64], 
     later = np.minimum(held + 1, len(signal) - 1)
     start, stop = signal._ts_at(held), signal._ts_at(later)
     share = np.clip((times - start) / np.maximum(stop - start, 1), 0.0, 1.0)
-    first, second = signal._values_at(held), signal._values_at(later)
+    return mixed_values(signal._values_at(held), signal._values_at(later), share, align)
+
+
+def mixed_values(
+    first: NDArray[Any], second: NDArray[Any], share: NDArray[np.float64], align: Align
+) -> NDArray[Any]:
+    """Values that lie a share of the way from the first to the second, in a line or by turning."""
     share = share.reshape(-1, *(1,) * (first.ndim - 1))
     if align == "linear":
         mixed = first * (1.0 - share) + second * share

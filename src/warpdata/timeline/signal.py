@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,14 @@ from warpdata.timeline.times import INT64_MAX, INT64_MIN, as_int, as_int_array, 
 Record = tuple[Any, int]
 _BLOCK, _BLOCK_BYTES = 64, 8 << 20
 """Records read at a time while iterating, and bytes: of large images one."""
+
+
+class MappedRows(NamedTuple):
+    """Values in memory or in a mapped file, and what to call with a run of rows before they are looked at."""
+
+    rows: NDArray[Any]
+    check: Callable[[int, int], None] | None = None
+    """Raises where bytes are not as they were written; None where all were checked."""
 
 
 class Signal(Sequence[Record]):
@@ -55,6 +63,26 @@ class Signal(Sequence[Record]):
 
     def _values_in(self, rows: range) -> NDArray[Any]:
         return self._values_at(np.arange(rows.start, rows.stop, rows.step, dtype=np.int64))
+
+    def _in_memory(self) -> MappedRows | None:
+        """All values where they lie, if they need no decoding and no waiting; None where they do."""
+        return None
+
+    def _gives_runs(self) -> bool:
+        """Whether runs of records are better asked for as such than by number."""
+        return False
+
+    def _bring(self, indices: NDArray[np.int64]) -> None:
+        """Bring the bytes of these records near, where they lie far away; nothing to do where they do not."""
+
+    def _is_far(self) -> bool:
+        """Whether reading waits for a network."""
+        return False
+
+    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
+        """Write the records from each start on, as many as a row of `out` holds, to that place of `out`."""
+        rows = starts[:, None] + np.arange(out.shape[1])
+        out[places] = self._values_at(rows.reshape(-1)).reshape(len(starts), *out.shape[1:])
 
     def _record(self, index: int) -> Record:
         at = np.array([index], np.int64)
@@ -282,6 +310,30 @@ class SignalView(Signal):
             if isinstance(own, range)
             else self._base._values_at(own[_as_key(rows)])
         )
+
+    def _in_memory(self) -> MappedRows | None:
+        run, found = self.run, self._base._in_memory()
+        if run is None or found is None:
+            return None
+        first, check = run.start, found.check
+        moved = None if check is None else lambda start, stop: check(first + start, first + stop)
+        return MappedRows(found.rows[run.start : run.stop], moved)
+
+    def _bring(self, indices: NDArray[np.int64]) -> None:
+        rows = self._rows
+        self._base._bring(rows.start + indices * rows.step if isinstance(rows, range) else rows[indices])
+
+    def _is_far(self) -> bool:
+        return self._base._is_far()
+
+    def _gives_runs(self) -> bool:
+        return self.run is not None and self._base._gives_runs()
+
+    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
+        if self.run is None:
+            super()._runs_into(starts, out, places)
+        else:
+            self._base._runs_into(starts + self.run.start, out, places)
 
     def _record(self, index: int) -> Record:
         value, ts_ns = self._base._record(int(self._rows[index]))

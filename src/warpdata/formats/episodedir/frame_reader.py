@@ -175,6 +175,16 @@ class FrameReader:
             self._decode(wanted)
         return out
 
+    def bring(self, numbers: NDArray[np.int64]) -> None:
+        """Read, and check, what decoding these frames takes, so that a cache has it; nothing is decoded."""
+        plan = self._plan
+        packets = {
+            packet
+            for number in numbers.tolist()
+            for packet in range(int(plan.start[number]), int(plan.packet[number]) + 1)
+        }
+        self._read(sorted(packets))
+
     def _keep(self, number: int, frame: NDArray[np.generic]) -> None:
         kept = self._kept  # another thread may begin a new one at any moment
         kept[number] = frame

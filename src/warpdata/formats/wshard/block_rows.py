@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.reader import ShardReader
 
 
+_GAP_BYTES = 64 << 10
+
+
 class BlockRows:
     """Rows of a block that stays in its shard."""
 
@@ -20,6 +24,8 @@ class BlockRows:
         self._shard = shard
         self.block = block
         self._array: NDArray[Any] | None = None
+        self._mapped: NDArray[Any] | None = None
+        self._is_checked = False
         self.spec = spec
         self.length = length
 
@@ -36,5 +42,76 @@ class BlockRows:
             return self.rows(start, end)
         return self._shard.rows_as(self.block, self.spec, start, end)
 
+    def read_windows(
+        self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64] | None = None
+    ) -> None:
+        """Rows from each start on, as many as a row of `out` holds, into that row of it (or the one `places` names).
+
+        All of them in one call: a raw block is copied from where it lies, a frame of a compressed one is decoded once.
+        """
+        width = out.shape[1]
+        if len(starts) and (int(starts.min()) < 0 or int(starts.max()) + width > self.length):
+            raise IndexError(
+                f"windows of {width} rows outside the {self.length} rows of block {self.block!r}"
+            )
+        targets = range(len(starts)) if places is None else places.tolist()
+        mapped = self.mapped_rows()
+        if mapped is not None:
+            rows, check = mapped
+            for start, place in zip(starts.tolist(), targets, strict=True):
+                check(start, start + width)
+                out[place] = rows[start : start + width]
+            return
+        for low, high, members in _near_together(starts, width, self._gap_rows()):
+            run = self.rows(low, high)
+            for member in members:
+                start = int(starts[member]) - low
+                out[targets[member]] = run[start : start + width]
+
+    def mapped_rows(self) -> tuple[NDArray[Any], Callable[[int, int], None]] | None:
+        """All rows where they lie, and what checks a run of them before it is used; None where they lie elsewhere."""
+        if self._mapped is None:
+            if not self.spec.row_bytes or not self.length:
+                return None
+            found = self._shard.mapped(self.block) or self._shard.checked_view(self.block)
+            if found is None:
+                return None
+            self._mapped = np.frombuffer(found, self.spec.dtype.dtype).reshape(self.length, *self.spec.shape)
+        return self._mapped, self._check
+
+    def _check(self, start: int, end: int) -> None:
+        if not self._is_checked:
+            self._shard.verify_rows(self.block, self.spec.row_bytes, start, end)
+            self._is_checked = self._shard.is_verified(self.block)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether reading waits for a network."""
+        return not self._shard.is_local
+
+    def bring(self, rows: NDArray[np.int64]) -> None:
+        """Read what holds these rows, so that a cache has it when they are asked for."""
+        if self.is_far:
+            for low, high, _ in _near_together(np.unique(rows), 1, self._gap_rows()):
+                self.rows(low, high)
+
+    def _gap_rows(self) -> int:
+        """How many rows between two windows are read along with them rather than apart."""
+        return _GAP_BYTES // max(1, self.spec.row_bytes)
+
+    def checksum(self) -> int:
+        """CRC-32C of all rows, as the file states it."""
+        return self._shard.block(self.block).crc32c
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_array": None}
+        return {**self.__dict__, "_array": None, "_mapped": None, "_is_checked": False}
+
+
+def _near_together(starts: NDArray[np.int64], width: int, gap: int) -> Iterator[tuple[int, int, list[int]]]:
+    """Windows joined where they overlap or nearly touch: first row, end, and which of them lie inside."""
+    order = np.argsort(starts, kind="stable")
+    firsts = starts[order]
+    cuts = np.flatnonzero(firsts[1:] > np.maximum.accumulate(firsts[:-1] + width) + gap) + 1
+    for members in np.split(order, cuts):
+        if len(members):
+            yield int(starts[members[0]]), int(starts[members[-1]]) + width, members.tolist()

@@ -47,6 +47,11 @@ class PieceChecksums:
         """Whether every piece of these rows was checked by this reader."""
         return self._checked.find(0, start_row // self.rows, -(-end_row // self.rows)) < 0
 
+    @property
+    def is_all_checked(self) -> bool:
+        """Whether every piece was checked by this reader."""
+        return self._checked.find(0) < 0
+
     def joined(self, piece_bytes: int, raw_size: int) -> int:
         """The checksum of the whole block, from those of its pieces."""
         *full, last = self.checksums.tolist()

@@ -96,6 +96,11 @@ class ShardReader:
         """Bytes of the whole file."""
         return self._reader.size
 
+    @property
+    def is_local(self) -> bool:
+        """Whether looking at the bytes costs nothing."""
+        return self._is_local
+
     def name_hashes(self) -> dict[str, int]:
         """The hash the table stores for each block name."""
         header = self.table.header
@@ -204,6 +209,22 @@ class ShardReader:
         if not large or not self._is_local:
             return None
         return self._stored(block, 0, block.disk_size)
+
+    def checked_view(self, name: str) -> memoryview | None:
+        """All bytes of a small raw block on this machine, verified; None of any other."""
+        block = self.block(name)
+        if block.codec != "none" or not self._is_local or block.raw_size > layout.PIECES_FROM_BYTES:
+            return None
+        return self.view(name)
+
+    def is_verified(self, name: str) -> bool:
+        """Whether every byte of a raw block was verified by this reader, or is trusted."""
+        if not self._verify or name in self._verified:
+            return True
+        pieces = self._pieces.get(name)
+        if pieces is not None and pieces.is_all_checked:
+            self._verified.add(name)
+        return name in self._verified
 
     def verify_rows(self, name: str, row_bytes: int, start: int, end: int) -> None:
         """Check what holds rows [start, end) of a large raw block, unless it was checked before."""

@@ -1,0 +1,168 @@
+"""A table in a shuffled order: the same positions for any number of ranks, a few blocks of rows in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.catalog.table import BatchStream, StreamRequest, Table
+from warpdata.errors import nearest
+from warpdata.loading import fetch
+from warpdata.loading.batch import batches_of, exact_batches
+from warpdata.loading.ranks import rank_and_world
+from warpdata.loading.stream import TableStream
+from warpdata.ordering.blocks import BlockOrder, BlockShape
+from warpdata.ordering.epoch import rank_slice
+from warpdata.ordering.state import MAX_EPOCH, MAX_POSITION, MAX_SEED, checked_integer
+from warpdata.stores.readahead import ReadAhead
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STATE_FORMAT = 3
+_BLOCK_BYTES = 1 << 20
+_POOL_BYTES = 256 << 20
+_KNOWN = ("blocks", "full")
+
+
+def open_stream(table: Table, request: StreamRequest) -> BatchStream:
+    """A stream over a table, in row order or shuffled."""
+    return ShuffledStream(table, request) if request.shuffle else TableStream(table, request)
+
+
+class ShuffledStream:
+    """Record batches of a view of a table in a shuffled order, with a state under 400 bytes that fits any world.
+
+    A global batch is `batch_size` rows of each rank: positions [t·B·world, (t+1)·B·world) of the epoch.
+    """
+
+    def __init__(self, table: Table, request: StreamRequest) -> None:
+        if request.batch_size < 1:
+            raise ValueError("batch_size must be at least 1")
+        if request.shuffle is not True and request.shuffle not in _KNOWN:
+            near = nearest(str(request.shuffle), _KNOWN)
+            raise ValueError(f"shuffle is True, 'blocks', 'full' or False, not {request.shuffle!r}.{near}")
+        if request.limit is not None and request.limit < 0:
+            raise ValueError("limit must not be negative")
+        self._table = table
+        self._request = request
+        self._rank, self._world = rank_and_world(request.shard)
+        self._seed = checked_integer("seed", request.seed, MAX_SEED)
+        self._epoch = checked_integer("epoch", request.epoch, MAX_EPOCH)
+        self._position = 0
+        self._workers = fetch.worker_count(table, request.prefetch)
+        self._iterator: Iterator[pa.RecordBatch] | None = None
+
+    @cached_property
+    def _rows(self) -> NDArray[np.int64] | None:
+        """Which rows of the table the view has; None where it has all of them."""
+        if not self._table.is_filtered:
+            return None
+        found = list(self._table._row_numbers())
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    @cached_property
+    def shape(self) -> BlockShape:
+        """Blocks of about a row group, so that each is decoded few times; a function of the version alone."""
+        part, limit = self._table.part, self._request.limit
+        total = part.row_count if self._rows is None else len(self._rows)
+        total = total if limit is None else min(limit, total)
+        if self._request.shuffle == "full":
+            return BlockShape(total, 1, 1)
+        row_bytes = max(1, part.byte_size // max(1, part.row_count))
+        group = max(fetch.group_rows(self._table, 0), default=1) if part.shards else 1
+        rows = max(16, _BLOCK_BYTES // row_bytes, group)
+        return BlockShape(total, rows, int(np.clip(_POOL_BYTES // (rows * row_bytes), 4, 64)))
+
+    def __iter__(self) -> ShuffledStream:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._iterator is None:
+            self._iterator = self._batches()
+        return next(self._iterator)
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        if self._iterator is not None:
+            self._iterator.close()  # type: ignore[attr-defined]
+            self._iterator = None
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        """This rank's slices of the global batches from the position on."""
+        size, world, even = self._request.batch_size, self._world, self._request.even
+        first, total = self._position, self.shape.total_rows
+        left = total - first
+        steps = left // (size * world) if even == "drop" else -(-left // (size * world))
+        with closing(self._ahead(first, steps)) as ahead:
+            pieces = (batch for table in ahead for batch in batches_of(table))
+            for step, batch in enumerate(exact_batches(pieces, size)):
+                self._position = min(total, first + (step + 1) * size * world)
+                yield batch
+
+    def _ahead(self, first: int, steps: int) -> ReadAhead[Any, None, pa.Table]:
+        return ReadAhead(
+            lambda _: None, lambda rows, _: self._taken(rows), self._pools(first, steps),
+            workers=min(2, self._workers), cost=len, max_cost=1 << 62, cores=2,
+        )  # fmt: skip
+
+    def _pools(self, first: int, steps: int) -> Iterator[NDArray[np.int64]]:
+        """The rows of this rank in order, as many at a time as share their blocks."""
+        size = self._request.batch_size * self._world
+        order = BlockOrder(self.shape, self._seed, self._epoch)
+        at_once = (
+            max(1, self.shape.block_rows * self.shape.blocks_in_play // size)
+            if self.shape.block_rows > 1
+            else 64
+        )
+        for step in range(0, steps, at_once):
+            found = [self._mine(first + each * size) for each in range(step, min(step + at_once, steps))]
+            ids = order.rows_at(np.concatenate(found) % max(1, self.shape.total_rows))
+            yield ids if self._rows is None else self._rows[ids]
+
+    def _mine(self, start: int) -> NDArray[np.int64]:
+        """The positions of this rank in the global batch that begins at `start`; padding comes from the beginning."""
+        size, total = self._request.batch_size * self._world, self.shape.total_rows
+        count = size if self._request.even == "pad" else min(size, total - start)
+        low, high = rank_slice(count, self._rank, self._world)
+        positions = np.arange(start + low, start + high, dtype=np.int64)
+        return np.where(positions < total, positions, positions - total)
+
+    def _taken(self, rows: NDArray[np.int64]) -> pa.Table:
+        whole = Table(self._table.dataset, self._table.name, self._table.files, self._table.columns)
+        return whole.take(rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is, the same on every rank, valid for any number of ranks and any batch size."""
+        return {
+            "format": STATE_FORMAT, **self._identity(), "order": self.shape.fingerprint(), "seed": self._seed,
+            "epoch": self._epoch, "position": self._position,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on after the rows a state was taken at."""
+        if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT:
+            raise ValueError(f"this is no state of a shuffled stream of format {STATE_FORMAT}")
+        for key, value in {**self._identity(), "order": self.shape.fingerprint(), "seed": self._seed}.items():
+            if state.get(key) != value:
+                raise ValueError(
+                    f"the state is of another stream: its {key} is {state.get(key)!r}, not {value!r}"
+                )
+        epoch = checked_integer("epoch", state.get("epoch"), MAX_EPOCH)
+        position = checked_integer("position", state.get("position"), MAX_POSITION)
+        if position > self.shape.total_rows:
+            raise ValueError(f"the state stands at row {position} of {self.shape.total_rows}")
+        self.close()
+        self._epoch, self._position = epoch, position
+
+    def _identity(self) -> dict[str, Any]:
+        dataset = self._table.dataset
+        return {
+            "dataset": dataset.id, "version": dataset.version, "table": self._table.name,
+            "filter": self._table.condition, "limit": self._request.limit,
+        }  # fmt: skip

@@ -1,0 +1,1 @@
+"""Samples for training: windows over episodes, their order, their batches and their state."""

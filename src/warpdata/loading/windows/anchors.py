@@ -1,0 +1,93 @@
+"""Which moments of an episode are samples: the records of a signal, or a grid of a rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.errors import nearest
+from warpdata.timeline.episode import Episode, same_clock
+from warpdata.timeline.meta import ROLES
+from warpdata.timeline.signal import Signal
+from warpdata.timeline.times import MAX_GRID
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """`signal`: every `stride`-th record of a signal (or of the signals of a role). `rate_hz`: a grid."""
+
+    signal: str | None
+    rate_hz: float | None = None
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        if (self.signal is None) == (self.rate_hz is None):
+            raise ValueError("give either anchor= (a signal or a role) or rate_hz=")
+        if self.signal is not None and not isinstance(self.signal, str):
+            raise TypeError(f"anchor names a signal or a role, not {self.signal!r}")
+        is_stride = isinstance(self.stride, int) and not isinstance(self.stride, bool)
+        if not is_stride or self.stride < 1:
+            raise ValueError(f"stride is a number from 1, not {self.stride!r}")
+        if self.rate_hz is not None and not (
+            isinstance(self.rate_hz, int | float)
+            and not isinstance(self.rate_hz, bool)
+            and 0 < self.rate_hz < 1e9
+        ):
+            raise ValueError(f"rate_hz is a positive number, not {self.rate_hz!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        """What makes the anchors what they are."""
+        return {"signal": self.signal, "rate_hz": self.rate_hz, "stride": self.stride}
+
+    def name_in(self, episode: Episode) -> str | None:
+        """The signal of this episode whose records are the anchors; None where it has none."""
+        assert self.signal is not None
+        signals = episode.signals
+        if self.signal in signals:
+            return self.signal
+        named = episode._older_name(self.signal)
+        if named is not None:
+            return named
+        if self.signal not in ROLES:
+            return None
+        of_role = [name for name, each in signals.items() if each.meta.role == self.signal and len(each)]
+        for other in of_role[1:]:
+            if not same_clock(signals[of_role[0]], signals[other]):
+                raise ValueError(
+                    f"the signals of role {self.signal!r} of episode {episode.id!r} have clocks of their own: "
+                    f"choose one of {', '.join(of_role)}"
+                )
+        return of_role[0] if of_role else None
+
+    def times(self, episode: Episode, used: Mapping[str, Signal]) -> NDArray[np.int64]:
+        """The times of all anchors of an episode; `used` are the signals of the fields that have records."""
+        if self.signal is not None:
+            name = self.name_in(episode)
+            return np.empty(0, np.int64) if name is None else episode.signals[name].timestamps[:: self.stride]
+        return self._grid(used)
+
+    def _grid(self, used: Mapping[str, Signal]) -> NDArray[np.int64]:
+        """From the first moment at which every field has a value until the last record of any."""
+        assert self.rate_hz is not None
+        if not used:
+            return np.empty(0, np.int64)
+        start = max(signal.first_ts for signal in used.values())
+        stop = max(signal.last_ts for signal in used.values())
+        count = int((stop - start) * self.rate_hz / 1e9) + 2
+        if count > MAX_GRID:
+            raise ValueError(f"a grid of {count} anchors is too large; at most {MAX_GRID}")
+        times = start + np.rint(np.arange(count) * 1e9 / self.rate_hz).astype(np.int64)
+        return np.asarray(times[times <= stop][:: self.stride])
+
+    def unknown(self, names: list[str]) -> KeyError:
+        """The error for an anchor that no episode has."""
+        known = [*names, *ROLES]
+        assert self.signal is not None
+        return KeyError(
+            f"anchor: no episode has a signal {self.signal!r}, and it is no role; there are "
+            f"{', '.join(names) or 'none'}.{nearest(self.signal, known)}"
+        )

@@ -1,0 +1,98 @@
+"""Which episodes can be read at all: asked of each as a whole before a batch is cut, so every rank finds the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.episodes.signals import VideoSignal
+from warpdata.errors import BlobNotFoundError, DatasetError, FormatError, WarpError
+from warpdata.loading.windows.opened import OpenEpisode, SignalReader
+from warpdata.loading.windows.order import Chosen
+from warpdata.loading.windows.windows import Windows
+from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
+from warpdata.timeline.signal import Signal, SignalView
+
+DAMAGE = (FormatError, BlobNotFoundError)
+"""What is left out with on_error="skip": bytes that are wrong or missing. A connection that fails is no damage."""
+_STEP_BYTES = 16 << 20
+
+
+class Verdicts:
+    """Of each episode that was looked at, whether every byte the fields may need can be read and is as written."""
+
+    def __init__(self, sources: Sequence[Windows]) -> None:
+        self._sources = sources
+        self._known: list[dict[int, str | None]] = [{} for _ in sources]
+
+    def readable(self, chosen: Chosen) -> NDArray[np.bool_]:
+        """Which samples are of episodes without damage."""
+        good = np.ones(len(chosen), np.bool_)
+        for number, source in enumerate(self._sources):
+            here = np.flatnonzero(chosen.source == number)
+            if not len(here):
+                continue
+            episodes = source.table.locate(chosen.sample[here])[0]
+            for episode in np.unique(episodes).tolist():
+                if self._damage(number, episode) is not None:
+                    good[here[episodes == episode]] = False
+        return good
+
+    def _damage(self, number: int, episode: int) -> str | None:
+        known = self._known[number]
+        if episode not in known:
+            try:
+                check_episode(self._sources[number].opened(episode))
+                known[episode] = None
+            except DAMAGE as error:
+                known[episode] = str(error)
+        return known[episode]
+
+    def damaged(self) -> dict[str, str]:
+        """Episodes that are left out, each with the reason."""
+        found: dict[str, str] = {}
+        for source, known in zip(self._sources, self._known, strict=True):
+            found |= source.unreadable
+            found |= {source.ids[episode]: why for episode, why in known.items() if why is not None}
+        return found
+
+    def damaged_names(self) -> set[str]:
+        """The ids of episodes that are left out."""
+        return set(self.damaged())
+
+    def raise_uncounted(self) -> None:
+        """Raise if an episode could not even be counted."""
+        for source in self._sources:
+            _ = source.table
+            for name, why in source.unreadable.items():
+                raise DatasetError(
+                    f"episode {name!r} cannot be read: {why}",
+                    hint='Leave it out with where(), or pass on_error="skip" to count and report it.',
+                )
+
+
+def check_episode(opened: OpenEpisode) -> None:
+    """Read all that the fields may need of an episode and hold it against its checksums; raises what is wrong."""
+    for name, reader in opened.fields.items():
+        if isinstance(reader, SignalReader):
+            try:
+                _check_signal(reader.signal)
+            except WarpError as error:
+                error.message = f"field {name!r}: {error.message}"
+                raise
+
+
+def _check_signal(signal: Signal) -> None:
+    if isinstance(signal, SignalView | ShiftedSignal):
+        _check_signal(signal.base)
+    elif isinstance(signal, JoinedSignal):
+        for part in signal.parts:
+            _check_signal(part)
+    elif isinstance(signal, VideoSignal):
+        signal.check()
+    else:
+        step = max(1, _STEP_BYTES // max(1, signal.meta.row_bytes))
+        for start in range(0, len(signal), step):
+            signal.rows(start, start + step)

@@ -1,0 +1,23 @@
+"""Bytes of the next batches brought here before they are worked on, where they lie elsewhere."""
+
+from __future__ import annotations
+
+from warpdata.loading.windows.gathering import Place
+from warpdata.loading.windows.opened import SignalReader
+from warpdata.loading.windows.windows import Windows
+
+
+def is_remote(windows: Windows) -> bool:
+    """Whether reading waits for a network; asked of the first episode."""
+    if not len(windows.episodes):
+        return False
+    return any(signal._is_far() for signal in windows.episodes[0].signals.values())
+
+
+def prefetch(windows: Windows, part: Place) -> None:
+    """Open an episode and read what a batch needs of it, so that its bytes are in the cache."""
+    position, anchors, _ = part
+    opened = windows.opened(position)
+    for reader in opened.fields.values():
+        if isinstance(reader, SignalReader):
+            reader.bring(anchors)

@@ -1,0 +1,267 @@
+"""What a sample holds: one signal or static item, and which of its values around the anchor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from warpdata.episodes.code_name import code_name
+from warpdata.errors import nearest
+from warpdata.timeline.sampling import Align
+
+Transform = Callable[[NDArray[Any], np.random.Generator], Any]
+When = Literal["times", "records"]
+
+MAX_ROWS = 1 << 16
+"""More rows than this in one sample are a mistake, not a window."""
+_MAX_OFFSET_S = 1e8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    at_s: float | None = None
+    offsets_s: tuple[float, ...] | None = None
+    past_s: float | None = None
+    future_s: float | None = None
+    rate_hz: float | None = None
+    past: int | None = None
+    horizon: int | None = None
+    align: Align = "hold"
+    max_age_s: float | None = None
+    size: tuple[int, int] | None = None
+    crop: tuple[int, ...] | None = None
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Which rows of a signal a field has: moments around the anchor, or records counted from the one at the anchor."""
+
+    when: When
+    offsets_ns: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+    has_axis: bool = True
+
+    @property
+    def count(self) -> int:
+        """How many rows a sample has."""
+        return len(self.offsets_ns) if self.when == "times" else len(self.steps)
+
+
+class Field:
+    """A signal or a static item as a part of every sample; there is exactly one way to say when.
+
+    Nothing or `at_s`: the value at one moment, no axis of time. `offsets_s`: a row per moment. `past_s` or `future_s`
+    (or both) with `rate_hz`: a grid that ends or begins at the anchor. `past=4`: the last four records at or before the
+    anchor. `horizon=16`: the record at the anchor and the next fifteen.
+    """
+
+    __slots__ = ("_options", "_rows", "_said", "signal", "transform")
+
+    def __init__(
+        self,
+        signal: str,
+        *,
+        at_s: float | None = None,
+        offsets_s: Sequence[float] | None = None,
+        past_s: float | None = None,
+        future_s: float | None = None,
+        rate_hz: float | None = None,
+        past: int | None = None,
+        horizon: int | None = None,
+        align: Align = "hold",
+        max_age_s: float | None = None,
+        size: Sequence[int] | None = None,
+        crop: Sequence[int] | None = None,
+        dtype: DTypeLike | None = None,
+        transform: Transform | None = None,
+    ) -> None:
+        if not isinstance(signal, str) or not signal:
+            raise TypeError(f"a field names a signal or a static item, not {signal!r}")
+        if transform is not None and not callable(transform):
+            raise TypeError(f"a transform is a function of (array, rng), not {transform!r}")
+        self.signal = signal
+        self.transform = transform
+        self._said: str | None = None
+        self._options = _Options(
+            at_s=None if at_s is None else _seconds("at_s", at_s),
+            offsets_s=None if offsets_s is None else tuple(_seconds("offsets_s", each) for each in offsets_s),
+            past_s=None if past_s is None else _seconds("past_s", past_s, positive=True),
+            future_s=None if future_s is None else _seconds("future_s", future_s, positive=True),
+            rate_hz=None if rate_hz is None else _rate(rate_hz),
+            past=None if past is None else _count("past", past),
+            horizon=None if horizon is None else _count("horizon", horizon),
+            align=_checked_align(align),
+            max_age_s=None if max_age_s is None else _seconds("max_age_s", max_age_s, positive=True),
+            size=None if size is None else _size(size),
+            crop=None if crop is None else _crop(crop),
+            dtype=None if dtype is None else np.dtype(dtype).name,
+        )
+        self._rows = _rows_of(self._options)
+        if self._rows.when == "records" and align != "hold":
+            raise ValueError(f"records counted from the anchor are not aligned: leave align={align!r} out")
+
+    @property
+    def rows(self) -> Rows:
+        """Which rows a sample has."""
+        return self._rows
+
+    @property
+    def align(self) -> Align:
+        """How a moment finds its value."""
+        return self._options.align
+
+    @property
+    def max_age_s(self) -> float | None:
+        """How old a value may be."""
+        return self._options.max_age_s
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width that images are scaled to."""
+        return self._options.size
+
+    @property
+    def crop(self) -> tuple[int, ...] | None:
+        """What is cut out of images before scaling: (height, width) of the middle, or (top, left, height, width)."""
+        return self._options.crop
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The element type values are delivered in; None for their own."""
+        return None if self._options.dtype is None else np.dtype(self._options.dtype)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but the signal is said."""
+        return self._options == _Options() and self.transform is None
+
+    def without_transform(self) -> Field:
+        """The same values, not transformed."""
+        return Field.from_json({name: each for name, each in self.to_json().items() if name != "transform"})
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that makes the field what it is; what is not said is not there."""
+        default = _Options()
+        found: dict[str, Any] = {"signal": self.signal}
+        for each in fields(_Options):
+            value = getattr(self._options, each.name)
+            if value != getattr(default, each.name):
+                found[each.name] = list(value) if isinstance(value, tuple) else value
+        if self.transform is not None or self._said is not None:
+            found["transform"] = self._said if self.transform is None else code_name(self.transform)
+        return found
+
+    @classmethod
+    def from_json(cls, stated: dict[str, Any]) -> Field:
+        """A field as `to_json` states it; a transform keeps its name and does nothing."""
+        given = dict(stated)
+        said = given.pop("transform", None)
+        made = cls(given.pop("signal"), **given)
+        made._said = said
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Field) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash((self.signal, self._options))
+
+    def __repr__(self) -> str:
+        more = "".join(f", {name}={value!r}" for name, value in self.to_json().items() if name != "signal")
+        return f"Field({self.signal!r}{more})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_field_again, (self.signal, self._options, self.transform, self._said))
+
+
+def _field_again(signal: str, options: _Options, transform: Transform | None, said: str | None) -> Field:
+    given = {each.name: getattr(options, each.name) for each in fields(_Options)}
+    made = Field(signal, **given, transform=transform)
+    made._said = said
+    return made
+
+
+def _rows_of(options: _Options) -> Rows:
+    """The rows of a field, or ValueError unless they are said in exactly one way."""
+    is_grid = options.past_s is not None or options.future_s is not None
+    ways = {
+        "at_s": options.at_s is not None, "offsets_s": options.offsets_s is not None,
+        "past_s/future_s": is_grid, "past": options.past is not None, "horizon": options.horizon is not None,
+    }  # fmt: skip
+    said = [name for name, is_said in ways.items() if is_said]
+    if len(said) > 1:
+        raise ValueError(f"a field says when in one way, not in {len(said)}: {', '.join(said)}")
+    if is_grid != (options.rate_hz is not None):
+        raise ValueError("past_s and future_s go with rate_hz, and rate_hz with one of them")
+    if options.past is not None:
+        return Rows("records", steps=tuple(range(1 - options.past, 1)))
+    if options.horizon is not None:
+        return Rows("records", steps=tuple(range(options.horizon)))
+    if options.offsets_s is not None:
+        if not options.offsets_s or len(options.offsets_s) > MAX_ROWS:
+            raise ValueError(f"offsets_s has from 1 to {MAX_ROWS} moments, not {len(options.offsets_s)}")
+        return Rows("times", tuple(round(each * 1e9) for each in options.offsets_s))
+    if is_grid and options.rate_hz is not None:
+        return Rows("times", _grid(options.past_s or 0.0, options.future_s or 0.0, options.rate_hz))
+    return Rows("times", (round((options.at_s or 0.0) * 1e9),), has_axis=False)
+
+
+def _grid(past_s: float, future_s: float, rate_hz: float) -> tuple[int, ...]:
+    """Moments at k / rate around the anchor, itself among them, as far as they lie within the two spans."""
+    # A span that is a whole number of pauses up to rounding has its last moment too.
+    first, last = math.floor(past_s * rate_hz + 1e-6), math.floor(future_s * rate_hz + 1e-6)
+    if first + last + 1 > MAX_ROWS:
+        raise ValueError(f"a grid of {first + last + 1} rows is too large; at most {MAX_ROWS}")
+    return tuple(round(k * 1e9 / rate_hz) for k in range(-first, last + 1))
+
+
+def _seconds(name: str, value: Any, *, positive: bool = False) -> float:
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= _MAX_OFFSET_S or (positive and value < 0):
+        wanted = "a number of seconds that is not negative" if positive else "a number of seconds"
+        raise ValueError(f"{name} is {wanted}, not {value!r}")
+    return float(value)
+
+
+def _rate(value: Any) -> float:
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not is_number or not 0 < value < 1e9:
+        raise ValueError(f"rate_hz is a positive number, not {value!r}")
+    return float(value)
+
+
+def _count(name: str, value: Any) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value <= MAX_ROWS:
+        raise ValueError(f"{name} is a number of records from 1 to {MAX_ROWS}, not {value!r}")
+    return int(value)
+
+
+def _size(value: Sequence[int]) -> tuple[int, int]:
+    numbers = tuple(int(each) for each in value)
+    if len(numbers) != 2 or min(numbers) < 1:
+        raise ValueError(f"size is (height, width), not {value!r}")
+    return numbers[0], numbers[1]
+
+
+def _crop(value: Sequence[int]) -> tuple[int, ...]:
+    numbers = tuple(int(each) for each in value)
+    if len(numbers) not in (2, 4) or min(numbers) < 0 or min(numbers[-2:]) < 1:
+        raise ValueError(
+            f"crop is (height, width) of the middle, or (top, left, height, width), not {value!r}"
+        )
+    return numbers
+
+
+def _checked_align(align: str) -> Align:
+    for known in get_args(Align):
+        if align == known:
+            return align  # type: ignore[return-value]
+    raise ValueError(
+        f"align is one of {', '.join(get_args(Align))}, not {align!r}.{nearest(str(align), get_args(Align))}"
+    )

@@ -1,0 +1,113 @@
+"""A batch, planned and read: samples by episode, one call per episode and field, into one buffer per field."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.errors import WarpError
+from warpdata.loading.windows.aligning import Int64s
+from warpdata.loading.windows.batch import Batch, Sample
+from warpdata.loading.windows.buffers import BUFFERS
+from warpdata.loading.windows.opened import OpenEpisode, SignalReader, named_fault
+from warpdata.loading.windows.schema import FieldSchema
+
+if TYPE_CHECKING:
+    from warpdata.loading.windows.windows import Windows
+
+Place = tuple[int, Int64s, Int64s]
+"""An episode, which of its anchors, and where in the batch they go."""
+
+
+def planned(windows: Windows, samples: Int64s) -> list[Place]:
+    """The samples of a batch by episode."""
+    episodes, anchors = windows.table.locate(samples)
+    order = np.argsort(episodes, kind="stable")
+    sorted_episodes = episodes[order]
+    cuts = np.flatnonzero(sorted_episodes[1:] != sorted_episodes[:-1]) + 1
+    bounds = [0, *cuts.tolist(), len(order)]
+    return [
+        (int(sorted_episodes[low]), anchors[order[low:high]], order[low:high])
+        for low, high in pairwise(bounds)
+        if high > low
+    ]
+
+
+def gather(windows: Windows, samples: Int64s, *, at: tuple[int, int] | None = None) -> Batch:
+    """Read samples; with `at`, one sample at any time of an episode."""
+    out = _Buffers(windows, len(samples))
+    if at is not None:
+        opened = windows.opened(at[0])
+        _read_at(opened, at[1], out)
+        out.times[:] = at[1]
+    else:
+        for position, anchors, places in planned(windows, samples):
+            opened = _opened(windows, position)
+            out.times[places] = opened.times[anchors]
+            for name, reader in opened.fields.items():
+                try:
+                    reader.read(anchors, places, out.values[name], out.mask[name], out.age[name])
+                except WarpError as error:
+                    time = int(opened.times[anchors[0]])
+                    raise named_fault(error, f"episode {opened.episode.id!r} near {time}", name) from None
+    return out.batch(samples)
+
+
+def _opened(windows: Windows, position: int) -> OpenEpisode:
+    try:
+        return windows.opened(position)
+    except WarpError as error:
+        raise named_fault(error, f"episode {windows.episodes.ids[position]!r}", "*") from None
+
+
+def _read_at(opened: OpenEpisode, time: int, out: _Buffers) -> None:
+    first = np.zeros(1, np.int64)
+    for name, reader in opened.fields.items():
+        into = (out.values[name], out.mask[name], out.age[name])
+        if isinstance(reader, SignalReader):
+            reader.write(reader.aligned_at(np.array([time], np.int64)), first, *into)
+        else:
+            reader.read(first, first, *into)
+
+
+class _Buffers:
+    """The arrays of a batch while it is read: every signal with an axis of rows."""
+
+    def __init__(self, windows: Windows, count: int) -> None:
+        self._schema = windows.schema
+        self.values = {name: _empty(each, count) for name, each in self._schema.items()}
+        self.mask = {name: np.empty(_rows(each, count), np.bool_) for name, each in self._schema.items()}
+        self.age = {name: np.empty(_rows(each, count), np.int64) for name, each in self._schema.items()}
+        self.times = np.empty(count, np.int64)
+
+    def batch(self, samples: Int64s) -> Batch:
+        """The arrays as they are handed over: a field without an axis of time has none."""
+        flat = [name for name, each in self._schema.items() if not each.has_axis and not each.is_static]
+        for name in flat:
+            self.values[name] = self.values[name][:, 0]
+            self.mask[name] = self.mask[name][:, 0]
+            self.age[name] = self.age[name][:, 0]
+        return Batch(self.values, self.mask, self.age, samples, self.times)
+
+
+def _rows(schema: FieldSchema, count: int) -> tuple[int, ...]:
+    return (count,) if schema.is_static else (count, schema.rows)
+
+
+def _empty(schema: FieldSchema, count: int) -> NDArray[Any]:
+    shape = (*_rows(schema, count), *schema.shape)
+    return np.empty(shape, schema.dtype) if schema.dtype.hasobject else BUFFERS.array(shape, schema.dtype)
+
+
+def single(batch: Batch) -> Sample:
+    """The first sample of a batch, without the axis of samples."""
+    return Sample(
+        {name: each[0] for name, each in batch.items()},
+        {name: each[0] for name, each in batch.mask.items()},
+        {name: each[0] for name, each in batch.age_ns.items()},
+        int(batch.sample_id[0]),
+        int(batch.ts_ns[0]),
+    )

@@ -1,0 +1,536 @@
+"""Batches of windows for training: one order for any ranks and threads, one small state, nothing lost silently."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.commit import write_file
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.errors import nearest
+from warpdata.loading.ranks import auto_rank, rank_and_world
+from warpdata.loading.windows.batch import Batch
+from warpdata.loading.windows.faults import Verdicts
+from warpdata.loading.windows.fetching import is_remote, prefetch
+from warpdata.loading.windows.gathering import gather, planned
+from warpdata.loading.windows.mixture import Mixture, MixtureCourse
+from warpdata.loading.windows.order import Chosen, Course, PlainCourse, Shuffle
+from warpdata.loading.windows.report import LoaderReport, SampleOrigin
+from warpdata.loading.windows.state import LoaderState, parse_state
+from warpdata.loading.windows.statistics import FieldStatistics, Normalizer, chosen_ways
+from warpdata.loading.windows.torch import torch_loader
+from warpdata.loading.windows.windows import SHORT_ID, Windows
+from warpdata.ordering.epoch import rank_slice
+from warpdata.ordering.quality import ShuffleQuality
+from warpdata.ordering.splitmix import stream_key
+from warpdata.stores.parallel import MAX_PARALLEL, run_parallel
+from warpdata.stores.readahead import CORES, ReadAhead
+
+Tail = Literal["short", "drop", "pad"]
+OnError = Literal["raise", "skip"]
+SampleTransform = Callable[[dict[str, Any], np.random.Generator], Mapping[str, Any] | None]
+
+READ_AHEAD_BYTES = 256 << 20
+_AHEAD = 12
+"""Batches whose bytes may be under way at the same time where they come over a network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One global batch as a rank sees it."""
+
+    position: int
+    after: int
+    """Where the epoch stands once all ranks have it."""
+    settled: int
+    """Where it stands once every worker has given as many batches."""
+    chosen: Chosen
+    """The samples of this rank."""
+    repeated: NDArray[np.bool_]
+
+
+class Loader:
+    """Batches of windows, or of a mixture of them, epoch after epoch; every iteration gives the rest of an epoch.
+
+    `batch_size` is the batch of all ranks together: global batch t is the same samples in the same order for any
+    number of ranks and threads, and rank r gives its slice of each.
+    """
+
+    def __init__(
+        self,
+        windows: Windows | Mixture,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        rank: int | str = "auto",
+        world: int | str = "auto",
+        threads: int | None = None,
+        tail: Tail = "short",
+        shuffle: Shuffle = True,
+        normalize: str | Mapping[str, str | None] | None = None,
+        on_error: OnError = "raise",
+        transform: SampleTransform | None = None,
+        read_ahead_bytes: int = READ_AHEAD_BYTES,
+    ) -> None:
+        if not isinstance(windows, Windows | Mixture):
+            raise TypeError(f"a loader is over wd.Windows or a wd.Mixture, not {type(windows).__name__}")
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+            raise ValueError(f"batch_size is a number from 1, not {batch_size!r}")
+        if threads is not None and (not isinstance(threads, int) or threads < 0):
+            raise ValueError(f"threads is a number from 0, not {threads!r}")
+        self.windows = windows
+        self.batch_size = batch_size
+        self.seed = seed
+        self.rank, self.world = _rank(rank, world)
+        self.tail: Tail = _one_of("tail", tail, get_args(Tail))
+        self.on_error: OnError = _one_of("on_error", on_error, get_args(OnError))
+        self.threads = min(4, CORES) if threads is None else threads
+        self._shuffle: Shuffle = shuffle
+        self._transform = transform
+        self._read_ahead_bytes = read_ahead_bytes
+        self._epoch, self._position = epoch, 0
+        self._skipped_before = (0, "")
+        self._course: Course = _course(windows, seed, shuffle, None)
+        LoaderState(seed, epoch, 0, self._course.id, "")
+        self._verdicts = Verdicts(self._course.sources)
+        self._report = LoaderReport()
+        self._normalizers = self._fitted(normalize)
+        if on_error == "raise":
+            self._verdicts.raise_uncounted()
+
+    # The order.
+
+    def __len__(self) -> int:
+        """Steps of a whole epoch; with damaged episodes left out there may be fewer."""
+        return self.steps_left(0)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch belongs to."""
+        return self._epoch
+
+    @property
+    def position(self) -> int:
+        """Samples of the epoch that all ranks together are past."""
+        return self._position
+
+    @property
+    def total(self) -> int:
+        """Samples of an epoch."""
+        return len(self._course)
+
+    def quality(self) -> ShuffleQuality:
+        """How far the order is from a uniform shuffle, as a number."""
+        return self._course.quality(self.batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch."""
+        self._epoch, self._position = LoaderState(self.seed, epoch, 0, "", "").epoch, 0
+
+    def steps(self, epoch: int, position: int, worker: int = 0, workers: int = 1) -> Iterator[Step]:
+        """The steps of this rank from a position of an epoch on; of several workers each gives every n-th."""
+        while position < len(self._course):
+            begun = position
+            bounds = []
+            for _ in range(workers):
+                found = self._bounds(epoch, position)
+                if found is None:
+                    break
+                bounds.append(found)
+                position = found[1]
+            if len(bounds) > worker:
+                yield self._step(epoch, *bounds[worker], settled=position)
+            if position == begun or len(bounds) < workers:
+                return
+
+    def _bounds(self, epoch: int, position: int) -> tuple[int, int] | None:
+        """Where the batch that begins at a position ends; None where there is no further batch."""
+        total = len(self._course)
+        if position >= total or (
+            self.tail == "drop" and self.on_error == "raise" and total - position < self.batch_size
+        ):
+            return None
+        if self.on_error == "raise":
+            return position, min(position + self.batch_size, total)
+        chosen, after = self._global_batch(epoch, position)
+        is_short = len(chosen) < self.batch_size
+        return None if not len(chosen) or (is_short and self.tail == "drop") else (position, after)
+
+    def _step(self, epoch: int, position: int, after: int, *, settled: int) -> Step:
+        chosen = self._global_batch(epoch, position)[0]
+        missing = self.batch_size - len(chosen)
+        repeated = np.zeros(len(chosen), np.bool_)
+        if missing and self.tail == "pad":
+            chosen = Chosen.joined([chosen, self._filling(epoch, missing)])
+            repeated = np.arange(len(chosen)) >= self.batch_size - missing
+        mine = slice(*rank_slice(len(chosen), self.rank, self.world))
+        return Step(position, after, settled, chosen[mine], repeated[mine])
+
+    def _global_batch(self, epoch: int, position: int) -> tuple[Chosen, int]:
+        """The samples of the batch that begins at a position, and where the next begins."""
+        total, size = len(self._course), self.batch_size
+        stop = min(position + size, total)
+        chosen = self._course.chosen(epoch, position, stop)
+        if self.on_error == "raise":
+            return chosen, stop
+        good = self._verdicts.readable(chosen)
+        parts = [chosen[good]]
+        found = int(good.sum())
+        while found < size and stop < total:  # what is left out is made up for by what follows
+            more = self._course.chosen(epoch, stop, min(stop + size - found, total))
+            stop += len(more)
+            good = self._verdicts.readable(more)
+            parts.append(more[good])
+            found += int(good.sum())
+        return Chosen.joined(parts), stop
+
+    def _filling(self, epoch: int, count: int) -> Chosen:
+        """Samples from the beginning of the epoch, again and again, for the end of the last batch."""
+        total, parts, position = len(self._course), [], 0
+        while count:
+            some = self._course.chosen(epoch, position, min(position + count, total))
+            position = (position + len(some)) % total
+            if self.on_error == "skip":
+                some = some[self._verdicts.readable(some)]
+            parts.append(some)
+            count -= len(some)
+        return Chosen.joined(parts)
+
+    # Reading.
+
+    def __iter__(self) -> Iterator[Batch]:
+        epoch = self._epoch
+        if not self._position:
+            self._grow()
+        for step, batch in self.read_steps(epoch, self._position):
+            self._position = step.after
+            yield batch
+        self._epoch, self._position = epoch + 1, 0
+        self._report.epochs += 1
+
+    def _grow(self) -> None:
+        """An epoch of windows that grow has the samples that are there when it begins."""
+        if isinstance(self.windows, Windows) and self.windows.follow:
+            self.windows.refresh()
+            self._set_total(None)
+
+    def _set_total(self, total: int | None) -> None:
+        self._course = _course(self.windows, self.seed, self._shuffle, total)
+
+    def read_steps(
+        self, epoch: int, position: int, worker: int = 0, workers: int = 1
+    ) -> Iterator[tuple[Step, Batch]]:
+        """Steps and their batches, read ahead by threads and handed over in order."""
+        steps = self.steps(epoch, position, worker, workers)
+        is_far = self.threads > 0 and any(is_remote(each) for each in self._course.sources)
+        ahead: ReadAhead[Step, None, tuple[Step, Batch]] = ReadAhead(
+            self._fetch if is_far else _nothing, self._work, steps,
+            workers=_AHEAD if is_far else self.threads, cost=self._cost, max_cost=self._read_ahead_bytes,
+            cores=max(1, self.threads),
+        )  # fmt: skip
+        with closing(ahead):
+            while True:
+                began = time.perf_counter()
+                found = next(ahead, None)
+                if found is None:
+                    return
+                self._report.add(found[1].size, self._cost(found[0]), time.perf_counter() - began)
+                yield found
+
+    def steps_left(self, position: int) -> int:
+        """How many steps an epoch has from a position on, as far as nothing is left out."""
+        left = len(self._course) - position
+        return left // self.batch_size if self.tail == "drop" else -(-left // self.batch_size)
+
+    def _cost(self, step: Step) -> int:
+        schema = self._course.sources[0].schema
+        return len(step.chosen) * sum(each.sample_bytes for each in schema.values())
+
+    def _fetch(self, step: Step) -> None:
+        """Open what a batch needs, and bring its bytes into the cache, all episodes at the same time."""
+        tasks = [
+            (source, part)
+            for number, source in enumerate(self._course.sources)
+            for part in planned(source, step.chosen.sample[step.chosen.source == number])
+        ]
+        run_parallel(lambda task: prefetch(*task), tasks, MAX_PARALLEL)
+
+    def _work(self, step: Step, _: None) -> tuple[Step, Batch]:
+        return step, self.read(step)
+
+    def read(self, step: Step) -> Batch:
+        """The batch of a step, read, transformed and normalised."""
+        chosen, sources = step.chosen, self._course.sources
+        batch = gather(sources[0], chosen.sample) if len(sources) == 1 else self._mixed(chosen)
+        batch.position, batch.repeated = step.position, step.repeated if self.tail == "pad" else None
+        self._transform_fields(batch, chosen)
+        for name, normalizer in self._normalizers.items():
+            batch[name] = normalizer.apply(batch[name])
+        if self._transform is not None:
+            self._transform_samples(batch, chosen)
+        return batch
+
+    def _mixed(self, chosen: Chosen) -> Batch:
+        """One batch of samples from several sources."""
+        parts, places = [], []
+        for number, source in enumerate(self._course.sources):
+            here = np.flatnonzero(chosen.source == number)
+            if len(here):
+                parts.append(gather(source, chosen.sample[here]))
+                places.append(here)
+        if not parts:
+            return gather(self._course.sources[0], chosen.sample)
+        order = np.argsort(np.concatenate(places), kind="stable")
+
+        def joined(pick: Callable[[Batch], Any]) -> Any:
+            return np.concatenate([pick(part) for part in parts])[order]
+
+        names = list(parts[0])
+        return Batch(
+            {name: joined(lambda part, name=name: part[name]) for name in names},  # type: ignore[misc]
+            {name: joined(lambda part, name=name: part.mask[name]) for name in names},  # type: ignore[misc]
+            {name: joined(lambda part, name=name: part.age_ns[name]) for name in names},  # type: ignore[misc]
+            chosen.sample,
+            joined(lambda part: part.ts_ns),
+            source=chosen.source,
+        )
+
+    def rng(self, epoch: int, sample_id: int, source: int = 0) -> np.random.Generator:
+        """The numbers that transforms of a sample get in an epoch: always the same ones."""
+        return sample_rng(self.seed, epoch, sample_id, source)
+
+    def _transform_fields(self, batch: Batch, chosen: Chosen) -> None:
+        for name, field in self._course.sources[0].fields.items():
+            if field.transform is not None and len(chosen):
+                rows = [
+                    np.asarray(field.transform(value, self.rng(int(epoch), int(sample), int(source))))
+                    for value, epoch, sample, source in zip(
+                        batch[name], chosen.epoch, chosen.sample, chosen.source, strict=True
+                    )
+                ]
+                batch[name] = np.stack(rows)
+
+    def _transform_samples(self, batch: Batch, chosen: Chosen) -> None:
+        assert self._transform is not None
+        made: list[Mapping[str, Any]] = []
+        for row in range(len(chosen)):
+            sample = {name: each[row] for name, each in batch.items()}
+            rng = self.rng(int(chosen.epoch[row]), int(chosen.sample[row]), int(chosen.source[row]))
+            made.append(self._transform(sample, rng) or sample)
+        for name in made[0] if made else ():
+            batch[name] = np.stack([np.asarray(each[name]) for each in made])
+
+    # Normalising.
+
+    def _fitted(self, normalize: str | Mapping[str, str | None] | None) -> dict[str, Normalizer]:
+        first = self._course.sources[0]
+        ways = chosen_ways(first.schema, normalize)
+        self.statistics: dict[str, FieldStatistics] = {}
+        """What the fields are normalised with; it goes into a checkpoint as `{name: each.to_json()}`."""
+        if ways:
+            self.statistics = self.windows.statistics(list(ways))
+        return {name: Normalizer(how, self.statistics[name]) for name, how in ways.items()}
+
+    def denormalize(self, name: str, values: Any) -> Any:
+        """Values of a field (or a model's answers in its place) in the units they were recorded in."""
+        fields = self._course.sources[0].fields
+        if name not in fields:
+            raise KeyError(f"no field {name!r}.{nearest(name, fields)}")
+        return self._normalizers[name].undo(values) if name in self._normalizers else values
+
+    # The state.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands, after the batch it handed over last: the same on every rank."""
+        return self.state_at(self._epoch, self._position)
+
+    def state_at(self, epoch: int, position: int, *, is_worker: bool = False) -> dict[str, Any]:
+        """The state at a position of an epoch; at its end that is the beginning of the next, unless a worker is."""
+        return self._state_at(epoch, position, is_worker=is_worker).to_dict()
+
+    def _state_at(self, epoch: int, position: int, *, is_worker: bool = False) -> LoaderState:
+        if position and not is_worker and self._bounds(epoch, position) is None:
+            epoch, position = epoch + 1, 0
+        count, digest = self._skipped()
+        grows = isinstance(self.windows, Windows) and self.windows.follow
+        return LoaderState(
+            self.seed, epoch, position, self._course.id[:SHORT_ID], self._course.fingerprint(), count, digest,
+            len(self._course) if grows else None,
+        )  # fmt: skip
+
+    def _skipped(self) -> tuple[int, str]:
+        """How many episodes are left out and a digest of which; what was left out before a resume counts too."""
+        names = sorted(self._verdicts.damaged_names())
+        if not names:
+            return self._skipped_before
+        digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
+        return max(len(names), self._skipped_before[0]), digest
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on after the batch a state was taken at, on any number of ranks, threads and workers.
+
+        With another batch size it means: the samples before `position` are done. Other windows, data, fields, order or
+        another seed are refused.
+        """
+        parsed = self.checked_state(state)
+        self._epoch, self._position = parsed.epoch, parsed.position
+        self._skipped_before = (parsed.skipped, parsed.skip)
+
+    def checked_state(self, state: Mapping[str, Any]) -> LoaderState:
+        """A state that belongs to this loader, or ValueError that names what differs."""
+        parsed = parse_state(state)
+        if parsed.samples is not None and isinstance(self.windows, Windows) and self.windows.follow:
+            if parsed.samples > len(self.windows):
+                self.windows.refresh()
+            self._set_total(min(parsed.samples, len(self.windows)))
+        here = self._state_at(self._epoch, self._position)
+        if parsed.windows != here.windows:
+            raise ValueError(
+                f"the state was taken with windows {parsed.windows}, these are {here.windows}: "
+                "another version of the data, another selection, edits, fields, anchors or edges"
+            )
+        if parsed.order != here.order:
+            raise ValueError(
+                f"the state was taken with order {parsed.order}, this is {here.order}: another shuffle, "
+                "or other weights of a mixture"
+            )
+        if parsed.seed != here.seed:
+            raise ValueError(f"the state was taken with seed {parsed.seed}, this loader has seed {here.seed}")
+        if parsed.position > len(self._course):
+            raise ValueError(f"the state stands at sample {parsed.position} of {len(self._course)}")
+        return parsed
+
+    def save_state(self, path: str | os.PathLike[str]) -> None:
+        """Write the state with what `warp why` and `load_state` need to know of the run; no data, no credentials."""
+        write_file(path, dump_json({"state": self.state_dict(), "plan": self.plan()}))
+
+    def load_state(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a file that `save_state` wrote."""
+        with open(path, "rb") as file:
+            found = json.load(file)
+        self.load_state_dict(found["state"] if isinstance(found, dict) and "state" in found else found)
+
+    def plan(self) -> dict[str, Any]:
+        """How this run's samples are found again without the program that trained: see `warp why`."""
+        return {
+            "v": 1, "batch_size": self.batch_size, "seed": self.seed, "shuffle": self._shuffle,
+            "on_error": self.on_error, "windows": self.windows.plan(),
+        }  # fmt: skip
+
+    # What happened.
+
+    def why(
+        self, step: int | None = None, *, epoch: int | None = None, positions: tuple[int, int] | None = None
+    ) -> list[SampleOrigin]:
+        """Where the samples of a step of an epoch (by default the current one) come from; no values are read.
+
+        Steps count from the beginning of the epoch, in batches of this loader, all ranks together. `positions` names
+        any stretch of the epoch instead.
+        """
+        epoch = self._epoch if epoch is None else epoch
+        if (step is None) == (positions is None):
+            raise ValueError("give a step, or positions=(start, stop)")
+        if positions is not None:
+            chosen = self._course.chosen(epoch, *positions)
+        else:
+            assert step is not None
+            chosen = self._batch_of_step(epoch, step)
+        return [origin for origin in self._origins(chosen)]
+
+    def _batch_of_step(self, epoch: int, step: int) -> Chosen:
+        if step < 0:
+            raise IndexError(f"step {step}: steps count from 0")
+        position, total = step * self.batch_size, len(self._course)
+        if self.on_error == "skip" and self._verdicts.damaged_names():
+            position = 0
+            for _ in range(step):
+                position = self._global_batch(epoch, position)[1]
+        if position >= total:
+            raise IndexError(f"step {step} of {len(self)} in an epoch")
+        return self._global_batch(epoch, position)[0]
+
+    def _origins(self, chosen: Chosen) -> Iterator[SampleOrigin]:
+        located: dict[int, tuple[int, int, int]] = {}
+        for number, source in enumerate(self._course.sources):
+            here = np.flatnonzero(chosen.source == number)
+            if len(here):
+                episodes, times = source.locate(chosen.sample[here])
+                located |= {
+                    int(row): (number, int(e), int(t))
+                    for row, e, t in zip(here, episodes, times, strict=True)
+                }
+        for row in range(len(chosen)):
+            number, episode, time_ns = located[row]
+            source = self._course.sources[number]
+            origin = source.episodes.origin(episode)
+            yield SampleOrigin(
+                dataset=origin.dataset, version=origin.version, episode_id=source.ids[episode], ts_ns=time_ns,
+                sample_id=int(chosen.sample[row]), epoch=int(chosen.epoch[row]), blob=origin.blob,
+                content=source.contents[episode], source=self._course.names[number] or None,
+            )  # fmt: skip
+
+    def report(self) -> LoaderReport:
+        """What was given, what was left out and why, and how long the consumer waited."""
+        damaged = self._verdicts.damaged()
+        return replace(self._report, skipped=damaged, skipped_before=self._skipped_before[0])
+
+    def to_torch(self) -> Any:
+        """A torch IterableDataset of the same batches as tensors, in the same order with any number of workers."""
+        return torch_loader(self)
+
+    def __repr__(self) -> str:
+        return f"<Loader of {self.batch_size} over {self.windows!r}, epoch {self._epoch} at {self._position}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        grows = isinstance(self.windows, Windows) and self.windows.follow
+        return {
+            **self.__dict__,
+            "_course": None,
+            "_verdicts": None,
+            "_total": len(self._course) if grows else None,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._course = _course(self.windows, self.seed, self._shuffle, state["_total"])
+        self._verdicts = Verdicts(self._course.sources)
+
+
+def sample_rng(seed: int, epoch: int, sample_id: int, source: int = 0) -> np.random.Generator:
+    """A generator that depends on seed, epoch and sample alone (and the source, in a mixture)."""
+    parts = (seed, epoch, source) if source else (seed, epoch)
+    key = np.array([stream_key(*parts), sample_id], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+def _rank(rank: int | str, world: int | str) -> tuple[int, int]:
+    if rank == "auto" or world == "auto":
+        found = auto_rank()
+        rank, world = (found[0] if rank == "auto" else rank), (found[1] if world == "auto" else world)
+    return rank_and_world((rank, world))
+
+
+def _one_of(name: str, value: Any, known: tuple[str, ...]) -> Any:
+    if value not in known:
+        raise ValueError(f"{name} is one of {', '.join(known)}, not {value!r}.{nearest(str(value), known)}")
+    return value
+
+
+def _course(windows: Windows | Mixture, seed: int, shuffle: Shuffle, total: int | None) -> Course:
+    if isinstance(windows, Mixture):
+        return MixtureCourse(windows, seed, shuffle)
+    return PlainCourse(windows, seed, shuffle, total)
+
+
+def _nothing(_: Step) -> None:
+    """Bytes on this machine are not fetched beforehand."""

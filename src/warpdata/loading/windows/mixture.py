@@ -1,0 +1,252 @@
+"""Windows mixed by weight: which source gives which sample is a function of the position alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from warpdata.bytekit.checksum import sha256_hex
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.episodes.statistics import ValueStatistics
+from warpdata.errors import SchemaMismatchError, nearest
+from warpdata.loading.windows.aligning import Int64s
+from warpdata.loading.windows.order import Chosen, PlainCourse, Shuffle
+from warpdata.loading.windows.statistics import FieldStatistics, finished, running_statistics
+from warpdata.loading.windows.windows import Windows
+from warpdata.ordering.mixture import PeriodicSchedule, mixture_shares
+from warpdata.ordering.quality import ShuffleQuality
+from warpdata.ordering.splitmix import stream_key
+
+_WHOLE = 1 << 30
+
+
+class Mixture:
+    """Several windows with the same fields, each with a weight: `wd.Mixture({"a": (windows_a, 0.7), …})`.
+
+    Every stretch of an epoch has each source's share to within one sample. A source that is used up begins its next
+    epoch. An epoch has `length` samples, by default as many as all sources together. `schedule` gives other weights
+    from a number of samples on, counted over all epochs: `{100_000: {"a": 0.5, "b": 0.5}}`.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, tuple[Windows, float]],
+        *,
+        length: int | None = None,
+        schedule: Mapping[int, Mapping[str, float]] | None = None,
+    ) -> None:
+        if not sources:
+            raise ValueError("a mixture has at least one source")
+        self.names = [str(name) for name in sources]
+        self.sources = [windows for windows, _ in sources.values()]
+        for name, windows in zip(self.names, self.sources, strict=True):
+            if not isinstance(windows, Windows):
+                raise TypeError(f"source {name!r} is (wd.Windows, weight), not {windows!r}")
+        self.weights = [float(weight) for _, weight in sources.values()]
+        self.schedule = self._checked_schedule(schedule or {})
+        self._check_fields()
+        for name, windows, share in zip(self.names, self.sources, mixture_shares(self.weights), strict=True):
+            if share and not len(windows):
+                raise ValueError(f"source {name!r} has no samples")
+        if length is not None and (not isinstance(length, int) or length < 1):
+            raise ValueError(f"length is a number of samples from 1, not {length!r}")
+        self.length = sum(map(len, self.sources)) if length is None else length
+
+    @classmethod
+    def by_static(
+        cls, windows: Windows, weights: Mapping[Any, float], name: str = "task", **options: Any
+    ) -> Mixture:
+        """Windows divided by a static item of their episodes, each value with a weight: per task, per robot, …"""
+        facts = windows.episodes.facts
+        column = name if name in facts.column_names else f"static_{name}"
+        if column not in facts.column_names:
+            raise KeyError(f"no episode has a static item {name!r}.{nearest(name, facts.column_names)}")
+        values = facts.column(column).to_pylist()
+        for value in weights:
+            if value not in values:
+                near = nearest(str(value), sorted({str(each) for each in values}))
+                raise KeyError(f"no episode has {name} {value!r}.{near}")
+        rows = {value: [row for row, each in enumerate(values) if each == value] for value in weights}
+        return cls({str(v): (windows.over(rows[v]), weight) for v, weight in weights.items()}, **options)
+
+    @classmethod
+    def by_episode(
+        cls,
+        windows: Windows,
+        weight: Mapping[str, float] | Callable[[Mapping[str, Any]], float],
+        **options: Any,
+    ) -> Mixture:
+        """Windows with a weight per episode: by id (1 where none is given), or a function of its row of facts.
+
+        A sample of an episode of weight 2 comes twice as often as one of an episode of weight 1.
+        """
+        if isinstance(weight, Mapping):
+            for name in weight:
+                if name not in windows.ids:
+                    raise KeyError(f"no episode {name!r}.{nearest(name, windows.ids)}")
+            given = [float(weight.get(name, 1.0)) for name in windows.ids]
+        else:
+            given = [float(weight(row)) for row in windows.episodes.facts.to_pylist()]
+        groups: dict[float, list[int]] = {}
+        for row, each in enumerate(given):
+            groups.setdefault(each, []).append(row)
+        parts = {each: windows.over(rows) for each, rows in groups.items() if each > 0}
+        return cls(
+            {f"x{each:g}": (part, each * len(part)) for each, part in parts.items() if len(part)}, **options
+        )
+
+    def _checked_schedule(self, given: Mapping[int, Mapping[str, float]]) -> list[tuple[int, list[float]]]:
+        """Weights from a position on, in order; the first are those of the sources."""
+        found = [(0, self.weights)]
+        for start, weights in sorted(given.items()):
+            if not isinstance(start, int) or start < 0:
+                raise ValueError(f"a schedule is by number of samples, not {start!r}")
+            for name in weights:
+                if name not in self.names:
+                    raise KeyError(f"the schedule names no source {name!r}.{nearest(name, self.names)}")
+            row = [float(weights.get(name, 0.0)) for name in self.names]
+            found = [row_of for row_of in found if row_of[0] != start] + [(start, row)]
+        return found
+
+    def _check_fields(self) -> None:
+        first = self.sources[0].schema
+        for name, windows in zip(self.names[1:], self.sources[1:], strict=True):
+            for field in {*first, *windows.schema}:
+                if field not in first or field not in windows.schema:
+                    raise SchemaMismatchError(
+                        f"field {field!r} is not in all sources of the mixture: {name!r}"
+                    )
+                a, b = first[field], windows.schema[field]
+                if (a.dtype, a.sample_shape) != (b.dtype, b.sample_shape):
+                    raise SchemaMismatchError(
+                        f"field {field!r} is {b.dtype}{list(b.sample_shape)} in {name!r}, "
+                        f"but {a.dtype}{list(a.sample_shape)} in {self.names[0]!r}"
+                    )
+
+    @property
+    def id(self) -> str:
+        """The hash of what all sources are."""
+        return sha256_hex(dump_json([[n, w.id] for n, w in zip(self.names, self.sources, strict=True)]))[:32]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def quotas(self, epoch: int = 0) -> dict[str, dict[str, float]]:
+        """For each source how many samples it gives in an epoch, and how often that goes through it."""
+        pieces = Pieces(self)
+        start = epoch * self.length
+        given = pieces.given(start + self.length) - pieces.given(start)
+        return {
+            name: {"samples": int(count), "passes": int(count) / max(1, len(windows))}
+            for name, windows, count in zip(self.names, self.sources, given, strict=True)
+        }
+
+    def plan(self) -> dict[str, Any]:
+        """How the mixture is made again elsewhere, as JSON."""
+        return {
+            "mixture": [
+                {"name": name, "weight": weight, "windows": windows.plan()}
+                for name, windows, weight in zip(self.names, self.sources, self.weights, strict=True)
+            ],
+            "length": self.length,
+            "schedule": [[start, row] for start, row in self.schedule],
+        }
+
+    def statistics(self, names: Sequence[str]) -> dict[str, FieldStatistics]:
+        """Statistics of the fields over all sources, each by its weight."""
+        running = [running_statistics(windows, names) for windows in self.sources]
+        shares = [float(share) for share in mixture_shares(self.weights)]
+        out = {}
+        for name in names:
+            schema = self.sources[0].schema[name]
+            merged: ValueStatistics | None = None
+            for found, share in zip(running, shares, strict=True):
+                part = found[name][0]
+                part.scale(max(1, round(share * _WHOLE / max(1, int(part.count.max(initial=0))))))
+                if not share:
+                    continue
+                if merged is None:
+                    merged = part
+                else:
+                    merged.merge(part)
+            assert merged is not None
+            out[name] = finished(merged, schema, was_read=any(found[name][1] for found in running))
+        return out
+
+    def __repr__(self) -> str:
+        listed = ", ".join(
+            f"{name}: {weight:g}" for name, weight in zip(self.names, self.weights, strict=True)
+        )
+        return f"<Mixture {listed}>"
+
+
+class Pieces:
+    """The stretches of a schedule, one after the other."""
+
+    def __init__(self, mixture: Mixture) -> None:
+        self._starts = np.array([start for start, _ in mixture.schedule], np.int64)
+        self._schedules = [PeriodicSchedule(weights) for _, weights in mixture.schedule]
+        base = np.zeros(len(mixture.names), np.int64)
+        self._bases = [base]
+        for number in range(1, len(self._starts)):
+            span = int(self._starts[number] - self._starts[number - 1])
+            base = base + self._schedules[number - 1].given(span)
+            self._bases.append(base)
+
+    def at(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        """The source at each position, and how many of that source came before."""
+        pieces = self._starts.searchsorted(positions, "right") - 1
+        source, before = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
+        for number in np.unique(pieces).tolist():
+            here = pieces == number
+            source[here], inside = self._schedules[number].at(positions[here] - self._starts[number])
+            before[here] = inside + self._bases[number][source[here]]
+        return source, before
+
+    def given(self, position: int) -> Int64s:
+        """How many of each source come before a position."""
+        number = int(self._starts.searchsorted(position, "right")) - 1
+        return self._bases[number] + self._schedules[number].given(position - int(self._starts[number]))
+
+
+class MixtureCourse:
+    """The positions of a mixture: epochs follow one another, and every source keeps its own order."""
+
+    def __init__(self, mixture: Mixture, seed: int, shuffle: Shuffle) -> None:
+        self._mixture = mixture
+        self._pieces = Pieces(mixture)
+        self.sources = mixture.sources
+        self.names = mixture.names
+        # Sources with the same samples must not be in step with each other.
+        seeds = [stream_key(seed, number) if number else seed for number in range(len(self.sources))]
+        self._courses = [PlainCourse(w, s, shuffle) for w, s in zip(self.sources, seeds, strict=True)]
+
+    @property
+    def id(self) -> str:
+        """The identity of all sources."""
+        return self._mixture.id
+
+    def fingerprint(self) -> str:
+        """Differs where weights, schedule, length or the order of a source differ."""
+        plans = [course.fingerprint() for course in self._courses]
+        return sha256_hex(dump_json([plans, self._mixture.schedule, self._mixture.length]))[:8]
+
+    def __len__(self) -> int:
+        return self._mixture.length
+
+    def chosen(self, epoch: int, start: int, stop: int) -> Chosen:
+        """The samples at positions [start, stop) of an epoch."""
+        first = epoch * len(self)
+        source, before = self._pieces.at(np.arange(first + start, first + stop, dtype=np.int64))
+        epochs, samples = np.empty(len(source), np.int64), np.empty(len(source), np.int64)
+        for number in np.unique(source).tolist():
+            here = source == number
+            epochs[here], samples[here] = self._courses[number].at(before[here])
+        return Chosen(source, epochs, samples)
+
+    def quality(self, batch_size: int) -> ShuffleQuality:
+        """That of the source with the largest share."""
+        largest = int(np.argmax(self._mixture.weights))
+        return self._courses[largest].quality(batch_size)

@@ -1,0 +1,313 @@
+"""One episode as windows see it: its anchors, and for each field which records to read and how to write them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.errors import WarpError
+from warpdata.loading.windows.aligning import Aligned, Bools, Clock, Int64s, align_rows
+from warpdata.loading.windows.anchors import Anchors
+from warpdata.loading.windows.images import cut_box, scaled
+from warpdata.loading.windows.schema import FieldSchema, check_same, find_schema, signal_named
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.sampling import blank_values, mixed_values
+from warpdata.timeline.signal import MappedRows, Signal
+
+_TABLE_ROWS = 1 << 18
+"""An alignment of so many rows is found once for all anchors of an episode, and kept."""
+
+
+class OpenEpisode:
+    """An episode, its anchors, and a reader for each field."""
+
+    def __init__(
+        self,
+        episode: Episode,
+        anchors: Anchors,
+        grid_signals: Sequence[str],
+        schema: Mapping[str, FieldSchema],
+        max_age_ns: int | None,
+        max_gap_ns: int | None,
+    ) -> None:
+        self.episode = episode
+        self._clocks: dict[str, Clock] = {}
+        self._max_gap_ns = max_gap_ns
+        signals = {each.field.signal: signal_named(episode, each.field.signal) for each in schema.values()}
+        gated = {name: signal_named(episode, name) for name in grid_signals}
+        self.times = anchors.times(
+            episode, {name: each for name, each in gated.items() if each is not None and len(each)}
+        )
+        end_ns = episode.last_ts_ns if any(map(len, episode.signals.values())) else 0
+        self.fields: dict[str, SignalReader | StaticReader] = {}
+        for name, known in schema.items():
+            own = find_schema(name, known.field, episode)
+            if own is not None:
+                check_same(known, own, episode.id)
+            signal = signals[known.field.signal]
+            if signal is None:
+                self.fields[name] = StaticReader(known, episode)
+                continue
+            age = known.field.max_age_s
+            limit = max_age_ns if age is None else round(age * 1e9)
+            self.fields[name] = SignalReader(
+                own or known, signal, self._clock(signal, known), self.times, end_ns, limit
+            )
+
+    def _clock(self, signal: Signal, schema: FieldSchema) -> Clock:
+        name = schema.field.signal
+        if name not in self._clocks:
+            self._clocks[name] = Clock(signal.timestamps, self._max_gap_ns)
+        return self._clocks[name]
+
+    def inside(self, anchors: Int64s) -> Bools:
+        """At which anchors no row of any signal lies beyond an edge."""
+        good = np.ones(len(anchors), np.bool_)
+        for field in self.fields.values():
+            good &= field.inside(anchors)
+        return good
+
+    def settled(self) -> int:
+        """Of an episode that grows, how many anchors have all their rows, whatever is still recorded."""
+        if not len(self.times):
+            return 0
+        good = np.ones(len(self.times), np.bool_)
+        for field in self.fields.values():
+            good &= field.settled()
+        return int(good.argmin()) if not good.all() else len(good)
+
+    def first_outside(self, anchors: Int64s) -> tuple[str, int] | None:
+        """The field and the anchor of the first row that lies beyond an edge."""
+        found = [
+            (int(anchors[~good][0]), name)
+            for name, field in self.fields.items()
+            if not (good := field.inside(anchors)).all()
+        ]
+        return (min(found)[1], min(found)[0]) if found else None
+
+    @property
+    def held_bytes(self) -> int:
+        """What this keeps in memory."""
+        return self.episode.source.loaded_bytes() + sum(each.held_bytes for each in self.fields.values())
+
+
+class StaticReader:
+    """A static item: the same value at every anchor."""
+
+    def __init__(self, schema: FieldSchema, episode: Episode) -> None:
+        name = schema.field.signal
+        self._is_there = schema.is_static and name in episode.static
+        self.schema = schema
+        self.held_bytes = 0
+        if self._is_there:
+            value = episode.static[name]
+        elif schema.is_text or schema.stored_dtype == np.dtype(object):
+            value = ""
+        else:
+            value = np.nan if schema.dtype.kind in "fc" else 0
+        self._value = value
+
+    def inside(self, anchors: Int64s) -> Bools:
+        """Everywhere: a static item has no edges. A signal that the whole episode lacks is inside nowhere."""
+        return np.full(len(anchors), self.schema.is_static)
+
+    def settled(self) -> bool:
+        """Whether the value can be relied on: an item, or a signal, that is not there may still come."""
+        return self._is_there
+
+    def read(self, anchors: Int64s, places: Int64s, out: NDArray[Any], mask: Bools, age_ns: Int64s) -> None:
+        """Write the value to these places of a batch."""
+        if self.schema.is_static and self.schema.dtype == np.dtype(object):
+            for place in places.tolist():
+                out[place] = self._value
+        else:
+            out[places] = self._value
+        mask[places] = self._is_there
+        age_ns[places] = 0
+        _ = anchors
+
+
+class SignalReader:
+    """A signal: which records answer at each anchor, and their values."""
+
+    def __init__(
+        self,
+        schema: FieldSchema,
+        signal: Signal,
+        clock: Clock,
+        times: Int64s,
+        end_ns: int,
+        max_age_ns: int | None,
+    ) -> None:
+        self.schema = schema
+        self._signal = signal
+        self._clock = clock
+        self._times = times
+        self._end_ns = end_ns
+        self._max_age_ns = max_age_ns
+        self._is_between = schema.field.align in ("linear", "slerp")
+        self._table: Aligned | None = None
+        self._starts: list[int] | None = None
+        self._direct: MappedRows | None = None
+        self._is_direct = not self._is_between and not schema.is_changed and not schema.is_text
+
+    @property
+    def signal(self) -> Signal:
+        """The signal that is read."""
+        return self._signal
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the table of alignments."""
+        return 0 if self._table is None else 26 * self._table.positions.size
+
+    def aligned_at(self, times: Int64s) -> Aligned:
+        """The alignment at any times."""
+        field = self.schema.field
+        return align_rows(field.rows, field.align, self._clock, times, self._end_ns, self._max_age_ns)
+
+    def aligned(self, anchors: Int64s) -> Aligned:
+        """The alignment at anchors by number; small episodes have a table of all of them."""
+        if self._table is None:
+            if len(self._times) * self.schema.rows > _TABLE_ROWS:
+                return self.aligned_at(self._times[anchors])
+            self._table = self.aligned_at(self._times)
+        table = self._table
+        return Aligned(
+            table.positions[anchors], table.inside[anchors], table.mask[anchors], table.age_ns[anchors],
+            None if table.later is None else table.later[anchors],
+            None if table.share is None else table.share[anchors],
+        )  # fmt: skip
+
+    def inside(self, anchors: Int64s) -> Bools:
+        """At which anchors no row lies beyond an edge."""
+        return np.asarray(self.aligned(anchors).inside.all(axis=1))
+
+    def settled(self) -> Bools:
+        """At which anchors no record that is still to come can change a row: it lies before the last one there is."""
+        if not len(self._clock):
+            return np.zeros(len(self._times), np.bool_)
+        rows, last = self.schema.field.rows, int(self._clock.stamps[-1])
+        if rows.when == "times":
+            return np.asarray(self._times + max(rows.offsets_ns) < last)
+        own = self._clock.held(self._times)
+        return np.asarray((self._times < last) & (own + max(rows.steps) < len(self._clock)))
+
+    def read(self, anchors: Int64s, places: Int64s, out: NDArray[Any], mask: Bools, age_ns: Int64s) -> None:
+        """Write values, mask and ages at these anchors to these places of a batch."""
+        starts = self._run_starts() if self._is_direct else None
+        if starts is None:
+            self.write(self.aligned(anchors), places, out, mask, age_ns)
+            return
+        table, direct, width = self._table, self._direct, self.schema.rows
+        assert table is not None
+        assert direct is not None
+        rows, check = direct
+        slow = []
+        for anchor, place in zip(anchors.tolist(), places.tolist(), strict=True):
+            start = starts[anchor]
+            if start < 0:
+                slow.append((anchor, place))
+                continue
+            if check is not None:
+                check(start, start + width)
+            out[place] = rows[start : start + width]
+            mask[place] = table.mask[anchor]
+            age_ns[place] = table.age_ns[anchor]
+        if slow:
+            some = np.array(slow, np.int64)
+            self.write(self.aligned(some[:, 0]), some[:, 1], out, mask, age_ns)
+
+    def _run_starts(self) -> list[int] | None:
+        """For each anchor the first record of its run, -1 where it is no run; None where values must be decoded."""
+        if self._starts is None:
+            self._direct = self._signal._in_memory() if len(self._signal) else None
+            self.aligned(np.empty(0, np.int64))
+            if self._direct is None or self._table is None:
+                self._is_direct = False
+                return None
+            positions = self._table.positions
+            is_run = (np.diff(positions, axis=1) == 1).all(axis=1)
+            self._starts = np.where(is_run, positions[:, 0], -1).tolist()
+        return self._starts
+
+    def write(self, found: Aligned, places: Int64s, out: NDArray[Any], mask: Bools, age_ns: Int64s) -> None:
+        """Write the values of an alignment; `out` has an axis of rows."""
+        mask[places] = found.mask
+        age_ns[places] = found.age_ns
+        if not len(self._signal):
+            out[places] = blank_values(self._signal.meta, 1)[0]
+        elif self._is_between:
+            out[places] = self._between(found)
+        elif self.schema.is_changed:
+            out[places] = self._changed(self._read(found.positions))
+        else:
+            self._read_into(found.positions, places, out)
+
+    def bring(self, anchors: Int64s) -> None:
+        """Bring the bytes of what is read at these anchors near."""
+        found = self.aligned(anchors)
+        if len(self._signal):
+            wanted = (
+                found.positions if found.later is None else np.concatenate([found.positions, found.later])
+            )
+            self._signal._bring(wanted.reshape(-1))
+
+    def _read_into(self, positions: Int64s, places: Int64s, out: NDArray[Any]) -> None:
+        """Runs of records straight to where they go; the few that are no runs by number."""
+        if not self._signal._gives_runs():  # all at once: no group of pictures is decoded twice
+            out[places] = self._read(positions)
+            return
+        width = positions.shape[1]
+        starts = positions[:, 0]
+        if width == 1:
+            self._signal._runs_into(starts, out, places)
+            return
+        is_run = positions[:, -1] - starts == width - 1
+        if width > 2:
+            is_run &= (np.diff(positions, axis=1) == 1).all(axis=1)
+        if is_run.all():
+            self._signal._runs_into(starts, out, places)
+            return
+        if is_run.any():
+            self._signal._runs_into(starts[is_run], out, places[is_run])
+        rest = ~is_run
+        out[places[rest]] = self._read(positions[rest])
+
+    def _read(self, positions: Int64s) -> NDArray[Any]:
+        """The values of records by number, each read once."""
+        wanted, back = np.unique(positions, return_inverse=True)
+        values = self._signal._values_at(wanted)
+        return values[back.reshape(positions.shape)]
+
+    def _between(self, found: Aligned) -> NDArray[Any]:
+        assert found.later is not None
+        assert found.share is not None
+        shape = found.positions.shape
+        first, second = self._read(found.positions), self._read(found.later)
+        flat = (-1, *first.shape[2:])
+        mixed = mixed_values(
+            first.reshape(flat), second.reshape(flat), found.share.reshape(-1), self.schema.field.align
+        )
+        return self._changed(mixed.reshape(*shape, *first.shape[2:]))
+
+    def _changed(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values as the field wants them: cut, scaled, of another type."""
+        field, schema = self.schema.field, self.schema
+        if field.crop is not None:
+            rows, columns = cut_box(schema.stored_shape, field.crop, schema.name)
+            values = values[:, :, rows, columns]
+        if field.size is not None:
+            flat = values.reshape(-1, *values.shape[2:])
+            values = scaled(flat, field.size).reshape(*values.shape[:2], *schema.shape)
+        return values.astype(schema.dtype, copy=False)
+
+
+def named_fault(error: WarpError, place: str, field: str) -> WarpError:
+    """The same error, which says of which episode and field."""
+    error.message = f"{place}, field {field!r}: {error.message}"
+    error.args = (error.message,)
+    return error

@@ -1,0 +1,61 @@
+"""Where a loader stands: under 300 bytes of JSON, the same on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from warpdata.ordering.state import MAX_POSITION, MAX_SEED, checked_integer
+
+STATE_VERSION = 1
+MAX_EPOCH = 10**9
+_PARTS = ("seed", "epoch", "position", "windows", "order")
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderState:
+    """Seed, epoch, how many samples of the epoch all ranks together are past, and of which samples in which order."""
+
+    seed: int
+    epoch: int
+    position: int
+    windows: str
+    order: str
+    skipped: int = 0
+    skip: str = ""
+    samples: int | None = None
+    """With windows that grow: how many samples there were when the epoch began."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The state as JSON has it."""
+        found: dict[str, Any] = {
+            "v": STATE_VERSION, "seed": self.seed, "epoch": self.epoch, "position": self.position,
+            "windows": self.windows, "order": self.order,
+        }  # fmt: skip
+        if self.skipped:
+            found |= {"skipped": self.skipped, "skip": self.skip}
+        if self.samples is not None:
+            found["samples"] = self.samples
+        return found
+
+
+def parse_state(state: Any) -> LoaderState:
+    """Read a state, or ValueError; what it is compared with is the loader's business."""
+    if not isinstance(state, Mapping):
+        raise ValueError(f"this is no state of a loader, but a {type(state).__name__}")
+    if state.get("v") != STATE_VERSION or "windows" not in state:
+        raise ValueError(f"this is no state of a loader of version {STATE_VERSION}: {dict(state)!r:.200}")
+    missing = [name for name in _PARTS if name not in state]
+    if missing:
+        raise ValueError(f"the state lacks {', '.join(missing)}")
+    for name in ("windows", "order"):
+        if not isinstance(state[name], str):
+            raise ValueError(f"{name} of a state is text, not {state[name]!r}")
+    samples = state.get("samples")
+    return LoaderState(
+        checked_integer("seed", state["seed"], MAX_SEED), checked_integer("epoch", state["epoch"], MAX_EPOCH),
+        checked_integer("position", state["position"], MAX_POSITION), state["windows"], state["order"],
+        checked_integer("skipped", state.get("skipped", 0), MAX_POSITION), str(state.get("skip", "")),
+        None if samples is None else checked_integer("samples", samples, MAX_POSITION),
+    )  # fmt: skip

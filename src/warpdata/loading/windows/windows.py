@@ -1,0 +1,456 @@
+"""The samples of a training set: a description over any episodes, which reads nothing it is not asked for."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from warpdata.bytekit.checksum import sha256_hex
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.locks import ThreadLock
+from warpdata.catalog.dataset import Dataset
+from warpdata.episodes.collection import Episodes
+from warpdata.episodes.local import LocalDataset
+from warpdata.errors import DatasetError, WarpError, nearest
+from warpdata.loading.windows.aligning import Int64s
+from warpdata.loading.windows.anchors import Anchors
+from warpdata.loading.windows.batch import Batch, Sample
+from warpdata.loading.windows.conditions import matching_anchors
+from warpdata.loading.windows.field import Field, _seconds
+from warpdata.loading.windows.following import FollowedSource
+from warpdata.loading.windows.gathering import gather, single
+from warpdata.loading.windows.opened import OpenEpisode
+from warpdata.loading.windows.schema import FieldSchema, find_schema, unknown_signal
+from warpdata.loading.windows.statistics import FieldStatistics, window_statistics
+from warpdata.loading.windows.table import SampleTable, keep_table, kept_table
+from warpdata.settings import Settings
+from warpdata.stores.parallel import run_parallel
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.times import as_int
+
+Edges = Literal["pad", "skip", "error"]
+IDENTITY_VERSION = 1
+SHORT_ID = 16
+MOST_OPEN = 320
+"""Episodes that stay open: more than the blocks that are in play at a time."""
+_HELD_BYTES = 160 << 20
+_OPENING = 8
+
+
+class Windows:
+    """All samples over some episodes, numbered: episodes in their order, anchors in time.
+
+    `anchor` names a signal (or a role): a sample per record. `rate_hz` makes a grid per episode instead. `stride` keeps
+    every n-th; `where` keeps the samples for which a SQL condition over signals and static items holds.
+    `edges`: rows beyond an edge repeat the nearest record and are masked ("pad"), samples with such rows do not exist
+    ("skip"), or are refused ("error"). A pause of a signal longer than `max_gap_s` is an edge; values older than
+    `max_age_s` are masked.
+    """
+
+    def __init__(
+        self,
+        episodes: Episodes | Dataset | Sequence[Episode] | Episode,
+        fields: Mapping[str, Field | str],
+        *,
+        anchor: str | None = None,
+        rate_hz: float | None = None,
+        stride: int = 1,
+        where: str | None = None,
+        edges: Edges = "pad",
+        max_age_s: float | None = None,
+        max_gap_s: float | None = None,
+        follow: bool = False,
+    ) -> None:
+        if edges not in get_args(Edges):
+            raise ValueError(
+                f"edges is pad, skip or error, not {edges!r}.{nearest(str(edges), get_args(Edges))}"
+            )
+        if not fields:
+            raise ValueError("a sample has at least one field")
+        self.episodes = _followed(episodes) if follow else _as_episodes(episodes)
+        self.fields = {
+            str(name): Field(each) if isinstance(each, str) else each for name, each in fields.items()
+        }
+        for name, field in self.fields.items():
+            if not isinstance(field, Field):
+                raise TypeError(f"field {name!r} is a wd.Field or the name of a signal, not {field!r}")
+        self.anchors = Anchors(anchor, rate_hz, stride)
+        self.where = where
+        self.edges: Edges = edges
+        self.max_age_s = None if max_age_s is None else _seconds("max_age_s", max_age_s, positive=True)
+        self.max_gap_s = None if max_gap_s is None else _seconds("max_gap_s", max_gap_s, positive=True)
+        self.follow = follow
+        self._grid_signals = tuple(dict.fromkeys(each.signal for each in self.fields.values()))
+        """A grid of anchors is over the signals of these fields, also where only some of them are read."""
+        self.unreadable: dict[str, str] = {}
+        """Episodes that could not even be counted, and why; they have no samples."""
+        self._done: set[int] = set()
+        self._next: dict[int, int] = {}
+        """With follow: episodes all of whose samples are known, and the first anchor that is not yet a sample."""
+        self._begin()
+        _ = self.schema  # a name that is not there is an error now
+
+    def _begin(self) -> None:
+        self._lock = ThreadLock()
+        self._open: OrderedDict[int, OpenEpisode] = OrderedDict()
+
+    # What they are.
+
+    @cached_property
+    def id(self) -> str:
+        """The hash of everything the samples depend on; equal in every form one version of the data is stored in."""
+        return sha256_hex(dump_json(self._identity()))[:32]
+
+    @property
+    def short_id(self) -> str:
+        """The beginning of `id`, for states."""
+        return self.id[:SHORT_ID]
+
+    def _identity(self) -> dict[str, Any]:
+        return {"v": IDENTITY_VERSION, "contents": self._contents, **self.describe()}
+
+    @cached_property
+    def _contents(self) -> list[str]:
+        return self.episodes.contents
+
+    @property
+    def contents(self) -> list[str]:
+        """What each episode holds, in one word."""
+        return self._contents
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The id of each episode."""
+        return self.episodes.ids
+
+    def plan(self) -> dict[str, Any]:
+        """How the windows are made again elsewhere, as JSON; the episodes are named, not copied."""
+        return {"id": self.id, "episodes": self.episodes.address(), **self.describe()}
+
+    @classmethod
+    def of_plan(cls, plan: Mapping[str, Any], episodes: Episodes) -> Windows:
+        """Windows as a plan describes them, over the episodes it names; transforms are left out."""
+        made = cls(
+            episodes,
+            {name: Field.from_json(each) for name, each in plan["fields"].items()},
+            anchor=plan["anchors"]["signal"], rate_hz=plan["anchors"]["rate_hz"], stride=plan["anchors"]["stride"],
+            where=plan["where"], edges=plan["edges"], max_age_s=plan["max_age_s"], max_gap_s=plan["max_gap_s"],
+        )  # fmt: skip
+        if made.id != plan["id"]:
+            raise DatasetError(
+                f"the episodes are not those the run had: windows {made.short_id} instead of {plan['id'][:SHORT_ID]}",
+                hint="Open the version the state was taken with.",
+            )
+        return made
+
+    def describe(self) -> dict[str, Any]:
+        """What was asked for, as JSON: anchors, fields and edges, without the episodes."""
+        return {
+            "anchors": self.anchors.to_json(),
+            "fields": {name: field.to_json() for name, field in sorted(self.fields.items())},
+            "where": self.where, "edges": self.edges,
+            "max_age_s": self.max_age_s, "max_gap_s": self.max_gap_s,
+        }  # fmt: skip
+
+    @cached_property
+    def schema(self) -> dict[str, FieldSchema]:
+        """Element type and shape of every field, from the first episode that has it."""
+        found: dict[str, FieldSchema] = {}
+        first: Episode | None = None
+        for position in range(len(self.episodes)):
+            if len(found) == len(self.fields):
+                break
+            try:
+                episode = self.episodes[position]
+                first = first or episode
+                for name, field in self.fields.items():
+                    known = None if name in found else find_schema(name, field, episode)
+                    if known is not None:
+                        found[name] = known
+            except WarpError as error:
+                self._note(position, error)
+        for name, field in self.fields.items():
+            if name not in found:
+                if first is None:
+                    raise DatasetError(
+                        "there is no episode to make windows of", hint="Check what was selected."
+                    )
+                raise unknown_signal(name, field, first)
+        return {name: found[name] for name in self.fields}
+
+    # Which samples there are.
+
+    @cached_property
+    def table(self) -> SampleTable:
+        """Which sample is which anchor of which episode; counted when it is first needed."""
+        found = self._grown() if self.follow else self._counted(range(len(self.episodes)))
+        if not len(found) and not self.follow:
+            self._check_anchor()
+        return found
+
+    def _check_anchor(self) -> None:
+        """Where there are no samples: raise if that is because the anchor is misspelt."""
+        names: dict[str, None] = {}
+        for position, name in enumerate(self.ids):
+            if self.anchors.signal is None or name in self.unreadable:
+                continue
+            episode = self.episodes[position]
+            if self.anchors.name_in(episode) is not None:
+                return
+            names |= dict.fromkeys(episode.signals)
+        if self.anchors.signal is not None and names:
+            raise self.anchors.unknown(list(names))
+
+    def _counted(self, episodes: range) -> SampleTable:
+        counts = self._counts_from_facts(episodes)
+        if counts is not None:
+            return SampleTable.of_counts(counts)
+        folder = Settings.from_env().cache_dir
+        is_whole = len(episodes) == len(self.episodes)
+        found = kept_table(folder, self.id) if is_whole else None
+        if found is None:
+            found = SampleTable.of_kept(run_parallel(self._kept, list(episodes), _OPENING))
+            if is_whole and not self.unreadable:
+                keep_table(folder, self.id, found)
+        return found
+
+    def refresh(self) -> int:
+        """With follow=True, look for finished records that were not there before; returns how many samples are new.
+
+        Samples keep their numbers: new ones come after all that were known.
+        """
+        if not self.follow:
+            raise ValueError("only windows with follow=True can grow")
+        before = len(self.table)
+        assert isinstance(self.episodes.source, FollowedSource)
+        self.episodes.source.refresh()
+        for name in ("ids", "_contents", "id"):
+            self.__dict__.pop(name, None)
+        with self._lock:
+            for position in [each for each in self._open if each not in self._done]:
+                del self._open[position]
+        self.__dict__["table"] = self._grown()
+        return len(self.table) - before
+
+    def _grown(self) -> SampleTable:
+        """The samples known so far, and after them those that have become fixed since."""
+        table = self.__dict__.get("table") or SampleTable.of_counts([])
+        assert isinstance(self.episodes.source, FollowedSource)
+        for position in range(len(self.episodes)):
+            if position in self._done:
+                continue
+            is_finished = self.episodes.source.is_finished(position)
+            try:
+                found = self.opened(position)
+            except WarpError as error:
+                if is_finished:
+                    self._note(position, error)
+                    self._done.add(position)
+                continue
+            stop = len(found.times) if is_finished else found.settled()
+            anchors = self._chosen_anchors(
+                found, np.arange(self._next.get(position, 0), stop, dtype=np.int64)
+            )
+            table = table.extended(SampleTable.of_kept([anchors]), position)
+            self._next[position] = stop
+            if is_finished:
+                self._done.add(position)
+        return table
+
+    def prefix_id(self, samples: int) -> str:
+        """The identity of the first samples of windows that grow: it stays when more are added."""
+        runs = [
+            [self._contents[episode], first, count]
+            for episode, first, count in self.table.runs_before(samples)
+        ]
+        return sha256_hex(dump_json({"v": IDENTITY_VERSION, "runs": runs, **self.describe()}))[:32]
+
+    def _counts_from_facts(self, episodes: range) -> list[int] | None:
+        """Anchors per episode where what is known of the episodes says it without opening any; else None."""
+        name = self.anchors.signal
+        if name is None or self.edges != "pad" or self.where is not None:
+            return None
+        if not self.episodes.source.knows_signals or not len(self.episodes):
+            return None
+        facts = self.episodes.facts
+        known = [dict(each or ()) for each in facts.column("counts").to_pylist()][
+            episodes.start : episodes.stop
+        ]
+        if not all(name in each for each in known):
+            return None
+        return [-(-int(each[name]) // self.anchors.stride) for each in known]
+
+    def _kept(self, position: int) -> Int64s:
+        """The anchors of an episode that are samples."""
+        try:
+            found = self.opened(position)
+        except WarpError as error:
+            self._note(position, error)
+            return np.empty(0, np.int64)
+        return self._chosen_anchors(found, np.arange(len(found.times), dtype=np.int64))
+
+    def _chosen_anchors(self, found: OpenEpisode, anchors: Int64s) -> Int64s:
+        if self.edges == "skip":
+            anchors = anchors[found.inside(anchors)]
+        elif self.edges == "error":
+            self._refuse_outside(found, anchors)
+        if self.where is not None and len(anchors):
+            anchors = anchors[matching_anchors(found.episode, found.times[anchors], self.where)]
+        return anchors
+
+    def _refuse_outside(self, found: OpenEpisode, anchors: Int64s) -> None:
+        outside = found.first_outside(anchors)
+        if outside is not None:
+            name, anchor = outside
+            raise DatasetError(
+                f"episode {found.episode.id!r}, time {int(found.times[anchor])}: field {name!r} reaches beyond an edge",
+                hint='Use edges="pad" or edges="skip", or a smaller window.',
+            )
+
+    def _note(self, position: int, error: WarpError) -> None:
+        name = self.ids[position]
+        if name not in self.unreadable:
+            self.unreadable[name] = str(error)
+            warnings.warn(f"episode {name!r} cannot be read and has no samples: {error}", stacklevel=3)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def locate(self, samples: Any) -> tuple[Int64s, Int64s]:
+        """The episode (by position) and the time of each sample; times are read, values are not."""
+        numbers = np.atleast_1d(np.asarray(samples, np.int64))
+        episodes, anchors = self.table.locate(numbers)
+        times = np.empty(len(numbers), np.int64)
+        for each in np.unique(episodes).tolist():
+            chosen = episodes == each
+            times[chosen] = self.opened(each).times[anchors[chosen]]
+        return episodes, times
+
+    # Reading.
+
+    def __getitem__(self, sample: int) -> Sample:
+        number = operator.index(sample)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"sample {number} of {len(self)}")
+        return single(self.batch(np.array([number % len(self)], np.int64)))
+
+    def batch(self, samples: Any) -> Batch:
+        """These samples as one batch, in the order given."""
+        numbers = np.asarray(samples, np.int64)
+        if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
+            raise IndexError(f"samples lie from 0 to {len(self) - 1}")
+        return gather(self, numbers)
+
+    def at(self, episode: int | str, ts_ns: int) -> Sample:
+        """The sample at any time of an episode (by position or id); `sample_id` is -1 where that is no anchor."""
+        position = self._position(episode)
+        found = self.opened(position)
+        time = as_int(ts_ns, "a time")
+        anchor = int(found.times.searchsorted(time))
+        is_anchor = anchor < len(found.times) and int(found.times[anchor]) == time
+        number = self.table.number_of(position, anchor) if is_anchor else -1
+        return single(gather(self, np.array([number], np.int64), at=(position, time)))
+
+    def _position(self, episode: int | str) -> int:
+        if isinstance(episode, str):
+            ids = self.ids
+            if episode not in ids:
+                raise KeyError(f"no episode {episode!r}.{nearest(episode, ids)}")
+            return ids.index(episode)
+        if not -len(self.episodes) <= episode < len(self.episodes):
+            raise IndexError(f"episode {episode} of {len(self.episodes)}")
+        return episode % len(self.episodes)
+
+    def opened(self, position: int) -> OpenEpisode:
+        """An episode ready to be read; the last ones used stay open."""
+        with self._lock:
+            found = self._open.get(position)
+            if found is not None:
+                self._open.move_to_end(position)
+                return found
+        made = OpenEpisode(
+            self.episodes[position], self.anchors, self._grid_signals, self.schema,
+            None if self.max_age_s is None else round(self.max_age_s * 1e9),
+            None if self.max_gap_s is None else round(self.max_gap_s * 1e9),
+        )  # fmt: skip
+        with self._lock:
+            made = self._open.setdefault(position, made)
+            self._trim()
+        return made
+
+    def _trim(self) -> None:
+        held = sum(each.held_bytes for each in self._open.values())
+        while len(self._open) > 1 and (len(self._open) > MOST_OPEN or held > _HELD_BYTES):
+            held -= self._open.popitem(last=False)[1].held_bytes
+
+    def over(self, episodes: Sequence[int]) -> Windows:
+        """The same windows over some of the episodes, by position."""
+        options = {name: each for name, each in self.describe().items() if name not in ("anchors", "fields")}
+        anchors = self.anchors
+        return Windows(
+            self.episodes[list(episodes)], self.fields,
+            anchor=anchors.signal, rate_hz=anchors.rate_hz, stride=anchors.stride, **options,
+        )  # fmt: skip
+
+    def only(self, names: Sequence[str]) -> Windows:
+        """The same samples with some of the fields and no transforms; nothing is counted again."""
+        made = copy(self)
+        made.__dict__.pop("id", None)
+        made.fields = {name: self.fields[name].without_transform() for name in names}
+        made.__dict__["schema"] = {
+            name: replace(self.schema[name], field=made.fields[name]) for name in names
+        }
+        made.__dict__["table"] = self.table
+        return made
+
+    def statistics(self, names: Sequence[str] | None = None) -> dict[str, FieldStatistics]:
+        """Count, mean, std, min, max and quantiles of the valid values of fields, before any transform.
+
+        By default of all numbers that are no images. Kept under the id of the windows, so they are made once.
+        """
+        wanted = [
+            n for n, s in self.schema.items() if s.dtype.kind in "fiub" and not s.is_image and not s.is_static
+        ]
+        return window_statistics(self, wanted if names is None else list(names))
+
+    # Other processes.
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: each for name, each in self.__dict__.items() if name not in ("_lock", "_open")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def __repr__(self) -> str:
+        fields = ", ".join(self.fields)
+        return f"<Windows over {len(self.episodes)} episodes: {fields}>"
+
+
+def _followed(given: Any) -> Episodes:
+    """Episodes that grow: a whole root of recordings."""
+    if not isinstance(given, LocalDataset):
+        raise TypeError(
+            "follow=True is for a whole root of recordings (wd.open_recordings); choose with where="
+        )
+    return Episodes(FollowedSource(given))
+
+
+def _as_episodes(given: Any) -> Episodes:
+    if isinstance(given, Episodes):
+        return given
+    if isinstance(given, Dataset):
+        return given.episodes
+    if isinstance(given, Episode):
+        return Episodes.of([given])
+    if isinstance(given, Sequence) and all(isinstance(each, Episode) for each in given):
+        return Episodes.of(list(given))
+    raise TypeError(f"windows are over Episodes, a Dataset or a list of episodes, not {type(given).__name__}")

@@ -1,0 +1,114 @@
+"""Windows over a root that grows, and over an episode that is being recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+
+MS = 1_000_000
+
+
+def write(writer, start: int, stop: int) -> None:
+    for i in range(start, stop):
+        writer.append("joints", np.full(2, i, np.float32), i * 10 * MS)
+        if i % 2 == 0:
+            writer.append("action", np.full(1, i, np.float32), i * 10 * MS)
+
+
+def windows_of(root, **options) -> wd.Windows:
+    fields = {
+        "state": wd.Field("joints", past=2), "action": wd.Field("action", horizon=4),
+        "soon": wd.Field("joints", offsets_s=[0.0, 0.094], align="nearest"),
+    }  # fmt: skip
+    return wd.Windows(wd.open_recordings(root), fields, anchor="action", follow=True, **options)
+
+
+def record(root, count: int) -> None:
+    with wd.LocalDatasetWriter(root).new_episode() as writer:
+        write(writer, 0, count)
+
+
+def contents(windows: wd.Windows, count: int) -> list[bytes]:
+    """Every value and mask of the first samples."""
+    found = []
+    for number in range(count):
+        sample = windows[number]
+        found.append(b"".join(sample[name].tobytes() + sample.mask[name].tobytes() for name in sample))
+    return found
+
+
+def ids(batches) -> list[list[int]]:
+    return [batch.sample_id.tolist() for batch in batches]
+
+
+def flat(lists: list[list[int]]) -> list[int]:
+    return [each for inner in lists for each in inner]
+
+
+def test_new_episodes_come_after_all_that_were_known(tmp_path) -> None:
+    record(tmp_path, 40)
+    windows = windows_of(tmp_path)
+    loader = wd.Loader(windows, 4, seed=1)
+    assert len(windows) == 20
+    before = contents(windows, 20)
+    first = ids(loader)
+    assert sorted(flat(first)) == list(range(20))
+    record(tmp_path, 30)
+    batches = iter(loader)
+    second = [next(batches).sample_id.tolist() for _ in range(3)]
+    state = loader.state_dict()
+    assert state["samples"] == len(windows) == 35
+    assert contents(windows, 20) == before
+    record(tmp_path, 30)  # the epoch that has begun is not changed by what comes now
+    second += ids(batches)
+    assert sorted(flat(second)) == list(range(35))
+    again = wd.Loader(windows_of(tmp_path), 4, seed=1)
+    again.load_state_dict(state)
+    assert ids(again) == second[3:]
+    assert len(flat(ids(again))) == 50
+
+
+def test_an_episode_that_is_recorded_gives_what_cannot_change_any_more(tmp_path) -> None:
+    record(tmp_path, 20)
+    writer = wd.LocalDatasetWriter(tmp_path).new_episode()
+    write(writer, 0, 1)
+    windows = windows_of(tmp_path)
+    assert len(windows) == 10
+    seen = contents(windows, 10)
+    for start, stop in ((1, 15), (15, 24), (24, 31)):
+        write(writer, start, stop)
+        windows.refresh()
+        known = contents(windows, len(windows))
+        assert known[: len(seen)] == seen
+        assert len(known) > len(seen)
+        seen = known
+        for number in range(10, len(windows)):
+            assert windows[number].mask["action"].all()
+            assert windows[number].mask["soon"].all()
+    prefix = windows.prefix_id(len(windows))
+    count = len(windows)
+    writer.close()
+    assert windows.refresh() > 0
+    assert len(windows) == 10 + 16
+    assert contents(windows, count) == seen
+    assert windows.prefix_id(count) == prefix == windows_of(tmp_path).prefix_id(count)
+
+
+def test_a_state_of_a_root_that_lost_an_episode_is_refused(tmp_path) -> None:
+    for _ in range(3):
+        record(tmp_path, 20)
+    loader = wd.Loader(windows_of(tmp_path), 4)
+    next(iter(loader))
+    state = loader.state_dict()
+    wd.open_recordings(tmp_path).edits.drop(0)
+    with pytest.raises(ValueError, match="another version of the data"):
+        wd.Loader(windows_of(tmp_path), 4).load_state_dict(state)
+
+
+def test_only_a_root_can_be_followed(tmp_path) -> None:
+    record(tmp_path, 20)
+    chosen = wd.open_recordings(tmp_path)[:1]
+    with pytest.raises(TypeError, match="whole root"):
+        wd.Windows(chosen, {"x": "joints"}, anchor="joints", follow=True)

@@ -1,0 +1,597 @@
+"""The loader: one order for any ranks, threads and workers; states that lose nothing; faults that are never silent."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import warpdata as wd
+from tests.servers import unique
+from warpdata.errors import WarpError
+from warpdata.loading.windows.loader import sample_rng
+
+MS = 1_000_000
+
+
+def memory_episodes(lengths: list[int], seed: int = 0) -> wd.Episodes:
+    made = []
+    for number, count in enumerate(lengths):
+        rng = np.random.default_rng([seed, number])
+        times = np.arange(count) * 50 * MS
+        signals = {
+            "joints": wd.ArraySignal(times, rng.normal(size=(count, 3)).astype(np.float32)),
+            "action": wd.ArraySignal(times, rng.normal(3.0, 2.0, size=(count, 2)).astype(np.float32)),
+        }
+        made.append(wd.Episode.of(signals, {"task": "ab"[number % 2]}, id=f"{number:03d}"))
+    return wd.Episodes.of(made)
+
+
+def windows_of(episodes: wd.Episodes, **options) -> wd.Windows:
+    fields = {"state": wd.Field("joints", past=2), "action": wd.Field("action", horizon=4)}
+    return wd.Windows(episodes, fields, anchor="action", **options)
+
+
+def ids(loader: wd.Loader) -> list[list[int]]:
+    return [batch.sample_id.tolist() for batch in loader]
+
+
+def joined(ranks: list[list[list[int]]]) -> list[list[int]]:
+    """The global batches of what each rank gave."""
+    return [[each for part in step for each in part] for step in zip(*ranks, strict=True)]
+
+
+SMALL = windows_of(memory_episodes([17, 0, 40, 3, 25]))
+
+
+@settings(max_examples=30)
+@given(
+    world=st.sampled_from([1, 2, 3, 5, 8, 64]), batch=st.integers(1, 40), seed=st.integers(0, 5),
+    epoch=st.integers(0, 3), threads=st.integers(0, 3), tail=st.sampled_from(["short", "drop", "pad"]),
+    shuffle=st.sampled_from([True, "full", False]),
+)  # fmt: skip
+def test_ranks_together_give_the_order_of_one(world, batch, seed, epoch, threads, tail, shuffle) -> None:
+    options = {"seed": seed, "epoch": epoch, "tail": tail, "shuffle": shuffle}
+    alone = ids(wd.Loader(SMALL, batch, **options, threads=0))
+    ranks = [
+        ids(wd.Loader(SMALL, batch, **options, rank=r, world=world, threads=threads)) for r in range(world)
+    ]
+    assert joined(ranks) == alone
+    given_ids = [each for step in alone for each in step]
+    if tail == "short":
+        assert sorted(given_ids) == list(range(len(SMALL)))
+    elif tail == "drop":
+        assert len(set(given_ids)) == len(given_ids) == len(SMALL) // batch * batch
+    else:
+        assert {len(step) for step in alone} <= {batch}
+        assert set(given_ids) == set(range(len(SMALL)))
+    if shuffle is False and tail == "short":
+        assert given_ids == list(range(len(SMALL)))
+
+
+@settings(max_examples=30)
+@given(
+    first=st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 30)), steps=st.integers(0, 12),
+    then=st.tuples(st.sampled_from([1, 3, 7]), st.integers(1, 30)), mixed=st.booleans(),
+    tail=st.sampled_from(["short", "drop"]),
+)  # fmt: skip
+def test_resuming_loses_and_repeats_nothing(first, steps, then, mixed, tail) -> None:
+    """Interrupted anywhere, gone on with another world and another batch size."""
+    source = MIXED if mixed else SMALL
+    whole = [
+        (e, *each) for e in (0, 1) for each in positions(wd.Loader(source, 1, seed=3, epoch=e, threads=0))
+    ]
+    states, done = [], 0
+    for rank in range(first[0]):
+        loader = wd.Loader(source, first[1], seed=3, rank=rank, world=first[0], threads=0, tail=tail)
+        batches = iter(loader)
+        for _ in range(steps):
+            if next(batches, None) is None:
+                batches = iter(loader)
+                next(batches, None)
+        states.append(loader.state_dict())
+        done = loader.epoch * len(source) + loader.position
+    assert all(state == states[0] for state in states)
+    assert len(json.dumps(states[0])) < 300
+    if states[0]["epoch"] > 1:
+        return
+    ranks = []
+    for rank in range(then[0]):
+        loader = wd.Loader(source, then[1], seed=3, rank=rank, world=then[0], threads=0)
+        loader.load_state_dict(json.loads(json.dumps(states[0])))
+        ranks.append([positions_of(batch) for batch in loader])
+    rest = [each for step in zip(*ranks, strict=True) for part in step for each in part]
+    at = states[0]["epoch"] * len(source) + states[0]["position"]
+    if tail == "short":
+        assert at == done
+    end = (states[0]["epoch"] + 1) * len(source)
+    assert rest == [each[1:] for each in whole[at:end]]
+
+
+def positions_of(batch) -> list[tuple[int, int]]:
+    source = np.zeros(batch.size, int) if batch.source is None else batch.source
+    return list(zip(source.tolist(), batch.sample_id.tolist(), strict=True))
+
+
+def positions(loader: wd.Loader) -> list[tuple[int, int]]:
+    return [each for batch in loader for each in positions_of(batch)]
+
+
+MIXED = wd.Mixture(
+    {"a": (windows_of(memory_episodes([30, 9], 1)), 0.7), "b": (windows_of(memory_episodes([12], 2)), 0.3)}
+)
+
+
+@settings(max_examples=30)
+@given(
+    weights=st.lists(st.sampled_from([0.1, 0.25, 0.3, 0.7, 1.0, 3.0]), min_size=2, max_size=4),
+    length=st.integers(10, 400),
+)
+def test_a_mixture_keeps_its_quotas_everywhere(weights, length) -> None:
+    sources = {f"s{i}": (windows_of(memory_episodes([7 + i], i)), w) for i, w in enumerate(weights)}
+    mixture = wd.Mixture(sources, length=length)
+    shares = np.array(weights) / sum(weights)
+    given_sources: list[int] = []
+    seen: list[list[int]] = [[] for _ in weights]
+    for epoch in range(3):
+        for source, sample in positions(wd.Loader(mixture, 16, seed=1, epoch=epoch, threads=0)):
+            given_sources.append(source)
+            seen[source].append(sample)
+    counts = np.zeros(len(weights))
+    for n, source in enumerate(given_sources, 1):
+        counts[source] += 1
+        assert (np.abs(counts - shares * n) < len(weights)).all()
+    assert len(given_sources) == 3 * length
+    for number, samples in enumerate(seen):  # every pass over a source has each of its samples once
+        size = 7 + number
+        for start in range(0, len(samples) - size + 1, size):
+            assert sorted(samples[start : start + size]) == list(range(size))
+    total = mixture.quotas(0)
+    assert sum(each["samples"] for each in total.values()) == length
+
+
+def test_a_mixture_follows_its_schedule() -> None:
+    a, b = windows_of(memory_episodes([20], 1)), windows_of(memory_episodes([20], 2))
+    mixture = wd.Mixture(
+        {"a": (a, 1.0), "b": (b, 1.0)}, length=100, schedule={40: {"a": 1.0}, 70: {"b": 1.0}}
+    )
+    got = [source for source, _ in positions(wd.Loader(mixture, 7, threads=0))]
+    assert (sum(got[:40]), sum(got[40:70]), sum(got[70:])) == (20, 0, 30)
+    with pytest.raises(KeyError, match="Did you mean 'a'"):
+        wd.Mixture({"a": (a, 1.0)}, schedule={3: {"A": 1.0}})
+
+
+def test_mixtures_by_task_and_by_episode() -> None:
+    windows = windows_of(memory_episodes([10, 10, 10, 10]))
+    by_task = wd.Mixture.by_static(windows, {"a": 3.0, "b": 1.0})
+    assert {n: q["samples"] for n, q in by_task.quotas().items()} == {"a": 30, "b": 10}
+    by_episode = wd.Mixture.by_episode(windows, {"000": 3.0, "001": 0.0})
+    assert [len(source) for source in by_episode.sources] == [10, 20]
+    quotas = [each["samples"] for each in by_episode.quotas().values()]
+    assert abs(quotas[0] - 30 * 30 / 50) <= 1
+    with pytest.raises(KeyError, match="Did you mean '001'"):
+        wd.Mixture.by_episode(windows, {"0001": 2.0})
+
+
+def test_a_state_is_refused_by_name() -> None:
+    state = wd.Loader(SMALL, 8, seed=1).state_dict()
+    other = windows_of(memory_episodes([17, 0, 40, 3, 25], seed=9))
+    fields = wd.Windows(SMALL.episodes, {"state": wd.Field("joints")}, anchor="action")
+    for windows, options, word in (
+        (other, {}, "another version of the data"), (fields, {}, "fields"),
+        (SMALL, {"shuffle": "full"}, "another shuffle"), (SMALL, {"seed": 2}, "seed 2"), (MIXED, {}, "windows"),
+    ):  # fmt: skip
+        loader = wd.Loader(windows, 8, **{"seed": 1, **options})
+        with pytest.raises(ValueError, match=word):
+            loader.load_state_dict(state)
+    loader = wd.Loader(SMALL, 8, seed=1)
+    for bad in (
+        None, [], {}, {**state, "v": 2}, {**state, "position": -1}, {**state, "position": 10**6},
+        {**state, "epoch": 1.5}, {**state, "windows": 3}, {k: v for k, v in state.items() if k != "order"},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"state|position|epoch"):
+            loader.load_state_dict(bad)
+    loader.load_state_dict(state)
+
+
+def noisy(values, rng):
+    return values + rng.normal(size=values.shape).astype(np.float32)
+
+
+def test_transforms_depend_on_seed_epoch_and_sample_alone() -> None:
+    episodes = memory_episodes([30])
+    windows = wd.Windows(episodes, {"x": wd.Field("joints", transform=noisy)}, anchor="joints")
+    plain = wd.Windows(episodes, {"x": wd.Field("joints")}, anchor="joints")
+    found: dict[int, np.ndarray] = {}
+    for batch in wd.Loader(windows, 7, seed=4, threads=2):
+        found |= dict(zip(batch.sample_id.tolist(), batch["x"], strict=True))
+    for number, value in found.items():
+        expected = noisy(plain[number]["x"], sample_rng(4, 0, number))
+        np.testing.assert_array_equal(value, expected)
+    again = wd.Loader(windows, 11, seed=4, rank=1, world=2, threads=0)
+    for batch in again:
+        for number, value in zip(batch.sample_id.tolist(), batch["x"], strict=True):
+            np.testing.assert_array_equal(value, found[number])
+    other = {
+        i: v
+        for b in wd.Loader(windows, 7, seed=4, epoch=1)
+        for i, v in zip(b.sample_id.tolist(), b["x"], strict=True)
+    }
+    assert not np.array_equal(other[3], found[3])
+
+
+def test_a_transform_of_the_whole_sample() -> None:
+    def halve(sample, rng):
+        sample["state"] = sample["state"] / 2
+        return {**sample, "draw": rng.random()}
+
+    loader = wd.Loader(SMALL, 5, seed=2, transform=halve)
+    batch = next(iter(loader))
+    np.testing.assert_array_equal(batch["state"][0], SMALL[int(batch.sample_id[0])]["state"] / 2)
+    assert batch["draw"].shape == (5,)
+
+
+def test_why_names_every_sample_of_any_step() -> None:
+    loader = wd.Loader(SMALL, 8, seed=5)
+    for step, batch in enumerate(loader):
+        why = loader.why(step, epoch=0)
+        assert [each.sample_id for each in why] == batch.sample_id.tolist()
+        assert [each.ts_ns for each in why] == batch.ts_ns.tolist()
+        assert all(each.episode_id in SMALL.ids and each.content for each in why)
+    with pytest.raises(IndexError, match="step 99"):
+        loader.why(99)
+    mixed = wd.Loader(MIXED, 8, seed=5)
+    assert [each.source for each in mixed.why(0)] == [MIXED.names[s] for s in next(iter(mixed)).source]
+
+
+# Statistics.
+
+
+@pytest.mark.parametrize("edges", ["pad", "skip"])
+def test_statistics_are_of_exactly_the_valid_values(edges) -> None:
+    windows = windows_of(memory_episodes([13, 40]), edges=edges)
+    found = windows.statistics()
+    values = np.concatenate([windows[i]["action"][windows[i].mask["action"]] for i in range(len(windows))])
+    stats = found["action"]
+    assert stats.count.tolist() == [len(values)] * 2
+    np.testing.assert_allclose(stats.mean, values.astype(np.float64).mean(0))
+    np.testing.assert_allclose(stats.std, values.astype(np.float64).std(0))
+    np.testing.assert_array_equal(stats.min, values.min(0))
+    np.testing.assert_array_equal(stats.max, values.max(0))
+    for q, exact in ((stats.q01, 1), (stats.q99, 99)):
+        np.testing.assert_allclose(
+            q, np.percentile(values, exact, axis=0, method="inverted_cdf"), rtol=0.021, atol=1e-9
+        )
+    again = windows_of(memory_episodes([13, 40]), edges=edges).statistics()
+    np.testing.assert_array_equal(again["action"].mean, stats.mean)
+
+
+def test_statistics_come_from_the_recording_where_they_can(tmp_path) -> None:
+    record_root(tmp_path / "root", 2)
+    episodes = wd.open_episodes(tmp_path / "root")
+    windows = wd.Windows(
+        episodes, {"x": wd.Field("joints"), "y": wd.Field("joints", past=2)}, anchor="joints"
+    )
+    found = windows.statistics()
+    assert (found["x"].was_read, found["y"].was_read) == (False, True)
+    values = np.concatenate([episode["joints"].values() for episode in episodes])
+    np.testing.assert_allclose(found["x"].mean, values.astype(np.float64).mean(0))
+
+
+@pytest.mark.parametrize("how", ["mean_std", "min_max", "q01_q99"])
+def test_normalising_and_back(how) -> None:
+    plain = {
+        i: v for b in wd.Loader(SMALL, 16) for i, v in zip(b.sample_id.tolist(), b["action"], strict=True)
+    }
+    loader = wd.Loader(SMALL, 16, normalize={"action": how, "state": None})
+    everything = []
+    for batch in loader:
+        assert batch["action"].dtype == np.float32
+        everything.append(batch["action"][batch.mask["action"]])
+        np.testing.assert_array_equal(batch["state"][0], SMALL[int(batch.sample_id[0])]["state"])
+        back = loader.denormalize("action", batch["action"])
+        for row, number in zip(back, batch.sample_id.tolist(), strict=True):
+            np.testing.assert_allclose(row, plain[number], rtol=1e-4, atol=1e-5)
+    values = np.concatenate(everything).astype(np.float64)
+    if how == "mean_std":
+        np.testing.assert_allclose(values.mean(0), 0, atol=1e-5)
+        np.testing.assert_allclose(values.std(0), 1, atol=1e-5)
+    elif how == "min_max":
+        np.testing.assert_allclose([values.min(0), values.max(0)], [[-1, -1], [1, 1]], atol=1e-6)
+    with pytest.raises(KeyError, match="Did you mean 'action'"):
+        loader.denormalize("actions", values)
+    with pytest.raises(ValueError, match="mean_std"):
+        wd.Loader(SMALL, 4, normalize="mean-std")
+
+
+def test_auto_leaves_images_alone_and_colours_are_told_apart() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (9, 4, 5, 3), np.uint8)
+    episodes = wd.Episodes.of([wd.Episode.of({"cam": wd.ArraySignal(np.arange(9) * 10, images)}, id="i")])
+    windows = wd.Windows(episodes, {"image": wd.Field("cam")}, anchor="cam")
+    assert next(iter(wd.Loader(windows, 4, normalize="auto")))["image"].dtype == np.uint8
+    loader = wd.Loader(windows, 9, normalize={"image": "mean_std"})
+    assert loader.statistics["image"].mean.shape == (3,)
+    np.testing.assert_allclose(next(iter(loader))["image"].mean((0, 1, 2)), 0, atol=1e-5)
+
+
+def test_statistics_of_a_mixture_go_by_weight() -> None:
+    stats = MIXED.statistics(["action"])["action"]
+    parts = [source.statistics(["action"])["action"].mean for source in MIXED.sources]
+    np.testing.assert_allclose(stats.mean, 0.7 * parts[0] + 0.3 * parts[1], rtol=1e-6)
+
+
+def test_masks_cannot_be_forgotten() -> None:
+    batch = next(iter(wd.Loader(SMALL, 60, shuffle=False)))
+    loss = np.where(batch.mask["action"][..., None], 1.0, np.nan) * np.ones(batch["action"].shape)
+    assert batch.masked_mean("action", loss) == 1.0
+    assert wd.masked_mean(loss.mean(-1), batch.mask["action"]) == 1.0
+    assert batch.loss_mask("action").shape == (60, 4, 1)
+    assert wd.masked_mean(loss, batch.loss_mask("action")) == 1.0
+    with pytest.raises(ValueError, match="does not fit"):
+        wd.masked_mean(loss, batch.mask["action"][:, :2])
+    import torch
+
+    assert batch.masked_mean("action", torch.from_numpy(loss)).item() == 1.0
+
+
+# Every form the data may be stored in.
+
+
+def record_root(root: Path, count: int, *, camera: bool = False) -> None:
+    for number in range(count):
+        rng = np.random.default_rng(number)
+        with wd.LocalDatasetWriter(root).new_episode() as writer:
+            writer.set_static("task", "ab"[number % 2])
+            for i in range(40 + 7 * number):
+                writer.append("joints", rng.normal(size=3).astype(np.float32), i * 20 * MS)
+                if i % 2 == 0:
+                    writer.append("action", rng.normal(size=2).astype(np.float32), i * 20 * MS)
+                if camera and i % 3 == 0:
+                    writer.append("cam", np.full((16, 24, 3), (i * 5) % 256, np.uint8), i * 20 * MS + MS)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("forms") / "root"
+    record_root(root, 3, camera=True)
+    return root
+
+
+def all_batches(episodes) -> tuple[str, list]:
+    fields = {
+        "image": wd.Field("cam", past_s=0.12, rate_hz=20),
+        "state": wd.Field("joints", offsets_s=[-0.05, 0.0], align="linear"),
+        "action": wd.Field("action", horizon=5), "task": wd.Field("task"),
+    }  # fmt: skip
+    windows = wd.Windows(episodes, fields, anchor="action", max_age_s=0.05)
+    return windows.id, list(wd.Loader(windows, 8, seed=3))
+
+
+def test_the_same_batches_from_every_form(recorded, tmp_path, local_catalog, s3_catalog) -> None:
+    root = wd.open_recordings(recorded)
+    root_id, wanted = all_batches(root)
+    (tmp_path / "packed").mkdir()
+    for name, episode in zip(root.ids, root, strict=True):
+        wd.pack_episode(
+            episode, tmp_path / "packed" / f"{name}.wshard", "zstd" if name.endswith("1") else None
+        )
+    forms = {"packed": wd.open_episodes(tmp_path / "packed")}
+    for catalog, name in ((local_catalog, unique("ws/local")), (s3_catalog, unique("ws/s3"))):
+        with wd.DatasetBuilder(name, catalog=catalog) as builder:
+            builder.add_episodes("episodes", recorded)
+            builder.publish()
+        forms[name] = wd.dataset(name, catalog=catalog).episodes
+    for name, episodes in forms.items():
+        found_id, found = all_batches(episodes)
+        assert found_id == root_id, name
+        assert len(found) == len(wanted)
+        for a, b in zip(wanted, found, strict=True):
+            np.testing.assert_array_equal(a.sample_id, b.sample_id)
+            for field in a:
+                np.testing.assert_array_equal(a[field], b[field], err_msg=f"{name} {field}")
+                np.testing.assert_array_equal(a.mask[field], b.mask[field])
+                np.testing.assert_array_equal(a.age_ns[field], b.age_ns[field])
+    why = wd.Loader(wd.Windows(episodes, {"x": "joints"}, anchor="joints"), 4).why(0)[0]
+    assert why.dataset == name
+    assert len(why.version) == len(why.blob) == 64
+
+
+def test_edits_and_selection_are_part_of_the_identity(tmp_path) -> None:
+    record_root(tmp_path / "root", 3)
+    make = lambda e: wd.Windows(e, {"x": "joints"}, anchor="joints")  # noqa: E731
+    root = wd.open_recordings(tmp_path / "root")
+    before = make(root)
+    assert make(root.where("task = 'a'")).id != before.id
+    root.edits.trim(0, 0, 500 * MS)
+    after = make(wd.open_recordings(tmp_path / "root"))
+    assert after.id != before.id
+    assert len(after) == len(before) - (40 - 25)
+    wd.pack_episode(wd.open_recordings(tmp_path / "root")[0], tmp_path / "edited.wshard")
+    packed = wd.Windows(wd.open_episode(tmp_path / "edited.wshard"), {"x": "joints"}, anchor="joints")
+    assert packed.id == make(wd.open_recordings(tmp_path / "root")[:1]).id
+
+
+def test_step_shards_have_one_identity_in_any_compression(tmp_path) -> None:
+    episode = wd.WShardEpisode(id="e", length=30)
+    episode.observations["state"] = np.arange(90, dtype=np.float32).reshape(30, 3)
+    episode.actions["ctrl"] = np.ones((30, 2), np.float32)
+    found = []
+    for name, compression in (("raw", None), ("zstd", "zstd")):
+        wd.save_wshard(episode, tmp_path / f"{name}.wshard", compression)
+        windows = wd.Windows(
+            wd.open_episode(tmp_path / f"{name}.wshard"), {"x": wd.Field("state", past=3)}, anchor="ctrl"
+        )
+        found.append((windows.id, windows.batch(np.arange(30))["x"].tobytes()))
+    windows = wd.Windows(episode.in_time, {"x": wd.Field("state", past=3)}, anchor="ctrl")
+    found.append((windows.id, windows.batch(np.arange(30))["x"].tobytes()))
+    assert len(set(found)) == 1
+
+
+# Torch.
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_workers_of_torch_give_the_same_order(start, recorded) -> None:
+    from torch.utils.data import DataLoader
+
+    windows = windows_of(wd.open_recordings(recorded))
+    wanted = ids(wd.Loader(windows, 8, seed=3))
+    dataset = wd.Loader(windows, 8, seed=3).to_torch()
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=start)
+    batches = list(loader)
+    assert [batch.sample_id.tolist() for batch in batches] == wanted
+    assert batches[0]["action"].dtype.is_floating_point
+    assert batches[0].mask["action"].shape == batches[0]["action"].shape[:2]
+    if start == "fork":
+        assert [b.sample_id.tolist() for b in loader] == ids(wd.Loader(windows, 8, seed=3, epoch=1))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_torch_loader_goes_on_anywhere(workers) -> None:
+    wanted = ids(wd.Loader(SMALL, 8, seed=3))
+    for steps in (0, 1, 4, len(wanted)):
+        loader = wd.Loader(SMALL, 8, seed=3).to_torch().loader(num_workers=workers)
+        batches = iter(loader)
+        for _ in range(steps):
+            next(batches)
+        state = json.loads(json.dumps(loader.state_dict()))
+        plain = wd.Loader(SMALL, 8, seed=3)
+        plain.load_state_dict(state)
+        rest = ids(plain)
+        assert rest == (wanted[steps:] or ids(wd.Loader(SMALL, 8, seed=3, epoch=1)))
+        again = wd.Loader(SMALL, 8, seed=3).to_torch().loader(num_workers=2)
+        again.load_state_dict(state)
+        assert [b.sample_id.tolist() for b in again] == rest
+
+
+def test_states_of_single_workers_go_on_in_their_worker(monkeypatch) -> None:
+    """What torchdata's StatefulDataLoader does: a state of each worker, given back to the same worker."""
+    import torch
+
+    class Info:
+        def __init__(self, number: int, seed: int) -> None:
+            self.id, self.num_workers, self.seed = number, 2, seed + number
+
+    def worker(number: int, seed: int, passes):
+        monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: Info(number, seed))
+        mine = wd.Loader(SMALL, 8, seed=3).to_torch()
+        mine._passes = copy.copy(passes)  # the counter is shared, as by processes
+        return mine
+
+    epochs = [ids(wd.Loader(SMALL, 8, seed=3, epoch=epoch)) for epoch in range(2)]
+    shared = wd.Loader(SMALL, 8, seed=3).to_torch()._passes
+    given_ids, states = [], []
+    for number, count in ((0, 2), (1, 1)):
+        mine = worker(number, 100, shared)
+        given_ids.append([b.sample_id.tolist() for b in itertools.islice(mine, count)])
+        states.append(json.loads(json.dumps(mine.state_dict())))
+    monkeypatch.undo()
+    shared = wd.Loader(SMALL, 8, seed=3).to_torch()._passes
+    for number in range(2):
+        mine = worker(number, 200, shared)
+        with pytest.raises(ValueError, match="alone"):
+            mine.load_state_dict(states[1 - number])
+        mine.load_state_dict(states[number])
+        given_ids[number] += [b.sample_id.tolist() for b in mine]
+        assert mine.state_dict()["position"] == len(SMALL), "a worker that has ended stays at the end"
+    assert given_ids == [epochs[0][0::2], epochs[0][1::2]]
+    for number in range(2):
+        assert [b.sample_id.tolist() for b in worker(number, 300, shared)] == epochs[1][number::2]
+
+
+# Faults.
+
+
+def damaged_folder(folder: Path, count: int = 4) -> wd.Episodes:
+    folder.mkdir()
+    for number in range(count):
+        episode = wd.WShardEpisode(id=f"{number}", length=60)
+        episode.observations["joints"] = np.full((60, 3), number, np.float32)
+        episode.actions["action"] = np.random.default_rng(number).normal(size=(60, 600)).astype(np.float32)
+        wd.save_wshard(episode, folder / f"{number}.wshard")
+    return wd.open_episodes(folder)
+
+
+def damage(folder: Path, name: str, offset: int = -5000) -> None:
+    data = bytearray((folder / name).read_bytes())
+    data[offset] ^= 1
+    (folder / name).write_bytes(data)
+
+
+def test_damage_is_raised_by_name(tmp_path) -> None:
+    windows = windows_of(damaged_folder(tmp_path / "d"))
+    len(windows)
+    damage(tmp_path / "d", "2.wshard")
+    with pytest.raises(WarpError, match=r"episode '2'.*field 'action'"):
+        ids(wd.Loader(windows, 16, seed=1))
+
+
+@pytest.mark.parametrize("kind", ["changed", "missing"])
+def test_damaged_episodes_are_skipped_on_every_rank_and_counted(tmp_path, kind) -> None:
+    damaged_folder(tmp_path / "d")
+    make = lambda: windows_of(wd.open_episodes(tmp_path / "d"))  # noqa: E731
+    windows = make()
+    len(windows)
+    clean = [each for step in ids(wd.Loader(windows, 16, seed=1)) for each in step]
+    sets = [make() for _ in range(3)]
+    for each in sets:
+        len(each)
+    if kind == "changed":
+        damage(tmp_path / "d", "2.wshard")
+    else:
+        (tmp_path / "d" / "2.wshard").unlink()
+    good = [each for each in clean if not 120 <= each < 180]
+    alone = wd.Loader(sets[0], 16, seed=1, on_error="skip")
+    batches = ids(alone)
+    assert [each for step in batches for each in step] == good
+    assert {len(step) for step in batches[:-1]} == {16}
+    report = alone.report()
+    assert list(report.skipped) == ["2"]
+    assert alone.state_dict()["skipped"] == 1
+    assert len(json.dumps(alone.state_dict())) < 300
+    ranks = [wd.Loader(sets[1 + r], 16, seed=1, on_error="skip", rank=r, world=2) for r in range(2)]
+    assert joined([ids(rank) for rank in ranks]) == batches
+    for step, batch in enumerate(batches):
+        assert [each.sample_id for each in alone.why(step, epoch=0)] == batch
+    states = []
+    resumed = wd.Loader(sets[0], 16, seed=1, on_error="skip")
+    for _, _batch in zip(range(4), resumed, strict=False):
+        states.append(resumed.state_dict())
+    other = wd.Loader(sets[1], 16, seed=1, on_error="skip")
+    other.load_state_dict(states[3])
+    assert ids(other) == batches[4:]
+
+
+def test_a_saved_state_answers_why_from_the_shell(recorded, tmp_path, capsys) -> None:
+    from warpdata.cli.main import main
+
+    windows = windows_of(wd.open_recordings(recorded).where("task = 'a'"))
+    loader = wd.Loader(windows, 8, seed=3)
+    batch = next(iter(loader))
+    loader.save_state(tmp_path / "state.json")
+    assert main(["why", str(tmp_path / "state.json"), "0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["sample_id"] for each in found] == batch.sample_id.tolist()
+    assert [each["ts_ns"] for each in found] == batch.ts_ns.tolist()
+    assert main(["why", str(tmp_path / "state.json"), "0"]) == 0
+    assert found[0]["episode_id"] in capsys.readouterr().out
+    again = wd.Loader(windows, 8, seed=3)
+    again.load_state(tmp_path / "state.json")
+    assert again.position == 8
+    (tmp_path / "state.json").write_text("{}")
+    assert main(["why", str(tmp_path / "state.json"), "0"]) != 0
+
+
+def test_the_middle_of_a_billion_samples_is_found_at_once() -> None:
+    from warpdata.ordering.blocks import BlockOrder, BlockShape
+
+    order = BlockOrder(BlockShape(10**9 + 7, 49, 128), 1, 0)
+    found = order.row_ids(5 * 10**8, 5 * 10**8 + 64)
+    assert len(set(found.tolist())) == 64
+    assert order.rows_at(np.array([5 * 10**8 + 3]))[0] == found[3]

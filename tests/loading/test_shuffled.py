@@ -1,0 +1,76 @@
+"""Tables in a shuffled order: every row once, the same for any ranks, resumed in any world."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import warpdata as wd
+from tests.published import publish_demo
+
+
+@pytest.fixture
+def table(local_catalog, picture_folder):
+    publish_demo(local_catalog, picture_folder, count=1000, shards=4)
+    with wd.dataset("ws/demo", catalog=local_catalog) as dataset:
+        yield dataset.table().select(["id", "value"])
+
+
+def ids(stream) -> list[int]:
+    return [each for batch in stream for each in batch.column("id").to_pylist()]
+
+
+def together(table, world: int, size: int, state=None, **options) -> list[int]:
+    """What all ranks give, step by step."""
+    ranks = []
+    for rank in range(world):
+        stream = table.batches(size, shard=(rank, world), shuffle=True, **options)
+        if state is not None:
+            stream.load_state_dict(state)
+        ranks.append([batch.column("id").to_pylist() for batch in stream])
+    steps = max(map(len, ranks))
+    return [each for step in range(steps) for rank in ranks if step < len(rank) for each in rank[step]]
+
+
+def test_every_row_once_and_the_same_for_any_ranks(table) -> None:
+    whole = ids(table.batches(60, shuffle=True, seed=3))
+    assert sorted(whole) == list(range(1000))
+    assert whole != sorted(whole)
+    assert together(table, 3, 20, seed=3) == whole
+    assert together(table, 6, 10, seed=3) == whole
+    assert ids(table.batches(60, shuffle=True, seed=3, epoch=1)) != whole
+    full = ids(table.batches(100, shuffle="full", seed=3))
+    assert sorted(full) == list(range(1000))
+    assert ids(table.batches(60)) == list(range(1000))
+    values = [each for b in table.batches(60, shuffle=True, seed=3) for each in b.column("value").to_pylist()]
+    assert values == [each * 0.5 for each in whole]
+
+
+def test_filters_limits_and_even_steps(table) -> None:
+    assert sorted(ids(table.filter("id % 3 = 0").batches(50, shuffle=True))) == list(range(0, 1000, 3))
+    assert sorted(ids(table.batches(50, shuffle=True, limit=120))) == list(range(120))
+    dropped = table.batches(64, shuffle=True, drop_last=True)
+    assert len(ids(dropped)) == 1000 // 64 * 64
+    padded = ids(table.batches(64, shuffle=True, pad=True))
+    assert len(padded) == 1024
+    assert padded[1000:] == padded[:24]
+    assert ids(table.filter("id < 0").batches(50, shuffle=True)) == []
+    with pytest.raises(ValueError, match="Did you mean 'full'"):
+        table.batches(50, shuffle="ful")
+
+
+def test_a_state_goes_on_in_another_world(table) -> None:
+    whole = ids(table.batches(60, shuffle=True, seed=3))
+    for steps in (0, 1, 7, 17):
+        stream = table.batches(60, shuffle=True, seed=3)
+        for _ in range(steps):
+            next(stream)
+        state = json.loads(json.dumps(stream.state_dict()))
+        assert together(table, 4, 5, state, seed=3) == whole[steps * 60 :]
+    for other, word in (
+        (table.batches(60, shuffle=True, seed=4), "seed"), (table.batches(60, shuffle="full", seed=3), "order"),
+        (table.filter("id > 5").batches(60, shuffle=True, seed=3), "filter"), (table.batches(60), "state"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=word):
+            other.load_state_dict(state)

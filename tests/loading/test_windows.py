@@ -1,0 +1,364 @@
+"""Windows against a slow reference: which samples there are, and every value, mask and age of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import warpdata as wd
+from tests.loading.windows_reference import samples_of
+from warpdata.errors import DatasetError, SchemaMismatchError
+
+MS = 1_000_000
+
+
+@st.composite
+def clocks(draw, least: int = 0):
+    count = draw(st.integers(least, 14))
+    start = draw(st.integers(-20, 40)) * MS
+    pauses = draw(st.lists(st.sampled_from([7, 10, 25, 26, 50, 120, 400]), min_size=count, max_size=count))
+    return [start + MS * sum(pauses[:i]) for i in range(count)]
+
+
+@st.composite
+def episode_sets(draw):
+    """Episodes as {signal: (times, values)}; a signal may have no records, or be missing."""
+    found = []
+    for number in range(draw(st.integers(1, 3))):
+        rng = np.random.default_rng(draw(st.integers(0, 1000)))
+        episode = {}
+        for name in ("a", "b"):
+            times = draw(clocks(least=1 if number == 0 else 0))
+            if times or draw(st.booleans()):
+                episode[name] = (times, list(rng.normal(size=(len(times), 2)).astype(np.float32)))
+        found.append(episode)
+    return found
+
+
+def field_options():
+    moments = st.sampled_from([-0.3, -0.05, -0.026, -0.01, 0.0, 0.01, 0.02, 0.1])
+    rates = st.sampled_from([10, 20.0, 33.3])
+    timed = st.one_of(
+        st.just({}),
+        st.builds(lambda s: {"at_s": s}, moments),
+        st.builds(lambda s: {"offsets_s": s}, st.lists(moments, min_size=1, max_size=4)),
+        st.builds(lambda s, r: {"past_s": s, "rate_hz": r}, st.sampled_from([0.0, 0.05, 0.2]), rates),
+        st.builds(lambda s, r: {"future_s": s, "rate_hz": r}, st.sampled_from([0.05, 0.2]), rates),
+        st.just({"past_s": 0.1, "future_s": 0.1, "rate_hz": 20}),
+    )  # fmt: skip
+    counted = st.one_of(
+        st.builds(lambda n: {"past": n}, st.integers(1, 4)),
+        st.builds(lambda n: {"horizon": n}, st.integers(1, 4)),
+    )
+    aligned = st.builds(lambda o, a: {**o, "align": a}, timed, st.sampled_from(["hold", "nearest", "linear"]))
+    aged = st.builds(lambda o, s: {**o, "max_age_s": s}, timed, st.sampled_from([0.0, 0.01, 0.05]))
+    return st.one_of(timed, counted, aligned, aged)
+
+
+def as_episodes(given_episodes: list[dict]) -> wd.Episodes:
+    made = []
+    for number, episode in enumerate(given_episodes):
+        signals = {
+            name: wd.ArraySignal(
+                np.array(times, np.int64), np.array(values, np.float32).reshape(len(times), 2)
+            )
+            for name, (times, values) in episode.items()
+        }
+        made.append(wd.Episode.of(signals, {"number": number}, id=f"e{number}"))
+    return wd.Episodes.of(made)
+
+
+def check_sample(sample, wanted) -> None:
+    for name, (values, mask, age) in wanted.items():
+        np.testing.assert_array_equal(np.atleast_1d(sample.mask[name]), mask, err_msg=name)
+        np.testing.assert_array_equal(np.atleast_1d(sample.age_ns[name]), age, err_msg=name)
+        rows = sample[name].reshape(len(values), 2)
+        for given_row, value in zip(rows, values, strict=True):
+            if value is None:
+                assert np.isnan(given_row).all()
+            else:
+                np.testing.assert_allclose(given_row, value, rtol=1e-6)
+
+
+@settings(max_examples=100)
+@given(
+    episodes=episode_sets(), a=field_options(), b=field_options(),
+    anchors=st.sampled_from([
+        {"anchor": "a"}, {"anchor": "b"}, {"rate_hz": 20}, {"rate_hz": 7.5}, {"anchor": "a", "stride": 3},
+    ]),
+    edges=st.sampled_from(["pad", "skip"]), max_age_s=st.sampled_from([None, None, 0.02]),
+    max_gap_s=st.sampled_from([None, None, 0.03, 0.1]),
+)  # fmt: skip
+def test_every_sample_is_what_the_reference_says(
+    episodes, a, b, anchors, edges, max_age_s, max_gap_s
+) -> None:
+    fields = {"x": {"signal": "a", **a}, "y": {"signal": "b", **b}}
+    options = {**anchors, "edges": edges, "max_age_s": max_age_s, "max_gap_s": max_gap_s}
+    windows = wd.Windows(as_episodes(episodes), {n: wd.Field(**f) for n, f in fields.items()}, **options)
+    wanted = list(samples_of(episodes, fields, **options))
+    assert len(windows) == len(wanted)
+    for number, (_, time, sample) in enumerate(wanted):
+        found = windows[number]
+        assert (found.sample_id, found.ts_ns) == (number, time)
+        check_sample(found, sample)
+    if wanted:
+        batch = windows.batch(np.arange(len(wanted))[::-1])
+        assert batch.sample_id.tolist() == list(range(len(wanted)))[::-1]
+        np.testing.assert_array_equal(batch["x"][0], windows[len(wanted) - 1]["x"])
+        episode, time, sample = wanted[0]
+        at = windows.at(episode, time)
+        assert at.sample_id == 0
+        check_sample(at, sample)
+
+
+def one(**signals) -> wd.Episodes:
+    made = {n: wd.ArraySignal(np.array(t, np.int64) * MS, np.array(v)) for n, (t, v) in signals.items()}
+    return wd.Episodes.of([wd.Episode.of(made, {"task": "pick", "mass": 2.5}, id="only")])
+
+
+def test_a_time_that_is_no_anchor() -> None:
+    windows = wd.Windows(one(a=([0, 10, 20], [1.0, 2.0, 3.0])), {"x": wd.Field("a")}, anchor="a")
+    found = windows.at("only", 15 * MS)
+    assert (found["x"], found.age_ns["x"], found.sample_id) == (2.0, 5 * MS, -1)
+    with pytest.raises(KeyError, match="Did you mean 'only'"):
+        windows.at("onli", 0)
+
+
+def test_static_items_are_fields() -> None:
+    windows = wd.Windows(
+        one(a=([0, 10], [1.0, 2.0])), {"task": wd.Field("task"), "mass": "mass", "x": "a"}, anchor="a"
+    )
+    batch = windows.batch([0, 1])
+    assert batch["task"].tolist() == ["pick", "pick"]
+    assert batch["mass"].tolist() == [2.5, 2.5]
+    assert batch.mask["task"].tolist() == [True, True]
+    with pytest.raises(ValueError, match="static item"):
+        wd.Windows(one(a=([0], [1.0])), {"task": wd.Field("task", past=2)}, anchor="a")
+
+
+def test_a_static_item_that_an_episode_lacks_is_masked() -> None:
+    both = one(a=([0], [1.0])) + wd.Episodes.of([wd.Episode.of({"a": wd.ArraySignal([0], [5.0])}, id="bare")])
+    batch = wd.Windows(both, {"mass": "mass", "task": "task"}, anchor="a").batch([0, 1])
+    assert batch.mask["mass"].tolist() == batch.mask["task"].tolist() == [True, False]
+    assert np.isnan(batch["mass"][1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"past": 2, "horizon": 3}, "one way"),
+        ({"past_s": 0.1}, "rate_hz"),
+        ({"rate_hz": 10}, "rate_hz"),
+        ({"past": 0}, "records"),
+        ({"align": "holt"}, "Did you mean 'hold'"),
+        ({"offsets_s": []}, "moments"),
+        ({"at_s": float("nan")}, "seconds"),
+        ({"past": 2, "align": "linear"}, "not aligned"),
+        ({"size": (3,)}, "size"),
+    ],
+)
+def test_a_field_says_when_in_exactly_one_way(options, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        wd.Field("a", **options)
+
+
+def test_misspelt_names_suggest_the_right_one() -> None:
+    episodes = one(joints=([0, 10], [1.0, 2.0]))
+    with pytest.raises(KeyError, match="Did you mean 'joints'"):
+        wd.Windows(episodes, {"x": wd.Field("joint")}, anchor="joints")
+    with pytest.raises(KeyError, match="Did you mean 'joints'"):
+        len(wd.Windows(episodes, {"x": wd.Field("joints")}, anchor="joint"))
+    batch = wd.Windows(episodes, {"state": wd.Field("joints")}, anchor="joints").batch([0])
+    for ask in (
+        lambda: batch.mask["states"],
+        lambda: batch.mask.get("states"),
+        lambda: batch.loss_mask("states"),
+    ):
+        with pytest.raises(KeyError, match="Did you mean 'state'"):
+            ask()
+
+
+def test_edges_error_names_the_first_sample() -> None:
+    episodes = one(a=([0, 10, 20], [1.0, 2.0, 3.0]))
+    with pytest.raises(DatasetError, match="'only', time 20000000: field 'x'"):
+        len(
+            wd.Windows(
+                episodes,
+                {"x": wd.Field("a", horizon=2), "y": wd.Field("a")},
+                anchor="a",
+                edges="error",
+                stride=2,
+            )
+        )
+
+
+def test_where_filters_samples_by_signals_and_static_items() -> None:
+    episodes = one(a=([0, 10, 20, 30], [1.0, 2.0, 3.0, 4.0]), b=([5, 25], [[1.0, 7.0], [2.0, 8.0]]))
+    fields = {"x": wd.Field("a")}
+    chosen = wd.Windows(episodes, fields, anchor="a", where="a > 1 and b[2] = 7 and task = 'pick'")
+    assert [chosen[i]["x"] for i in range(len(chosen))] == [2.0, 3.0]
+    assert len(wd.Windows(episodes, fields, anchor="a", where="b is null")) == 1
+    assert len(wd.Windows(episodes, fields, anchor="a", where="ts_ns >= 20000000")) == 2
+    assert len(wd.Windows(episodes, fields, anchor="a", where="a > 9")) == 0
+
+
+def test_an_anchor_can_be_a_role() -> None:
+    made = {
+        "motor": wd.ArraySignal([0, 10, 20], [1.0, 2.0, 3.0], role="action"),
+        "seen": wd.ArraySignal([0, 5], [1.0, 2.0]),
+    }
+    episodes = wd.Episodes.of([wd.Episode.of(made, id="r")])
+    assert len(wd.Windows(episodes, {"x": "seen"}, anchor="action")) == 3
+
+
+def test_slerp_turns_between_rotations() -> None:
+    from warpdata.timeline.meta import SignalMeta
+
+    half = np.sqrt(0.5)
+    meta = SignalMeta(np.dtype(np.float32), (4,), "vector", units="quaternion wxyz")
+    turn = np.array([[1, 0, 0, 0], [half, half, 0, 0]], np.float32)
+    signals = {"q": wd.ArraySignal([0, 100], turn, meta), "t": wd.ArraySignal([50], [0.0])}
+    windows = wd.Windows(
+        wd.Episodes.of([wd.Episode.of(signals, id="q")]), {"q": wd.Field("q", align="slerp")}, anchor="t"
+    )
+    np.testing.assert_allclose(windows[0]["q"], [np.cos(np.pi / 8), np.sin(np.pi / 8), 0, 0], atol=1e-6)
+
+
+def test_episodes_that_do_not_fit_each_other_are_refused() -> None:
+    both = one(a=([0], [[1.0, 2.0]])) + one(a=([0], [[1.0, 2.0, 3.0]]))
+    windows = wd.Windows(both, {"x": "a"}, anchor="a")
+    with pytest.raises(SchemaMismatchError, match="episode 'only'"):
+        windows.batch([0, 1])
+
+
+def test_images_are_cut_and_scaled_the_same_in_any_batch() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (6, 20, 24, 3), np.uint8)
+    episodes = wd.Episodes.of([wd.Episode.of({"cam": wd.ArraySignal(np.arange(6) * 10, images)}, id="i")])
+    fields = {
+        "small": wd.Field("cam", size=(7, 9)), "box": wd.Field("cam", crop=(2, 3, 8, 10)),
+        "middle": wd.Field("cam", crop=(10, 12), size=(5, 6)), "flat": wd.Field("cam", dtype="float32", past=2),
+        "same": wd.Field("cam", size=(20, 24)),
+    }  # fmt: skip
+    windows = wd.Windows(episodes, fields, anchor="cam")
+    batch = windows.batch(np.arange(6))
+    assert batch["small"].shape == (6, 7, 9, 3)
+    assert batch["small"].dtype == np.uint8
+    np.testing.assert_array_equal(batch["box"], images[:, 2:10, 3:13])
+    np.testing.assert_array_equal(batch["same"], images)
+    assert batch["flat"].dtype == np.float32
+    assert batch["flat"].shape == (6, 2, 20, 24, 3)
+    for i in range(6):
+        np.testing.assert_array_equal(windows[i]["small"], batch["small"][i])
+    assert abs(float(batch["small"].mean()) - float(images.mean())) < 2
+    constant = np.full((1, 9, 11, 3), 77, np.uint8)
+    from warpdata.loading.windows.images import scaled
+
+    assert (scaled(constant, (4, 23)) == 77).all()
+    with pytest.raises(ValueError, match="does not fit"):
+        wd.Windows(episodes, {"x": wd.Field("cam", crop=(30, 2))}, anchor="cam")
+
+
+def test_counting_opens_no_episode_where_the_facts_suffice(tmp_path, monkeypatch) -> None:
+    for number in range(3):
+        with wd.LocalDatasetWriter(tmp_path / "root").new_episode() as writer:
+            for i in range(5 + number):
+                writer.append("joints", np.zeros(2, np.float32) + i, i * 10 * MS)
+    episodes = wd.open_episodes(tmp_path / "root")
+    windows = wd.Windows(episodes, {"x": wd.Field("joints", past=2)}, anchor="joints")
+    from warpdata.loading.windows.windows import Windows
+
+    monkeypatch.setattr(Windows, "opened", lambda *_: pytest.fail("an episode was opened"))
+    assert len(windows) == 18
+
+
+def test_the_index_is_counted_once_and_kept(monkeypatch) -> None:
+    episodes = one(a=([0, 10, 20, 30], [1.0, 2.0, 3.0, 4.0]))
+    make = lambda: wd.Windows(episodes, {"x": wd.Field("a", past=2)}, anchor="a", edges="skip")  # noqa: E731
+    assert len(make()) == 3
+    from warpdata.loading.windows.windows import Windows
+
+    monkeypatch.setattr(Windows, "opened", lambda *_: pytest.fail("counted again"))
+    assert len(make()) == 3
+    changed = wd.Windows(episodes, {"x": wd.Field("a", past=3)}, anchor="a", edges="skip")
+    assert changed.id != make().id
+
+
+def test_a_damaged_index_is_counted_again(tmp_path) -> None:
+    episodes = one(a=([0, 10, 20, 30], [1.0, 2.0, 3.0, 4.0]))
+    make = lambda: wd.Windows(episodes, {"x": wd.Field("a", past=2)}, anchor="a", edges="skip")  # noqa: E731
+    assert len(make()) == 3
+    (path,) = (tmp_path / "cache" / "windows").glob("*.npz")
+    whole = path.read_bytes()
+    for cut in (b"", whole[: len(whole) // 2], whole[:-40] + b"\xff" * 40, b"nonsense"):
+        path.write_bytes(cut)
+        assert len(make()) == 3
+
+
+def test_ids_name_everything_a_sample_depends_on() -> None:
+    episodes = one(a=([0, 10], [1.0, 2.0]), b=([0, 10], [1.0, 2.0]))
+    base = {"anchor": "a"}
+    made = [
+        wd.Windows(episodes, {"x": wd.Field("a")}, **base),
+        wd.Windows(episodes, {"y": wd.Field("a")}, **base),
+        wd.Windows(episodes, {"x": wd.Field("b")}, **base),
+        wd.Windows(episodes, {"x": wd.Field("a", past=1)}, **base),
+        wd.Windows(episodes, {"x": wd.Field("a", dtype="float32")}, **base),
+        wd.Windows(episodes, {"x": wd.Field("a", transform=lambda x, _: x)}, **base),
+        wd.Windows(episodes, {"x": wd.Field("a", transform=lambda x, _: x + 1)}, **base),
+        wd.Windows(episodes, {"x": wd.Field("a")}, anchor="b"),
+        wd.Windows(episodes, {"x": wd.Field("a")}, **base, edges="skip"),
+        wd.Windows(episodes, {"x": wd.Field("a")}, **base, max_age_s=1),
+        wd.Windows(episodes, {"x": wd.Field("a")}, **base, max_gap_s=1),
+        wd.Windows(episodes, {"x": wd.Field("a")}, **base, stride=2),
+        wd.Windows(episodes, {"x": wd.Field("a")}, **base, where="a > 0"),
+        wd.Windows(episodes, {"x": wd.Field("a")}, rate_hz=10),
+        wd.Windows(one(a=([0, 10], [1.0, 3.0]), b=([0, 10], [1.0, 2.0])), {"x": wd.Field("a")}, **base),
+        wd.Windows(episodes.map(lambda e: {"c": e["a"]}), {"x": wd.Field("a")}, **base),
+    ]
+    assert len({each.id for each in made}) == len(made)
+    assert (
+        wd.Windows(one(a=([0, 10], [1.0, 2.0]), b=([0, 10], [1.0, 2.0])), {"x": "a"}, **base).id == made[0].id
+    )
+
+
+def test_facts_read_no_values_for_the_identity(tmp_path) -> None:
+    """An episode that nothing identifies gets its identity when windows need it, not when facts are asked for."""
+    from warpdata.timeline.memory import ArraySignal
+
+    class Counted(ArraySignal):
+        reads = 0
+
+        def _values_in(self, rows):
+            Counted.reads += 1
+            return super()._values_in(rows)
+
+    signal = Counted(np.arange(5) * MS, np.arange(5.0))
+    episodes = wd.Episodes.of([wd.Episode.of({"a": signal}, id="x")])
+    assert episodes.facts.column("content").to_pylist() == [None]
+    assert Counted.reads == 0
+    assert episodes.contents[0].startswith("values:")
+    assert Counted.reads > 0
+
+
+def test_each_group_of_pictures_is_decoded_once_per_batch(tmp_path, monkeypatch) -> None:
+    from warpdata.formats.episodedir.frame_reader import FrameReader
+
+    with wd.LocalDatasetWriter(tmp_path / "root").new_episode() as writer:
+        for i in range(40):
+            writer.append("cam", np.full((16, 16, 3), i * 5, np.uint8), i * 50 * MS)
+    windows = wd.Windows(
+        wd.open_recordings(tmp_path / "root"), {"image": wd.Field("cam", past=6)}, anchor="cam"
+    )
+    calls: list[int] = []
+    original = FrameReader.frames
+    monkeypatch.setattr(
+        FrameReader,
+        "frames",
+        lambda self, numbers: calls.append(len(set(numbers.tolist()))) or original(self, numbers),
+    )
+    batch = windows.batch([0, 1, 7, 8, 30, 39, 5, 2])
+    assert calls == [len({f for n in (0, 1, 7, 8, 30, 39, 5, 2) for f in range(max(0, n - 5), n + 1)})]
+    assert batch["image"].shape == (8, 6, 16, 16, 3)
+    assert abs(int(batch["image"][4, -1].mean()) - 150) < 4

@@ -1,0 +1,108 @@
+"""What windows mean, written from docs/howto/train.md alone: slow, one value at a time, no code of the loader."""
+
+from __future__ import annotations
+
+import math
+
+
+def offsets_of(field: dict) -> tuple[str, list[int]]:
+    """("times", offsets in ns) or ("records", steps) of a field's options."""
+    if "past" in field:
+        return "records", [-(field["past"] - 1) + i for i in range(field["past"])]
+    if "horizon" in field:
+        return "records", list(range(field["horizon"]))
+    if "offsets_s" in field:
+        return "times", [round(each * 1e9) for each in field["offsets_s"]]
+    if "past_s" in field or "future_s" in field:
+        rate = field["rate_hz"]
+        first = math.floor(field.get("past_s", 0.0) * rate + 1e-6)
+        last = math.floor(field.get("future_s", 0.0) * rate + 1e-6)
+        return "times", [round(k * 1e9 / rate) for k in range(-first, last + 1)]
+    return "times", [round(field.get("at_s", 0.0) * 1e9)]
+
+
+def last_at_or_before(times: list[int], t: int) -> int:
+    found = -1
+    for i, each in enumerate(times):
+        if each <= t:
+            found = i
+    return found
+
+
+def stretch_of(times: list[int], record: int, max_gap_ns: int | None) -> tuple[int, int]:
+    """First and last record that are reached from a record without crossing a gap."""
+    low = high = max(record, 0)
+    while low > 0 and (max_gap_ns is None or times[low] - times[low - 1] <= max_gap_ns):
+        low -= 1
+    while high + 1 < len(times) and (max_gap_ns is None or times[high + 1] - times[high] <= max_gap_ns):
+        high += 1
+    return low, high
+
+
+def row(times, values, t0, how, step, *, align, end_ns, max_age_ns, max_gap_ns):
+    """(value, mask, age, inside) of one row of a field."""
+    if not times:
+        return None, False, 0, False
+    own = last_at_or_before(times, t0)
+    low, high = stretch_of(times, own, max_gap_ns)
+    if how == "records":
+        wanted = own + step
+        inside = low <= wanted <= high
+        record = min(max(wanted, low), high)
+        age = t0 - times[record]
+        is_old = step == 0 and max_age_ns is not None and abs(age) > max_age_ns
+        return values[record], inside and not is_old, age, inside
+    t = t0 + step
+    wanted = last_at_or_before(times, t)
+    if align == "nearest" and 0 <= wanted < len(times) - 1 and times[wanted + 1] - t < t - times[wanted]:
+        wanted += 1
+    inside = wanted >= 0 and low <= wanted <= high and t <= end_ns
+    record = min(max(wanted, low), high)
+    age = t - times[record]
+    is_old = max_age_ns is not None and abs(age) > max_age_ns
+    value = values[record]
+    if align == "linear" and record < high and times[record] < t:
+        share = min(max((t - times[record]) / (times[record + 1] - times[record]), 0.0), 1.0)
+        value = value * (1.0 - share) + values[record + 1] * share if share < 1.0 else values[record + 1]
+    return value, inside and not is_old, age, inside
+
+
+def anchors_of(episode: dict, fields: dict, *, anchor=None, rate_hz=None, stride=1) -> list[int]:
+    """The times of the anchors of an episode {signal: (times, values)}."""
+    if anchor is not None:
+        return episode[anchor][0][::stride] if anchor in episode else []
+    used = [
+        episode[f["signal"]][0] for f in fields.values() if f["signal"] in episode and episode[f["signal"]][0]
+    ]
+    if not used:
+        return []
+    start, stop = max(times[0] for times in used), max(times[-1] for times in used)
+    found, k = [], 0
+    while start + round(k * 1e9 / rate_hz) <= stop:
+        found.append(start + round(k * 1e9 / rate_hz))
+        k += 1
+    return found[::stride]
+
+
+def samples_of(
+    episodes, fields, *, anchor=None, rate_hz=None, stride=1, edges="pad", max_age_s=None, max_gap_s=None
+):
+    """All samples in order: dicts name -> (values, masks, ages), with the episode and the time."""
+    gap = None if max_gap_s is None else round(max_gap_s * 1e9)
+    for number, episode in enumerate(episodes):
+        ends = [times[-1] for times, _ in episode.values() if times]
+        for t0 in anchors_of(episode, fields, anchor=anchor, rate_hz=rate_hz, stride=stride):
+            sample, is_whole = {}, True
+            for name, field in fields.items():
+                age_s = field.get("max_age_s", max_age_s)
+                how, steps = offsets_of(field)
+                times, values = episode.get(field["signal"], ([], []))
+                rows = [
+                    row(times, values, t0, how, step, align=field.get("align", "hold"), end_ns=max(ends),
+                        max_age_ns=None if age_s is None else round(age_s * 1e9), max_gap_ns=gap)
+                    for step in steps
+                ]  # fmt: skip
+                is_whole &= all(each[3] for each in rows)
+                sample[name] = tuple([each[i] for each in rows] for i in range(3))
+            if edges == "pad" or is_whole:
+                yield number, t0, sample
