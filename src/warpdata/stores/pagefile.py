@@ -7,7 +7,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -144,10 +144,10 @@ class PageFile:
         self._set_whole(1)
         return True
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         for name in ("_map_fd", "_data_fd"):
             if hasattr(self, name):
-                os.close(getattr(self, name))
+                close(getattr(self, name))  # the module is gone by now where the interpreter ends
 
     def _set_whole(self, value: int) -> None:
         if not self.is_read_only:
