@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.slipped import committed, slipped
-from bench.versus import front_door
+from bench.versus import startup
 
 
 def bar(value: float, text: str, holds: bool = True) -> dict[str, Any]:
@@ -52,4 +52,4 @@ def test_every_area_records_its_bars_alike() -> None:
 
 
 def test_the_front_door_is_measured() -> None:
-    assert [row["bar"] for row in front_door.run(1)["bars"].values()] == ["< 150", "< 150"]
+    assert [row["bar"] for row in startup.run(1)["bars"].values()] == ["< 150", "< 150"]

@@ -145,7 +145,9 @@ def open_episodes(
         return dataset(text, catalog=catalog).episodes
     if kind == "recordings":
         return open_recordings(text)
-    return Episodes(ShardFolderSource(_folder(text))) if kind == "shards" else Episodes.of([open_episode(text)])
+    return (
+        Episodes(ShardFolderSource(_folder(text))) if kind == "shards" else Episodes.of([open_episode(text)])
+    )
 
 
 def _foreign(address: str | os.PathLike[str], name: str | None = None, **options: Any) -> Episodes | None:
@@ -287,7 +289,14 @@ def _any_episodes(address: str) -> Episodes:
 def _is_ours(address: str) -> bool:
     """Whether an address holds episodes of our own formats."""
     try:
-        return address_kind(address) in ("dataset", "directory", "recordings", "shards", "episode", "chunk-list")
+        return address_kind(address) in (
+            "dataset",
+            "directory",
+            "recordings",
+            "shards",
+            "episode",
+            "chunk-list",
+        )
     except BadMagicError:
         return False
 

@@ -32,7 +32,7 @@ def tops(modules: set[str]) -> set[str]:
 
 
 def test_import_loads_only_the_table_of_names() -> None:
-    """Which modules are loaded is what an import costs; `bench/versus/front_door.py` has the milliseconds."""
+    """Which modules are loaded is what an import costs; `bench/versus/startup.py` has the milliseconds."""
     loaded = loaded_by("import warpdata")
     assert {name for name in loaded if name.startswith("warpdata")} == {"warpdata", "warpdata._version"}
     assert not tops(loaded) & (HEAVY | SLOW_OF_THE_LIBRARY)

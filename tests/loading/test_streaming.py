@@ -17,7 +17,15 @@ import warpdata as wd
 from tests.published import rows
 from warpdata.errors import DatasetError
 from warpdata.loading.batch import exact_batches
-from warpdata.loading.pieces import Piece, by_group, merged, remaining, share_of, total_rows, whole_table
+from warpdata.loading.row_ranges import (
+    RowRange,
+    by_group,
+    merged,
+    remaining,
+    share_of,
+    total_rows,
+    whole_table,
+)
 
 SHARD_ROWS = st.lists(st.integers(0, 60), min_size=1, max_size=12)
 
@@ -65,11 +73,11 @@ def test_another_world_goes_on_where_the_old_one_stopped(
 def test_files_are_dealt_out_when_there_are_enough() -> None:
     everything = whole_table([10, 10, 10, 10])
     fail = lambda shard: pytest.fail("no footer is needed")  # noqa: E731
-    assert share_of(everything, fail, 1, 2) == (Piece(1, 0, 10), Piece(3, 0, 10))
-    assert by_group((Piece(0, 5, 25),), lambda _: [10, 10, 10]) == (
-        Piece(0, 5, 10),
-        Piece(0, 10, 20),
-        Piece(0, 20, 25),
+    assert share_of(everything, fail, 1, 2) == (RowRange(1, 0, 10), RowRange(3, 0, 10))
+    assert by_group((RowRange(0, 5, 25),), lambda _: [10, 10, 10]) == (
+        RowRange(0, 5, 10),
+        RowRange(0, 10, 20),
+        RowRange(0, 20, 25),
     )
     with pytest.raises(ValueError, match="rank 2 is not one of 2"):
         share_of(everything, fail, 2, 2)

@@ -13,8 +13,8 @@ from tests.servers import Proxy, S3Server
 from warpdata.errors import ChecksumError, StoreError
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.stores.blobs import BlobAddress, BlobReader
-from warpdata.stores.following import Following
 from warpdata.stores.memory import MemoryStore
+from warpdata.stores.sequential import SequentialReads
 
 COUNT = 600
 MEMBERS = {f"{i:04d}.bin": np.random.default_rng(i).bytes(7_000 + 13 * (i % 300)) for i in range(COUNT)}
@@ -110,7 +110,7 @@ def test_what_fails_ahead_fails_only_when_it_is_asked_for() -> None:
     store.put_if_absent("b", data)
     store.bad_from = 3 << 20
     reader = BlobReader(BlobAddress("", len(data), "b", "blob"), store, None)
-    following = Following(lambda _: reader, [len(data)])
+    following = SequentialReads(lambda _: reader, [len(data)])
     ranges = [(i * 1000, i * 1000 + 1000) for i in range(10)]
     following.go_on([(0, wanted) for wanted in ranges])
     assert following.served(0, [(20_000, 30_000)]) == [data[20_000:30_000]]
@@ -128,7 +128,7 @@ def test_a_range_across_two_spans_is_joined() -> None:
     store, data = MemoryStore(), np.random.default_rng(0).bytes(6 << 20)
     store.put_if_absent("b", data)
     reader = BlobReader(BlobAddress("", len(data), "b", "blob"), store, None)
-    following = Following(lambda _: reader, [len(data)])
+    following = SequentialReads(lambda _: reader, [len(data)])
     following.go_on([(0, (i * 1000, i * 1000 + 1000)) for i in range(10)])
     low, high = (2 << 20) - 70_000, (2 << 20) + 70_000
     assert following.served(0, [(low, high)]) == [data[low:high]]

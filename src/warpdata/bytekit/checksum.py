@@ -1,4 +1,4 @@
-"""Checksums and hashes by name, whole and running. The door of crc32c and xxhash."""
+"""Checksums and hashes by name, whole and running. The adapter of crc32c and xxhash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compression by name, with output bounded before anything is allocated. The door of zstandard and lz4."""
+"""Compression by name, with output bounded before anything is allocated. The adapter of zstandard and lz4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thirteen element types, by short name and by numpy dtype. The door of ml_dtypes."""
+"""The thirteen element types, by short name and by numpy dtype. The adapter of ml_dtypes."""
 
 from __future__ import annotations
 

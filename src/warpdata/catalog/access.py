@@ -19,12 +19,12 @@ from warpdata.stores.awskeys import AwsFiles
 from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
-from warpdata.stores.hoard import Hoard
 from warpdata.stores.http import Proxies
 from warpdata.stores.local import LocalStore
 from warpdata.stores.meter import Budget, Listener, Meter
 from warpdata.stores.parallel import run_parallel
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
+from warpdata.stores.whole_blobs import WholeBlobFetcher
 
 MODES = ("auto", "remote", "hybrid", "local")
 
@@ -115,7 +115,9 @@ class Access:
         self._policy = policy
         self.catalogs = [self._catalog(address) for address in options.catalogs]
         self.cache = self._open_cache()
-        self._hoard = Hoard(self.cache) if options.mode == "hybrid" and self.cache is not None else None
+        self._hoard = (
+            WholeBlobFetcher(self.cache) if options.mode == "hybrid" and self.cache is not None else None
+        )
         self._readers: dict[tuple[str, str], AnyBlobReader] = {}
         self._foreign: dict[str, BlobStore] = {}
 

@@ -1,4 +1,4 @@
-"""Batches as bytes on a pipe: Arrow IPC, ndjson or parquet. One of the doors of pyarrow."""
+"""Batches as bytes on a pipe: Arrow IPC, ndjson or parquet. One of the adapters of pyarrow."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from warpdata.formats.manifest.model import ArtifactPart, LongList
 from warpdata.formats.manifest.parts import PartedShards
 from warpdata.formats.tarshard.member_index import Member, MemberIndex
 from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader
-from warpdata.stores.following import FollowedReader, Following
 from warpdata.stores.parallel import MAX_PARALLEL, run_parallel
+from warpdata.stores.sequential import SequentialReader, SequentialReads
 
 _GAP_BYTES = 32 << 10
 _MAX_FRAME_BYTES = 1 << 30
@@ -35,11 +35,11 @@ class Artifact:
         self._index: MemberIndex | None = None
 
     @functools.cached_property
-    def _following(self) -> Following | None:
+    def _following(self) -> SequentialReads | None:
         """Reads on from shard to shard; not in a long list, whose every part would have to be known."""
         if isinstance(self.part.shards, LongList):
             return None
-        return Following(self.shard_reader, [shard.byte_size for shard in self.part.shards])
+        return SequentialReads(self.shard_reader, [shard.byte_size for shard in self.part.shards])
 
     @functools.cached_property
     def _by_name(self) -> dict[str | None, int]:
@@ -133,7 +133,7 @@ class Artifact:
         reader = self.shard_reader(number)
         if self._following is None or not self._follows(number):
             return reader
-        return FollowedReader(self._following, number, reader)
+        return SequentialReader(self._following, number, reader)
 
     def _follows(self, number: int) -> bool:
         """Whether it is worth while to read on behind whoever reads this shard."""

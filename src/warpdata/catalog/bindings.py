@@ -1,4 +1,4 @@
-"""Checks that a bound column points at things that exist. One of the doors of pyarrow."""
+"""Checks that a bound column points at things that exist. One of the adapters of pyarrow."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from warpdata.catalog.access import (
     plain_address,
     writable_catalog,
 )
+from warpdata.catalog.artifact_contents import EPISODES_TABLE
 from warpdata.catalog.bindings import check_binding, default_ref_type
 from warpdata.catalog.dataset import opened_version
 from warpdata.catalog.growing import (
@@ -31,7 +32,6 @@ from warpdata.catalog.growing import (
     publish_grown,
 )
 from warpdata.catalog.names import parse_name, parse_size
-from warpdata.catalog.opened import EPISODES_TABLE
 from warpdata.catalog.packing import (
     PackedShard,
     digested,

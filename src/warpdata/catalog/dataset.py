@@ -12,11 +12,11 @@ from typing import Any
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog import refarray
 from warpdata.catalog.access import Access, AccessOptions, Catalog, access_options
+from warpdata.catalog.artifact_contents import EPISODES_TABLE, PublishedSource, one_of_kind, open_corpus
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.diff import DatasetDiff, diff_manifests
 from warpdata.catalog.history import Version, list_tags, list_versions
 from warpdata.catalog.names import DatasetName, parse_name, parse_size
-from warpdata.catalog.opened import EPISODES_TABLE, PublishedSource, one_of_kind, open_corpus
 from warpdata.catalog.refarray import RefType
 from warpdata.catalog.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup
 from warpdata.catalog.resolve import Resolved, Resolver

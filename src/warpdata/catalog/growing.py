@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from warpdata.catalog.access import Access, writable_catalog
+from warpdata.catalog.artifact_contents import EPISODES_TABLE
 from warpdata.catalog.dataset import Dataset, opened_version
 from warpdata.catalog.names import DatasetName, check_tag
-from warpdata.catalog.opened import EPISODES_TABLE
 from warpdata.catalog.packing import digested
 from warpdata.catalog.pointer import read_pointer
 from warpdata.catalog.publish import Published, PublishOptions, publish_after

@@ -1,4 +1,4 @@
-"""Decode pictures, sound and video from bytes. The door of Pillow, soundfile and PyAV."""
+"""Decode pictures, sound and video from bytes. The adapter of Pillow, soundfile and PyAV."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import CorruptLayoutError, MissingExtraError, TimeRangeError
-from warpdata.formats.episodedir.video import opened
+from warpdata.formats.episodedir.video import open_container
 
 MAX_PIXELS = 1 << 28
 """A picture that claims more is refused before it is decoded."""
@@ -53,7 +53,7 @@ def decode_video_frame(file: io.BufferedIOBase, time_s: float, name: str) -> NDA
     except ImportError:
         raise MissingExtraError.for_extra("PyAV", "video") from None
     try:
-        with opened(file, name) as container:
+        with open_container(file, name) as container:
             return _frame_at(container, time_s, name)
     except av.FFmpegError as error:
         raise CorruptLayoutError(f"not a readable video ({error})", path=name) from None

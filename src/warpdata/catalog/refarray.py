@@ -1,4 +1,4 @@
-"""Bound columns inside Arrow batches: an extension array whose items are references. A door of pyarrow."""
+"""Bound columns inside Arrow batches: an extension array whose items are references. An adapter of pyarrow."""
 
 from __future__ import annotations
 

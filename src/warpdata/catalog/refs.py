@@ -17,8 +17,8 @@ from warpdata.bytekit.folders import RangeFile
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import PartRangeReader
 from warpdata.catalog import media
+from warpdata.catalog.artifact_contents import episode_of
 from warpdata.catalog.artifacts import Artifact
-from warpdata.catalog.opened import episode_of
 from warpdata.errors import DatasetError
 from warpdata.formats.tarshard.member_index import Member
 from warpdata.stores.cache import PageCache

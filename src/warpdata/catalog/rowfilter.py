@@ -1,6 +1,6 @@
 """Which rows of a table satisfy the conditions of a view: one answer for streams, SQL, counts and single rows.
 
-One of the doors of pyarrow.
+One of the adapters of pyarrow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Row groups of parquet shards through a range reader. One of the doors of pyarrow."""
+"""Row groups of parquet shards through a range reader. One of the adapters of pyarrow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import Range, RangeReader, Span, check_range, coalesce
 from warpdata.errors import CorruptLayoutError, ManifestCorruptedError, TruncatedError
-from warpdata.stores.blobs import AnyBlobReader, Held, LocalBlobReader
+from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader, RangeBytes
 
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8
@@ -35,7 +35,7 @@ class Fetched:
     """The bytes of some spans of a shard, in memory or mapped."""
 
     spans: list[Span]
-    held: Held
+    held: RangeBytes
 
 
 class ShardFile:

@@ -1,4 +1,4 @@
-"""Tables that are not Arrow yet: CSV, JSON lines, dictionaries, generators. One of the doors of pyarrow."""
+"""Tables that are not Arrow yet: CSV, JSON lines, dictionaries, generators. One of the adapters of pyarrow."""
 
 from __future__ import annotations
 

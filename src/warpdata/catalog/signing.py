@@ -1,4 +1,4 @@
-"""Ed25519 signatures of versions, kept beside the manifest. The door of cryptography."""
+"""Ed25519 signatures of versions, kept beside the manifest. The adapter of cryptography."""
 
 from __future__ import annotations
 

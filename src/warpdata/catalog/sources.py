@@ -1,4 +1,4 @@
-"""What a builder accepts as a table, as parquet shards. One of the doors of pyarrow."""
+"""What a builder accepts as a table, as parquet shards. One of the adapters of pyarrow."""
 
 from __future__ import annotations
 

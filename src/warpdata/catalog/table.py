@@ -1,4 +1,4 @@
-"""One table of a dataset: look at it, query it, stream it. One of the doors of pyarrow."""
+"""One table of a dataset: look at it, query it, stream it. One of the adapters of pyarrow."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from warpdata.bytekit.system import has_idle_core
 from warpdata.corpora.batch import Rows
-from warpdata.corpora.worker import Errand, ErrandRunner
+from warpdata.corpora.worker import ErrandRunner, Task
 
 DEPTH = 2
 AHEAD_BATCHES = 2 * DEPTH
@@ -34,7 +34,7 @@ class _Batch:
     shard: int
     row: int
     n_rows: int
-    errand: Errand[Rows | None]
+    task: Task[Rows | None]
 
 
 class DecodeAhead:
@@ -64,7 +64,7 @@ class DecodeAhead:
         if batch.row > row:
             return None
         self._batches.popleft()
-        return None if batch.errand.take_back() else batch.errand.wait()
+        return None if batch.task.cancel() else batch.task.wait()
 
     def go_on(self, shard: int, row: int, n_rows: int, end: int) -> None:
         """Keep the thread busy with the batches of `n_rows` rows after the one at `row`, up to row `end`."""
@@ -89,8 +89,8 @@ class DecodeAhead:
     def _send(self, shard: int, row: int, n_rows: int) -> None:
         if self._runner is None or not self._runner.is_alive:
             self._runner = ErrandRunner("warpdata-decode")
-        errand = self._runner.send(partial(self._decode, shard, row, n_rows))
-        self._batches.append(_Batch(shard, row, n_rows, errand))
+        task = self._runner.send(partial(self._decode, shard, row, n_rows))
+        self._batches.append(_Batch(shard, row, n_rows, task))
 
     def _decode(self, shard: int, row: int, n_rows: int) -> Rows | None:
         """The rows as a new array, or None if not all of them are near."""
@@ -104,9 +104,9 @@ class DecodeAhead:
         """Forget what was decoded ahead; afterwards the thread touches no rows."""
         is_alive = bool(self._batches) and self._is_alive()
         while self._batches:
-            errand = self._batches.popleft().errand
-            if is_alive and not errand.take_back():
-                errand.wait()
+            task = self._batches.popleft().task
+            if is_alive and not task.cancel():
+                task.wait()
 
     def close(self) -> None:
         """Stop the thread."""

@@ -34,7 +34,7 @@ _CORES = os.cpu_count() or 1
 
 
 @dataclass(slots=True)
-class Held:
+class LoadedPiece:
     """A piece that is in memory, and how many of its rows have been given."""
 
     piece: Piece
@@ -56,7 +56,7 @@ def piece_rows(shards: ShardSet, prefetch_bytes: int) -> int:
 class Copy:
     """Rows of a held piece, from its row `start` on, that go to `out`."""
 
-    held: Held
+    held: LoadedPiece
     start: int
     out: Rows
 
@@ -102,8 +102,8 @@ class FixedOrderReader:
         self._next: Piece | None = None
         self._waiting: deque[tuple[Piece, bool]] = deque()
         self._waiting_bytes = 0
-        self._held: Held | None = None
-        self._lent: list[Held] = []
+        self._held: LoadedPiece | None = None
+        self._lent: list[LoadedPiece] = []
         self._shard, self._row = shard, row
         self._near_from(row)
 
@@ -222,20 +222,20 @@ class FixedOrderReader:
             count, row = count - take, row + take
         self._row = row
 
-    def _release(self, finished: list[Held]) -> None:
+    def _release(self, finished: list[LoadedPiece]) -> None:
         for held in finished:
             self._pieces.release(held.piece, held.rows)
 
-    def _use(self, held: Held, take: int, finished: list[Held]) -> None:
+    def _use(self, held: LoadedPiece, take: int, finished: list[LoadedPiece]) -> None:
         held.used += take
         self._held = held if held.used < held.n_rows else None
         if self._held is None:
             finished.append(held)
 
-    def _gather(self, out: Rows, done: int) -> tuple[list[Copy], list[Held]]:
+    def _gather(self, out: Rows, done: int) -> tuple[list[Copy], list[LoadedPiece]]:
         """Claim pieces for the next few MiB of `out`: what to copy, and which pieces are then used up."""
         copies: list[Copy] = []
-        finished: list[Held] = []
+        finished: list[LoadedPiece] = []
         room = self._group_rows
         while done < len(out) and room > 0:
             held = self._held or self._claim()
@@ -245,7 +245,7 @@ class FixedOrderReader:
             self._use(held, take, finished)
         return copies, finished
 
-    def _claim(self) -> Held:
+    def _claim(self) -> LoadedPiece:
         """The next piece of the plan, from the read-ahead."""
         self._read_ahead()
         if not self._waiting:
@@ -257,7 +257,7 @@ class FixedOrderReader:
             raise ResidencyError(f"{len(rows)} rows came for a piece of {piece.end - piece.start}")
         self._read_ahead()
         skip, self._skip = self._skip, 0
-        return Held(piece, rows, self._pieces.copier(piece, rows), len(rows), skip)
+        return LoadedPiece(piece, rows, self._pieces.copier(piece, rows), len(rows), skip)
 
     def _read_ahead(self) -> None:
         """Queue pieces until the window is full; at least one is always on its way."""

@@ -1,4 +1,4 @@
-"""rows.parquet: side data of every row, keyed by row id. The door of pyarrow in this room."""
+"""rows.parquet: side data of every row, keyed by row id. The adapter of pyarrow in this package."""
 
 from __future__ import annotations
 

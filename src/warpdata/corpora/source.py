@@ -23,7 +23,7 @@ from warpdata.corpora.pieces import CheckedPieces, PieceReader
 from warpdata.corpora.runs import CheckedRuns, FileRuns, ParallelRuns, RunReader
 from warpdata.corpora.shards import ShardSet
 from warpdata.corpora.shuffled import ShuffleOptions
-from warpdata.corpora.torch_door import torch_dataset
+from warpdata.corpora.torch_dataset import torch_dataset
 
 if TYPE_CHECKING:
     from typing import Self

@@ -1,4 +1,4 @@
-"""Which pass over the data an iteration is: agreed on by a process and its DataLoader workers. The door of torch."""
+"""Which pass over the data an iteration is: agreed on by a process and its DataLoader workers. The adapter of torch."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def _share(calls: SimpleQueue[_Shared | None]) -> None:
         del shared
 
 
-class Errand(Generic[T]):
+class Task(Generic[T]):
     """A job that a thread does, unless the caller takes it back before the thread has begun."""
 
     def __init__(self, job: Callable[[], T]) -> None:
@@ -180,18 +180,18 @@ class Errand(Generic[T]):
         self._result: T | None = None
         self._ended.acquire()
 
-    def take_back(self) -> bool:
+    def cancel(self) -> bool:
         """True if nobody has begun it, and now nobody will."""
         return self._begun.acquire(blocking=False)
 
     def wait(self) -> T | None:
-        """The result of an errand that was begun; None if it failed."""
+        """The result of a task that was begun; None if it failed."""
         with self._ended:
             return self._result
 
     def run(self) -> None:
         """Do the job unless it was taken back."""
-        if not self.take_back():
+        if not self.cancel():
             return
         try:
             self._result = self._job()
@@ -202,10 +202,10 @@ class Errand(Generic[T]):
 
 
 class ErrandRunner:
-    """One thread that does errands in their order. Close it when done."""
+    """One thread that does tasks in their order. Close it when done."""
 
     def __init__(self, name: str) -> None:
-        self._errands: SimpleQueue[Errand[Any] | None] = SimpleQueue()
+        self._errands: SimpleQueue[Task[Any] | None] = SimpleQueue()
         self._own = OwnProcess()
         self._thread = threading.Thread(target=_run_errands, args=(self._errands,), name=name, daemon=True)
         self._thread.start()
@@ -215,11 +215,11 @@ class ErrandRunner:
         """False once closed, and in a forked child."""
         return _is_alive(self._thread, self._own)
 
-    def send(self, job: Callable[[], T]) -> Errand[T]:
+    def send(self, job: Callable[[], T]) -> Task[T]:
         """Queue a job."""
-        errand = Errand(job)
-        self._errands.put(errand)
-        return errand
+        task = Task(job)
+        self._errands.put(task)
+        return task
 
     def close(self) -> None:
         """Stop the thread when it has done what is queued and was not taken back."""
@@ -229,10 +229,10 @@ class ErrandRunner:
                 self._thread.join()
 
 
-def _run_errands(errands: SimpleQueue[Errand[Any] | None]) -> None:
-    while (errand := errands.get()) is not None:
-        errand.run()
-        del errand
+def _run_errands(tasks: SimpleQueue[Task[Any] | None]) -> None:
+    while (task := tasks.get()) is not None:
+        task.run()
+        del task
 
 
 def map_in_threads(job: Callable[[A], T], items: Sequence[A], threads: int) -> list[T]:

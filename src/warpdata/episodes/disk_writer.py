@@ -260,4 +260,7 @@ def last_documents(
     }
     if interrupted is not None:
         complete["interrupted"] = interrupted
-    return {folder / layout.STATIC_FILE: items, folder / layout.META_FILE: meta_bytes(complete, indent=indent)}
+    return {
+        folder / layout.STATIC_FILE: items,
+        folder / layout.META_FILE: meta_bytes(complete, indent=indent),
+    }

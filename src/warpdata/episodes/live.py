@@ -10,7 +10,7 @@ import numpy as np
 
 from warpdata.episodes.salvage_rows import JournaledRows
 from warpdata.episodes.signals import signal_meta
-from warpdata.episodes.unfinished import Found, open_recording
+from warpdata.episodes.unfinished import UnfinishedRecording, open_recording
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import restored_static
@@ -37,7 +37,7 @@ def live_episode(folder: Path) -> Episode | None:
     return Episode.of(kept, static, found.meta, id=folder.name)
 
 
-def _signal(found: Found, stream: int, about: dict[str, Any]) -> Signal | None:
+def _signal(found: UnfinishedRecording, stream: int, about: dict[str, Any]) -> Signal | None:
     """The records of a signal that are whole and follow one another."""
     description = Description.from_json(about, str(found.work))
     if description.kind == "image":

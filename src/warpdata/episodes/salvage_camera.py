@@ -18,7 +18,7 @@ from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader, PartRangeR
 from warpdata.episodes.camera import VideoFile
 from warpdata.episodes.salvage_rows import JournaledRows
 from warpdata.episodes.statistics import ClockStatistics
-from warpdata.episodes.unfinished import Found, Unreadable, marks_of
+from warpdata.episodes.unfinished import UnfinishedRecording, Unreadable, marks_of
 from warpdata.errors import CorruptLayoutError, FormatError, WarpError
 from warpdata.formats.episodedir import boxes, layout
 from warpdata.formats.episodedir.documents import FileSum
@@ -50,7 +50,9 @@ class Targets:
 class CameraSalvage:
     """One camera on its way from journal, growing video and marks to its two files."""
 
-    def __init__(self, found: Found, stream: int, about: dict[str, Any], targets: Targets) -> None:
+    def __init__(
+        self, found: UnfinishedRecording, stream: int, about: dict[str, Any], targets: Targets
+    ) -> None:
         self.lost = 0
         self.unreadable: list[Unreadable] = []
         self._found = found

@@ -20,7 +20,7 @@ from warpdata.episodes.salvage_camera import CameraSalvage, Targets, good_packet
 from warpdata.episodes.salvage_rows import JournaledRows
 from warpdata.episodes.statistics import ClockStatistics, ValueStatistics
 from warpdata.episodes.tables import TableFile
-from warpdata.episodes.unfinished import Found, Unreadable, is_recorded, open_recording
+from warpdata.episodes.unfinished import UnfinishedRecording, Unreadable, is_recorded, open_recording
 from warpdata.episodes.work_folder import work_folder, work_folders_in
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, JournalInUseError, WarpError
 from warpdata.formats.episodedir import layout
@@ -250,7 +250,7 @@ class _Salvage:
             self.found.unreadable += camera.unreadable
 
     def _receipt(self, signals: dict[str, Any], why: str) -> LossReceipt:
-        found = getattr(self, "found", None) or Found(self.work)
+        found = getattr(self, "found", None) or UnfinishedRecording(self.work)
         kept = {name: about["count"] for name, about in signals.items()}
         clocks = [(each["first_ts_ns"], each["last_ts_ns"]) for each in signals.values() if each["count"]]
         seconds = max((last - first for first, last in clocks), default=0) / 1e9

@@ -17,9 +17,9 @@ from warpdata.formats.wshard.channel import ArrayRows, Channel
 from warpdata.formats.wshard.chunked import ChunkedEpisodeReader
 from warpdata.formats.wshard.chunks import ChunkList
 from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.formats.wshard.known_heads import Head
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.schema import RowSource
-from warpdata.formats.wshard.seen import Head
 from warpdata.formats.wshard.text import is_text
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import SignalMeta, SignalRole, as_kind, guess_role, numeric_kind
@@ -141,13 +141,13 @@ class ShardSource(EpisodeSource):
         chunks: ChunkList | None = None,
         path: str | None = None,
         size_bytes: int = 0,
-        seen: Head | None = None,
+        known_head: Head | None = None,
     ) -> None:
         self.tensors = tensors
         self._path = path
         self._size_bytes = size_bytes
         self.chunks = chunks
-        self._signals = ChannelSignals(tensors, chunks, seen)
+        self._signals = ChannelSignals(tensors, chunks, known_head)
 
     @classmethod
     def of_chunks(cls, chunks: ChunkList) -> ShardSource:
@@ -208,20 +208,20 @@ class ChannelSignals(Mapping[str, Signal]):
     """The channels of an episode by step, each as a signal with its role; reward and flags by their own names."""
 
     def __init__(
-        self, tensors: WShardEpisode, chunks: ChunkList | None = None, seen: Head | None = None
+        self, tensors: WShardEpisode, chunks: ChunkList | None = None, known_head: Head | None = None
     ) -> None:
         self._tensors = tensors
         self._chunks = chunks
-        self._seen = seen
+        self._known_head = known_head
         self._made: dict[str, Signal] = {}
 
     @cached_property
     def _channels(self) -> dict[str, NamedChannel]:
-        if self._seen is None:
+        if self._known_head is None:
             return _named_channels(self._tensors)
-        if self._seen.signals is None:
-            self._seen.signals = _named_channels(self._tensors)
-        return self._seen.signals
+        if self._known_head.signals is None:
+            self._known_head.signals = _named_channels(self._tensors)
+        return self._known_head.signals
 
     def __getitem__(self, name: str) -> Signal:
         if name not in self._made:

@@ -53,7 +53,7 @@ class Unreadable(NamedTuple):
 
 
 @dataclass(slots=True)
-class Found:
+class UnfinishedRecording:
     """What the journals of a recording say: its signals, its static items, and where the records are."""
 
     work: Path
@@ -115,9 +115,9 @@ def is_recorded(work: Path) -> bool:
     return False
 
 
-def open_recording(work: Path) -> Found:
+def open_recording(work: Path) -> UnfinishedRecording:
     """Open all journals of an unfinished recording; what of them cannot be read is listed."""
-    found = Found(work)
+    found = UnfinishedRecording(work)
     begun = [
         path.name for path in _unnamed(work) if _has_head(path)
     ]  # first: they may get their names meanwhile
@@ -156,7 +156,7 @@ def _has_head(path: Path) -> bool:
     return True
 
 
-def counts(found: Found) -> dict[str, int]:
+def counts(found: UnfinishedRecording) -> dict[str, int]:
     """Records per signal that can be read back, encoded frames included."""
     out = {}
     for stream, about in found.signals.items():
@@ -168,7 +168,7 @@ def counts(found: Found) -> dict[str, int]:
     return out
 
 
-def marks_of(found: Found, stream: int) -> list[layout.FrameMark | None]:
+def marks_of(found: UnfinishedRecording, stream: int) -> list[layout.FrameMark | None]:
     """The frames of a camera that are in its video file; None where a mark is damaged."""
     return read_marks(str(found.work / f"{stream}.marks"))
 
@@ -202,7 +202,7 @@ def _damage(journal: OpenJournal) -> Iterator[Unreadable]:
         yield Unreadable(journal.name, "the file was cut behind its last whole record")
 
 
-def _identify(found: Found) -> None:
+def _identify(found: UnfinishedRecording) -> None:
     """What the recording is to become: an episode with this metadata, or the files of a single signal."""
     work, folder = found.work, found.work.parent
     descriptors = [each.reader.descriptor for each in found.journals if each.reader.descriptor]
@@ -224,7 +224,7 @@ def _meta_beside(folder: Path) -> dict[str, Any]:
     return {"schema_version": layout.SCHEMA_VERSION}
 
 
-def _read_facts(journal: OpenJournal, found: Found) -> set[str]:
+def _read_facts(journal: OpenJournal, found: UnfinishedRecording) -> set[str]:
     """Signals and static items from the records about the recording itself; which journals there must be."""
     control = journal.records.of_stream(CONTROL_STREAM)
     begun: dict[str, None] = {}
@@ -250,7 +250,7 @@ def _read_facts(journal: OpenJournal, found: Found) -> set[str]:
     return set(begun)
 
 
-def _undescribed(found: Found) -> Iterator[Unreadable]:
+def _undescribed(found: UnfinishedRecording) -> Iterator[Unreadable]:
     """Records of signals whose description is lost."""
     known = {CONTROL_STREAM, *found.signals}
     for journal in found.journals:

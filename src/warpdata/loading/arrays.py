@@ -1,4 +1,4 @@
-"""Arrow columns as arrays whose type follows from the schema alone. One of the doors of pyarrow."""
+"""Arrow columns as arrays whose type follows from the schema alone. One of the adapters of pyarrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of exactly the size asked for, cut from pieces of any size. One of the doors of pyarrow."""
+"""Batches of exactly the size asked for, cut from pieces of any size. One of the adapters of pyarrow."""
 
 from __future__ import annotations
 

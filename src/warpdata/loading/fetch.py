@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from warpdata.errors import nearest
-from warpdata.loading.pieces import Pieces
+from warpdata.loading.row_ranges import RowRanges
 from warpdata.stores.readahead import CORES, ReadAhead
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ class GroupSlice:
     position: int
 
 
-def group_slices(table: Table, pieces: Pieces) -> Iterator[GroupSlice]:
+def group_slices(table: Table, ranges: RowRanges) -> Iterator[GroupSlice]:
     """The row groups of a share in order, found as they are needed."""
     position = 0
-    for piece in pieces:
+    for piece in ranges:
         borders = [0, *accumulate(group_rows(table, piece.shard))]
         for group, (low, high) in enumerate(pairwise(borders)):
             start, end = max(low, piece.start), min(high, piece.end)
@@ -57,17 +57,17 @@ def group_bytes(table: Table, part: GroupSlice, columns: Sequence[str] | None) -
 
 
 def stream_rows(
-    table: Table, pieces: Pieces, columns: Sequence[str] | None, first_rows: int, workers: int
+    table: Table, ranges: RowRanges, columns: Sequence[str] | None, first_rows: int, workers: int
 ) -> Iterator[Any]:
     """Record batches of a share in order; reading ahead begins once the first batch is out."""
-    slices = group_slices(table, pieces)
+    slices = group_slices(table, ranges)
     first = next(slices, None)
     if first is None:
         return
     begun = _first_group(table, first, columns, first_rows)
     yield from itertools.islice(begun, 1)
     if workers:
-        table.files.hoard(piece.shard for piece in pieces)
+        table.files.hoard(piece.shard for piece in ranges)
     with contextlib.closing(_ahead(table, slices, columns, workers)) as ahead:
         yield from begun
         for _, loaded in ahead:

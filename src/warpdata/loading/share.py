@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from warpdata.loading.pieces import (
+from warpdata.loading.row_ranges import (
     GroupRows,
-    Piece,
-    Pieces,
+    RowRange,
+    RowRanges,
     equal_run,
     first_rows,
     has_overlap,
@@ -42,7 +42,7 @@ class Share:
 
     rank: int
     world: int
-    pieces: Pieces
+    ranges: RowRanges
     gives: int
     batch_size: int
     even: str | None
@@ -52,21 +52,21 @@ class Share:
     given_before: int = 0
     """What this rank gave before, of what was split in another way."""
 
-    def part(self, reader: int, group_rows: GroupRows) -> tuple[Pieces, int]:
-        """The pieces of one reader, and how many rows it gives."""
+    def part(self, reader: int, group_rows: GroupRows) -> tuple[RowRanges, int]:
+        """The ranges of one reader, and how many rows it gives."""
         if self.even is None:
-            pieces = share_of(self.pieces, group_rows, reader, self.readers)
-            return pieces, total_rows(pieces)
+            ranges = share_of(self.ranges, group_rows, reader, self.readers)
+            return ranges, total_rows(ranges)
         size = self.batch_size
         steps = self.gives // size if self.even == "drop" else -(-self.gives // size)
         low, high = steps * reader // self.readers * size, steps * (reader + 1) // self.readers * size
-        return first_rows(remaining(self.pieces, low), high - low), high - low
+        return first_rows(remaining(self.ranges, low), high - low), high - low
 
-    def left(self, group_rows: GroupRows) -> Pieces:
+    def left(self, group_rows: GroupRows) -> RowRanges:
         """The rows that no reader has given yet, also those that would be left over."""
         parts = [self.part(reader, group_rows)[0] for reader in range(self.readers)]
         rest = [remaining(part, self.progress[reader].rows) for reader, part in enumerate(parts)]
-        return merged([*rest, remaining(self.pieces, sum(map(total_rows, parts)))] if self.even else rest)
+        return merged([*rest, remaining(self.ranges, sum(map(total_rows, parts)))] if self.even else rest)
 
     @property
     def is_known(self) -> bool:
@@ -92,7 +92,7 @@ class Share:
         return {
             "rank": self.rank,
             "world": self.world,
-            "pieces": [[piece.shard, piece.start, piece.end] for piece in self.pieces],
+            "pieces": [[piece.shard, piece.start, piece.end] for piece in self.ranges],
             "gives": self.gives,
             "batch_size": self.batch_size,
             "even": self.even,
@@ -113,16 +113,16 @@ class Split:
     even: str | None
     group_rows: GroupRows
 
-    def begin(self, pieces: Pieces, given_before: int = 0) -> Share:
+    def begin(self, ranges: RowRanges, given_before: int = 0) -> Share:
         """The share of this rank of rows that all ranks split."""
         if self.even is None:
-            own = share_of(pieces, self.group_rows, self.rank, self.world)
+            own = share_of(ranges, self.group_rows, self.rank, self.world)
             return self._share(own, total_rows(own), given_before)
-        rows, world = total_rows(pieces), self.world
+        rows, world = total_rows(ranges), self.world
         gives = rows // world if self.even == "drop" else -(-rows // world)
-        return self._share(equal_run(pieces, self.rank, world), gives, given_before)
+        return self._share(equal_run(ranges, self.rank, world), gives, given_before)
 
-    def resume(self, states: Sequence[Share], everything: Pieces) -> Share:
+    def resume(self, states: Sequence[Share], everything: RowRanges) -> Share:
         """Go on from the state of this rank, or from those of all ranks of any world."""
         old_world = states[0].world
         if any(state.world != old_world for state in states):
@@ -146,7 +146,7 @@ class Split:
         given = sum(state.given for state in states) if self.rank == 0 else 0
         return self.begin(within(left, everything), given)
 
-    def _go_on(self, own: Share, everything: Pieces) -> Share:
+    def _go_on(self, own: Share, everything: RowRanges) -> Share:
         """The same rank: its readers go on, or others share what they left."""
         if (own.readers, own.even) == (self.readers, self.even) and self.batch_size == own.batch_size:
             return own
@@ -155,10 +155,10 @@ class Split:
         gives = max(0, own.gives - own.done) if own.even == self.even and self.even else total_rows(left)
         return self._share(left, gives, own.given)
 
-    def _share(self, pieces: Pieces, gives: int, given_before: int) -> Share:
+    def _share(self, ranges: RowRanges, gives: int, given_before: int) -> Share:
         """A share nobody has begun."""
         return Share(
-            self.rank, self.world, pieces, gives, self.batch_size, self.even, self.readers,
+            self.rank, self.world, ranges, gives, self.batch_size, self.even, self.readers,
             {reader: Progress() for reader in range(self.readers)}, given_before,
         )  # fmt: skip
 
@@ -185,12 +185,12 @@ def parse_share(state: Any, identity: Mapping[str, Any], shard_rows: Sequence[in
         share = _parsed_1(state) if state["format"] == 1 else _parsed_2(state)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"the state is damaged ({error!r})") from None
-    for piece in share.pieces:
+    for piece in share.ranges:
         if not (
             0 <= piece.shard < len(shard_rows) and 0 <= piece.start <= piece.end <= shard_rows[piece.shard]
         ):
             raise ValueError(f"the state has rows {piece.start} to {piece.end} of shard {piece.shard}")
-    if not 0 <= share.rank < share.world or has_overlap(share.pieces):
+    if not 0 <= share.rank < share.world or has_overlap(share.ranges):
         raise ValueError("the state contradicts itself")
     return share
 
@@ -212,14 +212,14 @@ def _parsed_2(state: Mapping[str, Any]) -> Share:
 
 def _parsed_1(state: Mapping[str, Any]) -> Share:
     """The first format: one reader, and no equal steps that could be gone on with."""
-    pieces = _pieces(state["pieces"])
+    ranges = _pieces(state["pieces"])
     progress = {0: Progress(_count(state["rows"]), _count(state["rows_out"]))}
     rank, world = _count(state["rank"]), _count(state["world"], at_least=1)
-    return Share(rank, world, pieces, total_rows(pieces), 1, None, 1, progress)
+    return Share(rank, world, ranges, total_rows(ranges), 1, None, 1, progress)
 
 
-def _pieces(raw: Sequence[Sequence[int]]) -> Pieces:
-    return tuple(Piece(_count(shard), _count(start), _count(end)) for shard, start, end in raw)
+def _pieces(raw: Sequence[Sequence[int]]) -> RowRanges:
+    return tuple(RowRange(_count(shard), _count(start), _count(end)) for shard, start, end in raw)
 
 
 def _count(value: object, at_least: int = 0) -> int:

@@ -14,8 +14,8 @@ from warpdata.catalog.table import StreamRequest, Table
 from warpdata.errors import DatasetError, nearest
 from warpdata.loading import fetch
 from warpdata.loading.batch import batches_of, cut_batches, exact_batches, joined, with_positions
-from warpdata.loading.pieces import Pieces, remaining, total_rows, whole_table
 from warpdata.loading.ranks import rank_and_world
+from warpdata.loading.row_ranges import RowRanges, remaining, total_rows, whole_table
 from warpdata.loading.share import STATE_FORMAT, Progress, Split, parse_share
 
 if TYPE_CHECKING:
@@ -109,11 +109,11 @@ class TableStream:
 
     def _plain_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows of the part, and after them those that pad it."""
-        pieces, gives = self._part()
+        ranges, gives = self._part()
         done = self._progress.rows
-        missing = gives - max(done, total_rows(pieces))
-        repeated = max(0, done - total_rows(pieces))
-        source = itertools.chain(self._plain(remaining(pieces, done)), self._padding(repeated, missing))
+        missing = gives - max(done, total_rows(ranges))
+        repeated = max(0, done - total_rows(ranges))
+        source = itertools.chain(self._plain(remaining(ranges, done)), self._padding(repeated, missing))
         for batch in exact_batches(source, self._request.batch_size):
             self._advance(self._progress.rows + batch.num_rows, batch.num_rows)
             yield batch
@@ -136,52 +136,52 @@ class TableStream:
 
     def _padding(self, start: int, rows: int) -> Iterator[pa.RecordBatch]:
         """`rows` rows of this rank from the beginning of the pass, again and again, without the first `start`."""
-        pieces = self._split.begin(self._everything).pieces
-        start %= max(1, total_rows(pieces))
+        ranges = self._split.begin(self._everything).ranges
+        start %= max(1, total_rows(ranges))
         while rows > 0:
             is_filtered = self._table.is_filtered
-            source = self._matches(pieces, 0, 0) if is_filtered else self._plain(remaining(pieces, start))
+            source = self._matches(ranges, 0, 0) if is_filtered else self._plain(remaining(ranges, start))
             for batch in cut_batches(source, rows):
                 rows -= batch.num_rows
                 yield batch.drop_columns([_POSITION]) if is_filtered else batch
             start = 0
 
-    def _plain(self, pieces: Pieces) -> Iterator[pa.RecordBatch]:
+    def _plain(self, ranges: RowRanges) -> Iterator[pa.RecordBatch]:
         """Rows straight from parquet: no engine in between."""
         columns = self._table.columns
         first_rows = min(max(self._request.batch_size, 1024), _DECODE_ROWS)
-        for batch in fetch.stream_rows(self._table, pieces, columns, first_rows, self._workers):
+        for batch in fetch.stream_rows(self._table, ranges, columns, first_rows, self._workers):
             yield batch if columns is None else batch.select(list(columns))
 
-    def _matches(self, pieces: Pieces, began: int, given: int) -> Iterator[pa.RecordBatch]:
-        """Rows that satisfy the filter, up to the limit; where several share it, it ended the pieces already."""
+    def _matches(self, ranges: RowRanges, began: int, given: int) -> Iterator[pa.RecordBatch]:
+        """Rows that satisfy the filter, up to the limit; where several share it, it ended the ranges already."""
         limit = self._request.limit
-        found = self._filtered(pieces, began)
+        found = self._filtered(ranges, began)
         return found if limit is None or not self._is_alone else cut_batches(found, limit - given)
 
-    def _filtered(self, pieces: Pieces, began: int) -> Iterator[pa.RecordBatch]:
-        """Rows that satisfy the predicate, each with its position: `began` rows of the part come before `pieces`."""
+    def _filtered(self, ranges: RowRanges, began: int) -> Iterator[pa.RecordBatch]:
+        """Rows that satisfy the predicate, each with its position: `began` rows of the part come before `ranges`."""
         table = self._table
         names = None if table.columns is None else list(table.columns)
         with contextlib.closing(RowFilter(table)) as condition:
             wanted = None if names is None else sorted({*names, *condition.columns})
-            slices = self._matching(table, pieces, condition.pruning)
+            slices = self._matching(table, ranges, condition.pruning)
             for part, loaded in fetch.load_groups(table, slices, wanted, self._workers):
                 first = table.files.first_row(part.shard, part.group) + part.start
                 kept = condition.keep(with_positions(loaded, began + part.position, _POSITION), first)
                 yield from batches_of(kept if names is None else kept.select([*names, _POSITION]))
 
-    def _matching(self, table: Table, pieces: Pieces, expression: Any) -> Iterator[fetch.GroupSlice]:
-        """The row groups of some pieces whose statistics do not rule the predicate out."""
-        for part in fetch.group_slices(table, pieces):
+    def _matching(self, table: Table, ranges: RowRanges, expression: Any) -> Iterator[fetch.GroupSlice]:
+        """The row groups of some ranges whose statistics do not rule the predicate out."""
+        for part in fetch.group_slices(table, ranges):
             file = table.files.file(part.shard)
             if expression is None or file.matching_groups([part.group], expression):
                 yield part
 
-    def _part(self) -> tuple[Pieces, int]:
+    def _part(self) -> tuple[RowRanges, int]:
         return self._share.part(self._reader, self._group_rows)
 
-    def _left(self) -> Pieces:
+    def _left(self) -> RowRanges:
         """What this reader still has to read."""
         return remaining(self._part()[0], self._progress.rows)
 
@@ -196,7 +196,7 @@ class TableStream:
             "filter": self._table.condition, "limit": self._request.limit,
         }  # fmt: skip
 
-    def _all_rows(self) -> Pieces:
+    def _all_rows(self) -> RowRanges:
         """The rows all ranks share: a limit counts over all of them, and after the filter."""
         limit, shards = self._request.limit, [shard.row_count for shard in self._table.part.shards]
         if limit is not None and limit < 0:
@@ -215,7 +215,7 @@ class TableStream:
 
     def _check_share(self) -> None:
         rows = total_rows(self._everything)
-        if rows and not self._share.pieces:
+        if rows and not self._share.ranges:
             fact = f"rank {self._split.rank} of {self._split.world} has no rows: the table has {rows}"
             raise DatasetError(fact, hint="Use fewer ranks for this table.")
 

@@ -1,4 +1,4 @@
-"""Graphs, clusters and codebooks. The door of faiss."""
+"""Graphs, clusters and codebooks. The adapter of faiss."""
 
 from __future__ import annotations
 

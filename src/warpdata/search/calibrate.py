@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.search.engine import Cells
+from warpdata.search.in_memory import Cells
 from warpdata.search.metric import nearest
 
 Floats = NDArray[np.float32]

@@ -1,4 +1,4 @@
-"""Vectors out of files and into them: .npy, parquet, lines of JSON, CSV. The door of pyarrow in this room."""
+"""Vectors out of files and into them: .npy, parquet, lines of JSON, CSV. The adapter of pyarrow in this package."""
 
 from __future__ import annotations
 

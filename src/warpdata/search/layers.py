@@ -18,7 +18,7 @@ from warpdata.formats.rvf.payloads.layout import EntryPoint, IndexHeader, Partit
 from warpdata.search.ann import Graph
 from warpdata.search.calibrate import measured_share
 from warpdata.search.copies import Copies
-from warpdata.search.engine import Cells
+from warpdata.search.in_memory import Cells
 from warpdata.search.metric import prepared
 from warpdata.search.profile import IndexPlan, Profile
 

@@ -12,7 +12,7 @@ from warpdata.errors import CorruptLayoutError
 from warpdata.search import quantise
 from warpdata.search.blocks import BlockReader, Place
 from warpdata.search.content import Content, is_plain
-from warpdata.search.engine import DEFAULT_PROBE_SHARE, Cells
+from warpdata.search.in_memory import DEFAULT_PROBE_SHARE, Cells
 from warpdata.search.metric import merge_nearest, nearest, prepared
 from warpdata.search.rows import RowData
 

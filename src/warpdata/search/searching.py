@@ -17,17 +17,17 @@ from warpdata.formats.rvf.payloads.graph import Adjacency, GraphPayload
 from warpdata.formats.rvf.payloads.journal import DeleteRange, UpdateField
 from warpdata.formats.rvf.payloads.meta import MetaPayload
 from warpdata.formats.rvf.payloads.sketch import AccessSketch
-from warpdata.search import intake
+from warpdata.search import checked_input
 from warpdata.search.ann import Graph, GraphShape
 from warpdata.search.appending import WriterState
-from warpdata.search.cold import ColdReader
 from warpdata.search.content import Content
 from warpdata.search.copies import Copies
-from warpdata.search.engine import HITS_BUFFER, Engine
 from warpdata.search.filters import Filter, parse_filter
+from warpdata.search.in_memory import HITS_BUFFER, MemorySearch
 from warpdata.search.metadata import FilterColumns, MetadataTable
 from warpdata.search.metric import is_ordinary, prepared
 from warpdata.search.overlays import overlaid, overlays_of
+from warpdata.search.partial_reads import PartialReader
 from warpdata.search.probing import cells_of
 from warpdata.search.rows import RowData
 
@@ -49,9 +49,9 @@ class Searcher:
         self._counts_hits = counts_hits
         self._dim = content.dim
         self._rows: RowData | None = None
-        self._engine: Engine | None = None
+        self._engine: MemorySearch | None = None
         self._probed: list[Ints] = []
-        self._cold = ColdReader(content, self._probed)
+        self._cold = PartialReader(content, self._probed)
         self._is_followed = False
         self._metadata: MetadataTable | None = None
         self._columns: tuple[int, FilterColumns] | None = None
@@ -112,7 +112,7 @@ class Searcher:
     def follow(self, content: Content) -> None:
         """The store was changed by its own writer; what is loaded stays."""
         self._content = content
-        self._cold = ColdReader(content, self._probed, self._cold.served)
+        self._cold = PartialReader(content, self._probed, self._cold.served)
         self._is_followed = True
 
     def added(self, ids: NDArray[np.uint64], vectors: Floats) -> None:
@@ -156,7 +156,7 @@ class Searcher:
     def close(self) -> None:
         """Forget what is loaded."""
         self._engine = None
-        self._cold = ColdReader(self._content, [])
+        self._cold = PartialReader(self._content, [])
 
     # -- search --------------------------------------------------------------------------------------
 
@@ -195,7 +195,9 @@ class Searcher:
         rows, distances = engine.search(matrix, count, max(ef, count), allowed, exact)
         return self._answer(engine, rows, distances, single)
 
-    def _answer(self, engine: Engine, rows: Ints, distances: Floats, single: bool) -> tuple[Ints, Floats]:
+    def _answer(
+        self, engine: MemorySearch, rows: Ints, distances: Floats, single: bool
+    ) -> tuple[Ints, Floats]:
         table = engine.rows
         ids = table.base_ids[rows] if len(table) == table.indexed else table.ids[rows]
         if rows[0, -1] < 0 or (len(rows) > 1 and (rows[:, -1] < 0).any()):
@@ -207,7 +209,7 @@ class Searcher:
 
     def _queries(self, queries: ArrayLike) -> tuple[Floats, bool]:
         array = np.asarray(queries)
-        matrix = intake.checked_matrix(array, self._content.dim, "queries")
+        matrix = checked_input.checked_matrix(array, self._content.dim, "queries")
         return prepared(matrix, self._content.profile.metric), array.ndim == 1
 
     def _is_cold_query(self, count: int) -> bool:
@@ -232,13 +234,13 @@ class Searcher:
             found = self._cold.search(matrix, count, max(ef, count), allowed)
         return found
 
-    def warm(self) -> Engine:
+    def warm(self) -> MemorySearch:
         """Everything in memory, loaded once."""
         if self._engine is None:
             self._content.check_comparable()
             self._engine = self._load_engine()
             self._engine.counts_hits = self._counts_hits
-            self._cold = ColdReader(self._content, self._probed, self._cold.served)
+            self._cold = PartialReader(self._content, self._probed, self._cold.served)
         return self._engine
 
     # -- single vectors ------------------------------------------------------------------------------
@@ -266,7 +268,7 @@ class Searcher:
         table = self.rows.table
         return table.ids[table.alive].astype(np.int64)
 
-    def _load_engine(self) -> Engine:
+    def _load_engine(self) -> MemorySearch:
         content, metric = self._content, self._content.profile.metric
         payload = content.graph()
         if payload is not None and payload.trailer is not None:
@@ -285,7 +287,7 @@ class Searcher:
         cells = cells_of(content) if graph is None and 0 in content.layers and rows.indexed else None
         if cells is not None and int(cells.ends[-1]) != rows.indexed:
             raise CorruptLayoutError("the partitions do not fit their vectors", path=content.reader.name)
-        return Engine(rows, metric, graph, cells, copies)
+        return MemorySearch(rows, metric, graph, cells, copies)
 
     def _with_overlays(self, payload: GraphPayload) -> Adjacency:
         """The graph with what was changed since it was written."""
@@ -351,7 +353,7 @@ class Searcher:
         """Which of these ids a filter lets through."""
         if _is_id_list(filter_):
             wanted = sorted(filter_) if isinstance(filter_, Set) else filter_
-            return np.isin(ids, intake.checked_ids(wanted).astype(np.int64))
+            return np.isin(ids, checked_input.checked_ids(wanted).astype(np.int64))
         return FilterColumns(self.metadata, ids).mask(parse_filter(filter_))
 
     # -- counters ------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from warpdata.formats.rvf.signing import SigningKey
 from warpdata.formats.rvf.snapshot import Snapshot
 from warpdata.formats.rvf.verify import Damage, verify_file
 from warpdata.formats.rvf.writer import NewSegment
-from warpdata.search import intake
+from warpdata.search import checked_input
 from warpdata.search.appending import (
     StoreAppender,
     WriterState,
@@ -115,7 +115,7 @@ class VectorStore:
         lock = WriterLock(target)
         try:
             remove_temps_of(target)
-            create_file(target, intake.check_dim(dim), profile, durable=durable, overwrite=overwrite)
+            create_file(target, checked_input.check_dim(dim), profile, durable=durable, overwrite=overwrite)
         finally:
             lock.release()
         return cls.open(target, mode="a", durable=durable)
@@ -261,15 +261,15 @@ class VectorStore:
     # -- change it -----------------------------------------------------------------------------------
 
     def add(
-        self, vectors: ArrayLike, ids: ArrayLike | None = None, metadata: intake.Metadata | None = None
+        self, vectors: ArrayLike, ids: ArrayLike | None = None, metadata: checked_input.Metadata | None = None
     ) -> Ids:
         """Add vectors, durably, and return their ids; a known id is replaced, ids=None counts on."""
         with self._mutex:
             appender = self._writer()
-            matrix = intake.checked_matrix(vectors, self.dim)
-            intake.check_fits(matrix, self.dtype)
+            matrix = checked_input.checked_matrix(vectors, self.dim)
+            checked_input.check_fits(matrix, self.dtype)
             keys = self._new_ids(ids, len(matrix))
-            rows = intake.metadata_rows(metadata, len(matrix))
+            rows = checked_input.metadata_rows(metadata, len(matrix))
             if not len(matrix):
                 return keys.astype(np.int64)
             known = self._known(keys)
@@ -287,8 +287,8 @@ class VectorStore:
 
     def _new_ids(self, ids: ArrayLike | None, count: int) -> NDArray[np.uint64]:
         if ids is not None:
-            keys = intake.checked_ids(ids, count)
-            intake.check_unique(keys)
+            keys = checked_input.checked_ids(ids, count)
+            checked_input.check_unique(keys)
             return keys
         start = self._writer().state.next_id
         if start + count - 1 > layout.MAX_ID:
@@ -308,12 +308,12 @@ class VectorStore:
         stale = self._searcher.has_metadata and int(keys.min()) < appender.state.next_id
         return self._searcher.metadata.added(keys.tolist(), rows) if stale or rows is not None else None
 
-    def update(self, ids: ArrayLike, metadata: intake.Metadata) -> None:
+    def update(self, ids: ArrayLike, metadata: checked_input.Metadata) -> None:
         """Set metadata fields of vectors that exist; a field set to None is taken away."""
         with self._mutex:
             appender = self._writer()
             keys = self._existing(ids)
-            rows = intake.metadata_rows(metadata, len(keys)) or []
+            rows = checked_input.metadata_rows(metadata, len(keys)) or []
             change = self._searcher.metadata.updates(keys.tolist(), rows)
             if isinstance(change, MetaPayload):
                 new = meta_segment(change)
@@ -332,7 +332,7 @@ class VectorStore:
         """Delete vectors, durably; ids that are not there are ignored. Returns how many were."""
         with self._mutex:
             appender = self._writer()
-            keys = np.unique(intake.checked_ids(ids))
+            keys = np.unique(checked_input.checked_ids(ids))
             keys = keys[self._searcher.rows.table.find(keys) >= 0]
             if not len(keys):
                 return 0
@@ -365,7 +365,7 @@ class VectorStore:
 
     def _existing(self, ids: ArrayLike) -> NDArray[np.uint64]:
         self._check_open()
-        keys = intake.checked_ids(ids)
+        keys = checked_input.checked_ids(ids)
         known = self._searcher.exist(keys)
         if not known.all():
             raise KeyError(f"no vector with id {keys[~known][0]}")

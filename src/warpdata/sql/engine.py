@@ -1,4 +1,4 @@
-"""SQL over tables: DuckDB fed by our range reader, columns and filters pushed down. The door of duckdb.
+"""SQL over tables: DuckDB fed by our range reader, columns and filters pushed down. The adapter of duckdb.
 
 Every connection is made by `_connect`: it can reach no file, network, extension or variable of the caller, and no
 text that runs on it can change that.

@@ -1,4 +1,4 @@
-"""Arrow columns as the SQL engine can hold them. One of the doors of pyarrow."""
+"""Arrow columns as the SQL engine can hold them. One of the adapters of pyarrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of other libraries to and from Arrow. The door of polars; pandas comes through pyarrow."""
+"""Frames of other libraries to and from Arrow. The adapter of polars; pandas comes through pyarrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows taken out of Arrow tables of any type. One of the doors of pyarrow."""
+"""Rows taken out of Arrow tables of any type. One of the adapters of pyarrow."""
 
 from __future__ import annotations
 

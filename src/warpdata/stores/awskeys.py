@@ -1,4 +1,4 @@
-"""Where the keys of S3 come from when none are given: profiles, their programs, single sign-on. The door of boto3."""
+"""Where keys of S3 come from when none are given: profiles, their programs, single sign-on. The adapter of boto3."""
 
 from __future__ import annotations
 

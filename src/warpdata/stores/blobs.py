@@ -19,12 +19,12 @@ from warpdata.errors import BlobNotFoundError, ChecksumError, OfflineError, Stor
 from warpdata.stores import layout
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
+from warpdata.stores.checked_pages import checked_pages
 from warpdata.stores.layout import PAGE_BYTES
 from warpdata.stores.local import LocalStore
 from warpdata.stores.meter import Meter, Spent
 from warpdata.stores.pagefile import PageFile
 from warpdata.stores.reliable import ReliableStore
-from warpdata.stores.seen import pages_seen
 
 PageSums = NDArray[np.uint32]
 """CRC-32C of each page of a blob, as its publisher computed them."""
@@ -45,7 +45,7 @@ class BlobAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RangeBytes:
     """Bytes of some ranges, and the whole blob as one view where they all lie in one file of this machine."""
 
     views: list[memoryview]
@@ -94,13 +94,13 @@ class BlobReader:
         """Exactly the bytes of each range, in few requests made at the same time."""
         return self.hold(ranges).views
 
-    def hold(self, ranges: Sequence[Range]) -> Held:
+    def hold(self, ranges: Sequence[Range]) -> RangeBytes:
         """Exactly the bytes of each range, and the cached file they are in if there is one."""
         for start, end in ranges:
             check_range(self, start, end)
         file = self._pinned()
         if file is None or self._cache is None:
-            return Held(self._read_direct(ranges))
+            return RangeBytes(self._read_direct(ranges))
         try:
             return self._read_cached(self._cache, file, ranges)
         finally:
@@ -229,7 +229,7 @@ class BlobReader:
         wanted = [self._aligned(r) for r in ranges] if self._sums is not None else list(ranges)
         return coalesce(wanted, max_span_bytes=_SPAN_BYTES)
 
-    def _read_cached(self, cache: PageCache, file: PageFile, ranges: Sequence[Range]) -> Held:
+    def _read_cached(self, cache: PageCache, file: PageFile, ranges: Sequence[Range]) -> RangeBytes:
         streamed: dict[int, memoryview] = {}
         wanted = sorted({page for r in ranges for page in file.missing(*_pages(r))})
         if file.is_read_only:
@@ -245,7 +245,7 @@ class BlobReader:
             self._bring_alone(file, self._await(file, others), streamed)
             wanted = [page for page in wanted if page not in streamed]
         views = [self._joined(file, r, streamed) for r in ranges]
-        return Held(views, None if streamed else file.read(0, self.size))
+        return RangeBytes(views, None if streamed else file.read(0, self.size))
 
     def _claim(self, pages: list[int]) -> list[int]:
         """The pages no other thread here is fetching; waits when all are taken."""
@@ -373,7 +373,7 @@ class LocalBlobReader:
         if self.size != address.size:
             raise ChecksumError(f"{self.size} bytes where {address.size} were published", path=self.name)
         self._sums = sums
-        self._checked = pages_seen(address.sha256, self._file.stamp, layout.page_count(self.size))
+        self._checked = checked_pages(address.sha256, self._file.stamp, layout.page_count(self.size))
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end) as a view."""
@@ -391,9 +391,9 @@ class LocalBlobReader:
             self._check(self._sums, *_pages((start, end)))
         return self._file.read(start, end)
 
-    def hold(self, ranges: Sequence[Range]) -> Held:
+    def hold(self, ranges: Sequence[Range]) -> RangeBytes:
         """Exactly the bytes of each range, and the file they are in."""
-        return Held(self.read_many(ranges), self._file.read(0, self.size))
+        return RangeBytes(self.read_many(ranges), self._file.read(0, self.size))
 
     def prefetch(self, ranges: Sequence[Range]) -> None:
         """Nothing to do: the bytes are here."""

@@ -1,4 +1,4 @@
-"""A read-only catalog behind plain HTTP(S): ranges, tags, redirects, proxies. The door of urllib3."""
+"""A read-only catalog behind plain HTTP(S): ranges, tags, redirects, proxies. The adapter of urllib3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S3, Google Cloud Storage and Azure as stores. The door of obstore."""
+"""S3, Google Cloud Storage and Azure as stores. The adapter of obstore."""
 
 from __future__ import annotations
 

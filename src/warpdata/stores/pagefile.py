@@ -18,8 +18,8 @@ from warpdata.bytekit.checksum import RunningSha256, crc32c
 from warpdata.bytekit.ranges import FileStamp
 from warpdata.errors import UnavailableError
 from warpdata.stores import layout
+from warpdata.stores.checked_pages import checked_pages
 from warpdata.stores.layout import PAGE_BYTES, PRESENT
-from warpdata.stores.seen import pages_seen
 
 _ONLY_READ = (errno.EROFS, errno.EACCES, errno.EPERM)
 _TOUCH_S = 1.0
@@ -45,7 +45,7 @@ class PageFile:
             self._map, np.uint64, count, layout.MAP_HEADER_BYTES
         )
         self._bytes = memoryview(mmap.mmap(self._data_fd, blob_bytes, prot=mmap.PROT_READ))
-        self._checked = pages_seen(str(data_path), FileStamp.of(self._data_fd), count)
+        self._checked = checked_pages(str(data_path), FileStamp.of(self._data_fd), count)
         self._lock = threading.Lock()
         self._pins = 0
         self._touched_s = 0.0

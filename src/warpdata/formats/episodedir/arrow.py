@@ -1,4 +1,4 @@
-"""Parquet files of signals and frame indexes. The door of pyarrow."""
+"""Parquet files of signals and frame indexes. The adapter of pyarrow."""
 
 from __future__ import annotations
 

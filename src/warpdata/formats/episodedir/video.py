@@ -1,4 +1,4 @@
-"""Encode frames into fragmented video, decode encoded frames. The door of av."""
+"""Encode frames into fragmented video, decode encoded frames. The adapter of av."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class Probe:
 
 def probe(path: str) -> Probe:
     """Read codec and size of a video file from its header."""
-    with opened(path, path) as container:
+    with open_container(path, path) as container:
         return _probe(container, path)
 
 
@@ -259,7 +259,7 @@ def stream_of(shape: FrameShape, options: VideoOptions) -> Stream:
     encoder.encode(np.zeros(shape.shape, shape.dtype))
     encoder.close()
     out.seek(0)
-    with opened(out, "header") as container:
+    with open_container(out, "header") as container:
         return _probe(container, "header").stream
 
 
@@ -283,7 +283,7 @@ def list_packets(
 ) -> tuple[Probe, NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
     """Probe plus (offset, size) of every packet in decoding order, keyframe flags, and presentation times."""
     library = _av()
-    with opened(source, path) as container:
+    with open_container(source, path) as container:
         found = _probe(container, path)
         rows: list[tuple[int, int]] = []
         keys: list[bool] = []
@@ -320,7 +320,7 @@ def _probe(container: av.container.InputContainer, path: str) -> Probe:
     return Probe(stream, context.width, context.height, container.streams.video[0].time_base or Fraction(0))
 
 
-def opened(source: Any, path: str) -> Any:
+def open_container(source: Any, path: str) -> Any:
     """A container over a path or a file object. Titles that are no text are no reason to refuse its pictures."""
     library = _av()
     # From 19 on the library is lenient by itself and does not know the option.

@@ -1,4 +1,4 @@
-"""Keys and signatures. The door of cryptography (Ed25519, ML-DSA-65) and pqcrypto (SLH-DSA-SHA2-128s)."""
+"""Keys and signatures. The adapter of cryptography (Ed25519, ML-DSA-65) and pqcrypto (SLH-DSA-SHA2-128s)."""
 
 from __future__ import annotations
 

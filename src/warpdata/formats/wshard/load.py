@@ -50,7 +50,7 @@ def load_wshard(
     held against a checksum, see `Verify`.
     """
     shard = source if isinstance(source, ShardReader) else ShardReader.open(source, verify=verify)
-    seen = shard.seen
+    seen = shard.known_head
     if channels is not None or seen is None or not shard.table.is_checksummed:
         return make_episode(shard, _wanted(channels))
     if seen.outline is not None:

@@ -17,9 +17,9 @@ from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes,
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.block_rows import BlockRows
+from warpdata.formats.wshard.known_heads import known_head_of, remember_head
 from warpdata.formats.wshard.pieces import PieceChecksums
 from warpdata.formats.wshard.schema import EpisodeSchema, TensorSpec, read_schema, tensor_specs
-from warpdata.formats.wshard.seen import remember_head, seen_head
 from warpdata.formats.wshard.table import Block, parse_table, unpack_header
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ class ShardReader:
         first = LOCAL_HEAD_BYTES if self._is_local else HEAD_BYTES
         size = reader.size
         self._head = start = reader.read(0, first if first < size else size)
-        self.seen = seen_head(self.path, start, size) if self._is_local else None
+        self.known_head = known_head_of(self.path, start, size) if self._is_local else None
         """The head of this file if it was opened before and is as it was."""
-        if self.seen is not None:
-            self.table = self.seen.table
+        if self.known_head is not None:
+            self.table = self.known_head.table
         else:
             header = unpack_header(start, size, self.path)
             self.table = parse_table(header, self._whole_head(header), size, self.path)
@@ -171,8 +171,8 @@ class ShardReader:
     @property
     def schema(self) -> EpisodeSchema:
         """What the metadata of the episode says; not to be changed, other readers may share it."""
-        if self._schema is None and self.seen is not None:
-            self._schema = self.seen.schema
+        if self._schema is None and self.known_head is not None:
+            self._schema = self.known_head.schema
         if self._schema is None:
             self._schema = read_schema(self)  # what is damaged is not remembered
             if self._is_local and self._verify:

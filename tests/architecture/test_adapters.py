@@ -1,4 +1,4 @@
-"""Rules of the house that import-linter cannot see: doors, struct, environment, threads, hidden imports."""
+"""Rules of the house that import-linter cannot see: adapters, struct, environment, threads, hidden imports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "src" / "warpdata"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-DOORS: dict[str, set[str]] = {
+ADAPTERS: dict[str, set[str]] = {
     "crc32c": {"bytekit/checksum.py"},
     "xxhash": {"bytekit/checksum.py"},
     "zstandard": {"bytekit/codec.py"},
@@ -33,7 +33,7 @@ DOORS: dict[str, set[str]] = {
     "pyarrow": {
         "catalog/bindings.py",
         "catalog/growing.py",
-        "catalog/opened.py",
+        "catalog/artifact_contents.py",
         "catalog/recordings.py",
         "sql/engine.py",
         "sql/enginetypes.py",
@@ -83,7 +83,7 @@ OPTIONAL_DOORS: set[str] = {
     "search/ann.py",
     "stores/awskeys.py",
 }
-"""Doors of optional libraries: they may import inside a function and raise MissingExtraError."""
+"""Adapters of optional libraries: they may import inside a function and raise MissingExtraError."""
 
 THREAD_ROOMS = (
     "stores/",
@@ -129,8 +129,10 @@ def test_foreign_libraries_come_through_their_door(path: Path) -> None:
 
     foreign = runtime_imports(path) - FREE - set(sys.stdlib_module_names)
     for library in foreign:
-        assert library in DOORS, f"{library} has no door; give it one in tests/architecture/test_doors.py"
-        assert relative(path) in DOORS[library], f"{library} is imported outside its door"
+        assert library in ADAPTERS, (
+            f"{library} has no adapter; give it one in tests/architecture/test_adapters.py"
+        )
+        assert relative(path) in ADAPTERS[library], f"{library} is imported outside its adapter"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)
@@ -158,7 +160,7 @@ LATE = {
     "timeline/episode.py", "formats/wshard/episode.py",  # the two views of an episode offer each other
     "episodes/opening.py",  # a shard by step needs no parquet library
     "stores/http.py",  # urllib3 opens a socket when it is loaded, which local mode must not
-    "catalog/refs.py", "catalog/opened.py",  # what was pickled opens its dataset again
+    "catalog/refs.py", "catalog/artifact_contents.py",  # what was pickled opens its dataset again
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What the public doors cost beside the readers behind them: `python -m bench.versus.doors [--quick]`.
+"""What the public doors cost beside the readers behind them: `python -m bench.versus.public_calls [--quick]`.
 
 Each door and its inner reader open the same thing and read a little of it, in turns; medians count.
 """
@@ -135,7 +135,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         report = run(Path(folder), rounds=3 if args.quick else 51, calls=2 if args.quick else 10)
         if not args.quick:
-            measure.save("doors", report)
+            measure.save("public_calls", report)
     print(tables.table(report))
 
 

@@ -20,7 +20,7 @@ _lock = ThreadLock()
 _seen: OrderedDict[tuple[str, FileStamp], NDArray[np.bool_]] = OrderedDict()
 
 
-def pages_seen(name: str, stamp: FileStamp, page_count: int) -> NDArray[np.bool_]:
+def checked_pages(name: str, stamp: FileStamp, page_count: int) -> NDArray[np.bool_]:
     """A flag for each page, shared by every reader of the very same unchanged file; set it after checking."""
     is_coarse = stamp.changed_ns % 1_000_000_000 == 0
     if time.time_ns() - stamp.changed_ns < (_COARSE_SETTLED_NS if is_coarse else _SETTLED_NS):

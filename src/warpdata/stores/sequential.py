@@ -31,7 +31,7 @@ class _Span:
     data: Future[memoryview] | None
 
 
-class Following:
+class SequentialReads:
     """What comes after a sequential read of some blobs, fetched ahead within a bound on memory."""
 
     def __init__(self, open_reader: Callable[[int], AnyBlobReader], sizes: Sequence[int]) -> None:
@@ -120,10 +120,10 @@ class Following:
         return _Span(base + low, base + high, self._pool.submit(reader.read, low, high))
 
 
-class FollowedReader:
+class SequentialReader:
     """One of the blobs as a range reader that reads on behind sequential reads."""
 
-    def __init__(self, following: Following, blob: int, reader: AnyBlobReader) -> None:
+    def __init__(self, following: SequentialReads, blob: int, reader: AnyBlobReader) -> None:
         self._following = following
         self._blob = blob
         self._reader = reader

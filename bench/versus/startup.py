@@ -1,4 +1,4 @@
-"""CPU time of `import warpdata` and `warp --help` in a fresh interpreter: `python -m bench.versus.front_door`."""
+"""CPU time of `import warpdata` and `warp --help` in a fresh interpreter: `python -m bench.versus.startup`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def main() -> None:
     report = run(2 if args.quick else 15)
     print(json.dumps(report, indent=1))
     if not args.quick:
-        measure.save("front_door", report)
+        measure.save("startup", report)
 
 
 if __name__ == "__main__":

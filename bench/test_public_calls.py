@@ -1,14 +1,14 @@
-"""The public doors beside the readers behind them. Runs once, shrunk, in the ordinary test run."""
+"""The public public_calls beside the readers behind them. Runs once, shrunk, in the ordinary test run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from bench.versus import doors
+from bench.versus import public_calls
 
 
 def test_every_door_is_measured_beside_its_reader(tmp_path: Path) -> None:
-    report = doors.run(tmp_path, rounds=1, calls=1)
+    report = public_calls.run(tmp_path, rounds=1, calls=1)
     names = {name.partition(":")[0] for name in report}
     assert names == {
         "load_wshard", "open_episode", "open_recordings", "open_episode of a directory", "open_corpus",

@@ -26,7 +26,7 @@ MAX_TAIL_BYTES = 256 << 10
 """With more unindexed rows than this, loading everything is the better first step."""
 
 
-class ColdReader:
+class PartialReader:
     """Answers from as few bytes of one content as it can."""
 
     def __init__(self, content: Content, probed: list[Ints], served: int = 0) -> None:

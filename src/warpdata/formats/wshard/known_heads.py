@@ -41,7 +41,7 @@ class Head:
 _heads: OrderedDict[str, Head] = OrderedDict()
 
 
-def seen_head(path: str, start: memoryview, size: int) -> Head | None:
+def known_head_of(path: str, start: memoryview, size: int) -> Head | None:
     """The head of this shard if it was opened before and is as it was."""
     found = _heads.get(path)
     if found is None or found.size != size or not isinstance(start.obj, bytes):

@@ -1,4 +1,4 @@
-"""The door of torch: a shuffled corpus as an IterableDataset, the same batches for any number of workers."""
+"""The adapter of torch: a shuffled corpus as an IterableDataset, the same batches for any number of workers."""
 
 from __future__ import annotations
 

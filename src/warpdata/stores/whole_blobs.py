@@ -16,7 +16,7 @@ _log = logging.getLogger("warpdata.stores")
 _STEP_BYTES = 4 << 20
 
 
-class Hoard:
+class WholeBlobFetcher:
     """Fetches the rest of blobs of which something was read, as long as the cache has room for them."""
 
     def __init__(self, cache: PageCache) -> None:

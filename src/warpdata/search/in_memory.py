@@ -70,7 +70,7 @@ class Cells:
         return best
 
 
-class Engine:
+class MemorySearch:
     """Answers queries from rows in memory."""
 
     def __init__(
