@@ -54,7 +54,7 @@ $(VENV)/.created:
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[video,image,index]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[video,image,index,serve]'
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed pyproject.toml

@@ -108,6 +108,8 @@ if TYPE_CHECKING:
     from warpdata.timeline.signal import Signal as Signal
     from warpdata.timeline.writing import EpisodeWriter as EpisodeWriter
     from warpdata.timeline.writing import SignalWriter as SignalWriter
+    from warpdata.viewer.server import Viewer as Viewer
+    from warpdata.viewer.server import view as view
 
 _HOMES: dict[str, str] = {
     "ArraySignal": "warpdata.timeline.memory",
@@ -163,6 +165,7 @@ _HOMES: dict[str, str] = {
     "VideoRef": "warpdata.catalog.refs",
     "VideoSignal": "warpdata.episodes.signals",
     "VideoSignalWriter": "warpdata.episodes.signal_writers",
+    "Viewer": "warpdata.viewer.server",
     "WShardEpisode": "warpdata.formats.wshard.episode",
     "WShardStreamWriter": "warpdata.episodes.stream_writer",
     "WarmRows": "warpdata.corpora.warm_cache",
@@ -206,6 +209,7 @@ _HOMES: dict[str, str] = {
     "unpack_residual": "warpdata.formats.wshard.residual",
     "unpack_residual_bits": "warpdata.formats.wshard.bits",
     "validate_chunk_continuity": "warpdata.formats.wshard.chunks",
+    "view": "warpdata.viewer.server",
 }
 """Public name -> the module it lives in; nothing is imported until the name is asked for."""
 

@@ -37,7 +37,7 @@ def open_episode(source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO
     if isinstance(source, ChunkList):
         return Episode(ShardSource.of_chunks(source))
     if isinstance(source, str):
-        source, inside = _divided(source)
+        source, inside = divided(source)
         if inside is not None:
             return open_episodes(source).open(inside)
     place, found = _located(source)
@@ -57,7 +57,7 @@ def open(address: str | os.PathLike[str]) -> Any:  # noqa: A001 - the one door
     An address is a path, a URL, or `workspace/name[@version]` of a published dataset; `#id` goes to one episode inside.
     """
     text = os.fspath(address)
-    base, inside = _divided(text)
+    base, inside = divided(text)
     if inside is not None:
         return open_episode(text)
     if _is_published(base):
@@ -104,7 +104,7 @@ def open_episodes(address: str | os.PathLike[str]) -> Episodes:
     return Episodes(ShardFolderSource(text, shards))
 
 
-def _divided(address: str) -> tuple[str, str | None]:
+def divided(address: str) -> tuple[str, str | None]:
     """An address and the episode it names inside, unless something has that whole name."""
     base, mark, inside = address.rpartition("#")
     if not mark or not inside or ("://" not in address and os.path.lexists(address)):

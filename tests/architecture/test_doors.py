@@ -51,6 +51,7 @@ DOORS: dict[str, set[str]] = {
         "loading/batch.py",
         "search/columns.py",
     },
+    "tornado": {"viewer/server.py"},
     "urllib3": {"stores/http.py"},
     "PIL": {"catalog/media.py"},
     "soundfile": {"catalog/media.py"},
@@ -80,6 +81,7 @@ THREAD_ROOMS = (
     "episodes/recorder.py",
     "episodes/background.py",
     "corpora/worker.py",
+    "viewer/server.py",
 )
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve"}
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base", "core", "manager", "handler"}

@@ -27,6 +27,7 @@ COMMANDS = (
     "unpack",
     "episodes",
     "show",
+    "view",
     "record",
     "replay",
     "edit",

@@ -117,7 +117,11 @@ class Episodes(Sequence[Episode]):
 
     def where(self, condition: str) -> Episodes:
         """The episodes whose facts satisfy a SQL condition, such as `task = 'pick' and success`."""
-        return self._chosen(self._numbers()[matching_rows(self.facts, condition)])
+        return self._chosen(self._numbers()[self.positions_where(condition)])
+
+    def positions_where(self, condition: str) -> Rows:
+        """Where in this sequence the episodes are that satisfy a SQL condition, in order."""
+        return matching_rows(self.facts, condition)
 
     def stats(self, signals: Sequence[str] | None = None) -> dict[str, SignalSummary]:
         """Count, mean, std, min, max and quantiles per signal over all episodes.

@@ -16,6 +16,7 @@ from warpdata.episodes.statistics import ClockStatistics
 from warpdata.errors import SchemaMismatchError
 from warpdata.formats.episodedir.boxes import first_cluster, first_media_box
 from warpdata.formats.episodedir.frame_index import FrameIndex, write_frame_index
+from warpdata.formats.episodedir.images import Stream
 from warpdata.formats.wshard.schema import DEFAULT_TICK_HZ
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
 from warpdata.timeline.signal import Signal, SignalView
@@ -41,6 +42,35 @@ class EncodedCamera:
     frames: RangeReader
     original: RangeReader | None = None
     """The index as another writer made it, where it had to be completed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PictureGroup:
+    """Encoded frames that are decoded together, beginning with a keyframe, in decoding order."""
+
+    stream: Stream
+    rows: list[int]
+    """Which record of the camera each packet shows; -1 for frames that are there only to decode the others."""
+    packets: list[bytes]
+
+
+def picture_group(signal: Signal, row: int) -> PictureGroup | None:
+    """The group of encoded frames that holds a record of a camera; None where its frames are not encoded."""
+    start = 0
+    for part in encoded_parts(signal) or ():
+        if row - start < len(part.frames):
+            return _group_of(part, row - start, start)
+        start += len(part.frames)
+    return None
+
+
+def _group_of(part: EncodedPart, inside: int, start: int) -> PictureGroup:
+    records = np.arange(part.frames.start, part.frames.stop)
+    numbers = part.video.frame_numbers(records)
+    stream, frames, packets = part.video.encoded_group(int(numbers[inside]))
+    at = np.searchsorted(numbers, frames)
+    shown = numbers[np.minimum(at, len(numbers) - 1)] == frames
+    return PictureGroup(stream, np.where(shown, at + start, -1).tolist(), packets)
 
 
 def encoded_parts(signal: Signal) -> list[EncodedPart] | None:
