@@ -98,15 +98,15 @@ export async function edit(body: Record<string, unknown>, done: string): Promise
   if (state.dataset?.refusal) return say("this cannot be edited here", state.dataset.refusal, true);
   try {
     const effect = await post<{ before: { id: string }[]; after: { id: string; dropped: boolean }[] }>("edit", body);
-    await loadDataset();
     open.setTrim(null);
-    const gone = effect.before.some((each) => each.id === state.episodeId);
-    const left = effect.after.find((each) => each.id === state.episodeId && !each.dropped);
-    if (gone && !left) {
-      const next = effect.after.find((each) => !each.dropped)?.id;
-      if (next) goTo(next);
-      else set({ episodeId: open.neighbours().find((id) => id !== state.episodeId) ?? null });
-    } else open.reload();
+    const mine = state.episodeId;
+    const gone = effect.before.some((each) => each.id === mine);
+    const left = effect.after.find((each) => each.id === mine && !each.dropped);
+    const ids = open.neighbours();
+    const at = mine ? ids.indexOf(mine) : -1;
+    if (gone && !left) goTo(effect.after.find((each) => !each.dropped)?.id ?? ids[at + 1] ?? ids[at - 1] ?? null);
+    await loadDataset();
+    if (mine === state.episodeId) open.reload();
     say(done);
   } catch (error) {
     complain(error);

@@ -1,5 +1,5 @@
 // The ruler: where we are, what happened when, what is missing, and the handles of a trim.
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { open } from "./actions";
 import { clock } from "./clock";
 import { type Finding, type Marks, seconds, useModel } from "./model";
@@ -7,8 +7,8 @@ import { LEFT, placeCursor, RIGHT } from "./plots";
 
 const HEIGHT = 48;
 
-function tickStep(span: number): number {
-  const wanted = span / 10;
+function tickStep(span: number, width: number): number {
+  const wanted = span / Math.max(2, Math.min(12, width / 72));
   const power = 10 ** Math.floor(Math.log10(wanted));
   return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= wanted)!;
 }
@@ -24,6 +24,7 @@ export function Ruler({ marks, findings, trim }: {
   const cursor = useRef<HTMLDivElement>(null);
   const label = useRef<HTMLSpanElement>(null);
   const overview = useRef<HTMLDivElement>(null);
+  const [, again] = useState(0);
 
   const xOf = (at: number): number => {
     const width = host.current!.clientWidth - LEFT - RIGHT;
@@ -62,7 +63,7 @@ export function Ruler({ marks, findings, trim }: {
     paint.fillStyle = colour("--dim");
     paint.font = "11px system-ui, sans-serif";
     paint.textAlign = "center";
-    const step = tickStep((clock.to - clock.from) / 1e9) * 1e9;
+    const step = tickStep((clock.to - clock.from) / 1e9, width - LEFT - RIGHT) * 1e9;
     const digits = Math.max(0, Math.ceil(-Math.log10(step / 1e9)));
     for (let at = Math.ceil(clock.from / step) * step; at <= clock.to; at += step) {
       const x = Math.round(xOf(at)) + 0.5;
@@ -119,6 +120,7 @@ export function Ruler({ marks, findings, trim }: {
     const all = (): void => {
       draw();
       move();
+      again((n) => n + 1); // the handles move with the window
     };
     const stops = [clock.onMove(move), clock.onZoom(all)];
     const watch = new ResizeObserver(all);

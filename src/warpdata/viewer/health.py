@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from warpdata.bytekit.locks import ThreadLock
@@ -19,6 +20,7 @@ class Health:
         self._lock = ThreadLock()
         self._beside = new_set()
         self._found: dict[str, list[Finding]] = {}
+        self._joined: set[str] = set()
         self._is_compared = False
         self.is_wanted = False
 
@@ -26,7 +28,10 @@ class Health:
         """Check the next episode; False when there is none left."""
         for name in snapshot.ids:
             if name not in self._found:
-                findings = list(check_opened(lambda: snapshot.open(name), name, beside=self._beside))  # noqa: B023
+                # One that was edited is not compared a second time: it would be found to be a copy of itself.
+                beside = None if name in self._joined else self._beside
+                self._joined.add(name)
+                findings = list(check_opened(partial(snapshot.open, name), name, beside=beside))
                 with self._lock:
                     self._found[name] = findings
                     self._is_compared = False
@@ -35,8 +40,8 @@ class Health:
             self._is_compared = True
             with self._lock:
                 for finding in set_findings(self._beside):
-                    known = self._found.setdefault(finding.episode, [])
-                    if finding not in known:
+                    known = self._found.get(finding.episode)
+                    if known is not None and finding not in known:
                         known.append(finding)
         return False
 

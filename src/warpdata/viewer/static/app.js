@@ -705,15 +705,15 @@ async function edit(body, done) {
   if (state.dataset?.refusal) return say("this cannot be edited here", state.dataset.refusal, true);
   try {
     const effect = await post("edit", body);
-    await loadDataset();
     open.setTrim(null);
-    const gone = effect.before.some((each) => each.id === state.episodeId);
-    const left = effect.after.find((each) => each.id === state.episodeId && !each.dropped);
-    if (gone && !left) {
-      const next = effect.after.find((each) => !each.dropped)?.id;
-      if (next) goTo(next);
-      else set({ episodeId: open.neighbours().find((id) => id !== state.episodeId) ?? null });
-    } else open.reload();
+    const mine = state.episodeId;
+    const gone = effect.before.some((each) => each.id === mine);
+    const left = effect.after.find((each) => each.id === mine && !each.dropped);
+    const ids = open.neighbours();
+    const at = mine ? ids.indexOf(mine) : -1;
+    if (gone && !left) goTo(effect.after.find((each) => !each.dropped)?.id ?? ids[at + 1] ?? ids[at - 1] ?? null);
+    await loadDataset();
+    if (mine === state.episodeId) open.reload();
     say(done);
   } catch (error) {
     complain(error);
@@ -5559,8 +5559,8 @@ function gestures(over, width) {
 
 // src/ruler.tsx
 var HEIGHT3 = 48;
-function tickStep(span) {
-  const wanted = span / 10;
+function tickStep(span, width) {
+  const wanted = span / Math.max(2, Math.min(12, width / 72));
   const power = 10 ** Math.floor(Math.log10(wanted));
   return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= wanted);
 }
@@ -5571,6 +5571,7 @@ function Ruler({ marks, findings, trim: trim2 }) {
   const cursor = A2(null);
   const label = A2(null);
   const overview = A2(null);
+  const [, again] = d2(0);
   const xOf = (at) => {
     const width = host.current.clientWidth - LEFT2 - RIGHT2;
     return LEFT2 + (at - clock.from) / (clock.to - clock.from) * width;
@@ -5607,7 +5608,7 @@ function Ruler({ marks, findings, trim: trim2 }) {
     paint.fillStyle = colour("--dim");
     paint.font = "11px system-ui, sans-serif";
     paint.textAlign = "center";
-    const step2 = tickStep((clock.to - clock.from) / 1e9) * 1e9;
+    const step2 = tickStep((clock.to - clock.from) / 1e9, width - LEFT2 - RIGHT2) * 1e9;
     const digits = Math.max(0, Math.ceil(-Math.log10(step2 / 1e9)));
     for (let at = Math.ceil(clock.from / step2) * step2; at <= clock.to; at += step2) {
       const x2 = Math.round(xOf(at)) + 0.5;
@@ -5662,6 +5663,7 @@ function Ruler({ marks, findings, trim: trim2 }) {
     const all = () => {
       draw();
       move();
+      again((n2) => n2 + 1);
     };
     const stops = [clock.onMove(move), clock.onZoom(all)];
     const watch = new ResizeObserver(all);
