@@ -8,20 +8,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.commit import map_os_errors, write_file
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.episodes.collection import Episodes, EpisodesSource
 from warpdata.episodes.edits import EditedSource, Edits, Effect, Entry
-from warpdata.errors import nearest
+from warpdata.errors import ConflictError, CorruptLayoutError, nearest
+from warpdata.formats.episodedir.documents import read_document
 from warpdata.timeline.episode import Episode
+
+DRAFT_FILE = "draft.json"
+"""Beside the log: which version its positions are counted in."""
 
 
 class Draft:
     """Episodes with edits that are not published yet; in the log an episode is named by its position."""
 
-    def __init__(self, episodes: Episodes, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, episodes: Episodes, folder: str | os.PathLike[str], *, of: str) -> None:
         self._episodes = episodes
         self.folder = Path(os.path.abspath(folder))
-        self.edits = DraftEdits(episodes, self.folder)
+        stated = drafted(self.folder)
+        if stated not in (None, of):
+            raise ConflictError(
+                f"the draft holds edits of {stated}, not of {of}", path=self.folder,
+                hint="Publish or view that version, or choose another folder for the draft.",
+            )  # fmt: skip
+        self.edits = DraftEdits(episodes, self.folder, of)
 
     def episodes(self) -> Episodes:
         """The episodes as the draft shows them."""
@@ -30,12 +41,24 @@ class Draft:
         return Episodes(DraftSource(self._episodes, self.edits.apply(range(len(self._episodes)))))
 
 
+def drafted(folder: str | os.PathLike[str]) -> str | None:
+    """Of what a folder is a draft, as `workspace/name@version`; None where it is none yet."""
+    _, data = read_document(Path(folder), DRAFT_FILE)
+    if data is None:
+        return None
+    stated = parse_json_object(data).get("of")
+    if not isinstance(stated, str):
+        raise CorruptLayoutError("the file does not say of what it is a draft", path=Path(folder) / DRAFT_FILE)
+    return stated
+
+
 class DraftEdits(Edits):
     """An edit log beside nothing: its episodes are those of a sequence."""
 
-    def __init__(self, episodes: Episodes, folder: Path) -> None:
+    def __init__(self, episodes: Episodes, folder: Path, of: str) -> None:
         super().__init__(folder)
         self._episodes = episodes
+        self._of = of
 
     def _named(self, episode_id: str | int) -> str:
         ids = self._episodes.ids
@@ -54,6 +77,8 @@ class DraftEdits(Edits):
         if not dry_run:
             with map_os_errors(self._here):
                 self._here.mkdir(parents=True, exist_ok=True)
+            if drafted(self._here) is None:
+                write_file(self._here / DRAFT_FILE, dump_json({"of": self._of}))
         return super()._try_to_add(edit, dry_run=dry_run)
 
 class DraftSource(EpisodesSource):

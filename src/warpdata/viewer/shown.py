@@ -200,7 +200,7 @@ class Shown:
         self._lengths: dict[int, int] = getattr(self, "_lengths", {})
         if isinstance(thing, Dataset):
             if self._draft is None:
-                self._draft = Draft(thing.episodes, self._folder_for(thing))
+                self._draft = Draft(thing.episodes, self._folder_for(thing), of=f"{thing.id}@{thing.version}")
             found, unfinished = self._draft.episodes(), []
         elif isinstance(thing, LocalDataset):
             found = thing

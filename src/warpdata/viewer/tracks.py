@@ -40,7 +40,8 @@ class Track:
     def __init__(self, signal: Signal) -> None:
         self.signal = signal
         self.times = signal.timestamps
-        self.channels = min(MAX_CHANNELS, max(1, int(np.prod(signal.meta.shape, dtype=np.int64))))
+        self._width = int(np.prod(signal.meta.shape, dtype=np.int64))
+        self.channels = min(MAX_CHANNELS, self._width)
         self._lock = ThreadLock()
         self._levels: list[tuple[Values, Values]] | None = None
 
@@ -57,7 +58,7 @@ class Track:
     def values(self, start: int, stop: int) -> Values:
         """Records [start, stop) as numbers of a browser, one row each."""
         found = self.signal.rows(start, stop)
-        flat = found.reshape(len(found), -1)[:, : self.channels]
+        flat = found.reshape(len(found), self._width)[:, : self.channels]
         return flat.astype(_plotted_as(flat.dtype), copy=False)
 
     def gaps(self) -> list[tuple[int, int]]:
@@ -71,7 +72,7 @@ class Track:
     def window(self, start_ns: int, stop_ns: int, width: int) -> Plotted:
         """What is to be drawn between two times on `width` pixels: at most two points per pixel."""
         low = max(0, self.row_at(start_ns))
-        high = min(len(self.times), self.row_at(stop_ns) + 2)
+        high = max(low, min(len(self.times), self.row_at(stop_ns) + 2))
         if high - low <= 2 * width:
             return Plotted(self.times[low:high], self.values(low, high).T, True)
         starts = low + (np.arange(width + 1) * (high - low)) // width
