@@ -10,7 +10,8 @@ export class Camera {
   readonly width: number;
   readonly height: number;
   wanted = -1;
-  shown = -1;
+  /** The frame on the screen: -1 for none yet at this time, -2 before anything was shown. */
+  shown = -2;
   failure = "";
   private readonly kept = new Map<number, Picture>();
   private readonly asked = new Map<number, Promise<void>>();
@@ -25,7 +26,7 @@ export class Camera {
     readonly episode: string,
     readonly signal: SignalInfo,
     readonly base: bigint,
-    private readonly painted: (picture: Picture, row: number) => void,
+    private readonly painted: (picture: Picture | null, row: number) => void,
   ) {
     const [a = 1, b = 1, c] = signal.shape;
     const planesFirst = c !== undefined && ![1, 3, 4].includes(c);
@@ -74,7 +75,11 @@ export class Camera {
 
   private async paint(): Promise<void> {
     const row = this.wanted;
-    if (row < 0 || row === this.shown) return;
+    if (row === this.shown) return;
+    if (row < 0) {
+      this.shown = row;
+      return this.painted(null, row);
+    }
     try {
       while (!this.kept.has(row)) {
         await this.load(row);

@@ -241,10 +241,11 @@ function CameraView({ info, signal, size, leads }: {
       const target = canvas.current;
       if (!target) return;
       const paint = target.getContext("2d")!;
-      if (picture instanceof ImageData) paint.putImageData(picture, 0, 0);
+      if (!picture) paint.clearRect(0, 0, target.width, target.height);
+      else if (picture instanceof ImageData) paint.putImageData(picture, 0, 0);
       else paint.drawImage(picture, 0, 0);
       target.dataset.row = String(row);
-      target.dataset.tsNs = (base + BigInt(Math.round(camera.times[row]!))).toString();
+      target.dataset.tsNs = row < 0 ? "" : (base + BigInt(Math.round(camera.times[row]!))).toString();
       tell();
     });
     const tell = (): void => {

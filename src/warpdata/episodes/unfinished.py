@@ -115,12 +115,12 @@ def open_recording(work: Path) -> Found:
     for name in sorted(names, key=lambda each: each != SIGNALS_JOURNAL):
         try:
             reader = JournalReader.open(work / name, lenient=True)
-        except BlobNotFoundError:  # its frames were all encoded since the folder was listed
+            journal = OpenJournal(reader, reader.scan())
+        except (BlobNotFoundError, FileNotFoundError):  # its frames were all encoded since the folder was listed
             continue
         except WarpError as error:
             found.unreadable.append(Unreadable(name, error.message, _size(work / name)))
             continue
-        journal = OpenJournal(reader, reader.scan())
         found.journals.append(journal)
         found.unreadable += _damage(journal)
     _identify(found)

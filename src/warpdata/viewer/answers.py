@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ _KEPT_TRACK_BYTES = 512 << 20
 _KEPT_EPISODES = 8
 _KEPT_THUMBNAILS = 4000
 _WORST = 8
+_GROWING_S = 0.4
+"""How long what was read of a recording under way is shown before it is read again."""
 _JSON = "application/json"
 _ARRAYS = "application/octet-stream"
 _INT64 = 1 << 63
@@ -128,6 +131,7 @@ class Answers:
         self._tracks = _Kept(_KEPT_TRACK_BYTES, lambda track: track.kept_bytes)
         self._limits = _Kept(1024)
         self._thumbnails = _Kept(_KEPT_THUMBNAILS)
+        self._growing: tuple[str, float, Episode] | None = None
 
     # What is here.
 
@@ -356,8 +360,11 @@ class Answers:
 
     def _episode(self, name: str) -> Episode:
         snapshot = self.shown.snapshot
-        if name in snapshot.unfinished:
-            return snapshot.open(name)  # it grows
+        if name in snapshot.unfinished:  # it grows: what was read a moment ago is read again
+            now = time.monotonic()
+            if self._growing is None or self._growing[0] != name or now - self._growing[1] > _GROWING_S:
+                self._growing = (name, now, snapshot.open(name))
+            return self._growing[2]
         return self._episodes.get((name, snapshot.generation), lambda: snapshot.open(name))
 
     def _signal(self, name: str, number: int) -> Signal:

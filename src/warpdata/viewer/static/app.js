@@ -779,7 +779,8 @@ var Camera = class {
   width;
   height;
   wanted = -1;
-  shown = -1;
+  /** The frame on the screen: -1 for none yet at this time, -2 before anything was shown. */
+  shown = -2;
   failure = "";
   kept = /* @__PURE__ */ new Map();
   asked = /* @__PURE__ */ new Map();
@@ -824,7 +825,11 @@ var Camera = class {
   }
   async paint() {
     const row = this.wanted;
-    if (row < 0 || row === this.shown) return;
+    if (row === this.shown) return;
+    if (row < 0) {
+      this.shown = row;
+      return this.painted(null, row);
+    }
     try {
       while (!this.kept.has(row)) {
         await this.load(row);
@@ -5946,10 +5951,11 @@ function CameraView({ info, signal, size, leads }) {
       const target = canvas.current;
       if (!target) return;
       const paint = target.getContext("2d");
-      if (picture instanceof ImageData) paint.putImageData(picture, 0, 0);
+      if (!picture) paint.clearRect(0, 0, target.width, target.height);
+      else if (picture instanceof ImageData) paint.putImageData(picture, 0, 0);
       else paint.drawImage(picture, 0, 0);
       target.dataset.row = String(row);
-      target.dataset.tsNs = (base + BigInt(Math.round(camera.times[row]))).toString();
+      target.dataset.tsNs = row < 0 ? "" : (base + BigInt(Math.round(camera.times[row]))).toString();
       tell();
     });
     const tell = () => {
