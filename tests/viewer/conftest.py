@@ -34,7 +34,9 @@ class Answer:
         head = json.loads(self.body[8 : 8 + size])
         start = (8 + size + 7) // 8 * 8
         found = {
-            name: np.frombuffer(self.body, f"<{a['dtype']}", int(np.prod(a["shape"])), start + a["at"]).reshape(a["shape"])
+            name: np.frombuffer(
+                self.body, f"<{a['dtype']}", int(np.prod(a["shape"])), start + a["at"]
+            ).reshape(a["shape"])
             for name, a in head["arrays"].items()
         }
         return head, found
@@ -45,7 +47,9 @@ class Client:
     viewer: wd.Viewer
     headers: dict[str, str] = field(default_factory=dict)
 
-    def ask(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.viewer.port, timeout=60)
         try:
             connection.request(method, path, body, {**self.headers, **(headers or {})})
@@ -58,7 +62,9 @@ class Client:
         return self.ask("GET", f"/api/{name}?{urlencode(query)}")
 
     def post(self, name: str, body: Any, **headers: str) -> Answer:
-        return self.ask("POST", f"/api/{name}", json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
+        return self.ask(
+            "POST", f"/api/{name}", json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
+        )
 
 
 def client_of(viewer: wd.Viewer) -> Client:

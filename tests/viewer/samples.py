@@ -15,7 +15,7 @@ BITS = 10
 START_NS = 1_760_000_000_000_000_000
 STEP_NS = 20_000_000
 STEPS = 120
-SCRIPT = "<img src=x onerror=\"window.hacked=1\"><script>window.hacked=1</script>"
+SCRIPT = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 
 
 def numbered_frame(number: int, height: int = 64, width: int = 160) -> NDArray[np.uint8]:
@@ -27,7 +27,9 @@ def numbered_frame(number: int, height: int = 64, width: int = 160) -> NDArray[n
     return frame
 
 
-def record_one(root: Path, number: int, static: Mapping[str, Any] | None = None, *, steps: int = STEPS) -> None:
+def record_one(
+    root: Path, number: int, static: Mapping[str, Any] | None = None, *, steps: int = STEPS
+) -> None:
     """One episode: joints by step with a prediction, two cameras at rates of their own, depth with a gap, events."""
     base = START_NS + number * 10**12
     given = {"task": "pick the cube", **(static or {})}

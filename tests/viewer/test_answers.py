@@ -34,7 +34,11 @@ def test_the_list_is_filtered_and_sorted(reader: Client) -> None:
     assert everything["total"] == 3
     found = reader.get("episodes", where="success and length > 90", sort="length", order="down").json()
     assert [row["length"] for row in found["rows"]] == [120]
-    assert [r["success"] for r in reader.get("episodes", sort="success").json()["rows"]] == [False, True, True]
+    assert [r["success"] for r in reader.get("episodes", sort="success").json()["rows"]] == [
+        False,
+        True,
+        True,
+    ]
     part = reader.get("episodes", start=1, count=1).json()
     assert [row["id"] for row in part["rows"]] == ["000000000001"]
     for wrong in ("nothing = 3", "length >", "length > 3; drop table x", "id in (select 1)"):
@@ -91,14 +95,19 @@ def test_encoded_groups_hold_the_frame_and_decode_to_it(reader: Client) -> None:
                 shown[picture.pts] = picture.to_ndarray(format="rgb24")
         for picture in context.decode(None):
             shown[picture.pts] = picture.to_ndarray(format="rgb24")
-        assert {each: number_in(pixels) for each, pixels in shown.items()} == {each: each for each in head["rows"]}
+        assert {each: number_in(pixels) for each, pixels in shown.items()} == {
+            each: each for each in head["rows"]
+        }
     depth = signals_of(reader)["depth"]["number"]
     assert reader.get("packets", episode=FIRST, signal=depth, row=0).arrays()[0]["codec"] is None
 
 
 def test_groups_of_a_trimmed_episode_keep_to_it(client: Client) -> None:
     start = START_NS + 33 * STEP_NS
-    assert client.post("edit", {"op": "trim", "episode": FIRST, "start_ns": str(start), "end_ns": None}).status == 200
+    assert (
+        client.post("edit", {"op": "trim", "episode": FIRST, "start_ns": str(start), "end_ns": None}).status
+        == 200
+    )
     number = signals_of(client)["front"]["number"]
     head, _ = client.get("packets", episode=FIRST, signal=number, row=0).arrays()
     assert head["rows"][:8] == [-1] * 7 + [0]
@@ -123,7 +132,13 @@ def test_values_are_those_that_hold_with_their_age(reader: Client) -> None:
 
 def test_points_are_exact_where_they_fit(reader: Client) -> None:
     number = signals_of(reader)["joints"]["number"]
-    query = {"episode": FIRST, "signal": number, "base": START_NS, "from": START_NS, "to": START_NS + 119 * STEP_NS}
+    query = {
+        "episode": FIRST,
+        "signal": number,
+        "base": START_NS,
+        "from": START_NS,
+        "to": START_NS + 119 * STEP_NS,
+    }
     head, arrays = reader.get("points", **query, width=60).arrays()
     assert head["exact"] is True
     assert arrays["times"].tolist() == [k * STEP_NS for k in range(120)]
@@ -229,9 +244,10 @@ def test_edits_of_a_published_dataset_are_a_draft(recorded: Path, local_catalog:
         builder.add_table("main", {"a": [1, 2]})
         builder.publish()
     draft = tmp_path / "draft"
-    with wd.dataset("lab/arm", catalog=local_catalog) as dataset, wd.view(
-        dataset, open_browser=False, draft=draft
-    ) as viewer:
+    with (
+        wd.dataset("lab/arm", catalog=local_catalog) as dataset,
+        wd.view(dataset, open_browser=False, draft=draft) as viewer,
+    ):
         client = client_of(viewer)
         assert client.get("dataset").json()["name"].startswith("lab/arm@")
         assert not draft.exists()
@@ -239,10 +255,16 @@ def test_edits_of_a_published_dataset_are_a_draft(recorded: Path, local_catalog:
         cut = str(START_NS + 10**12 + 10 * STEP_NS)
         body = {"op": "trim", "episode": "000000000001", "start_ns": cut, "end_ns": None}
         assert client.post("edit", body).status == 200
-        assert [row["id"] for row in client.get("episodes").json()["rows"]] == ["000000000001", "000000000002"]
+        assert [row["id"] for row in client.get("episodes").json()["rows"]] == [
+            "000000000001",
+            "000000000002",
+        ]
         assert client.get("episode", episode="000000000001").json()["start_ns"] == cut
         assert len(dataset.episodes) == 3
-    assert [json.loads(line)["op"] for line in (draft / "edits.jsonl").read_text().splitlines()] == ["drop", "trim"]
+    assert [json.loads(line)["op"] for line in (draft / "edits.jsonl").read_text().splitlines()] == [
+        "drop",
+        "trim",
+    ]
     from warpdata.cli.main import main
 
     assert main(["publish", "lab/arm", "--catalog", local_catalog, "--draft", str(draft)]) == 0
@@ -320,5 +342,8 @@ def test_in_a_notebook_it_shows_itself(root: Path, monkeypatch: pytest.MonkeyPat
     with wd.view(root) as viewer:
         assert f'src="{viewer.url}"' in viewer._repr_html_()
         answer = Client(viewer).ask("GET", "/")
-        assert "frame-ancestors http://localhost:* http://127.0.0.1:*" in answer.headers["content-security-policy"]
+        assert (
+            "frame-ancestors http://localhost:* http://127.0.0.1:*"
+            in answer.headers["content-security-policy"]
+        )
         assert viewer.access.token not in repr(viewer)

@@ -26,12 +26,16 @@ def test_the_committed_bundle_is_what_the_source_makes(tmp_path: Path) -> None:
     made = sorted(path.name for path in tmp_path.iterdir())
     assert made == sorted(path.name for path in STATIC.iterdir())
     for name in made:
-        assert (tmp_path / name).read_bytes() == (STATIC / name).read_bytes(), f"{name}: run `npm run build` in viewer-ui"
+        assert (tmp_path / name).read_bytes() == (STATIC / name).read_bytes(), (
+            f"{name}: run `npm run build` in viewer-ui"
+        )
 
 
 @built
 def test_the_source_is_typed() -> None:
-    done = subprocess.run(["npx", "tsc", "--noEmit"], cwd=UI, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        ["npx", "tsc", "--noEmit"], cwd=UI, capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stdout
 
 

@@ -65,7 +65,11 @@ def test_thumbnails_are_small_and_the_mean_of_what_they_show(shape: tuple[int, .
 
 
 def test_arrays_on_the_wire_are_what_their_head_says() -> None:
-    arrays = {"a": np.arange(7, dtype=np.uint8), "b": np.arange(6.0).reshape(2, 3), "c": np.empty((0, 3), np.float32)}
+    arrays = {
+        "a": np.arange(7, dtype=np.uint8),
+        "b": np.arange(6.0).reshape(2, 3),
+        "c": np.empty((0, 3), np.float32),
+    }
     body = framed({"word": "é", "big": 1 << 60}, arrays)
     import json
 
@@ -81,7 +85,14 @@ def test_arrays_on_the_wire_are_what_their_head_says() -> None:
 
 
 def test_json_has_nothing_a_browser_cannot_read() -> None:
-    odd = {"nan": float("nan"), "big": 2**53, "n": np.float32(2), 5: (1, b"abc"), "array": np.arange(3), "deep": [np.nan]}
+    odd = {
+        "nan": float("nan"),
+        "big": 2**53,
+        "n": np.float32(2),
+        5: (1, b"abc"),
+        "array": np.arange(3),
+        "deep": [np.nan],
+    }
     assert sendable(odd) == {
         "nan": None, "big": str(2**53), "n": 2.0, "5": [1, "<3 bytes>"], "array": [0, 1, 2], "deep": [None],
     }  # fmt: skip

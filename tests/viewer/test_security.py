@@ -51,7 +51,9 @@ def test_nothing_is_changed_without_a_token(reader: Client, name: str) -> None:
     assert bare(reader).post(name, {"op": "drop", "episode": FIRST}).status == 401
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "", "evil.example:80"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "", "evil.example:80"]
+)
 @pytest.mark.parametrize("path", ["/", "/app.js", "/api/dataset", "/api/session", "/nothing"])
 def test_a_name_that_points_here_is_refused(reader: Client, host: str, path: str) -> None:
     """DNS rebinding: the page of another site reaches this server under its own name, so its origin is its own."""
@@ -84,7 +86,10 @@ def test_the_cookie_stands_for_the_token(reader: Client) -> None:
     assert reader.viewer.access.token not in cookie + answer.body.decode()
     with_cookie = {"Cookie": cookie_of(reader)}
     assert bare(reader).ask("GET", "/api/dataset", None, with_cookie).status == 200
-    assert bare(reader).ask("GET", "/api/dataset", None, {"Cookie": f"warp-view-{reader.viewer.port}=x"}).status == 401
+    assert (
+        bare(reader).ask("GET", "/api/dataset", None, {"Cookie": f"warp-view-{reader.viewer.port}=x"}).status
+        == 401
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,7 +145,9 @@ def test_no_path_of_a_client_reaches_a_file(reader: Client, path: str) -> None:
     assert b"import" not in answer
 
 
-@pytest.mark.parametrize("episode", ["../../000000000000", "/etc", "", "0", "000000000000/../000000000001", "a" * 5000])
+@pytest.mark.parametrize(
+    "episode", ["../../000000000000", "/etc", "", "0", "000000000000/../000000000001", "a" * 5000]
+)
 def test_an_episode_is_named_not_found_by_path(reader: Client, episode: str) -> None:
     answer = reader.get("episode", episode=episode)
     assert answer.status in (400, 404), answer.body
@@ -148,7 +155,15 @@ def test_an_episode_is_named_not_found_by_path(reader: Client, episode: str) -> 
 
 
 def test_every_answer_has_the_headers(reader: Client) -> None:
-    for path in ("/", "/app.js", "/app.css", "/api/dataset", "/api/nothing", "/nothing", "/api/episode?episode=x"):
+    for path in (
+        "/",
+        "/app.js",
+        "/app.css",
+        "/api/dataset",
+        "/api/nothing",
+        "/nothing",
+        "/api/episode?episode=x",
+    ):
         headers = reader.ask("GET", path).headers
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -162,7 +177,7 @@ def test_every_answer_has_the_headers(reader: Client) -> None:
 
 def test_the_page_has_no_script_of_its_own(reader: Client) -> None:
     page = reader.ask("GET", "/").body.decode()
-    assert "<script type=\"module\" src=\"app.js\"></script>" in page
+    assert '<script type="module" src="app.js"></script>' in page
     assert page.count("<script") == 1
     assert "style=" not in page
     for text in (page, *(reader.ask("GET", f"/{name}").body.decode() for name in ("app.css", "icon.svg"))):
@@ -171,12 +186,15 @@ def test_the_page_has_no_script_of_its_own(reader: Client) -> None:
 
 def test_oversized_requests_are_refused(reader: Client) -> None:
     body = b'{"op": "' + b"x" * MAX_BODY_BYTES + b'"}'
-    assert b" 200 " not in raw(
-        reader,
-        b"POST /api/edit HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Authorization: Bearer " + reader.viewer.access.token.encode() + b"\r\n"
-        b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body,
-    )[:20]
+    assert (
+        b" 200 "
+        not in raw(
+            reader,
+            b"POST /api/edit HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Authorization: Bearer " + reader.viewer.access.token.encode() + b"\r\n"
+            b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body,
+        )[:20]
+    )
     head = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * (1 << 20) + b"\r\n\r\n"
     assert b" 200 " not in raw(reader, head)[:20]
     assert reader.get("episodes", where="success" + " " * 5000).status == 400
@@ -228,13 +246,15 @@ def test_one_range_of_a_video(reader: Client, header: str, wanted: Any) -> None:
 
 
 def test_a_video_is_not_made_of_what_is_none(reader: Client) -> None:
-    signals = {each["name"]: each["number"] for each in reader.get("episode", episode=FIRST).json()["signals"]}
+    signals = {
+        each["name"]: each["number"] for each in reader.get("episode", episode=FIRST).json()["signals"]
+    }
     assert reader.ask("GET", f"/api/video?episode={FIRST}&signal={signals['joints']}").status == 400
 
 
 def test_others_are_only_served_with_a_token(root: Path) -> None:
     with pytest.raises(ValueError, match="--token"):
-        wd.view(root, open_browser=False, host="0.0.0.0")  # noqa: S104
+        wd.view(root, open_browser=False, host="0.0.0.0")
     with pytest.raises(ValueError, match="16"):
         wd.view(root, open_browser=False, token="short")
 

@@ -83,4 +83,10 @@ def test_gaps_are_pauses_of_five_times_the_usual() -> None:
     times = np.array([0, 10, 20, 30, 95, 105, 115, 125])
     track = Track(wd.ArraySignal(times, np.zeros(8)))
     assert track.gaps() == [(30, 95)]
-    assert (track.row_at(-1), track.row_at(0), track.row_at(94), track.row_at(95), track.row_at(10**18)) == (-1, 0, 3, 4, 7)
+    assert (track.row_at(-1), track.row_at(0), track.row_at(94), track.row_at(95), track.row_at(10**18)) == (
+        -1,
+        0,
+        3,
+        4,
+        7,
+    )

@@ -28,9 +28,11 @@ export function complain(error: unknown): void {
   else say((error as Error).message ?? String(error), "", true);
 }
 
+let turn = 0;
 export async function loadDataset(): Promise<void> {
+  const mine = ++turn;
   const dataset = await getJson<DatasetInfo>("dataset", {});
-  set({ dataset, listGeneration: state.listGeneration + 1 });
+  if (mine === turn) set({ dataset, listGeneration: state.listGeneration + 1 });
 }
 
 export function goTo(episodeId: string | null): void {

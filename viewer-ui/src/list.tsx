@@ -70,6 +70,7 @@ export function EpisodeList() {
   const key = JSON.stringify([model.where, model.sort, model.order, model.listGeneration]);
   const latest = useRef(key);
   latest.current = key;
+  const loaded = useRef("");
 
   async function load(page: number): Promise<void> {
     if (asked.current.has(page)) return;
@@ -81,7 +82,10 @@ export function EpisodeList() {
       if (latest.current !== mine) return;
       setTotal(found.total);
       setLive(found.live);
-      setPages((old) => new Map(old).set(page, found));
+      // The first page of a new selection takes the place of all that were there.
+      const isFirst = loaded.current !== mine;
+      loaded.current = mine;
+      setPages((old) => new Map(isFirst ? [] : old).set(page, found));
       if (state.whereError) set({ whereError: "" });
     } catch (error) {
       if (latest.current !== mine) return;
@@ -93,9 +97,7 @@ export function EpisodeList() {
 
   useEffect(() => {
     asked.current = new Set();
-    void load(Math.floor((box.current?.scrollTop ?? 0) / ROW / PAGE)).then(() =>
-      setPages((old) => new Map([...old].filter(([, page]) => page.generation === state.dataset?.generation))),
-    );
+    void load(Math.floor((box.current?.scrollTop ?? 0) / ROW / PAGE));
   }, [key]);
 
   useLayoutEffect(() => {

@@ -23,7 +23,7 @@ async function open(address = url, more = {}) {
     if (host && host !== new URL(url).host) faults.push(`asked ${request.url()}`);
   });
   await page.goto(address);
-  await page.waitForSelector("[data-testid=episode-row]");
+  await page.waitForSelector("[data-testid=episode-row]", { state: "attached" });
   return page;
 }
 
@@ -246,7 +246,7 @@ const SCENARIOS = {
     await dark.keyboard.press("t");
     await dark.waitForFunction((wanted) => getComputedStyle(document.body).backgroundColor === wanted, b);
     await dark.waitForFunction(() => location.search.includes("theme=light"));
-    const phone = await open(url, { viewport: { width: 390, height: 844 } }).catch((error) => error);
+    const phone = await open(url, { viewport: { width: 390, height: 844 } });
     await phone.waitForSelector("[data-testid=plot]");
     const wide = await phone.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(wide <= 390, `the page is ${wide} wide`);

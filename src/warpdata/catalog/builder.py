@@ -235,7 +235,9 @@ class DatasetBuilder:
         manifest = dataset.manifest
         own = [name for name, part in manifest.artifacts.items() if part.kind == model.EPISODE_KIND]
         if len(own) != 1:
-            raise DatasetError(f"{dataset.id} has {len(own)} artifacts of episodes; only one can be revised at once")
+            raise DatasetError(
+                f"{dataset.id} has {len(own)} artifacts of episodes; only one can be revised at once"
+            )
         self.keep(
             dataset,
             tables=[name for name in manifest.tables if name != EPISODES_TABLE],

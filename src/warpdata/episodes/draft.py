@@ -48,7 +48,9 @@ def drafted(folder: str | os.PathLike[str]) -> str | None:
         return None
     stated = parse_json_object(data).get("of")
     if not isinstance(stated, str):
-        raise CorruptLayoutError("the file does not say of what it is a draft", path=Path(folder) / DRAFT_FILE)
+        raise CorruptLayoutError(
+            "the file does not say of what it is a draft", path=Path(folder) / DRAFT_FILE
+        )
     return stated
 
 
@@ -65,7 +67,9 @@ class DraftEdits(Edits):
         for entry in self._fold(self.log, range(len(ids))):
             if _renamed(entry.id, ids) == str(episode_id):
                 return entry.id
-        raise KeyError(f"no episode {episode_id!r} in {self._episodes.source.name}.{nearest(str(episode_id), ids)}")
+        raise KeyError(
+            f"no episode {episode_id!r} in {self._episodes.source.name}.{nearest(str(episode_id), ids)}"
+        )
 
     def _numbers_in(self, edit: dict[str, Any]) -> list[int]:
         return list(range(len(self._episodes)))
@@ -80,6 +84,7 @@ class DraftEdits(Edits):
             if drafted(self._here) is None:
                 write_file(self._here / DRAFT_FILE, dump_json({"of": self._of}))
         return super()._try_to_add(edit, dry_run=dry_run)
+
 
 class DraftSource(EpisodesSource):
     """Episodes of a sequence as edits show them."""

@@ -116,7 +116,10 @@ def open_recording(work: Path) -> Found:
         try:
             reader = JournalReader.open(work / name, lenient=True)
             journal = OpenJournal(reader, reader.scan())
-        except (BlobNotFoundError, FileNotFoundError):  # its frames were all encoded since the folder was listed
+        except (
+            BlobNotFoundError,
+            FileNotFoundError,
+        ):  # its frames were all encoded since the folder was listed
             continue
         except WarpError as error:
             found.unreadable.append(Unreadable(name, error.message, _size(work / name)))

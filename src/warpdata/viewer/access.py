@@ -80,9 +80,7 @@ class Access:
             return Refusal(403, "another site may not ask")
         if self.has_token(headers) or _equal(cookies.get(self.cookie_name, ""), self.cookie):
             return None
-        return Refusal(
-            401, "open the link that `warp view` printed: it carries the token this page has lost"
-        )
+        return Refusal(401, "open the link that `warp view` printed: it carries the token this page has lost")
 
     def refuse_write(self, headers: Mapping[str, str]) -> Refusal | None:
         """What changes something is JSON, sent by a page of this server that knows its write token."""
@@ -109,7 +107,9 @@ def check_binding(host: str, token: str | None) -> None:
     if token is not None and len(token) < LEAST_TOKEN:
         raise ValueError(f"a token has at least {LEAST_TOKEN} characters")
     if token is None and not is_loopback(host):
-        raise ValueError(f"{host} can be reached from elsewhere: say --token TEXT, or use the default 127.0.0.1")
+        raise ValueError(
+            f"{host} can be reached from elsewhere: say --token TEXT, or use the default 127.0.0.1"
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -160,7 +160,11 @@ class Answers:
             found = self.health.flags(row["id"])
             row["flags"] = None if found is None else sorted({each["rule"] for each in found})
             row["worst"] = self.health.summary(0)["worst"].get(row["id"]) if found else None
-        live = [{"id": name, "live": True} for name in snapshot.unfinished] if not ask.values.get("where") else []
+        live = (
+            [{"id": name, "live": True} for name in snapshot.unfinished]
+            if not ask.values.get("where")
+            else []
+        )
         return reply_json({
             "generation": snapshot.generation, "total": len(rows), "start": start, "rows": listed, "live": live,
         })  # fmt: skip
@@ -218,7 +222,8 @@ class Answers:
     def events(self, ask: Question) -> Reply:
         """Texts with their times, and the gaps of every signal."""
         name = ask.text("episode")
-        texts, gaps = [], []
+        texts: list[dict[str, Any]] = []
+        gaps: list[dict[str, Any]] = []
         for number, signal in enumerate(self._episode(name).signals.values()):
             if not len(signal):
                 continue
@@ -266,7 +271,9 @@ class Answers:
         track = self._track(ask.text("episode"), ask.number("signal", 0, 1 << 20))
         base = ask.number("base", -_INT64, _INT64 - 1, 0)
         if len(track.times) > MAX_FRAMES:
-            raise BadQuestion(f"{len(track.times)} frames, at most {MAX_FRAMES} are shown at once; open a window")
+            raise BadQuestion(
+                f"{len(track.times)} frames, at most {MAX_FRAMES} are shown at once; open a window"
+            )
         return Reply(framed({}, {"times": (track.times - base).astype(np.float64)}), _ARRAYS)
 
     def frame(self, ask: Question) -> Reply:
@@ -315,7 +322,9 @@ class Answers:
         for number, each in enumerate(names):
             about = episode.signals[each].meta
             if about.role == "prediction" and about.of in names and not is_camera(about):
-                found += _worst_errors(self._track(name, number), self._track(name, names.index(about.of)), number)
+                found += _worst_errors(
+                    self._track(name, number), self._track(name, names.index(about.of)), number
+                )
         found.sort(key=lambda each: -each["error"])
         return reply_json({"errors": found[:_WORST]})
 
@@ -417,7 +426,11 @@ def _steps(episode: Episode) -> dict[str, Any] | None:
 
 def _told(meta: Mapping[str, Any]) -> dict[str, Any]:
     """What of the metadata a person reads: not what it says of every signal."""
-    return {key: value for key, value in meta.items() if key not in ("signals", "static_file") and key not in ABOUT_OTHERS}
+    return {
+        key: value
+        for key, value in meta.items()
+        if key not in ("signals", "static_file") and key not in ABOUT_OTHERS
+    }
 
 
 def _worst_errors(prediction: Track, truth: Track, number: int) -> list[dict[str, Any]]:

@@ -24,7 +24,9 @@ def web_codec(stream: Stream) -> WebCodec | None:
         if len(extra) >= 4 and extra[0] == 1:  # the box avcC
             return WebCodec(f"avc1.{extra[1]:02x}{extra[2]:02x}{extra[3]:02x}", extra)
         at = extra.find(_START_CODE)
-        return None if at < 0 or len(extra) < at + 7 else WebCodec(f"avc1.{extra[at + 4 : at + 7].hex()}", b"")
+        return (
+            None if at < 0 or len(extra) < at + 7 else WebCodec(f"avc1.{extra[at + 4 : at + 7].hex()}", b"")
+        )
     if stream.codec == "av1" and stream.pix_fmt == "yuv420p" and len(extra) >= 4:
         profile, level, tier = extra[1] >> 5, extra[1] & 31, "H" if extra[2] & 0x80 else "M"
         return WebCodec(f"av01.{profile}.{level:02d}{tier}.08", b"")

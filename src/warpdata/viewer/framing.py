@@ -23,7 +23,8 @@ DTYPES = {"uint8": "u1", "uint16": "u2", "float32": "f4", "float64": "f8"}
 
 def framed(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Arrays with what is said of them, as one body."""
-    places, at = {}, 0
+    places: dict[str, dict[str, Any]] = {}
+    at = 0
     for name, array in arrays.items():
         at = align_up(at, 8)
         places[name] = {"dtype": DTYPES[array.dtype.name], "shape": list(array.shape), "at": at}

@@ -60,7 +60,12 @@ class Health:
         """How far the check is, and which episodes have findings of which severity."""
         with self._lock:
             bad = {name: worst(found) for name, found in self._found.items() if found}
-            return {"checked": min(len(self._found), total), "total": total, "wanted": self.is_wanted, "worst": bad}
+            return {
+                "checked": min(len(self._found), total),
+                "total": total,
+                "wanted": self.is_wanted,
+                "worst": bad,
+            }
 
 
 def worst(findings: list[Finding]) -> str:

@@ -78,7 +78,7 @@ class Viewer:
         self.port: int = self._sockets[0].getsockname()[1]
         given = {} if token is None else {"token": token}
         self.access = Access(self.port, frozenset(allow_hosts), is_embedded=is_embedded, **given)
-        self._host = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host  # noqa: S104
+        self._host = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="warp-view")
         self._stop: Callable[[], object] = lambda: None
         self._ended = threading.Event()
@@ -134,7 +134,13 @@ class Viewer:
                 loop.call_soon_threadsafe(stop.set)
 
         self._stop = end
-        shared = {"answers": self._answers, "access": self.access, "pool": self._pool, "stop": stop, "busy": _Busy()}
+        shared = {
+            "answers": self._answers,
+            "access": self.access,
+            "pool": self._pool,
+            "stop": stop,
+            "busy": _Busy(),
+        }
         routes = [
             (r"/api/session", _Session, shared),
             (r"/api/live", _Live, shared),
@@ -177,7 +183,7 @@ class _Busy:
         self.followers = 0
 
 
-class _Guarded(tornado.web.RequestHandler):
+class _Guarded(tornado.web.RequestHandler):  # type: ignore[misc]
     """Every request comes through here: host, caller, and the headers of each answer."""
 
     needs_token = True
@@ -399,7 +405,13 @@ def view(
     """
     in_notebook = _is_notebook()
     made = Viewer(
-        thing, port=port, host=host, token=token, allow_hosts=allow_hosts, draft=draft, is_embedded=in_notebook
+        thing,
+        port=port,
+        host=host,
+        token=token,
+        allow_hosts=allow_hosts,
+        draft=draft,
+        is_embedded=in_notebook,
     )
     if open_browser or (open_browser is None and not in_notebook):
         made.open_browser()
@@ -408,7 +420,7 @@ def view(
 
 def _is_notebook() -> bool:
     try:
-        shell: Any = get_ipython()  # type: ignore[name-defined]  # noqa: F821
+        shell: Any = get_ipython()  # type: ignore[name-defined]
     except NameError:
         return False
     return type(shell).__name__ == "ZMQInteractiveShell"

@@ -19,7 +19,8 @@ _MAX_TASKS = 40
 def selection_statistics(facts: Any, positions: Sequence[int], ids: Sequence[str]) -> dict[str, Any]:
     """What the episodes at these positions of the table are like."""
     chosen = facts.take(list(positions))
-    measures, outliers = {}, {}
+    measures: dict[str, Any] = {}
+    outliers: dict[str, list[str]] = {}
     for name in MEASURES:
         values = _numbers(chosen, name)
         known = values[np.isfinite(values)]
@@ -71,7 +72,9 @@ def _signals(facts: Any) -> list[dict[str, Any]]:
     """Where the values of each signal lie: the mean of every episode, per channel, between the extremes of all."""
     if not {"means", "mins", "maxs"} <= set(facts.column_names):
         return []
-    columns = [[dict(each or ()) for each in facts.column(name).to_pylist()] for name in ("means", "mins", "maxs")]
+    columns = [
+        [dict(each or ()) for each in facts.column(name).to_pylist()] for name in ("means", "mins", "maxs")
+    ]
     names = list(dict.fromkeys(name for row in columns[0] for name in row))[:_MAX_SIGNALS]
     found = []
     for name in names:

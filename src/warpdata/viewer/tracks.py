@@ -137,4 +137,4 @@ def _depth(size: int) -> int:
 
 
 def _plotted_as(dtype: np.dtype[Any]) -> type[np.floating[Any]]:
-    return np.float64 if dtype.itemsize > 4 or dtype.kind in "iu" and dtype.itemsize == 4 else np.float32
+    return np.float64 if dtype.itemsize > 4 or (dtype.kind in "iu" and dtype.itemsize == 4) else np.float32

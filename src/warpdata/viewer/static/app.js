@@ -646,9 +646,11 @@ function complain(error) {
   if (error instanceof Refused) say(error.message, error.hint, true);
   else say(error.message ?? String(error), "", true);
 }
+var turn = 0;
 async function loadDataset() {
+  const mine = ++turn;
   const dataset = await getJson("dataset", {});
-  set({ dataset, listGeneration: state.listGeneration + 1 });
+  if (mine === turn) set({ dataset, listGeneration: state.listGeneration + 1 });
 }
 function goTo(episodeId) {
   if (episodeId === state.episodeId) return;
@@ -5761,7 +5763,7 @@ function useEpisode(id) {
   const model = useModel();
   const [info, setInfo] = d2(null);
   const [failure, setFailure] = d2("");
-  const [turn, setTurn] = d2(0);
+  const [turn2, setTurn] = d2(0);
   const growing = info?.is_unfinished && info.id === id ? JSON.stringify(model.live?.recordings) + model.live?.generation : "";
   y2(() => {
     if (!id) return setInfo(null);
@@ -5775,7 +5777,7 @@ function useEpisode(id) {
       setFailure(`${error.message} ${error.hint ?? ""}`);
     });
     return () => abort.abort();
-  }, [id, turn, growing]);
+  }, [id, turn2, growing]);
   return { info: info?.id === id ? info : null, failure, reload: () => setTurn((n2) => n2 + 1) };
 }
 function EpisodePage() {
@@ -6513,6 +6515,7 @@ function EpisodeList() {
   const key = JSON.stringify([model.where, model.sort, model.order, model.listGeneration]);
   const latest = A2(key);
   latest.current = key;
+  const loaded = A2("");
   async function load(page) {
     if (asked.current.has(page)) return;
     asked.current.add(page);
@@ -6523,7 +6526,9 @@ function EpisodeList() {
       if (latest.current !== mine) return;
       setTotal(found.total);
       setLive(found.live);
-      setPages((old) => new Map(old).set(page, found));
+      const isFirst = loaded.current !== mine;
+      loaded.current = mine;
+      setPages((old) => new Map(isFirst ? [] : old).set(page, found));
       if (state.whereError) set({ whereError: "" });
     } catch (error) {
       if (latest.current !== mine) return;
@@ -6534,9 +6539,7 @@ function EpisodeList() {
   }
   y2(() => {
     asked.current = /* @__PURE__ */ new Set();
-    void load(Math.floor((box.current?.scrollTop ?? 0) / ROW / PAGE)).then(
-      () => setPages((old) => new Map([...old].filter(([, page]) => page.generation === state.dataset?.generation)))
-    );
+    void load(Math.floor((box.current?.scrollTop ?? 0) / ROW / PAGE));
   }, [key]);
   _2(() => {
     const watch = new ResizeObserver(() => setHeight(box.current?.clientHeight ?? 600));
