@@ -24,6 +24,7 @@ DOORS: dict[str, set[str]] = {
     "faiss": {"search/ann.py"},
     "gymnasium": {"episodes/gym.py"},
     "boto3": {"stores/awskeys.py"},
+    "matplotlib": {"timeline/figures.py"},
     "obstore": {"stores/objects.py", "stores/awskeys.py"},
     "polars": {"sql/frames.py"},
     "pqcrypto": {"formats/rvf/signing.py"},
@@ -72,6 +73,7 @@ OPTIONAL_DOORS: set[str] = {
     "formats/rvf/signing.py",
     "search/ann.py",
     "stores/awskeys.py",
+    "timeline/figures.py",
 }
 """Doors of optional libraries: they may import inside a function and raise MissingExtraError."""
 

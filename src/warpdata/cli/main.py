@@ -72,7 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         plain = Console(as_json=as_json, color=False, show_progress=False)
         return _fail(plain, error.code, str(error), error.hint, debug=args.debug, exit_code=exits.USAGE)
-    console = Console(as_json=as_json, color=settings.color, show_progress=settings.progress)
+    console = Console(
+        as_json=as_json, color=settings.color, show_progress=settings.progress, pictures=settings.pictures
+    )
     return _run(args, console, debug=args.debug or settings.debug)
 
 

@@ -71,7 +71,7 @@ class DraftEdits(Edits):
             f"no episode {episode_id!r} in {self._episodes.source.name}.{nearest(str(episode_id), ids)}"
         )
 
-    def _numbers_in(self, edit: dict[str, Any]) -> list[int]:
+    def _numbers_in(self, edit: dict[str, Any]) -> list[int]:  # noqa: ARG002 - of all of them
         return list(range(len(self._episodes)))
 
     def _open(self, entry: Entry) -> Episode:

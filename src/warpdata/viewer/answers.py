@@ -1,4 +1,4 @@
-"""What the viewer answers: a question by name in, bytes out. No HTTP here, no path from a client, every size bounded."""
+"""What the viewer answers: a question by name in, bytes out. No HTTP, no path from a client, every size bounded."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from warpdata.episodes.encoded import encoded_camera, picture_group
 from warpdata.errors import NoStepsError, WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import ABOUT_OTHERS
+from warpdata.timeline.pictures import Limits, as_pixels, is_camera, limits_of, shrunk
 from warpdata.timeline.signal import Signal
 from warpdata.viewer.codecs import web_codec
 from warpdata.viewer.framing import framed, sendable
 from warpdata.viewer.health import UNASKED_EPISODES, Health
-from warpdata.viewer.pictures import Limits, as_pixels, is_camera, limits_of, shrunk
 from warpdata.viewer.shown import Shown, edited
 from warpdata.viewer.statistics import selection_statistics
 from warpdata.viewer.tracks import Track

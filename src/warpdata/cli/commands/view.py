@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp view`."""
     parser.add_argument(
         "address",
-        help="a root, an episode, a .wshard or a published dataset: a path, a URL or ws/name[@version], with #ID inside",
+        help="a root, an episode, a .wshard or a published dataset: path, URL or ws/name[@version], with #ID inside",
     )
     parser.add_argument("--port", type=int, default=0, help="where to listen; default: any free port")
     parser.add_argument("--no-open", action="store_true", help="only print the link")

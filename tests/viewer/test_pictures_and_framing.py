@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrunk
 from warpdata.viewer.framing import framed, sendable
-from warpdata.viewer.pictures import as_pixels, is_camera, limits_of, shrunk
 
 SHAPES: list[tuple[tuple[int, ...], str, bool]] = [
     ((48, 64, 3), "uint8", True), ((48, 64), "uint8", True), ((48, 64), "uint16", True), ((3, 48, 64), "float32", True),
