@@ -171,7 +171,7 @@ function Histogram({ name, counts, low, high, mean }: { name: string; counts: nu
   return (
     <section>
       <h3>{name} <span class="dim">mean {short(mean)}</span></h3>
-      <svg class="histogram" viewBox="0 0 240 48" role="img" aria-label={`Histogram of ${name} from ${short(low)} to ${short(high)}`}>
+      <svg class="histogram" viewBox="0 0 240 48" preserveAspectRatio="none" role="img" aria-label={`Histogram of ${name} from ${short(low)} to ${short(high)}`}>
         {counts.map((count, i) => (
           <rect
             key={i} x={i * width} width={Math.max(1, width - 1)} y={48 - (46 * count) / most} height={(46 * count) / most}

@@ -55,9 +55,10 @@ export function EpisodePage() {
   const key = info ? `${info.id} ${info.start_ns} ${info.stop_ns}` : "";
   if (info && opened.current !== key) {
     const follows = opened.current.startsWith(`${info.id} `) && info.is_unfinished && clock.at >= clock.length;
-    if (opened.current && !opened.current.startsWith(`${info.id} `)) clock.at = 0;
+    const isOther = !opened.current.startsWith(`${info.id} `);
     opened.current = key;
     clock.open(BigInt(info.start_ns), BigInt(info.stop_ns));
+    if (isOther) clock.at = firstSight(info);
     if (wantedAtOpening) wantedAtOpening();
     if (follows) clock.at = clock.length;
   }
@@ -98,6 +99,12 @@ export function EpisodePage() {
       </div>
     </main>
   );
+}
+
+/** The first moment at which every camera has a frame. */
+function firstSight(info: EpisodeInfo): number {
+  const firsts = info.signals.filter((each) => each.shows === "camera" && each.first_ns).map((each) => Number(BigInt(each.first_ns!) - BigInt(info.start_ns)));
+  return Math.max(0, ...firsts);
 }
 
 let wantedAtOpening: (() => void) | null = null;

@@ -38,6 +38,7 @@ export interface SignalInfo {
   units: string | null;
   names: string[] | null;
   count: number;
+  first_ns?: string;
   rate_hz?: number | null;
 }
 

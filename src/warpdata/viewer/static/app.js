@@ -5795,9 +5795,10 @@ function EpisodePage() {
   const key = info ? `${info.id} ${info.start_ns} ${info.stop_ns}` : "";
   if (info && opened.current !== key) {
     const follows = opened.current.startsWith(`${info.id} `) && info.is_unfinished && clock.at >= clock.length;
-    if (opened.current && !opened.current.startsWith(`${info.id} `)) clock.at = 0;
+    const isOther = !opened.current.startsWith(`${info.id} `);
     opened.current = key;
     clock.open(BigInt(info.start_ns), BigInt(info.stop_ns));
+    if (isOther) clock.at = firstSight(info);
     if (wantedAtOpening) wantedAtOpening();
     if (follows) clock.at = clock.length;
   }
@@ -5834,6 +5835,10 @@ function EpisodePage() {
       other.info && /* @__PURE__ */ u3(Plots, { info: other.info, marks: NO_MARKS })
     ] })
   ] });
+}
+function firstSight(info) {
+  const firsts = info.signals.filter((each) => each.shows === "camera" && each.first_ns).map((each) => Number(BigInt(each.first_ns) - BigInt(info.start_ns)));
+  return Math.max(0, ...firsts);
 }
 var wantedAtOpening = null;
 function atOpening(run) {
@@ -6310,7 +6315,7 @@ function Histogram({ name, counts, low, high, mean }) {
         short(mean)
       ] })
     ] }),
-    /* @__PURE__ */ u3("svg", { class: "histogram", viewBox: "0 0 240 48", role: "img", "aria-label": `Histogram of ${name} from ${short(low)} to ${short(high)}`, children: counts.map((count, i4) => /* @__PURE__ */ u3(
+    /* @__PURE__ */ u3("svg", { class: "histogram", viewBox: "0 0 240 48", preserveAspectRatio: "none", role: "img", "aria-label": `Histogram of ${name} from ${short(low)} to ${short(high)}`, children: counts.map((count, i4) => /* @__PURE__ */ u3(
       "rect",
       {
         x: i4 * width,
