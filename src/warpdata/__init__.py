@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from warpdata.timeline.signal import Signal as Signal
     from warpdata.timeline.writing import EpisodeWriter as EpisodeWriter
     from warpdata.timeline.writing import SignalWriter as SignalWriter
+    from warpdata.viewer.export import export_site as export_site
     from warpdata.viewer.server import Viewer as Viewer
     from warpdata.viewer.server import view as view
 
@@ -178,6 +179,7 @@ _HOMES: dict[str, str] = {
     "dequantize_delta": "warpdata.formats.wshard.bits",
     "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     "error_residual": "warpdata.formats.wshard.residual",
+    "export_site": "warpdata.viewer.export",
     "keep_decoded": "warpdata._api",
     "load": "warpdata._api",
     "load_wshard": "warpdata._api",

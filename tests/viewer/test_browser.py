@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
 import os
+import re
 import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -35,11 +38,12 @@ def missing() -> str | None:
 pytestmark = [pytest.mark.skipif(missing() is not None, reason=str(missing())), pytest.mark.timeout(120)]
 
 
-def command(scenario: str, viewer: wd.Viewer, **options: Any) -> list[str]:
-    return ["node", str(UI / "tests" / "scenarios.mjs"), scenario, viewer.url, json.dumps(options)]
+def command(scenario: str, viewer: wd.Viewer | str, **options: Any) -> list[str]:
+    url = viewer if isinstance(viewer, str) else viewer.url
+    return ["node", str(UI / "tests" / "scenarios.mjs"), scenario, url, json.dumps(options)]
 
 
-def run(scenario: str, viewer: wd.Viewer, **options: Any) -> None:
+def run(scenario: str, viewer: wd.Viewer | str, **options: Any) -> None:
     done = subprocess.run(
         command(scenario, viewer, **options), capture_output=True, text=True, timeout=90, check=False
     )
@@ -110,3 +114,45 @@ def test_thousands_of_episodes_are_a_short_list(tmp_path: Path) -> None:
     ])  # fmt: skip
     with wd.view(episodes, open_browser=False) as running:
         run("many", running, last="e02999")
+
+
+class Files(http.server.SimpleHTTPRequestHandler):
+    """A plain server of files; `ranges` says whether it knows ranges, `asked` what it sent."""
+
+    ranges = True
+    asked: ClassVar[list[int]] = []
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if not wanted or not self.ranges:
+            super().do_GET()
+            return
+        start, stop = int(wanted[1]), int(wanted[2]) + 1
+        data = Path(self.translate_path(self.path)).read_bytes()[start:stop]
+        self.asked.append(len(data))
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "whole files"])
+def test_an_exported_site_needs_a_server_of_files_only(recorded: Path, tmp_path: Path, ranges: bool) -> None:
+    site = wd.export_site(recorded, tmp_path / "site")
+    kind = type("Kind", (Files,), {"ranges": ranges, "asked": []})
+    handler = functools.partial(kind, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/"
+            run("site", url)
+            if ranges:
+                run("scrub", url)
+                assert max(kind.asked) < (site / "e" / "0.bin").stat().st_size
+        finally:
+            server.shutdown()
+            thread.join()

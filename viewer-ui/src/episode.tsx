@@ -6,6 +6,7 @@ import { clock } from "./clock";
 import { type EpisodeInfo, type Marks, set, type SignalInfo, spoken, state, useModel } from "./model";
 import { groupsOf, type Held, Plot } from "./plots";
 import { Ruler } from "./ruler";
+import { siteName } from "./site";
 import { getJson, videoAddress } from "./wire";
 
 const NO_MARKS: Marks = { events: [], gaps: [] };
@@ -294,7 +295,7 @@ function CameraView({ info, signal, size, leads }: {
         <strong class="cut">{signal.name}</strong>
         <span class="dim" ref={caption} />
         {failure && <span class="failure">{failure}</span>}
-        {signal.kind === "image" && (
+        {signal.kind === "image" && !siteName() && (
           <a class="dim save" href={videoAddress({ episode: info.id, signal: signal.number })} download title="save the video" aria-label={`Save the video of ${signal.name}`}><Icon path={ICONS.save} /></a>
         )}
       </figcaption>

@@ -1,4 +1,5 @@
-// How the page talks to its server: JSON, typed arrays, changes, and a stream of events.
+// How the page talks to its server: JSON, typed arrays, changes, and a stream of events. An exported site has files instead.
+import { siteArrays, siteJson, siteName } from "./site";
 
 export type Typed = Uint8Array | Uint16Array | Float32Array | Float64Array;
 export interface Framed {
@@ -60,21 +61,28 @@ async function ask(name: string, query: Query, options: RequestInit = {}): Promi
 }
 
 export async function getJson<T = unknown>(name: string, query: Query, signal?: AbortSignal): Promise<T> {
+  if (siteName()) return (await siteJson(name, query)) as T;
   return (await ask(name, query, signal ? { signal } : {})).json();
 }
 
 export async function getArrays(name: string, query: Query, signal?: AbortSignal): Promise<Framed> {
+  if (siteName()) return siteArrays(name, query);
   const answer = await ask(name, query, signal ? { signal } : {});
   return unframe(await answer.arrayBuffer());
 }
 
 export async function post<T = unknown>(name: string, body: object): Promise<T> {
+  if (siteName()) throw new Refused(403, "an exported site can only be read", "");
   const headers = { "Content-Type": "application/json", "X-Warp-Write": writeToken };
   return (await ask(name, {}, { method: "POST", headers, body: JSON.stringify(body) })).json();
 }
 
 export function videoAddress(query: Query): string {
   return address("video", query);
+}
+
+export function typed(dtype: string, buffer: ArrayBuffer, at: number, count: number): Typed {
+  return new TYPES[dtype as keyof typeof TYPES](buffer, at, count);
 }
 
 /** A small JSON head, then arrays at multiples of eight: see framing.py. */
@@ -89,7 +97,7 @@ export function unframe(buffer: ArrayBuffer): Framed {
     head.arrays,
   )) {
     const count = about.shape.reduce((a, b) => a * b, 1);
-    arrays[name] = { data: new TYPES[about.dtype](buffer, start + about.at, count), shape: about.shape };
+    arrays[name] = { data: typed(about.dtype, buffer, start + about.at, count), shape: about.shape };
   }
   return { head, arrays };
 }

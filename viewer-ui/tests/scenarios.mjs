@@ -264,6 +264,33 @@ const SCENARIOS = {
     }
   },
 
+  async site() {
+    const page = await open();
+    await settled(page);
+    assert.equal(await rows(page), 3);
+    assert.ok(await page.locator("button", { hasText: "Drop" }).isDisabled());
+    await page.fill("[data-testid=filter]", "not success and length >= 100");
+    await page.keyboard.press("Enter");
+    await untilRows(page, 1);
+    await page.fill("[data-testid=filter]", "length in (1)");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("[role=alert]");
+    await page.fill("[data-testid=filter]", "success");
+    await page.keyboard.press("Enter");
+    await untilRows(page, 2);
+    // Values at the cursor are those of the records, with their age.
+    await page.locator('[data-id="000000000000"]').click();
+    await page.evaluate(() => (window.warpdata.time_ns = "1760000000700000011"));
+    await page.waitForFunction(() => document.querySelector("[data-signal=joints] .age")?.textContent === "age 11 ns");
+    const shown = await page.textContent("[data-signal=joints] .channel b");
+    assert.equal(Number(shown), Number(Math.fround(Math.sin(35 / 20)).toPrecision(5)));
+    await page.keyboard.press("w");
+    await page.waitForFunction(() => window.warpdata.time_text === "1760000001400000000");
+    // Zoomed in, plots are drawn from the records themselves.
+    for (let i = 0; i < 6; i++) await page.keyboard.press("+");
+    await settled(page);
+  },
+
   async many() {
     const page = await open();
     await page.waitForFunction(() => document.querySelector(".list-head").textContent.includes("episodes"));

@@ -31,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a host name under which it may be reached (may be repeated); addresses and localhost always are",
     )
     parser.add_argument(
+        "--export",
+        metavar="FOLDER",
+        help="write a site of files that any server with range requests shows, instead of serving",
+    )
+    parser.add_argument(
         "--draft",
         metavar="FOLDER",
         help="where edits of a published dataset are kept; default: a folder named after it, here",
@@ -41,6 +46,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Print the link and serve until Ctrl-C."""
     import warpdata as wd
 
+    if args.export is not None:
+        with console.progress("exporting") as progress:
+            wd.export_site(args.address, args.export, progress=progress)
+        console.print(f"{args.export}: put it on any server of files")
+        return exits.OK
     viewer = wd.view(
         args.address, port=args.port, host=args.host, token=args.token, allow_hosts=args.allow_host,
         draft=args.draft, open_browser=False,

@@ -498,8 +498,8 @@ var Clock = class {
     this.zoomed.add(heard);
     return () => this.zoomed.delete(heard);
   }
-  go(at, follow2 = true) {
-    this.at = Math.round(Math.min(Math.max(at, 0), this.length));
+  go(at2, follow2 = true) {
+    this.at = Math.round(Math.min(Math.max(at2, 0), this.length));
     if (follow2 && (this.at < this.from || this.at > this.to)) {
       const width = this.to - this.from;
       const from = Math.min(Math.max(this.at - width / 10, 0), this.length - width);
@@ -536,6 +536,222 @@ var Clock = class {
   }
 };
 var clock = new Clock();
+
+// src/site.ts
+var STEP = 16;
+var files = /* @__PURE__ */ new Map();
+var pieces = /* @__PURE__ */ new Map();
+var whole = /* @__PURE__ */ new Map();
+var site = null;
+var siteName = () => document.documentElement.dataset.site;
+async function load(name) {
+  const answer = await fetch(name);
+  if (!answer.ok) throw new Refused(answer.status, `${name} is missing on this site`, "Export it again.");
+  return answer;
+}
+var opened = () => site ??= load(siteName()).then((answer) => answer.json());
+async function position(id) {
+  const at2 = (await opened()).rows.findIndex((row) => row.id === id);
+  if (at2 < 0) throw new Refused(404, `no episode ${id} here`, "");
+  return at2;
+}
+async function fileOf(id) {
+  const at2 = await position(id);
+  if (!files.has(id)) files.set(id, load(`e/${at2}.json`).then((answer) => answer.json()));
+  return files.get(id);
+}
+async function bytes2(id, at2, size) {
+  const name = `e/${await position(id)}.bin`;
+  if (whole.has(name)) return (await whole.get(name)).slice(at2, at2 + size);
+  const key = `${name} ${at2} ${size}`;
+  if (!pieces.has(key)) {
+    pieces.set(
+      key,
+      (async () => {
+        if (!size) return new ArrayBuffer(0);
+        const answer = await fetch(name, { headers: { Range: `bytes=${at2}-${at2 + size - 1}` } });
+        if (!answer.ok) throw new Refused(answer.status, `${name} cannot be read`, "Export it again.");
+        const body = await answer.arrayBuffer();
+        if (answer.status === 206) return body;
+        whole.set(name, Promise.resolve(body));
+        return body.slice(at2, at2 + size);
+      })()
+    );
+    if (pieces.size > 600) pieces.delete(pieces.keys().next().value);
+  }
+  return pieces.get(key);
+}
+async function rows(id, place, from, to) {
+  const width = place.shape.slice(1).reduce((a3, b) => a3 * b, 1);
+  const item = Number(place.dtype.slice(1)) * width;
+  return typed(place.dtype, await bytes2(id, place.at + from * item, (to - from) * item), 0, (to - from) * width);
+}
+async function descend(id, levels, from, to, most) {
+  let level = levels.length - 1;
+  let [a3, b] = [0, levels[level].times.shape[0]];
+  for (; ; ) {
+    const at2 = levels[level];
+    const [times, low, high] = await Promise.all([rows(id, at2.times, a3, b), rows(id, at2.low, a3, b), at2.high ? rows(id, at2.high, a3, b) : null]);
+    const first = Math.max(0, upper(times, from) - 1);
+    const last = Math.min(times.length, upper(times, to) + 1);
+    const width = at2.low.shape[1] ?? 1;
+    const count = last - first;
+    if (level === 0 || count * STEP > most * 4)
+      return { times: times.subarray(first, last), low: low.subarray(first * width, last * width), high: (high ?? low).subarray(first * width, last * width), start: a3 + first, width, level };
+    level--;
+    const size = levels[level].times.shape[0];
+    [a3, b] = [(a3 + first) * STEP, Math.min((a3 + last) * STEP, size)];
+  }
+}
+function upper(times, at2) {
+  let low = 0;
+  let high = times.length;
+  while (low < high) {
+    const middle = low + high >> 1;
+    if (times[middle] <= at2) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+async function points(query2) {
+  const { file, stored, id } = await signalOf(query2);
+  const base = BigInt(file.episode.start_ns);
+  const [from, to] = [Number(BigInt(query2.from) - base), Number(BigInt(query2.to) - base)];
+  const width = Number(query2.width);
+  const part = await descend(id, stored.levels, from, to, width);
+  const count = part.times.length;
+  if (part.level === 0 && count <= 2 * width) {
+    const values2 = new Float64Array(count * part.width);
+    for (let i4 = 0; i4 < count; i4++) for (let c3 = 0; c3 < part.width; c3++) values2[c3 * count + i4] = part.low[i4 * part.width + c3];
+    return { head: { exact: true }, arrays: { times: { data: part.times, shape: [count] }, values: { data: values2, shape: [part.width, count] } } };
+  }
+  const buckets = Math.min(width, count);
+  const times = new Float64Array(2 * buckets);
+  const values = new Float64Array(2 * buckets * part.width).fill(Number.NaN);
+  for (let k3 = 0; k3 < buckets; k3++) {
+    const [start2, stop] = [Math.floor(k3 * count / buckets), Math.floor((k3 + 1) * count / buckets)];
+    times[2 * k3] = part.times[start2];
+    times[2 * k3 + 1] = part.times[start2 + stop >> 1] ?? part.times[start2];
+    for (let c3 = 0; c3 < part.width; c3++) {
+      let [low, high] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+      for (let i4 = start2; i4 < stop; i4++) {
+        const [x2, y3] = [part.low[i4 * part.width + c3], part.high[i4 * part.width + c3]];
+        if (x2 < low) low = x2;
+        if (y3 > high) high = y3;
+      }
+      if (low <= high) {
+        values[c3 * 2 * buckets + 2 * k3] = low;
+        values[c3 * 2 * buckets + 2 * k3 + 1] = high;
+      }
+    }
+  }
+  return { head: { exact: false }, arrays: { times: { data: times, shape: [2 * buckets] }, values: { data: values, shape: [part.width, 2 * buckets] } } };
+}
+async function signalOf(query2) {
+  const id = String(query2.episode);
+  const file = await fileOf(id);
+  return { file, stored: file.signals[String(query2.signal)], id };
+}
+async function at(query2) {
+  const id = String(query2.episode);
+  const file = await fileOf(id);
+  const when = Number(BigInt(query2.at) - BigInt(file.episode.start_ns));
+  const values = await Promise.all(
+    file.episode.signals.filter((each) => each.count).map(async (each) => {
+      const stored = file.signals[each.number];
+      if (stored.levels) {
+        const part = await descend(id, stored.levels, when, when, 64);
+        const row2 = upper(part.times, when) - 1;
+        if (row2 < 0) return { signal: each.number, row: -1 };
+        const found = Array.from(part.low.subarray(row2 * part.width, (row2 + 1) * part.width), (value) => Number.isNaN(value) ? null : value);
+        return { signal: each.number, row: part.start + row2, age_ns: when - part.times[row2], values: found };
+      }
+      const times = await rows(id, stored.times, 0, stored.times.shape[0]);
+      const row = upper(times, when) - 1;
+      if (row < 0) return { signal: each.number, row };
+      return { signal: each.number, row, age_ns: when - times[row], ...stored.texts ? { text: stored.texts[row] } : {} };
+    })
+  );
+  return { at_ns: String(query2.at), values };
+}
+function condition(text) {
+  const tests = text.split(/\s+and\s+/i).filter((each) => each.trim()).map((part) => {
+    const plain = part.trim().replace(/^\((.*)\)$/s, "$1").trim();
+    const word = /^(not\s+)?([a-z_]\w*)$/i.exec(plain);
+    if (word) return (row) => Boolean(row[word[2]]) !== Boolean(word[1]);
+    const found = /^([a-z_]\w*)\s*(<=|>=|<>|!=|=|<|>|is)\s*('(?:[^']|'')*'|-?[\d.]+(?:e-?\d+)?|true|false|null)$/i.exec(plain);
+    if (!found) throw new Refused(400, `an exported site understands comparisons joined by "and", not ${plain}`, "");
+    const [, name = "", sign2 = "=", said2 = ""] = found;
+    const value = said2.startsWith("'") ? said2.slice(1, -1).replaceAll("''", "'") : JSON.parse(said2.toLowerCase());
+    return (row) => {
+      const own = row[name] ?? null;
+      if (sign2.toLowerCase() === "is") return own === value;
+      if (own === null) return false;
+      const mine = own;
+      return { "=": mine === value, "<>": mine !== value, "!=": mine !== value, "<": mine < value, ">": mine > value, "<=": mine <= value, ">=": mine >= value }[sign2];
+    };
+  });
+  return (row) => tests.every((each) => each(row));
+}
+async function episodes(query2) {
+  const { rows: all, dataset } = await opened();
+  let chosen = all.filter(condition(String(query2.where ?? "")));
+  const sort = String(query2.sort ?? "");
+  if (sort)
+    chosen = [...chosen].sort((a3, b) => {
+      const [x2, y3] = [a3[sort] ?? null, b[sort] ?? null];
+      if (x2 === null || y3 === null) return Number(x2 === null) - Number(y3 === null);
+      return (x2 < y3 ? -1 : x2 > y3 ? 1 : 0) * (query2.order === "down" ? -1 : 1);
+    });
+  else if (query2.order === "down") chosen = [...chosen].reverse();
+  const start2 = Number(query2.start ?? 0);
+  return { generation: dataset.generation, total: chosen.length, start: start2, rows: chosen.slice(start2, start2 + Number(query2.count ?? 100)), live: [] };
+}
+async function siteJson(name, query2) {
+  const id = String(query2.episode);
+  switch (name) {
+    case "session":
+      return { write_token: "" };
+    case "dataset":
+      return (await opened()).dataset;
+    case "episodes":
+      return episodes(query2);
+    case "statistics":
+      return (await opened()).statistics;
+    case "checks":
+      return { checked: 0, total: 0, wanted: true, worst: {} };
+    case "history":
+      return { edits: [] };
+    case "episode":
+      return (await fileOf(id)).episode;
+    case "events":
+      return (await fileOf(id)).events;
+    case "errors":
+      return (await fileOf(id)).errors;
+    case "at":
+      return at(query2);
+  }
+  throw new Refused(404, "an exported site can only be read", "");
+}
+async function siteArrays(name, query2) {
+  if (name === "points") return points(query2);
+  if (name === "thumbnail") {
+    const id2 = String(query2.episode);
+    return unframe(await bytes2(id2, ...(await fileOf(id2)).thumbnail));
+  }
+  const { stored, id } = await signalOf(query2);
+  const row = Number(query2.row);
+  if (name === "times") return { head: {}, arrays: { times: { data: await rows(id, stored.times, 0, stored.times.shape[0]), shape: stored.times.shape } } };
+  if (name === "packets") {
+    const group = stored.groups?.find((each) => row >= each[2] && row <= each[3]);
+    return group ? unframe(await bytes2(id, group[0], group[1])) : { head: { codec: null }, arrays: {} };
+  }
+  const frame = stored.frames?.[row];
+  if (!frame) throw new Refused(415, "this browser cannot decode the camera, and an exported site cannot do it for it", "Open it with `warp view`.");
+  const packed = new Blob([await bytes2(id, ...frame)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const data = new Uint8Array(await new Response(packed).arrayBuffer());
+  return { head: {}, arrays: { pixels: { data, shape: stored.shape } } };
+}
 
 // src/wire.ts
 var Refused = class extends Error {
@@ -582,31 +798,37 @@ async function ask(name, query2, options = {}) {
   throw new Refused(answer.status, said2.error ?? `error ${answer.status}`, said2.hint ?? "");
 }
 async function getJson(name, query2, signal) {
+  if (siteName()) return await siteJson(name, query2);
   return (await ask(name, query2, signal ? { signal } : {})).json();
 }
 async function getArrays(name, query2, signal) {
+  if (siteName()) return siteArrays(name, query2);
   const answer = await ask(name, query2, signal ? { signal } : {});
   return unframe(await answer.arrayBuffer());
 }
 async function post(name, body) {
+  if (siteName()) throw new Refused(403, "an exported site can only be read", "");
   const headers = { "Content-Type": "application/json", "X-Warp-Write": writeToken };
   return (await ask(name, {}, { method: "POST", headers, body: JSON.stringify(body) })).json();
 }
 function videoAddress(query2) {
   return address("video", query2);
 }
+function typed(dtype, buffer, at2, count) {
+  return new TYPES[dtype](buffer, at2, count);
+}
 function unframe(buffer) {
-  const bytes2 = new Uint8Array(buffer);
-  if (bytes2.length < 8 || String.fromCharCode(...bytes2.subarray(0, 4)) !== "WDA1") throw new Error("not arrays");
+  const bytes3 = new Uint8Array(buffer);
+  if (bytes3.length < 8 || String.fromCharCode(...bytes3.subarray(0, 4)) !== "WDA1") throw new Error("not arrays");
   const length = new DataView(buffer).getUint32(4, true);
-  const head = JSON.parse(new TextDecoder().decode(bytes2.subarray(8, 8 + length)));
+  const head = JSON.parse(new TextDecoder().decode(bytes3.subarray(8, 8 + length)));
   const start2 = Math.ceil((8 + length) / 8) * 8;
   const arrays = {};
   for (const [name, about] of Object.entries(
     head.arrays
   )) {
     const count = about.shape.reduce((a3, b) => a3 * b, 1);
-    arrays[name] = { data: new TYPES[about.dtype](buffer, start2 + about.at, count), shape: about.shape };
+    arrays[name] = { data: typed(about.dtype, buffer, start2 + about.at, count), shape: about.shape };
   }
   return { head, arrays };
 }
@@ -659,15 +881,15 @@ function goTo(episodeId) {
 function neighbour(by) {
   const ids = open.neighbours();
   if (!ids.length) return;
-  const at = state.episodeId ? ids.indexOf(state.episodeId) : -1;
-  const next = at < 0 ? by > 0 ? 0 : ids.length - 1 : at + by;
+  const at2 = state.episodeId ? ids.indexOf(state.episodeId) : -1;
+  const next = at2 < 0 ? by > 0 ? 0 : ids.length - 1 : at2 + by;
   if (ids[next] !== void 0) goTo(ids[next]);
 }
 function compare() {
   if (state.otherId) return set({ otherId: null });
   const ids = open.neighbours();
-  const at = state.episodeId ? ids.indexOf(state.episodeId) : -1;
-  const other = ids[at + 1] ?? ids[at - 1];
+  const at2 = state.episodeId ? ids.indexOf(state.episodeId) : -1;
+  const other = ids[at2 + 1] ?? ids[at2 - 1];
   if (other) set({ otherId: other });
 }
 function step(by) {
@@ -698,10 +920,10 @@ async function worstError() {
     const found = await getJson("errors", { episode: open.info.id });
     worst = { id: open.info.id, at: found.errors.map((each) => Number(BigInt(each.at_ns) - clock.base)), next: 0 };
   }
-  const at = worst.at[worst.next % Math.max(1, worst.at.length)];
-  if (at === void 0) return say("no prediction to compare with what came");
+  const at2 = worst.at[worst.next % Math.max(1, worst.at.length)];
+  if (at2 === void 0) return say("no prediction to compare with what came");
   worst.next++;
-  clock.go(at);
+  clock.go(at2);
 }
 async function edit(body, done) {
   if (state.dataset?.refusal) return say("this cannot be edited here", state.dataset.refusal, true);
@@ -712,8 +934,8 @@ async function edit(body, done) {
     const gone = effect.before.some((each) => each.id === mine);
     const left = effect.after.find((each) => each.id === mine && !each.dropped);
     const ids = open.neighbours();
-    const at = mine ? ids.indexOf(mine) : -1;
-    if (gone && !left) goTo(effect.after.find((each) => !each.dropped)?.id ?? ids[at + 1] ?? ids[at - 1] ?? null);
+    const at2 = mine ? ids.indexOf(mine) : -1;
+    if (gone && !left) goTo(effect.after.find((each) => !each.dropped)?.id ?? ids[at2 + 1] ?? ids[at2 - 1] ?? null);
     await loadDataset();
     if (mine === state.episodeId) open.reload();
     say(done);
@@ -733,7 +955,7 @@ function trim() {
     say("nothing to trim", "Drag the handles of the ruler, or press [ and ] at the cursor.");
     return Promise.resolve();
   }
-  const absolute = (at) => (clock.base + BigInt(Math.round(at))).toString();
+  const absolute = (at2) => (clock.base + BigInt(Math.round(at2))).toString();
   const start2 = chosen.from > 0 ? absolute(chosen.from) : null;
   const end = chosen.to < clock.length ? absolute(chosen.to + 1) : null;
   return edit({ op: "trim", episode: current(), start_ns: start2, end_ns: end }, "trimmed");
@@ -759,8 +981,8 @@ async function share() {
 }
 var SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
 function faster(by) {
-  const at = SPEEDS.indexOf(state.speed);
-  set({ speed: SPEEDS[Math.min(Math.max((at < 0 ? 3 : at) + by, 0), SPEEDS.length - 1)] });
+  const at2 = SPEEDS.indexOf(state.speed);
+  set({ speed: SPEEDS[Math.min(Math.max((at2 < 0 ? 3 : at2) + by, 0), SPEEDS.length - 1)] });
 }
 
 // src/cameras.ts
@@ -797,19 +1019,19 @@ var Camera = class {
     this.times = found.arrays.times.data;
   }
   /** The last frame at or before a time, -1 before the first. */
-  rowAt(at) {
+  rowAt(at2) {
     let low = 0;
     let high = this.times.length;
     while (low < high) {
       const middle = low + high >> 1;
-      if (this.times[middle] <= at) low = middle + 1;
+      if (this.times[middle] <= at2) low = middle + 1;
       else high = middle;
     }
     return low - 1;
   }
   /** Paint the frame that holds at a time, as soon as it is there, unless another one is wanted by then. */
-  show(at, ahead = false) {
-    this.wanted = this.rowAt(at);
+  show(at2, ahead = false) {
+    this.wanted = this.rowAt(at2);
     void this.paint();
     if (ahead && this.wanted >= 0) {
       const next = Math.min(this.wanted + 8, this.times.length - 1);
@@ -910,11 +1132,11 @@ var Camera = class {
       const made = createImageBitmap(frame, 0, 0, this.width, this.height).finally(() => frame.close());
       pictures.push(made.then((picture) => this.keep(row, picture)));
     };
-    let at = 0;
+    let at2 = 0;
     head.sizes.forEach((size, i4) => {
       const type = i4 === 0 ? "key" : "delta";
-      this.decoder.decode(new EncodedVideoChunk({ type, timestamp: i4, data: data.subarray(at, at + size) }));
-      at += size;
+      this.decoder.decode(new EncodedVideoChunk({ type, timestamp: i4, data: data.subarray(at2, at2 + size) }));
+      at2 += size;
     });
     await this.decoder.flush();
     await Promise.all(pictures);
@@ -2410,10 +2632,10 @@ var bezierCurveToH = (p3, bp1x, bp1y, bp2x, bp2y, p2x, p2y) => {
 var bezierCurveToV = (p3, bp1y, bp1x, bp2y, bp2x, p2y, p2x) => {
   p3.bezierCurveTo(bp1x, bp1y, bp2x, bp2y, p2x, p2y);
 };
-function points(opts) {
+function points2(opts) {
   return (u4, seriesIdx, idx0, idx1, filtIdxs) => {
     return orient(u4, seriesIdx, (series, dataX, dataY, scaleX, scaleY, valToPosX, valToPosY, xOff, yOff, xDim, yDim) => {
-      let { pxRound, points: points2 } = series;
+      let { pxRound, points: points3 } = series;
       let moveTo, arc;
       if (scaleX.ori == 0) {
         moveTo = moveToH;
@@ -2422,8 +2644,8 @@ function points(opts) {
         moveTo = moveToV;
         arc = arcV;
       }
-      const width = roundDec(points2.width * pxRatio, 3);
-      let rad = (points2.size - points2.width) / 2 * pxRatio;
+      const width = roundDec(points3.width * pxRatio, 3);
+      let rad = (points3.size - points3.width) / 2 * pxRatio;
       let dia = roundDec(rad * 2, 3);
       let fill = new Path2D();
       let clip = new Path2D();
@@ -2936,7 +3158,7 @@ if (domEnv) {
   });
 }
 var linearPath = linear();
-var pointsPath = points();
+var pointsPath = points2();
 function setDefaults(d3, xo, yo, initY) {
   let d22 = initY ? [d3[0], d3[1]].concat(d3.slice(2)) : [d3[0]].concat(d3.slice(1));
   return d22.map((o3, i4) => setDefault(o3, i4, xo, yo));
@@ -3452,20 +3674,20 @@ function uPlot(opts, data, then) {
   };
   cursor.idxs = activeIdxs;
   cursor._lock = false;
-  let points2 = cursor.points;
-  points2.show = fnOrSelf(points2.show);
-  points2.size = fnOrSelf(points2.size);
-  points2.stroke = fnOrSelf(points2.stroke);
-  points2.width = fnOrSelf(points2.width);
-  points2.fill = fnOrSelf(points2.fill);
+  let points3 = cursor.points;
+  points3.show = fnOrSelf(points3.show);
+  points3.size = fnOrSelf(points3.size);
+  points3.stroke = fnOrSelf(points3.stroke);
+  points3.width = fnOrSelf(points3.width);
+  points3.fill = fnOrSelf(points3.fill);
   const focus = self.focus = assign({}, opts.focus || { alpha: 0.3 }, cursor.focus);
   const cursorFocus = focus.prox >= 0;
-  const cursorOnePt = cursorFocus && points2.one;
+  const cursorOnePt = cursorFocus && points3.one;
   let cursorPts = [];
   let cursorPtsLft = [];
   let cursorPtsTop = [];
   function initCursorPt(s3, si) {
-    let pt = points2.show(self, si);
+    let pt = points3.show(self, si);
     if (pt instanceof HTMLElement) {
       addClass(pt, CURSOR_PT);
       addClass(pt, s3.class);
@@ -3491,7 +3713,7 @@ function uPlot(opts, data, then) {
       s3.fill = fnOrSelf(s3.fill || null);
       s3._stroke = s3._fill = s3._paths = s3._focus = null;
       let _ptDia = ptDia(max(1, s3.width), 1);
-      let points3 = s3.points = assign({}, {
+      let points4 = s3.points = assign({}, {
         size: _ptDia,
         width: max(1, _ptDia * 0.2),
         stroke: s3.stroke,
@@ -3500,12 +3722,12 @@ function uPlot(opts, data, then) {
         _stroke: null,
         _fill: null
       }, s3.points);
-      points3.show = fnOrSelf(points3.show);
-      points3.filter = fnOrSelf(points3.filter);
-      points3.fill = fnOrSelf(points3.fill);
-      points3.stroke = fnOrSelf(points3.stroke);
-      points3.paths = fnOrSelf(points3.paths);
-      points3.pxAlign = s3.pxAlign;
+      points4.show = fnOrSelf(points4.show);
+      points4.filter = fnOrSelf(points4.filter);
+      points4.fill = fnOrSelf(points4.fill);
+      points4.stroke = fnOrSelf(points4.stroke);
+      points4.paths = fnOrSelf(points4.paths);
+      points4.pxAlign = s3.pxAlign;
     }
     if (showLegend) {
       let rowCells = initLegendRow(s3, i4);
@@ -4738,7 +4960,7 @@ function uPlot(opts, data, then) {
               hPos = yPos;
               vPos = xPos2;
             }
-            let ptWid, ptHgt, ptLft, ptTop, ptStroke, ptFill, centered = true, getBBox = points2.bbox;
+            let ptWid, ptHgt, ptLft, ptTop, ptStroke, ptFill, centered = true, getBBox = points3.bbox;
             if (getBBox != null) {
               centered = false;
               let bbox = getBBox(self, i4);
@@ -4749,10 +4971,10 @@ function uPlot(opts, data, then) {
             } else {
               ptLft = hPos;
               ptTop = vPos;
-              ptWid = ptHgt = points2.size(self, i4);
+              ptWid = ptHgt = points3.size(self, i4);
             }
-            ptFill = points2.fill(self, i4);
-            ptStroke = points2.stroke(self, i4);
+            ptFill = points3.fill(self, i4);
+            ptStroke = points3.stroke(self, i4);
             if (cursorOnePt) {
               if (i4 == closestSeries && closestDist <= focus.prox) {
                 _ptLft = ptLft;
@@ -5232,7 +5454,7 @@ uPlot.sync = _sync;
   uPlot.addGap = addGap;
   uPlot.clipGaps = clipGaps;
   let paths = uPlot.paths = {
-    points
+    points: points2
   };
   paths.linear = linear;
   paths.stepped = stepped;
@@ -5302,11 +5524,11 @@ async function pointsOf(info, signal, width, abort) {
     exact: found.head.exact === true
   };
 }
-function column(points2, channel) {
-  const count = points2.times.length;
+function column(points3, channel) {
+  const count = points3.times.length;
   const out = new Array(count);
   for (let i4 = 0; i4 < count; i4++) {
-    const value = points2.values[channel * count + i4];
+    const value = points3.values[channel * count + i4];
     out[i4] = Number.isNaN(value) ? null : value;
   }
   return out;
@@ -5318,8 +5540,8 @@ function joined(group, found) {
   const count = channelsOf(group.main);
   tables.push([inSeconds(main.times), ...Array.from({ length: count }, (_4, c3) => column(main, c3))]);
   for (const prediction of group.predictions) {
-    const points2 = found.get(prediction.number);
-    tables.push([inSeconds(points2.times), ...Array.from({ length: count }, (_4, c3) => column(points2, c3))]);
+    const points3 = found.get(prediction.number);
+    tables.push([inSeconds(points3.times), ...Array.from({ length: count }, (_4, c3) => column(points3, c3))]);
   }
   for (const [uncertainty, prediction] of bandsOf(group)) {
     const spread = found.get(uncertainty.number);
@@ -5409,7 +5631,7 @@ function Plot({ info, group, held, onDragTo }) {
     const detach = gestures(over, () => over.clientWidth);
     let abort = new AbortController();
     let timer = 0;
-    const load = async () => {
+    const load2 = async () => {
       abort.abort();
       abort = new AbortController();
       const mine = abort.signal;
@@ -5428,15 +5650,15 @@ function Plot({ info, group, held, onDragTo }) {
       made.redraw(false, true);
       made.setScale("x", { min: clock.from / 1e9, max: clock.to / 1e9 });
       clearTimeout(timer);
-      timer = window.setTimeout(load, 40);
+      timer = window.setTimeout(load2, 40);
     });
     const watch = new ResizeObserver(() => {
       if (host.clientWidth === made.width) return;
       made.setSize({ width: host.clientWidth, height: HEIGHT2 });
-      void load();
+      void load2();
     });
     watch.observe(host);
-    void load();
+    void load2();
     return () => {
       abort.abort();
       clearTimeout(timer);
@@ -5579,9 +5801,9 @@ function Ruler({ marks, findings, trim: trim2 }) {
   const label = A2(null);
   const overview = A2(null);
   const [, again] = d2(0);
-  const xOf = (at) => {
+  const xOf = (at2) => {
     const width = host.current.clientWidth - LEFT2 - RIGHT2;
-    return LEFT2 + (at - clock.from) / (clock.to - clock.from) * width;
+    return LEFT2 + (at2 - clock.from) / (clock.to - clock.from) * width;
   };
   const timeOf = (x2) => {
     const width = host.current.clientWidth - LEFT2 - RIGHT2;
@@ -5617,14 +5839,14 @@ function Ruler({ marks, findings, trim: trim2 }) {
     paint.textAlign = "center";
     const step2 = tickStep((clock.to - clock.from) / 1e9, width - LEFT2 - RIGHT2) * 1e9;
     const digits = Math.max(0, Math.ceil(-Math.log10(step2 / 1e9)));
-    for (let at = Math.ceil(clock.from / step2) * step2; at <= clock.to; at += step2) {
-      const x2 = Math.round(xOf(at)) + 0.5;
+    for (let at2 = Math.ceil(clock.from / step2) * step2; at2 <= clock.to; at2 += step2) {
+      const x2 = Math.round(xOf(at2)) + 0.5;
       paint.beginPath();
       paint.moveTo(x2, 16);
       paint.lineTo(x2, HEIGHT3);
       paint.stroke();
       paint.textAlign = x2 > width - 24 ? "right" : "center";
-      paint.fillText(`${seconds(at, digits)} s`, Math.min(x2, width - 2), 12);
+      paint.fillText(`${seconds(at2, digits)} s`, Math.min(x2, width - 2), 12);
     }
     paint.fillStyle = colour("--event");
     let until = -1;
@@ -5641,9 +5863,9 @@ function Ruler({ marks, findings, trim: trim2 }) {
     }
     paint.fillStyle = colour("--warn");
     for (const finding of findings) {
-      const at = finding.details.at_ns;
-      if (typeof at !== "number" && typeof at !== "string") continue;
-      const x2 = xOf(Number(BigInt(at) - clock.base));
+      const at2 = finding.details.at_ns;
+      if (typeof at2 !== "number" && typeof at2 !== "string") continue;
+      const x2 = xOf(Number(BigInt(at2) - clock.base));
       paint.beginPath();
       paint.moveTo(x2 - 5, HEIGHT3);
       paint.lineTo(x2 + 5, HEIGHT3);
@@ -5698,11 +5920,11 @@ function Ruler({ marks, findings, trim: trim2 }) {
     handle.setPointerCapture(event.pointerId);
     const left = host.current.getBoundingClientRect().left;
     handle.onpointermove = (each) => {
-      const at = Math.min(Math.max(timeOf(each.clientX - left), 0), clock.length);
+      const at2 = Math.min(Math.max(timeOf(each.clientX - left), 0), clock.length);
       const now = open.trim ?? { from: 0, to: clock.length };
-      const next = { ...now, [side]: at };
+      const next = { ...now, [side]: at2 };
       if (next.from < next.to) open.setTrim(next);
-      clock.go(at, false);
+      clock.go(at2, false);
     };
     handle.onpointerup = () => {
       handle.onpointermove = handle.onpointerup = null;
@@ -5713,10 +5935,10 @@ function Ruler({ marks, findings, trim: trim2 }) {
     bar.setPointerCapture(event.pointerId);
     const box = bar.getBoundingClientRect();
     const to = (each) => {
-      const at = (each.clientX - box.left) / box.width * clock.length;
+      const at2 = (each.clientX - box.left) / box.width * clock.length;
       const half = (clock.to - clock.from) / 2;
-      if (half * 2 < clock.length * 0.999) clock.show(at - half, at + half);
-      else clock.go(at);
+      if (half * 2 < clock.length * 0.999) clock.show(at2 - half, at2 + half);
+      else clock.go(at2);
     };
     to(event);
     bar.onpointermove = to;
@@ -5725,8 +5947,8 @@ function Ruler({ marks, findings, trim: trim2 }) {
     };
   }
   const shown2 = trim2 ?? { from: 0, to: clock.length };
-  const place = (at) => host.current ? { transform: `translateX(${xOf(at)}px)` } : { visibility: "hidden" };
-  const inside = (at) => at >= clock.from && at <= clock.to;
+  const place = (at2) => host.current ? { transform: `translateX(${xOf(at2)}px)` } : { visibility: "hidden" };
+  const inside = (at2) => at2 >= clock.from && at2 <= clock.to;
   return /* @__PURE__ */ u3("div", { class: "ruler-box", children: [
     /* @__PURE__ */ u3("div", { class: "overview", ref: overview, onPointerDown: brush, "aria-hidden": "true", children: [
       /* @__PURE__ */ u3("i", {}),
@@ -5791,12 +6013,12 @@ function EpisodePage() {
   open.trim = trim2;
   open.setTrim = setTrim;
   open.marks = marks;
-  const opened = A2("");
+  const opened2 = A2("");
   const key = info ? `${info.id} ${info.start_ns} ${info.stop_ns}` : "";
-  if (info && opened.current !== key) {
-    const follows = opened.current.startsWith(`${info.id} `) && info.is_unfinished && clock.at >= clock.length;
-    const isOther = !opened.current.startsWith(`${info.id} `);
-    opened.current = key;
+  if (info && opened2.current !== key) {
+    const follows = opened2.current.startsWith(`${info.id} `) && info.is_unfinished && clock.at >= clock.length;
+    const isOther = !opened2.current.startsWith(`${info.id} `);
+    opened2.current = key;
     clock.open(BigInt(info.start_ns), BigInt(info.stop_ns));
     if (isOther) clock.at = firstSight(info);
     if (wantedAtOpening) wantedAtOpening();
@@ -6010,7 +6232,7 @@ function CameraView({ info, signal, size, leads }) {
       /* @__PURE__ */ u3("strong", { class: "cut", children: signal.name }),
       /* @__PURE__ */ u3("span", { class: "dim", ref: caption }),
       failure && /* @__PURE__ */ u3("span", { class: "failure", children: failure }),
-      signal.kind === "image" && /* @__PURE__ */ u3("a", { class: "dim save", href: videoAddress({ episode: info.id, signal: signal.number }), download: true, title: "save the video", "aria-label": `Save the video of ${signal.name}`, children: /* @__PURE__ */ u3(Icon, { path: ICONS.save }) })
+      signal.kind === "image" && !siteName() && /* @__PURE__ */ u3("a", { class: "dim save", href: videoAddress({ episode: info.id, signal: signal.number }), download: true, title: "save the video", "aria-label": `Save the video of ${signal.name}`, children: /* @__PURE__ */ u3(Icon, { path: ICONS.save }) })
     ] })
   ] });
 }
@@ -6102,11 +6324,11 @@ function readAddress() {
   });
   if (matchMedia("(max-width: 700px)").matches && !word("list")) set({ listOpen: false });
   const number = (name) => /^-?\d+$/.test(word(name)) ? BigInt(word(name)) : null;
-  const [at, from, to] = [number("at"), number("from"), number("to")];
-  if (at === null && from === null) return;
+  const [at2, from, to] = [number("at"), number("from"), number("to")];
+  if (at2 === null && from === null) return;
   atOpening(() => {
     if (from !== null && to !== null) clock.show(Number(from - clock.base), Number(to - clock.base));
-    if (at !== null) clock.at = Math.min(Math.max(Number(at - clock.base), 0), clock.length);
+    if (at2 !== null) clock.at = Math.min(Math.max(Number(at2 - clock.base), 0), clock.length);
   });
 }
 function written() {
@@ -6244,8 +6466,8 @@ function Items({ title, items }) {
   ] });
 }
 var quoted = (text) => `'${text.replaceAll("'", "''")}'`;
-function narrow(condition) {
-  set({ where: state.where ? `(${state.where}) and ${condition}` : condition });
+function narrow(condition2) {
+  set({ where: state.where ? `(${state.where}) and ${condition2}` : condition2 });
 }
 function Statistics() {
   const { where, listGeneration, checks } = useModel();
@@ -6333,12 +6555,12 @@ function Histogram({ name, counts, low, high, mean }) {
     ] })
   ] });
 }
-function Counts({ title, items, condition }) {
+function Counts({ title, items, condition: condition2 }) {
   if (!items.length) return null;
   const all = items.reduce((sum, each) => sum + each.count, 0);
   return /* @__PURE__ */ u3("section", { children: [
     /* @__PURE__ */ u3("h3", { children: title }),
-    items.map((each) => /* @__PURE__ */ u3("button", { class: "count quiet", onClick: () => narrow(condition(each.value)), title: "click to filter", children: [
+    items.map((each) => /* @__PURE__ */ u3("button", { class: "count quiet", onClick: () => narrow(condition2(each.value)), title: "click to filter", children: [
       /* @__PURE__ */ u3("i", { style: { width: `${100 * each.count / all}%` } }),
       /* @__PURE__ */ u3("span", { class: "cut", children: each.value === null ? "not known" : String(each.value) }),
       /* @__PURE__ */ u3("b", { children: each.count })
@@ -6521,7 +6743,7 @@ function EpisodeList() {
   const latest = A2(key);
   latest.current = key;
   const loaded = A2("");
-  async function load(page) {
+  async function load2(page) {
     if (asked.current.has(page)) return;
     asked.current.add(page);
     const mine = key;
@@ -6544,18 +6766,18 @@ function EpisodeList() {
   }
   y2(() => {
     asked.current = /* @__PURE__ */ new Set();
-    void load(Math.floor((box.current?.scrollTop ?? 0) / ROW / PAGE));
+    void load2(Math.floor((box.current?.scrollTop ?? 0) / ROW / PAGE));
   }, [key]);
   _2(() => {
     const watch = new ResizeObserver(() => setHeight(box.current?.clientHeight ?? 600));
     watch.observe(box.current);
     return () => watch.disconnect();
   }, []);
-  const rowAt = (position) => pages.get(Math.floor(position / PAGE))?.rows[position % PAGE];
+  const rowAt = (position2) => pages.get(Math.floor(position2 / PAGE))?.rows[position2 % PAGE];
   const first = Math.max(0, Math.floor(top / ROW) - 4);
   const last = Math.min(total, Math.ceil((top + height) / ROW) + 4);
   y2(() => {
-    for (let page = Math.floor(first / PAGE); page * PAGE < last; page++) if (!pages.has(page)) void load(page);
+    for (let page = Math.floor(first / PAGE); page * PAGE < last; page++) if (!pages.has(page)) void load2(page);
   });
   open.neighbours = () => {
     const ids = live.map((row) => row.id);
@@ -6570,9 +6792,9 @@ function EpisodeList() {
   });
   y2(() => {
     for (const [number, page] of pages) {
-      const at = page.rows.findIndex((row) => row.id === model.episodeId);
-      if (at < 0 || !box.current) continue;
-      const y3 = (number * PAGE + at) * ROW;
+      const at2 = page.rows.findIndex((row) => row.id === model.episodeId);
+      if (at2 < 0 || !box.current) continue;
+      const y3 = (number * PAGE + at2) * ROW;
       if (y3 < box.current.scrollTop) box.current.scrollTop = y3;
       else if (y3 + ROW > box.current.scrollTop + box.current.clientHeight)
         box.current.scrollTop = y3 + ROW - box.current.clientHeight;
@@ -6615,8 +6837,8 @@ function EpisodeList() {
         tabIndex: 0,
         onScroll: (event) => setTop(event.currentTarget.scrollTop),
         children: [
-          /* @__PURE__ */ u3("div", { class: "rows-height", style: { height: `${total * ROW}px` }, children: positions.map((position) => {
-            const row = rowAt(position);
+          /* @__PURE__ */ u3("div", { class: "rows-height", style: { height: `${total * ROW}px` }, children: positions.map((position2) => {
+            const row = rowAt(position2);
             return /* @__PURE__ */ u3(
               "div",
               {
@@ -6625,11 +6847,11 @@ function EpisodeList() {
                 "aria-selected": row?.id === model.episodeId,
                 "data-testid": row ? "episode-row" : void 0,
                 "data-id": row?.id,
-                style: { transform: `translateY(${position * ROW}px)` },
+                style: { transform: `translateY(${position2 * ROW}px)` },
                 onClick: (event) => row && (event.shiftKey ? set({ otherId: row.id }) : goTo(row.id)),
                 children: row && /* @__PURE__ */ u3(RowBody, { row, version: model.dataset?.generation ?? 0 })
               },
-              row?.id ?? position
+              row?.id ?? position2
             );
           }) }),
           total === 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? "No episode satisfies the filter." : live.length ? "" : "No episodes yet: record one, and it appears here." })
@@ -6772,8 +6994,8 @@ window.warpdata = {
   get time_ns() {
     return Number(clock.time);
   },
-  set time_ns(at) {
-    clock.go(Number(BigInt(at) - clock.base));
+  set time_ns(at2) {
+    clock.go(Number(BigInt(at2) - clock.base));
   },
   get time_text() {
     return clock.time.toString();
