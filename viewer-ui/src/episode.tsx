@@ -36,7 +36,8 @@ export function useEpisode(id: string | null): { info: EpisodeInfo | null; failu
       });
     return () => abort.abort();
   }, [id, turn, growing]);
-  return { info: info?.id === id ? info : null, failure, reload: () => setTurn((n) => n + 1) };
+  // Until the next one is here, the one before stays: nothing blinks.
+  return { info: id ? info : null, failure, reload: () => setTurn((n) => n + 1) };
 }
 
 export function EpisodePage() {
@@ -86,7 +87,7 @@ export function EpisodePage() {
   if (failure) return <main class="centre"><p class="blank failure">{failure}</p></main>;
   if (!info) return <main class="centre"><p class="blank">{model.episodeId ? "" : "Choose an episode."}</p></main>;
   return (
-    <main class="centre">
+    <main class="centre" data-episode={info.id}>
       <EpisodeBar info={info} trim={trim} />
       <div class={other.info ? "stage two" : "stage"}>
         <Cameras info={info} isFirst />

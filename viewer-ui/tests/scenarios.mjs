@@ -59,7 +59,7 @@ const SCENARIOS = {
     assert.ok(page.url().includes("e=000000000000"));
     // What is written in data is never run.
     await page.locator("[data-testid=episode-row]").nth(1).click();
-    await page.waitForFunction(() => location.search.includes("e=000000000001"));
+    await page.waitForSelector('main[data-episode="000000000001"]');
     await settled(page);
     await page.keyboard.press("i");
     await page.waitForSelector("aside >> text=onerror");
@@ -149,7 +149,7 @@ const SCENARIOS = {
     await untilRows(page, 3);
     // Trim by dragging the handle, then back.
     await page.locator('[data-id="000000000000"]').click();
-    await page.waitForFunction(() => location.search.includes("e=000000000000"));
+    await page.waitForSelector('main[data-episode="000000000000"]');
     await settled(page);
     const handle = await page.locator(".handle.start").boundingBox();
     await page.mouse.move(handle.x + 8, handle.y + 12);
@@ -280,6 +280,7 @@ const SCENARIOS = {
     await untilRows(page, 2);
     // Values at the cursor are those of the records, with their age.
     await page.locator('[data-id="000000000000"]').click();
+    await page.waitForSelector('main[data-episode="000000000000"]');
     await page.evaluate(() => (window.warpdata.time_ns = "1760000000700000011"));
     await page.waitForFunction(() => document.querySelector("[data-signal=joints] .age")?.textContent === "age 11 ns");
     const shown = await page.textContent("[data-signal=joints] .channel b");

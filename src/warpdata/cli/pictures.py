@@ -95,7 +95,8 @@ def _resized(pixels: Pixels, width: int) -> Pixels:
     width = min(width, pixels.shape[1])
     height = max(1, round(pixels.shape[0] * width / pixels.shape[1]))
     rows = (np.arange(height) * pixels.shape[0]) // height
-    return pixels[rows][:, (np.arange(width) * pixels.shape[1]) // width]
+    picked: Pixels = pixels[rows][:, (np.arange(width) * pixels.shape[1]) // width]
+    return picked
 
 
 _PROTOCOLS: dict[str, Callable[[Pixels, int], str]] = {

@@ -6000,7 +6000,7 @@ function useEpisode(id) {
     });
     return () => abort.abort();
   }, [id, turn2, growing]);
-  return { info: info?.id === id ? info : null, failure, reload: () => setTurn((n2) => n2 + 1) };
+  return { info: id ? info : null, failure, reload: () => setTurn((n2) => n2 + 1) };
 }
 function EpisodePage() {
   const model = useModel();
@@ -6044,7 +6044,7 @@ function EpisodePage() {
   }, [info]);
   if (failure) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("p", { class: "blank failure", children: failure }) });
   if (!info) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("p", { class: "blank", children: model.episodeId ? "" : "Choose an episode." }) });
-  return /* @__PURE__ */ u3("main", { class: "centre", children: [
+  return /* @__PURE__ */ u3("main", { class: "centre", "data-episode": info.id, children: [
     /* @__PURE__ */ u3(EpisodeBar, { info, trim: trim2 }),
     /* @__PURE__ */ u3("div", { class: other.info ? "stage two" : "stage", children: [
       /* @__PURE__ */ u3(Cameras, { info, isFirst: true }),
