@@ -22,12 +22,15 @@ def recorded(root: Path, count: int = 3) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded(tmp_path_factory.mktemp("redo") / "root")
+
+
 @given(st.lists(st.sampled_from(["drop 0", "drop 1", "note 2", "undo", "redo"]), max_size=14))
-def test_undo_and_redo_are_those_of_an_editor(
-    tmp_path_factory: pytest.TempPathFactory, words: list[str]
-) -> None:
+def test_undo_and_redo_are_those_of_an_editor(root: Path, words: list[str]) -> None:
     """The reference: a list of what was done and a list of what was taken back; a new edit forgets the second."""
-    root = recorded(tmp_path_factory.mktemp("redo") / "root")
+    (root / "edits.jsonl").unlink(missing_ok=True)
     edits = Edits(root)
     done: list[str] = []
     back: list[str] = []

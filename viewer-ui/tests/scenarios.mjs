@@ -137,13 +137,13 @@ const SCENARIOS = {
     await settled(page);
     const other = await open();
     await settled(other);
-    await page.click("text=Drop");
+    await page.click('button:text-is("Drop")');
     await untilRows(page, 2);
     await untilRows(other, 2); // a second browser follows
-    await page.click("text=Undo");
+    await page.click('button:text-is("Undo")');
     await untilRows(page, 3);
     await untilRows(other, 3);
-    await page.click("text=Redo");
+    await page.click('button:text-is("Redo")');
     await untilRows(page, 2);
     await page.keyboard.press("u");
     await untilRows(page, 3);
@@ -156,7 +156,7 @@ const SCENARIOS = {
     await page.mouse.down();
     await page.mouse.move(handle.x + 300, handle.y + 12, { steps: 5 });
     await page.mouse.up();
-    await page.click("text=Trim");
+    await page.click('button:text-is("Trim")');
     await page.waitForFunction(() => Number(document.querySelector("[data-testid=time-cursor]").getAttribute("aria-valuemax")) < 2000);
     await page.keyboard.press("u");
     await page.waitForFunction(() => Number(document.querySelector("[data-testid=time-cursor]").getAttribute("aria-valuemax")) > 2300);
