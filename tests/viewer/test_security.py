@@ -29,9 +29,8 @@ def raw(reader: Client, request: bytes) -> bytes:
     """A request that no library would send."""
     with socket.create_connection(("127.0.0.1", reader.viewer.port), timeout=30) as connection:
         answer = b""
-        with contextlib.suppress(ConnectionError):  # a server that has heard enough hangs up
+        with contextlib.suppress(OSError):  # a server that has heard enough hangs up
             connection.sendall(request)
-            connection.shutdown(socket.SHUT_WR)
             while piece := connection.recv(1 << 16):
                 answer += piece
     return answer
@@ -192,10 +191,10 @@ def test_oversized_requests_are_refused(reader: Client) -> None:
             reader,
             b"POST /api/edit HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Authorization: Bearer " + reader.viewer.access.token.encode() + b"\r\n"
-            b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body,
+            b"Connection: close\r\nContent-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body,
         )[:20]
     )
-    head = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * (1 << 20) + b"\r\n\r\n"
+    head = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Long: " + b"x" * (1 << 20) + b"\r\n\r\n"
     assert b" 200 " not in raw(reader, head)[:20]
     assert reader.get("episodes", where="success" + " " * 5000).status == 400
     for query in ({"count": 10**9}, {"start": -1}, {"count": 0}):
