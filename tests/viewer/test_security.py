@@ -194,7 +194,9 @@ def test_oversized_requests_are_refused(reader: Client) -> None:
             b"Connection: close\r\nContent-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body,
         )[:20]
     )
-    head = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Long: " + b"x" * (1 << 20) + b"\r\n\r\n"
+    head = (
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Long: " + b"x" * (1 << 20) + b"\r\n\r\n"
+    )
     assert b" 200 " not in raw(reader, head)[:20]
     assert reader.get("episodes", where="success" + " " * 5000).status == 400
     for query in ({"count": 10**9}, {"start": -1}, {"count": 0}):
