@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-all setup lint check bench soak coverage format clean
+.PHONY: demo test test-all setup lint check bench soak coverage format viewer clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m tools.demo
@@ -46,6 +46,11 @@ coverage: $(VENV)/.installed-test
 	$(BIN)/python -m coverage report
 	$(BIN)/python -m coverage html -q -d build/coverage/html
 
+# The page of the viewer, built into the package; what it makes is committed.
+viewer:
+	npm ci --silent --no-fund --no-audit --prefix viewer-ui
+	npm run --silent build --prefix viewer-ui
+
 format: $(VENV)/.installed-test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -55,13 +60,17 @@ $(VENV)/.created:
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[video,image,index]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[video,image,index,serve]'
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
 	@command -v strace >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends strace) \
 		|| echo "strace is missing: two tests that watch system calls will skip"
+	@command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) \
+		|| echo "chromium is missing: the tests of the viewer in a browser will skip"
+	@npm ci --silent --no-fund --no-audit --prefix viewer-ui \
+		|| echo "the tools of the viewer's page cannot be installed: its tests in a browser and of its bundle will skip"
 	@npm install --silent --no-fund --no-audit --prefix $(VENV)/node azurite@3.35.0 \
 		|| echo "azurite cannot be installed: the store contract on Azure will skip"
 	touch $@

@@ -117,6 +117,9 @@ if TYPE_CHECKING:
     from warpdata.timeline.signal import Signal as Signal
     from warpdata.timeline.writing import EpisodeWriter as EpisodeWriter
     from warpdata.timeline.writing import SignalWriter as SignalWriter
+    from warpdata.viewer.export import export_site as export_site
+    from warpdata.viewer.server import Viewer as Viewer
+    from warpdata.viewer.server import view as view
 
 _HOMES: dict[str, str] = {
     "ArraySignal": "warpdata.timeline.memory",
@@ -176,6 +179,7 @@ _HOMES: dict[str, str] = {
     "VideoRef": "warpdata.catalog.refs",
     "VideoSignal": "warpdata.episodes.signals",
     "VideoSignalWriter": "warpdata.episodes.signal_writers",
+    "Viewer": "warpdata.viewer.server",
     "WShardEpisode": "warpdata.formats.wshard.episode",
     "WShardStreamWriter": "warpdata.episodes.stream_writer",
     "WarmRows": "warpdata.corpora.warm_cache",
@@ -190,6 +194,7 @@ _HOMES: dict[str, str] = {
     "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     "error_residual": "warpdata.formats.wshard.residual",
     "export_episodes": "warpdata._api",
+    "export_site": "warpdata.viewer.export",
     "import_episodes": "warpdata._api",
     "keep_decoded": "warpdata._api",
     "lerobot_dataset": "warpdata._api",
@@ -224,6 +229,7 @@ _HOMES: dict[str, str] = {
     "unpack_residual": "warpdata.formats.wshard.residual",
     "unpack_residual_bits": "warpdata.formats.wshard.bits",
     "validate_chunk_continuity": "warpdata.formats.wshard.chunks",
+    "view": "warpdata.viewer.server",
 }
 """Public name -> the module it lives in; nothing is imported until the name is asked for."""
 

@@ -22,6 +22,8 @@ class Settings:
     """`WARP_DEBUG`: show tracebacks of errors in the command line."""
     color: bool = True
     """Off when `NO_COLOR` is set to anything."""
+    pictures: str = "blocks"
+    """How the terminal shows pictures, by `KITTY_WINDOW_ID`, `TERM_PROGRAM` and `TERM`."""
     progress: bool = True
     """Off when `WARP_NO_PROGRESS` is set: no progress bar even on a terminal."""
 
@@ -71,6 +73,7 @@ class Settings:
         return cls(
             debug=_is_true(source, "WARP_DEBUG"),
             color=not source.get("NO_COLOR"),
+            pictures=_pictures(source),
             progress=not _is_true(source, "WARP_NO_PROGRESS"),
             catalogs=_names(source, "WARP_CATALOG") or (_data_home(source),),
             cache_dir=source.get("WARP_CACHE_DIR")
@@ -114,6 +117,16 @@ def _is_true(env: Mapping[str, str], name: str) -> bool:
     if value and value not in _TRUE + _FALSE:
         raise _refuse(name, value, f"one of {', '.join(_TRUE + _FALSE)}")
     return value in _TRUE
+
+
+def _pictures(source: Mapping[str, str]) -> str:
+    """The protocol for pictures of the terminal the environment describes."""
+    program, term = source.get("TERM_PROGRAM", ""), source.get("TERM", "")
+    if source.get("KITTY_WINDOW_ID") or "kitty" in term or program == "ghostty":
+        return "kitty"
+    if program in ("iTerm.app", "WezTerm", "mintty"):
+        return "iterm"
+    return "sixel" if "sixel" in term or term.partition("-")[0] in ("foot", "mlterm", "contour") else "blocks"
 
 
 def _names(env: Mapping[str, str], name: str) -> tuple[str, ...]:

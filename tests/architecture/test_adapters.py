@@ -27,6 +27,7 @@ ADAPTERS: dict[str, set[str]] = {
     "imagecodecs": {"convert/zarr/codecs.py"},
     "gymnasium": {"episodes/gym.py"},
     "boto3": {"stores/awskeys.py"},
+    "matplotlib": {"timeline/figures.py"},
     "obstore": {"stores/objects.py", "stores/awskeys.py"},
     "polars": {"sql/frames.py"},
     "pqcrypto": {"formats/rvf/signing.py"},
@@ -58,6 +59,7 @@ ADAPTERS: dict[str, set[str]] = {
         "loading/batch.py",
         "search/columns.py",
     },
+    "tornado": {"viewer/server.py"},
     "urllib3": {"stores/http.py"},
     "PIL": {"catalog/media.py"},
     "soundfile": {"catalog/media.py"},
@@ -82,6 +84,7 @@ OPTIONAL_DOORS: set[str] = {
     "formats/rvf/signing.py",
     "search/ann.py",
     "stores/awskeys.py",
+    "timeline/figures.py",
 }
 """Adapters of optional libraries: they may import inside a function and raise MissingExtraError."""
 
@@ -90,6 +93,7 @@ THREAD_ROOMS = (
     "loading/fetch.py",
     "episodes/threads.py",
     "corpora/worker.py",
+    "viewer/server.py",
 )
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve"}
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base", "core", "manager", "handler"}

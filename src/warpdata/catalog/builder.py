@@ -71,6 +71,7 @@ from warpdata.stores.parallel import run_parallel
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
+    from warpdata.episodes.collection import Episodes
 
 _CHECK_ROWS = 65_536
 """Rows of a kept table that are looked at together when its references are checked."""
@@ -279,6 +280,21 @@ class DatasetBuilder:
             raise ValueError("extend() keeps the newest version by itself; keep() is for parts of others")
         self._extends = True
         return self
+
+    def revise(self, dataset: Dataset, episodes: Episodes) -> DatasetBuilder:
+        """An existing version with other episodes in the place of its own; all else is kept as it is."""
+        manifest = dataset.manifest
+        own = [name for name, part in manifest.artifacts.items() if part.kind == model.EPISODE_KIND]
+        if len(own) != 1:
+            raise DatasetError(
+                f"{dataset.id} has {len(own)} artifacts of episodes; only one can be revised at once"
+            )
+        self.keep(
+            dataset,
+            tables=[name for name in manifest.tables if name != EPISODES_TABLE],
+            artifacts=[name for name in manifest.artifacts if name not in own],
+        )
+        return self.add_episodes(own[0], episodes)
 
     def manifest(self) -> Manifest:
         """The version as it would be published now."""

@@ -40,6 +40,7 @@ from warpdata.settings import Settings
 from warpdata.sql.engine import ArrowSource, SqlResult, run_sql
 from warpdata.stores.cache import PageCache
 from warpdata.stores.meter import Budget, Listener, Spent
+from warpdata.timeline.cards import html_table, text, titled
 
 TorchOpener = Callable[[Table, StreamRequest, str], Any]
 
@@ -318,6 +319,13 @@ class Dataset:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _repr_html_(self) -> str:
+        parts = [
+            ["table", text(name), f"{part.row_count} rows"] for name, part in self.manifest.tables.items()
+        ]
+        parts += [["artifact", text(name), text(part.kind)] for name, part in self.manifest.artifacts.items()]
+        return titled(f"{self.id}@{self.version[:12]}", html_table(["", "name", ""], parts))
 
     def __repr__(self) -> str:
         return f"<Dataset {self.id}@{self.version[:12]}: {', '.join(self.tables + self.artifacts)}>"

@@ -28,6 +28,7 @@ from warpdata.sql.sqltext import VIEW, Condition
 from warpdata.stores.blobs import AnyBlobReader
 from warpdata.stores.parallel import run_parallel
 from warpdata.stores.readahead import ReadAhead
+from warpdata.timeline.cards import html_table, text, titled
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_ROWS = 1_000_000
+_SHOWN_ROWS = 10
 MAX_BYTES = 1 << 30
 _AHEAD_BYTES = 256 << 20
 
@@ -436,6 +438,11 @@ class Table:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _table_again, (self.dataset, self.name, self.columns, self.predicate, self.expression)
+
+    def _repr_html_(self) -> str:
+        shown = self.head(_SHOWN_ROWS)
+        rows = ([text(value) for value in row.values()] for row in shown.to_pylist())
+        return titled(repr(self), html_table(shown.column_names, rows))
 
     def __repr__(self) -> str:
         return f"<Table {self.name!r} of {self.dataset.name}: {self.row_count} rows>"

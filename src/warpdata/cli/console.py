@@ -27,6 +27,7 @@ class Console:
     as_json: bool = False
     color: bool = True
     show_progress: bool = True
+    pictures: str = "blocks"
     out: TextIO = field(default_factory=lambda: sys.stdout)
     err: TextIO = field(default_factory=lambda: sys.stderr)
 

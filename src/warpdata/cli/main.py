@@ -29,6 +29,7 @@ COMMANDS = (
     "unpack",
     "episodes",
     "show",
+    "view",
     "record",
     "replay",
     "edit",
@@ -77,7 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         plain = Console(as_json=as_json, color=False, show_progress=False)
         return _fail(plain, error.code, str(error), error.hint, debug=args.debug, exit_code=exits.USAGE)
-    console = Console(as_json=as_json, color=settings.color, show_progress=settings.progress)
+    console = Console(
+        as_json=as_json, color=settings.color, show_progress=settings.progress, pictures=settings.pictures
+    )
     return _run(args, console, debug=args.debug or settings.debug)
 
 

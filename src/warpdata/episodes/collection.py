@@ -21,9 +21,16 @@ from warpdata.episodes.summary import SignalSummary, summaries_of
 from warpdata.errors import WarpError, nearest
 from warpdata.ordering.splitmix import splitmix64, stream_key
 from warpdata.sql.engine import matching_rows
+from warpdata.timeline.cards import html_table, picture_html, text, titled
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrunk
+from warpdata.timeline.signal import Signal
 
 Rows = NDArray[np.int64]
+
+_SHOWN_ROWS = 20
+_THUMBNAIL_SIDE = 64
+"""What a notebook shows of a sequence."""
 
 
 class EpisodesSource(ABC):
@@ -202,7 +209,11 @@ class Episodes(Sequence[Episode]):
 
     def where(self, condition: str) -> Episodes:
         """The episodes whose facts satisfy a SQL condition, such as `task = 'pick' and success`."""
-        return self._chosen(self._numbers()[matching_rows(self.facts, condition)])
+        return self._chosen(self._numbers()[self.positions_where(condition)])
+
+    def positions_where(self, condition: str) -> Rows:
+        """Where in this sequence the episodes are that satisfy a SQL condition, in order."""
+        return matching_rows(self.facts, condition)
 
     def stats(self, signals: Sequence[str] | None = None) -> dict[str, SignalSummary]:
         """Count, mean, std, min, max and quantiles per signal over all episodes.
@@ -228,6 +239,23 @@ class Episodes(Sequence[Episode]):
     def __repr__(self) -> str:
         return f"<Episodes {self._source.name}: {len(self)}>"
 
+    def _repr_html_(self) -> str:
+        rows = []
+        for position in range(min(len(self), _SHOWN_ROWS)):
+            try:
+                episode = self._at(position)
+                cameras = (
+                    signal for signal in episode.signals.values() if is_camera(signal.meta) and len(signal)
+                )
+                picture = next(map(_thumbnail, cameras), "")
+                about = [text(episode.static.get(name, "")) for name in ("task", "success")]
+                rows.append([picture, text(episode.id), f"{episode.duration_s:.2f} s", *about])
+            except WarpError as error:
+                rows.append(["", text(self.ids[position]), "", text(str(error)), ""])
+        left = len(self) - len(rows)
+        more = f"<p>and {left} more</p>" if left else ""
+        return titled(repr(self), html_table(["", "id", "duration", "task", "success"], rows), more)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self._source, self._rows))
 
@@ -239,6 +267,11 @@ class Episodes(Sequence[Episode]):
 
     def _chosen(self, rows: Rows) -> Episodes:
         return Episodes(self._source, rows)
+
+
+def _thumbnail(signal: Signal) -> str:
+    row = len(signal) // 2
+    return picture_html(shrunk(as_pixels(signal[row][0], limits_of(signal)), _THUMBNAIL_SIDE), f"frame {row}")
 
 
 class Split(tuple[Episodes, ...]):

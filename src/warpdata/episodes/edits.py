@@ -116,16 +116,16 @@ class Edits:
 
     def drop(self, episode_id: str | int, *, dry_run: bool = False) -> Effect:
         """Hide an episode."""
-        return self._add({"op": "drop", "episode": _id(episode_id)}, dry_run=dry_run)
+        return self._add({"op": "drop", "episode": self._named(episode_id)}, dry_run=dry_run)
 
     def undrop(self, episode_id: str | int, *, dry_run: bool = False) -> Effect:
         """Show a dropped episode again."""
-        return self._add({"op": "undrop", "episode": _id(episode_id)}, dry_run=dry_run)
+        return self._add({"op": "undrop", "episode": self._named(episode_id)}, dry_run=dry_run)
 
     def set_static(self, episode_id: str | int, name: str, value: Any, *, dry_run: bool = False) -> Effect:
         """Give a static item another value for readers."""
         plain = plain_static(check_name(name), value)
-        edit = {"op": "set_static", "episode": _id(episode_id), "name": name, "value": plain}
+        edit = {"op": "set_static", "episode": self._named(episode_id), "name": name, "value": plain}
         return self._add(edit, dry_run=dry_run)
 
     def trim(
@@ -133,19 +133,19 @@ class Edits:
     ) -> Effect:
         """Show only the records with start <= ts < end."""
         bounds = [None if each is None else as_int(each, "a time") for each in (start_ns, end_ns)]
-        edit = {"op": "trim", "episode": _id(episode_id), "start_ns": bounds[0], "end_ns": bounds[1]}
+        edit = {"op": "trim", "episode": self._named(episode_id), "start_ns": bounds[0], "end_ns": bounds[1]}
         return self._add(edit, dry_run=dry_run)
 
     def split(self, episode_id: str | int, at_ns: int, *, dry_run: bool = False) -> Effect:
         """Show one episode as two: before `at_ns`, and from it on."""
-        edit = {"op": "split", "episode": _id(episode_id), "at_ns": as_int(at_ns, "a time")}
+        edit = {"op": "split", "episode": self._named(episode_id), "at_ns": as_int(at_ns, "a time")}
         return self._add(edit, dry_run=dry_run)
 
     def concat(
         self, episode_ids: Sequence[str | int], *, gap_ns: int | None = None, dry_run: bool = False
     ) -> Effect:
         """Show several episodes as one; with `gap_ns` later ones are moved to follow the one before."""
-        names = [_id(each) for each in episode_ids]
+        names = [self._named(each) for each in episode_ids]
         edit: dict[str, Any] = {"op": "concat", "episodes": names}
         if gap_ns is not None:
             edit["shifts_ns"] = self._shifts(names, as_int(gap_ns, "a gap"))
@@ -161,6 +161,25 @@ class Edits:
                 "there is no edit to undo" if seq is None else f"edit {seq} is not there to be undone"
             )
         return self._add({"op": "undo", "undoes": wanted}, dry_run=dry_run)
+
+    def redo(self, *, dry_run: bool = False) -> Effect:
+        """Make the edit again that was taken back last, unless another one was made since."""
+        taken_back: list[Mapping[str, Any]] = []
+        for edit in self.log:
+            if edit["op"] == "undo":
+                taken_back.append(self.log[edit["undoes"] - 1])
+            elif "redoes" in edit:
+                taken_back = taken_back[:-1]
+            else:
+                taken_back = []
+        if not taken_back:
+            raise ValueError("there is no edit to make again")
+        again = {key: value for key, value in taken_back[-1].items() if key not in ("seq", "ts_ns")}
+        return self._add({**again, "redoes": taken_back[-1]["seq"]}, dry_run=dry_run)
+
+    def _named(self, episode_id: str | int) -> str:
+        """What the log calls an episode."""
+        return _id(episode_id)
 
     def _add(self, edit: dict[str, Any], *, dry_run: bool) -> Effect:
         if self.is_foreign:

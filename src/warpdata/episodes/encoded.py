@@ -50,6 +50,37 @@ class EncodedCamera:
     """The index as another writer made it, where it had to be completed."""
 
 
+@dataclass(frozen=True, slots=True)
+class PictureGroup:
+    """Encoded frames that are decoded together, beginning with a keyframe, in decoding order."""
+
+    stream: Stream
+    rows: list[int]
+    """Which record of the camera each packet shows; -1 for frames that are there only to decode the others."""
+    packets: list[bytes]
+
+
+def picture_group(signal: Signal, row: int) -> PictureGroup | None:
+    """The group of encoded frames that holds a record of a camera; None where its frames are not encoded."""
+    start = 0
+    for part in encoded_parts(signal) or ():
+        if row - start < len(part.frames):
+            return _group_of(part, row - start, start)
+        start += len(part.frames)
+    return None
+
+
+def _group_of(part: EncodedPart, inside: int, start: int) -> PictureGroup | None:
+    if isinstance(part.video, StillsSignal):
+        return None  # pictures one by one are no video
+    records = np.arange(part.frames.start, part.frames.stop)
+    numbers = part.video.frame_numbers(records)
+    stream, frames, packets = part.video.encoded_group(int(numbers[inside]))
+    at = np.searchsorted(numbers, frames)
+    shown = numbers[np.minimum(at, len(numbers) - 1)] == frames
+    return PictureGroup(stream, np.where(shown, at + start, -1).tolist(), packets)
+
+
 def encoded_parts(signal: Signal) -> list[EncodedPart] | None:
     """The videos a camera is made of; None where its frames are not encoded, or not in a run."""
     if isinstance(signal, VideoSignal | StillsSignal):

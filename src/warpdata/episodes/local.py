@@ -183,7 +183,12 @@ class LocalDataset(Episodes):
     @property
     def unfinished(self) -> list[Unfinished]:
         """Recordings that are not finished: still running, or left by a crash, and what they hold."""
-        return [unfinished_at(self.place(number)) for number in self._local.unfinished_numbers]
+        return [unfinished_at(place) for place in self.unfinished_places]
+
+    @property
+    def unfinished_places(self) -> list[Folder]:
+        """The directories of recordings that are not finished; nothing in them is opened."""
+        return [self.place(number) for number in self._local.unfinished_numbers]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_reopened_dataset, (self._local,))

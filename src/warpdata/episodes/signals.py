@@ -19,6 +19,7 @@ from warpdata.errors import CorruptLayoutError, TruncatedError
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, read_frame_index
 from warpdata.formats.episodedir.frame_reader import FrameReader, completed, plan_foreign, plan_of
+from warpdata.formats.episodedir.images import Stream
 from warpdata.formats.episodedir.signal_file import Description, Summary, read_signal, read_summary
 from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.memory import ClockedSignal
@@ -252,6 +253,11 @@ class VideoSignal(ClockedSignal):
         """Which frames of the video these records are: the same numbers, unless some frames are hidden."""
         shown = self._loaded().shown
         return records if shown is None else np.flatnonzero(shown)[records]
+
+    def encoded_group(self, number: int) -> tuple[Stream, list[int], list[bytes]]:
+        """How the video is decoded, and the packets of the group that holds a frame, each with the frame it shows."""
+        with self._decoder() as reader:
+            return reader.stream, *reader.group(number)
 
     def frame_index(self) -> FrameIndex:
         """The index of the video."""

@@ -127,12 +127,15 @@ def open_recording(work: Path) -> UnfinishedRecording:
     for name in sorted([*names, *begun], key=lambda each: each != SIGNALS_JOURNAL):
         try:
             reader = JournalReader.open(work / name, lenient=True)
-        except BlobNotFoundError:  # its frames were all encoded since the folder was listed
+            journal = OpenJournal(reader, reader.scan(found.given_back.get(name, 0)))
+        except (
+            BlobNotFoundError,
+            FileNotFoundError,
+        ):  # its frames were all encoded since the folder was listed
             continue
         except WarpError as error:
             found.unreadable.append(Unreadable(name, error.message, _size(work / name)))
             continue
-        journal = OpenJournal(reader, reader.scan(found.given_back.get(name, 0)))
         found.journals.append(journal)
         expected |= _read_facts(journal, found)
         found.unreadable += _damage(journal)

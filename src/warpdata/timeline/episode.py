@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import NoStepsError, TimeRangeError, nearest
+from warpdata.timeline.cards import items_card, signals_card, titled
+from warpdata.timeline.figures import plot_episode
 from warpdata.timeline.meta import Role
 from warpdata.timeline.sampling import Align, Before, Samples, sample_signals
 from warpdata.timeline.signal import Signal, positive_step, value_at
@@ -27,6 +29,8 @@ from warpdata.timeline.times import as_int, as_int_array, grid, is_many
 
 _GATED: tuple[Role, ...] = ("observation", "action")
 """A grid of steps begins where all signals of these roles have a value."""
+
+_SHOWN_NAMES = 12
 
 _OLDER_NAMES = {"done": "terminated", "terminated": "done"}
 
@@ -320,10 +324,19 @@ class Episode(Mapping[str, Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self._source,))
 
+    def plot(self, signals: Sequence[str] | None = None) -> Any:
+        """A figure of matplotlib (`pip install matplotlib`) with an axis per signal of numbers, or of these signals."""
+        return plot_episode(self, signals)
+
     def __repr__(self) -> str:
         place = self._source.place
         where = f" at {place}" if place else ""
-        return f"<Episode {self.id!r}{where}: {', '.join(self._source.signals)}>"
+        names = list(self._source.signals)
+        more = f", and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+        return f"<Episode {self.id!r}{where}: {', '.join(names[:_SHOWN_NAMES])}{more}>"
+
+    def _repr_html_(self) -> str:
+        return titled(f"Episode {self.id}", signals_card(self.signals), items_card(self.static))
 
 
 def _times_of(signal: Signal) -> StepTimes:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import TimeRangeError
+from warpdata.timeline.cards import html_table, sparkline_svg, text, titled
 from warpdata.timeline.collating import teach_torch
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal, before_first
@@ -52,6 +53,22 @@ class Samples(dict[str, NDArray[Any]]):
         if key in _EXTRAS:
             return getattr(self, key)
         raise KeyError(key)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name} {values.dtype}{list(values.shape[1:])}" for name, values in self.items())
+        return f"<Samples of {len(self.times_ns)} times: {fields}>"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name, values in self.items():
+            known = self.mask[name]
+            is_number = values.dtype != object and values.dtype.kind in "biuf" and len(values)
+            flat = values.reshape(len(values), -1)[:, 0].astype(np.float64) if is_number else np.empty(0)
+            line = sparkline_svg(np.where(known, flat, np.nan)) if is_number else ""
+            oldest = f"{self.age_ns[name][known].max() / 1e6:.3f} ms" if known.any() else ""
+            valid = f"{int(known.sum())} of {len(known)}"
+            rows.append([text(name), text(f"{values.dtype}{list(values.shape[1:])}"), valid, oldest, line])
+        return titled(repr(self), html_table(["field", "type", "valid", "oldest", ""], rows))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Samples, (dict(self), self.mask, self.age_ns, self.times_ns))

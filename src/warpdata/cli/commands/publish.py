@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--table", action="append", default=[], nargs="+", metavar="NAME=FILES")
     parser.add_argument("--artifact", action="append", default=[], nargs="+", metavar="NAME[:KIND]=PATH")
     parser.add_argument("--webdataset", action="append", default=[], nargs="+", metavar="NAME=TARS")
+    parser.add_argument(
+        "--draft",
+        metavar="FOLDER",
+        help="edits of a version that `warp view` kept: its episodes as they show them, all else as it is",
+    )
     parser.add_argument("--bind", action="append", default=[], metavar="TABLE.COLUMN=ARTIFACT[:REF_TYPE]")
     parser.add_argument("--optimize", action="store_true", help="write parquet again, sized for range reads")
     parser.add_argument("--zstd", action="store_true", help="compress packed tar shards in groups of members")
@@ -70,6 +77,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     with (
         DatasetBuilder(args.dataset, catalog=args.catalog, staging=args.staging) as builder,
+        _draft(builder, args) as revised,
         console.progress("sending") as progress,
     ):
         if args.extend:
@@ -83,6 +91,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             message=args.message,
             sign_key=None if args.sign is None else Path(args.sign),
             retries=args.retries,
+            expect_latest=revised,
             repair=args.repair,
             progress=progress,
         )
@@ -98,6 +107,23 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if not done.is_new and not done.blobs_sent:
         console.print("this version was published before: nothing changed")
     return exits.OK
+
+
+@contextlib.contextmanager
+def _draft(builder: DatasetBuilder, args: argparse.Namespace) -> Iterator[str | None]:
+    """The version a draft was made of, with its edits; open until it is published, and `latest` must still be it."""
+    if args.draft is None:
+        yield None
+        return
+    from warpdata._api import dataset
+    from warpdata.episodes.draft import Draft, drafted
+
+    of = drafted(args.draft)
+    if of is None or of.partition("@")[0] != args.dataset:
+        raise ValueError(f"{args.draft} is no draft of {args.dataset}" + (f" but of {of}" if of else ""))
+    with dataset(of, catalog=args.catalog) as before:
+        builder.revise(before, Draft(before.episodes, args.draft, of=of).episodes())
+        yield before.version
 
 
 def _add_parts(builder: DatasetBuilder, args: argparse.Namespace) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 HELP = "list the episodes at an address, or show one: signals, rates, sparklines, static items"
 
 _POINTS = 24
+_COLUMNS = 64
+"""How wide a picture is at most."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,9 +70,31 @@ def _one(episode: Episode, console: Console) -> int:
     ]
     for line in table(cells, header, right=[3, 4, 5]):
         console.print(line)
+    _paint(episode, console)
     for name, value in static.items():
         console.print(f"{name} = {json.dumps(value, ensure_ascii=False)}")
     return exits.DAMAGED if any("error" in row for row in rows) else exits.OK
+
+
+def _paint(episode: Episode, console: Console) -> None:
+    """The middle frame of every camera, where there is a terminal to see it."""
+    if console.as_json or not console.color or not console.out.isatty():
+        return
+    from warpdata.cli.pictures import picture_lines
+    from warpdata.errors import WarpError
+    from warpdata.timeline.pictures import as_pixels, is_camera, limits_of
+
+    for name, signal in episode.signals.items():
+        try:
+            if is_camera(signal.meta) and len(signal):
+                row = len(signal) // 2
+                pixels = as_pixels(signal[row][0], limits_of(signal))
+                console.print(f"{console.fitted(name)}, frame {row}")
+                console.print(
+                    picture_lines(pixels, console.pictures, min(console.width - 2, _COLUMNS)).rstrip("\n")
+                )
+        except WarpError:
+            continue  # the table above names it
 
 
 def _row(name: str, episode: Any) -> dict[str, Any]:

@@ -22,6 +22,8 @@ DEFAULT_CACHE_BYTES = 32 << 20
 _AHEAD_BYTES = 8 << 20
 """Encoded frames fetched at once for a batch."""
 _CHECK_BYTES = 2 << 20
+_GROUP_PACKETS = 64
+"""Packets of a group that are given together, where the frame asked for does not need more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ class FrameReader:
         self._reader = reader
         self._plan = plan
         self._shape = shape
+        self.stream = stream
         self._decoder = VideoDecoder(stream, shape)
         self._lock = threading.Lock()
         self._at = -1
@@ -184,6 +187,19 @@ class FrameReader:
             for packet in range(int(plan.start[number]), int(plan.packet[number]) + 1)
         }
         self._read(sorted(packets))
+
+    def group(self, number: int) -> tuple[list[int], list[bytes]]:
+        """The encoded packets that show this frame and those of its group, from its keyframe on, in decoding order.
+
+        Says which frame each one shows. Of a long group, what lies far behind the frame is left out.
+        """
+        plan = self._plan
+        start, stop = int(plan.start[number]), int(plan.packet[number]) + 1
+        limit = min(len(plan), max(stop, start + _GROUP_PACKETS))
+        while stop < limit and plan.start[plan.frame[stop]] == start:
+            stop += 1
+        with self._lock:
+            return plan.frame[start:stop].tolist(), self._read(list(range(start, stop)))
 
     def _keep(self, number: int, frame: NDArray[np.generic]) -> None:
         kept = self._kept  # another thread may begin a new one at any moment

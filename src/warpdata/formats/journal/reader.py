@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.locks import is_locked
-from warpdata.bytekit.ranges import MmapRangeReader, RangeReader
+from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader, RangeReader
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
@@ -119,8 +119,13 @@ class JournalReader:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str] | RangeReader, *, lenient: bool = False) -> JournalReader:
-        """Open a journal by path or over a RangeReader; `lenient` goes on without a readable header."""
-        return cls(path if isinstance(path, RangeReader) else MmapRangeReader(path), lenient=lenient)
+        """Open a journal by path or over a RangeReader; `lenient` goes on without a readable header.
+
+        One that is being written is not mapped: its writer cuts it when it ends, and a mapping would fault.
+        """
+        if not isinstance(path, RangeReader):
+            path = FileRangeReader(path) if is_live(path) else MmapRangeReader(path)
+        return cls(path, lenient=lenient)
 
     def scan(self, released: int = 0) -> Scan:
         """Find every complete record; a torn or damaged stretch is skipped and reported.

@@ -1,0 +1,122 @@
+"""What a notebook shows: small HTML without scripts, every text escaped, sparklines as SVG, pictures inline."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.png import encode_png
+from warpdata.errors import WarpError
+from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrunk
+from warpdata.timeline.signal import Signal
+
+_POINTS = 96
+_FRAMES = 5
+_SIDE = 96
+_MAX_SIGNALS = 40
+_MAX_TEXT = 200
+_LINE = 'fill="none" stroke="currentColor" stroke-width="1"'
+
+
+def text(value: Any) -> str:
+    """A value as escaped text of bounded length."""
+    said = (
+        value
+        if isinstance(value, str)
+        else f"<{len(value)} bytes>"
+        if isinstance(value, bytes)
+        else repr(value)
+    )
+    return html.escape(said if len(said) <= _MAX_TEXT else said[: _MAX_TEXT - 1] + "…")
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; cells are HTML already."""
+    head = "".join(f"<th>{text(each)}</th>" for each in header)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def titled(title: str, *parts: str) -> str:
+    """A card with its title."""
+    return f"<div><strong>{text(title)}</strong>{''.join(parts)}</div>"
+
+
+def sparkline_svg(values: NDArray[Any], width: int = 160, height: int = 28) -> str:
+    """How numbers move; gaps where they are not finite."""
+    values = np.asarray(values, np.float64)
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return ""
+    low, high = float(finite.min()), float(finite.max())
+    xs = np.linspace(1, width - 1, len(values)) if len(values) > 1 else np.array([width / 2])
+    ys = height - 2 - (values - low) / ((high - low) or 1) * (height - 4)
+    runs: list[list[str]] = [[]]
+    for x, y in zip(xs.tolist(), ys.tolist(), strict=True):
+        if np.isfinite(y):
+            runs[-1].append(f"{x:.1f},{y:.1f}")
+        elif runs[-1]:
+            runs.append([])
+    lines = "".join(f'<polyline {_LINE} points="{" ".join(run)}"/>' for run in runs if run)
+    label = f"from {low:.4g} to {high:.4g}"
+    return f'<svg width="{width}" height="{height}" role="img" aria-label="{label}">{lines}</svg>'
+
+
+def picture_html(pixels: NDArray[np.uint8], about: str) -> str:
+    """A picture inside the page."""
+    data = base64.b64encode(encode_png(pixels)).decode()
+    return f'<img src="data:image/png;base64,{data}" alt="{text(about)}" title="{text(about)}"/>'
+
+
+def signal_card(name: str, signal: Signal) -> str:
+    """What a signal looks like: frames of a camera, a line for its liveliest channel, its last text."""
+    if not len(signal):
+        return ""
+    rows = np.unique(
+        np.linspace(0, len(signal) - 1, _FRAMES if is_camera(signal.meta) else _POINTS).astype(np.int64)
+    )
+    if is_camera(signal.meta):
+        limits = limits_of(signal)
+        frames = (shrunk(as_pixels(frame, limits), _SIDE) for frame in signal[rows].values())
+        return " ".join(
+            picture_html(each, f"{name}, frame {row}")
+            for each, row in zip(frames, rows.tolist(), strict=True)
+        )
+    if signal.meta.is_object:
+        return text(signal[-1][0])
+    values = signal[rows].values().reshape(len(rows), -1).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        livest = int(np.argmax(np.nan_to_num(values.std(axis=0))))
+    return sparkline_svg(values[:, livest])
+
+
+def signals_card(signals: Mapping[str, Signal]) -> str:
+    """A row per signal; one that is damaged says so."""
+    rows = []
+    for name in list(signals)[:_MAX_SIGNALS]:
+        try:
+            signal = signals[name]
+            meta = signal.meta
+            kind = meta.kind if meta.is_object else f"{meta.dtype}{list(meta.shape) if meta.shape else ''}"
+            rows.append(
+                [text(name), text(meta.role), text(kind), str(len(signal)), signal_card(name, signal)]
+            )
+        except WarpError as error:
+            rows.append([text(name), "", "", "", text(f"{error.code}: {error}")])
+    left = len(signals) - len(rows)
+    more = f"<p>and {left} more signals</p>" if left > 0 else ""
+    return html_table(["signal", "role", "type", "records", ""], rows) + more
+
+
+def items_card(items: Mapping[str, Any]) -> str:
+    """Names and values."""
+    return (
+        html_table(["item", "value"], ([text(name), text(value)] for name, value in items.items()))
+        if items
+        else ""
+    )

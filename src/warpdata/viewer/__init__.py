@@ -1,0 +1,1 @@
+"""The viewer: episodes in a browser, served from this machine."""

@@ -1,0 +1,450 @@
+"""What the viewer answers: a question by name in, bytes out. No HTTP, no path from a client, every size bounded."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.locks import ThreadLock
+from warpdata.bytekit.ranges import RangeReader
+from warpdata.episodes.encoded import encoded_camera, picture_group
+from warpdata.errors import NoStepsError, WarpError
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.meta import ABOUT_OTHERS
+from warpdata.timeline.pictures import Limits, as_pixels, is_camera, limits_of, shrunk
+from warpdata.timeline.signal import Signal
+from warpdata.viewer.codecs import web_codec
+from warpdata.viewer.framing import framed, sendable
+from warpdata.viewer.health import UNASKED_EPISODES, Health
+from warpdata.viewer.shown import Shown, edited
+from warpdata.viewer.statistics import selection_statistics
+from warpdata.viewer.tracks import Track
+
+MAX_ROWS = 500
+MAX_WIDTH = 8192
+MAX_FRAMES = 4 << 20
+MAX_EVENTS = 2000
+MAX_TEXT = 2000
+MAX_WHERE = 4000
+THUMBNAIL_SIDE = 96
+_KEPT_TRACK_BYTES = 512 << 20
+_KEPT_EPISODES = 8
+_KEPT_THUMBNAILS = 4000
+_WORST = 8
+_GROWING_S = 0.4
+"""How long what was read of a recording under way is shown before it is read again."""
+_JSON = "application/json"
+_ARRAYS = "application/octet-stream"
+_INT64 = 1 << 63
+
+T = TypeVar("T")
+
+
+class BadQuestion(ValueError):
+    """A question without sense: the page shows why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The body of an answer and what it is."""
+
+    body: bytes
+    content_type: str = _JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The named values of a request, each read with its limits."""
+
+    values: Mapping[str, str]
+
+    def text(self, name: str, default: str | None = None, *, most: int = MAX_TEXT) -> str:
+        """A text, or BadQuestion where it is missing or too long."""
+        found = self.values.get(name, default)
+        if found is None:
+            raise BadQuestion(f"{name} is missing")
+        if len(found) > most:
+            raise BadQuestion(f"{name} is longer than {most} characters")
+        return found
+
+    def number(self, name: str, low: int, high: int, default: int | None = None) -> int:
+        """A whole number between two others."""
+        text = self.text(name, None if default is None else str(default), most=24)
+        try:
+            found = int(text)
+        except ValueError:
+            raise BadQuestion(f"{name} is a whole number, not {text!r}") from None
+        if not low <= found <= high:
+            raise BadQuestion(f"{name} lies between {low} and {high}, not at {found}")
+        return found
+
+
+def reply_json(value: Any) -> Reply:
+    """A value as JSON for a browser."""
+    return Reply(dump_json(sendable(value)))
+
+
+class _Kept:
+    """Things made once and kept while they fit; the oldest go first."""
+
+    def __init__(self, most: int, size_of: Callable[[Any], int] = lambda _: 1) -> None:
+        self._most = most
+        self._size_of = size_of
+        self._lock = ThreadLock()
+        self._things: OrderedDict[Any, Any] = OrderedDict()
+
+    def get(self, key: Any, make: Callable[[], T]) -> T:
+        with self._lock:
+            if key in self._things:
+                self._things.move_to_end(key)
+                found: T = self._things[key]
+                return found
+        made = make()
+        with self._lock:
+            self._things[key] = made
+            while len(self._things) > 1 and sum(map(self._size_of, self._things.values())) > self._most:
+                self._things.popitem(last=False)
+        return made
+
+    def forget(self) -> None:
+        with self._lock:
+            self._things.clear()
+
+
+class Answers:
+    """Every question a page can ask, over one thing that is shown."""
+
+    def __init__(self, shown: Shown, *, limit_edits: str | None = None) -> None:
+        self.shown = shown
+        self.health = Health()
+        self.health.is_wanted = shown.is_here and len(shown.snapshot.ids) <= UNASKED_EPISODES
+        self._refusal = limit_edits
+        self._episodes = _Kept(_KEPT_EPISODES)
+        self._tracks = _Kept(_KEPT_TRACK_BYTES, lambda track: track.kept_bytes)
+        self._limits = _Kept(1024)
+        self._thumbnails = _Kept(_KEPT_THUMBNAILS)
+        self._growing: tuple[str, float, Episode] | None = None
+
+    # What is here.
+
+    def dataset(self, _: Question) -> Reply:
+        """What the page is about."""
+        shown = self.shown
+        snapshot = shown.snapshot
+        facts = snapshot.facts()
+        refusal = self._refusal or shown.refusal
+        return reply_json({
+            "name": shown.name, "episodes": len(snapshot.ids), "generation": snapshot.generation,
+            "selected": shown.selected, "refusal": refusal,
+            "columns": [{"name": each.name, "type": str(each.type)} for each in facts.schema],
+            "draft": None if shown.draft_folder is None else str(shown.draft_folder),
+            "is_root": shown.root is not None,
+        })  # fmt: skip
+
+    def episodes(self, ask: Question) -> Reply:
+        """Rows of the list."""
+        snapshot = self.shown.snapshot
+        rows = self._rows(ask)
+        start = ask.number("start", 0, 1 << 31, 0)
+        part = rows[start : start + ask.number("count", 1, MAX_ROWS, 100)]
+        listed = snapshot.listed(part)
+        for row in listed:
+            found = self.health.flags(row["id"])
+            row["flags"] = None if found is None else sorted({each["rule"] for each in found})
+            row["worst"] = self.health.summary(0)["worst"].get(row["id"]) if found else None
+        live = (
+            [{"id": name, "live": True} for name in snapshot.unfinished]
+            if not ask.values.get("where")
+            else []
+        )
+        return reply_json({
+            "generation": snapshot.generation, "total": len(rows), "start": start, "rows": listed, "live": live,
+        })  # fmt: skip
+
+    def _rows(self, ask: Question) -> Any:
+        where, sort = ask.text("where", "", most=MAX_WHERE), ask.text("sort", "", most=200)
+        return self.shown.snapshot.chosen(where, sort, descending=ask.text("order", "up") == "down")
+
+    def statistics(self, ask: Question) -> Reply:
+        """Histograms and outliers of the selection."""
+        snapshot = self.shown.snapshot
+        rows = self._rows(ask).tolist()
+        return reply_json(selection_statistics(snapshot.facts(), rows, snapshot.ids))
+
+    def checks(self, _: Question) -> Reply:
+        """How far the check is."""
+        return reply_json(self.health.summary(len(self.shown.snapshot.ids)))
+
+    def thumbnail(self, ask: Question) -> Reply:
+        """A small picture of an episode: the middle frame of its first camera."""
+        name = ask.text("episode")
+        generation = self.shown.snapshot.generation
+        return self._thumbnails.get((name, generation), lambda: self._thumbnail(name))
+
+    def _thumbnail(self, name: str) -> Reply:
+        episode = self._episode(name)
+        for position, signal in enumerate(episode.signals.values()):
+            if is_camera(signal.meta) and len(signal):
+                middle = signal[len(signal) // 2][0]
+                pixels = shrunk(as_pixels(middle, self._limits_of(name, position, signal)), THUMBNAIL_SIDE)
+                return Reply(framed({}, {"pixels": pixels}), _ARRAYS)
+        return Reply(framed({}, {}), _ARRAYS)
+
+    # One episode.
+
+    def episode(self, ask: Question) -> Reply:
+        """The signals, static items and findings of an episode."""
+        name = ask.text("episode")
+        episode = self._episode(name)
+        signals, problems = [], []
+        for number, each in enumerate(episode.signals):
+            try:
+                signals.append(_described(number, each, episode.signals[each]))
+            except WarpError as error:
+                problems.append({"signal": each, "message": str(error), "hint": error.hint})
+        filled = [each for each in signals if each["count"]]
+        start = min((int(each["first_ns"]) for each in filled), default=0)
+        stop = max((int(each["last_ns"]) for each in filled), default=0)
+        return reply_json({
+            "id": name, "start_ns": str(start), "stop_ns": str(stop), "signals": signals, "problems": problems,
+            "static": dict(episode.static), "meta": _told(episode.meta), "steps": _steps(episode),
+            "findings": self.health.flags(name), "is_unfinished": name in self.shown.snapshot.unfinished,
+        })  # fmt: skip
+
+    def events(self, ask: Question) -> Reply:
+        """Texts with their times, and the gaps of every signal."""
+        name = ask.text("episode")
+        texts: list[dict[str, Any]] = []
+        gaps: list[dict[str, Any]] = []
+        for number, signal in enumerate(self._episode(name).signals.values()):
+            if not len(signal):
+                continue
+            if signal.meta.kind == "text":
+                shown = signal[:MAX_EVENTS]
+                texts += [
+                    {"signal": number, "at_ns": str(ts), "text": str(value)[:MAX_TEXT]} for value, ts in shown
+                ]
+            elif not signal.meta.is_object:
+                found = self._track(name, number).gaps()
+                gaps += [{"signal": number, "from_ns": str(a), "to_ns": str(b)} for a, b in found]
+        texts.sort(key=lambda each: int(each["at_ns"]))
+        return reply_json({"events": texts, "gaps": gaps})
+
+    def points(self, ask: Question) -> Reply:
+        """What is to be drawn of a signal: at most two points per pixel, exact records where they fit."""
+        track = self._track(ask.text("episode"), ask.number("signal", 0, 1 << 20))
+        base = ask.number("base", -_INT64, _INT64 - 1, 0)
+        start, stop = (ask.number(each, -_INT64, _INT64 - 1) for each in ("from", "to"))
+        found = track.window(start, stop, ask.number("width", 1, MAX_WIDTH))
+        times = (found.times - base).astype(np.float64)
+        return Reply(framed({"exact": found.is_exact}, {"times": times, "values": found.values}), _ARRAYS)
+
+    def at(self, ask: Question) -> Reply:
+        """The record of every signal that holds at a time, with its age."""
+        name, ts_ns = ask.text("episode"), ask.number("at", -_INT64, _INT64 - 1)
+        values = []
+        for number, signal in enumerate(self._episode(name).signals.values()):
+            if not len(signal):
+                continue
+            track = self._track(name, number)
+            row = track.row_at(ts_ns)
+            found: dict[str, Any] = {"signal": number, "row": row}
+            if row >= 0:
+                found["age_ns"] = ts_ns - int(track.times[row])
+                if signal.meta.is_object:
+                    found["text"] = str(signal[row][0])[:MAX_TEXT]
+                elif not is_camera(signal.meta):
+                    found["values"] = track.values(row, row + 1)[0].tolist()
+            values.append(found)
+        return reply_json({"at_ns": str(ts_ns), "values": values})
+
+    def times(self, ask: Question) -> Reply:
+        """The times of all frames of a camera."""
+        track = self._track(ask.text("episode"), ask.number("signal", 0, 1 << 20))
+        base = ask.number("base", -_INT64, _INT64 - 1, 0)
+        if len(track.times) > MAX_FRAMES:
+            raise BadQuestion(
+                f"{len(track.times)} frames, at most {MAX_FRAMES} are shown at once; open a window"
+            )
+        return Reply(framed({}, {"times": (track.times - base).astype(np.float64)}), _ARRAYS)
+
+    def frame(self, ask: Question) -> Reply:
+        """One frame of a camera as pixels."""
+        name, number = ask.text("episode"), ask.number("signal", 0, 1 << 20)
+        signal = self._camera(name, number)
+        row = ask.number("row", 0, len(signal) - 1)
+        limits = self._limits_of(name, number, signal)
+        value, ts_ns = signal[row]
+        pixels = as_pixels(value, limits)
+        head = {"row": row, "ts_ns": str(ts_ns), "limits": limits}
+        return Reply(framed(head, {"pixels": pixels}), _ARRAYS)
+
+    def packets(self, ask: Question) -> Reply:
+        """The encoded frames around one of a camera, for the decoder of the browser; nothing where it has none."""
+        name, number = ask.text("episode"), ask.number("signal", 0, 1 << 20)
+        signal = self._camera(name, number)
+        group = picture_group(signal, ask.number("row", 0, len(signal) - 1))
+        codec = None if group is None else web_codec(group.stream)
+        if group is None or codec is None:
+            return Reply(framed({"codec": None}, {}), _ARRAYS)
+        head = {
+            "codec": codec.name, "description": base64.b64encode(codec.description).decode(),
+            "coded": [group.stream.coded_width, group.stream.coded_height],
+            "rows": group.rows, "sizes": [len(each) for each in group.packets],
+        }  # fmt: skip
+        return Reply(framed(head, {"data": np.frombuffer(b"".join(group.packets), np.uint8)}), _ARRAYS)
+
+    def video(self, ask: Question) -> tuple[RangeReader, str, str]:
+        """The video of a camera as a file: its bytes, type, and a name for it."""
+        name, number = ask.text("episode"), ask.number("signal", 0, 1 << 20)
+        signal = self._camera(name, number)
+        called = list(self._episode(name).signals)[number]
+        found = encoded_camera(called, signal)
+        if found is None:
+            raise BadQuestion(f"{called} is not stored as a video")
+        kind = "video/x-matroska" if found.suffix == ".mkv" else "video/mp4"
+        return found.video, kind, f"{name}-{called}".replace("/", "-") + found.suffix
+
+    def errors(self, ask: Question) -> Reply:
+        """Where predictions are farthest from what came: times and distances, the worst first."""
+        name = ask.text("episode")
+        episode = self._episode(name)
+        names = list(episode.signals)
+        found = []
+        for number, each in enumerate(names):
+            about = episode.signals[each].meta
+            if about.role == "prediction" and about.of in names and not is_camera(about):
+                found += _worst_errors(
+                    self._track(name, number), self._track(name, names.index(about.of)), number
+                )
+        found.sort(key=lambda each: -each["error"])
+        return reply_json({"errors": found[:_WORST]})
+
+    def history(self, _: Question) -> Reply:
+        """The edit log, newest first, and which edits are undone."""
+        if self.shown.refusal is not None and self.shown.root is None:
+            return reply_json({"edits": [], "can_redo": False})
+        log = self.shown.edits.log
+        undone = {each["undoes"] for each in log if each["op"] == "undo"}
+        rows = [{**each, "is_undone": each["seq"] in undone} for each in log[-200:]]
+        return reply_json({"edits": rows[::-1], "can_undo": any(
+            each["op"] != "undo" and each["seq"] not in undone for each in log
+        )})  # fmt: skip
+
+    # What changes something.
+
+    def edit(self, ask: Mapping[str, Any]) -> Reply:
+        """Make an edit; the list and the episodes follow at once."""
+        refusal = self._refusal or self.shown.refusal
+        if refusal is not None:
+            raise PermissionError(refusal)
+        if str(ask.get("episode", "")) in self.shown.snapshot.unfinished:
+            raise PermissionError("the recording goes on: edit it when it is finished")
+        try:
+            effect = edited(self.shown.edits, str(ask.get("op")), ask)
+        except KeyError as error:
+            raise BadQuestion(f"{error.args[0]}") from None
+        for entry in (*effect.before, *effect.after):
+            self.health.forget(entry.id)
+        self.shown.changed()
+        self._forget()
+        return reply_json({**effect.to_json(), "generation": self.shown.snapshot.generation})
+
+    def check(self, _: Mapping[str, Any]) -> Reply:
+        """Begin to check all episodes."""
+        self.health.is_wanted = True
+        return self.checks(Question({}))
+
+    def _forget(self) -> None:
+        for kept in (self._episodes, self._tracks, self._limits):
+            kept.forget()
+
+    def _episode(self, name: str) -> Episode:
+        snapshot = self.shown.snapshot
+        if name in snapshot.unfinished:  # it grows: what was read a moment ago is read again
+            now = time.monotonic()
+            if self._growing is None or self._growing[0] != name or now - self._growing[1] > _GROWING_S:
+                self._growing = (name, now, snapshot.open(name))
+            return self._growing[2]
+        return self._episodes.get((name, snapshot.generation), lambda: snapshot.open(name))
+
+    def _signal(self, name: str, number: int) -> Signal:
+        signals = self._episode(name).signals
+        names = list(signals)
+        if number >= len(names):
+            raise BadQuestion(f"the episode has {len(names)} signals, no number {number}")
+        return signals[names[number]]
+
+    def _camera(self, name: str, number: int) -> Signal:
+        signal = self._signal(name, number)
+        if not is_camera(signal.meta) or not len(signal):
+            raise BadQuestion(f"signal {number} is no camera with frames")
+        return signal
+
+    def _track(self, name: str, number: int) -> Track:
+        snapshot = self.shown.snapshot
+        if name in snapshot.unfinished:
+            return Track(self._signal(name, number))
+        key = (name, number, snapshot.generation)
+        return self._tracks.get(key, lambda: Track(self._signal(name, number)))
+
+    def _limits_of(self, name: str, number: int, signal: Signal) -> Limits | None:
+        key = (name, number, self.shown.snapshot.generation)
+        return self._limits.get(key, lambda: limits_of(signal))
+
+
+def _described(number: int, name: str, signal: Signal) -> dict[str, Any]:
+    meta, count = signal.meta, len(signal)
+    shows = "text" if meta.is_object else "camera" if is_camera(meta) else "plot"
+    found: dict[str, Any] = {
+        "number": number, "name": name, "shows": shows, "kind": meta.kind, "dtype": str(meta.dtype),
+        "shape": list(meta.shape), "role": meta.role, "of": meta.of, "model": meta.model, "units": meta.units,
+        "names": meta.names, "clock": meta.clock, "count": count,
+    }  # fmt: skip
+    if count:
+        first, last = signal.first_ts, signal.last_ts
+        rate = (count - 1) * 1e9 / (last - first) if last > first else None
+        found |= {"first_ns": str(first), "last_ns": str(last), "rate_hz": rate}
+    return found
+
+
+def _steps(episode: Episode) -> dict[str, Any] | None:
+    try:
+        steps = episode.steps
+        return {"clock": steps.clock, "count": steps.length}
+    except (NoStepsError, WarpError):
+        return None
+
+
+def _told(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the metadata a person reads: not what it says of every signal."""
+    return {
+        key: value
+        for key, value in meta.items()
+        if key not in ("signals", "static_file") and key not in ABOUT_OTHERS
+    }
+
+
+def _worst_errors(prediction: Track, truth: Track, number: int) -> list[dict[str, Any]]:
+    """The largest distances between a prediction and the record that held then."""
+    rows = np.searchsorted(truth.times, prediction.times, side="right") - 1
+    known = np.flatnonzero(rows >= 0)
+    width = min(prediction.channels, truth.channels)
+    if not len(known) or len(known) > MAX_FRAMES:
+        return []
+    guessed = prediction.values(0, len(prediction.times))[known, :width].astype(np.float64)
+    came = truth.values(0, len(truth.times))[rows[known], :width]
+    distance = np.nan_to_num(np.sqrt(((guessed - came) ** 2).sum(axis=1)))
+    worst = np.argsort(-distance, kind="stable")[:_WORST]
+    return [
+        {"signal": number, "at_ns": str(int(prediction.times[known[at]])), "error": float(distance[at])}
+        for at in worst.tolist()
+    ]

@@ -1,0 +1,39 @@
+"""Recordings under way: what each holds by now, what waits to be encoded, and how much room is left."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from warpdata.episodes.journaled import backlog_of
+from warpdata.episodes.unfinished import counts, is_recorded, open_recording
+from warpdata.errors import WarpError
+from warpdata.formats.episodedir.layout import RECORDING_FOLDER
+from warpdata.viewer.shown import Shown
+
+
+def live_state(shown: Shown) -> dict[str, Any]:
+    """What a page must know to follow recordings: the state of the list, and of everything unfinished."""
+    shown.refresh()
+    snapshot = shown.snapshot
+    found: dict[str, Any] = {"generation": snapshot.generation, "episodes": len(snapshot.ids)}
+    found["recordings"] = [recording_state(path) for path in snapshot.unfinished.values()]
+    if shown.root is not None:
+        found["free_bytes"] = shutil.disk_usage(shown.root).free
+    return found
+
+
+def recording_state(folder: Path) -> dict[str, Any]:
+    """One unfinished recording; what is not known by now is left out."""
+    work = folder / RECORDING_FOLDER
+    state: dict[str, Any] = {"id": folder.name, "is_live": is_recorded(work)}
+    try:
+        found = open_recording(work)
+    except (WarpError, OSError):  # it ended just now, or is damaged: a salvage will say
+        return state
+    waiting = backlog_of(found)
+    return {
+        **state, "records": counts(found), "backlog": waiting,
+        "lost": len(found.unreadable), "owner": found.owner.get("pid"),
+    }  # fmt: skip

@@ -1,0 +1,426 @@
+"""The server of the viewer. The adapter of tornado: HTTP in and out, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import threading
+import webbrowser
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.ranges import RangeReader
+from warpdata.errors import MissingExtraError, StoreError, WarpError
+from warpdata.viewer.access import Access, check_binding
+from warpdata.viewer.answers import Answers, Question, Reply, reply_json
+from warpdata.viewer.framing import sendable
+from warpdata.viewer.live import live_state
+from warpdata.viewer.shown import Shown, described
+
+try:
+    import tornado.httpserver
+    import tornado.iostream
+    import tornado.netutil
+    import tornado.web
+except ImportError:
+    raise MissingExtraError.for_extra("tornado", "serve") from None
+
+if TYPE_CHECKING:
+    import os
+
+STATIC = Path(__file__).parent / "static"
+FILES = {
+    "": ("index.html", "text/html; charset=utf-8"),
+    "app.js": ("app.js", "text/javascript; charset=utf-8"),
+    "app.css": ("app.css", "text/css; charset=utf-8"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
+}
+"""Everything that is served from a disk, by the name it is asked for."""
+
+QUESTIONS = (
+    "dataset", "episodes", "statistics", "checks", "thumbnail", "episode", "events", "points", "at", "times",
+    "frame", "packets", "errors", "history",
+)  # fmt: skip
+CHANGES = ("edit", "check")
+
+MAX_BODY_BYTES = 64 << 10
+MAX_HEAD_BYTES = 16 << 10
+MAX_AT_ONCE = 64
+MAX_FOLLOWERS = 16
+_WORKERS = 4
+_PIECE_BYTES = 1 << 20
+_LIVE_S = 0.5
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+class Viewer:
+    """A running viewer: `url` opens it, `close` ends it. In a notebook it shows itself."""
+
+    def __init__(
+        self,
+        thing: Any,
+        *,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        token: str | None = None,
+        allow_hosts: Collection[str] = (),
+        draft: str | os.PathLike[str] | None = None,
+        is_embedded: bool = False,
+    ) -> None:
+        check_binding(host, token)
+        self._answers = Answers(Shown(thing, draft=draft))
+        self._sockets = _bound(host, port)
+        self.port: int = self._sockets[0].getsockname()[1]
+        given = {} if token is None else {"token": token}
+        self.access = Access(self.port, frozenset(allow_hosts), is_embedded=is_embedded, **given)
+        self._host = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host
+        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="warp-view")
+        self._stop: Callable[[], object] = lambda: None
+        self._ended = threading.Event()
+        started = threading.Event()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(started)), name="warp-view", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+
+    @property
+    def address(self) -> str:
+        """The address without its token."""
+        return f"http://{self._host}:{self.port}/"
+
+    @property
+    def url(self) -> str:
+        """The link that opens the viewer; its token stays in the browser, no request or log has it."""
+        return f"{self.address}#t={self.access.token}"
+
+    def open_browser(self) -> bool:
+        """Open the link in the browser of this machine; False where there is none."""
+        return webbrowser.open(self.url)
+
+    def wait(self) -> None:
+        """Serve until the viewer is closed or Ctrl-C."""
+        while not self._ended.wait(0.5):
+            pass
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._stop()
+        self._thread.join()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def __enter__(self) -> Viewer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Viewer of {self._answers.shown.name} at {self.address}>"
+
+    def _repr_html_(self) -> str:
+        return f'<iframe src="{self.url}" width="100%" height="720" style="border:0"></iframe>'
+
+    async def _serve(self, started: threading.Event) -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+        def end() -> None:
+            with contextlib.suppress(RuntimeError):  # it ended before
+                loop.call_soon_threadsafe(stop.set)
+
+        self._stop = end
+        shared = {
+            "answers": self._answers,
+            "access": self.access,
+            "pool": self._pool,
+            "stop": stop,
+            "busy": _Busy(),
+        }
+        routes = [
+            (r"/api/session", _Session, shared),
+            (r"/api/live", _Live, shared),
+            (r"/api/video", _Video, shared),
+            (rf"/api/({'|'.join(QUESTIONS)})", _Ask, shared),
+            (rf"/api/({'|'.join(CHANGES)})", _Change, shared),
+            (rf"/({'|'.join(map(re.escape, FILES))})", _File, shared),
+        ]
+        application = tornado.web.Application(
+            routes, default_handler_class=_Nothing, default_handler_args=shared, log_function=lambda _: None
+        )
+        server = tornado.httpserver.HTTPServer(
+            application, max_body_size=MAX_BODY_BYTES, max_header_size=MAX_HEAD_BYTES, max_buffer_size=1 << 20
+        )
+        server.add_sockets(self._sockets)
+        checking = asyncio.create_task(self._check_all(stop))
+        started.set()
+        await stop.wait()
+        server.stop()
+        checking.cancel()
+        await server.close_all_connections()
+        self._ended.set()
+
+    async def _check_all(self, stop: asyncio.Event) -> None:
+        """Check episodes one after the other, as long as it is wanted; it never keeps a page waiting for long."""
+        loop, answers = asyncio.get_running_loop(), self._answers
+        while not stop.is_set():
+            more = False
+            if answers.health.is_wanted:
+                with contextlib.suppress(WarpError, OSError, RuntimeError):
+                    more = await loop.run_in_executor(self._pool, answers.health.step, answers.shown.snapshot)
+            await asyncio.sleep(0.01 if more else 1.0)
+
+
+class _Busy:
+    """How many requests are being answered."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.followers = 0
+
+
+class _Guarded(tornado.web.RequestHandler):  # type: ignore[misc]
+    """Every request comes through here: host, caller, and the headers of each answer."""
+
+    needs_token = True
+
+    def initialize(
+        self, answers: Answers, access: Access, pool: ThreadPoolExecutor, stop: asyncio.Event, busy: _Busy
+    ) -> None:
+        self.answers, self.access, self.pool, self.stop, self.busy = answers, access, pool, stop, busy
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        access: Access | None = getattr(self, "access", None)
+        for name, value in (access.headers() if access else {}).items():
+            self.set_header(name, value)
+
+    def prepare(self) -> None:
+        self.set_default_headers()
+        headers = dict(self.request.headers)
+        cookies = {name: morsel.value for name, morsel in self.request.cookies.items()}
+        refusal = self.access.refuse_host(headers.get("Host", ""))
+        if refusal is None and self.needs_token:
+            refusal = self.access.refuse_caller(headers, cookies)
+        if refusal is None and self.request.method not in ("GET", "HEAD"):
+            refusal = self.access.refuse_write(headers)
+        if refusal is not None:
+            self.refuse(refusal.status, refusal.why)
+
+    def refuse(self, status: int, why: str, hint: str = "") -> None:
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json")
+        self.finish(dump_json(sendable({"error": why, "hint": hint})))
+
+    def write_error(self, status_code: int, **_: Any) -> None:
+        self.refuse(status_code, self._reason)
+
+    async def answer(self, work: Callable[[], Reply]) -> None:
+        """Do the work in another thread and send what it gives, or why it could not."""
+        if self.busy.requests >= MAX_AT_ONCE:
+            self.set_header("Retry-After", "1")
+            self.refuse(503, "too many requests at once")
+            return
+        self.busy.requests += 1
+        try:
+            reply = await asyncio.get_running_loop().run_in_executor(self.pool, work)
+        except (WarpError, ValueError, KeyError, PermissionError, OSError) as error:
+            self.refuse(_status(error), *described(error))
+            return
+        finally:
+            self.busy.requests -= 1
+        self.set_header("Content-Type", reply.content_type)
+        for name, value in reply.headers.items():
+            self.set_header(name, value)
+        with contextlib.suppress(tornado.iostream.StreamClosedError):
+            self.finish(reply.body)
+
+    def question(self) -> Question:
+        values = {name: self.get_query_argument(name, strip=False) for name in self.request.query_arguments}
+        return Question(values)
+
+
+class _Nothing(_Guarded):
+    needs_token = False
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not self._finished:
+            self.refuse(404, "there is nothing here")
+
+
+class _File(_Guarded):
+    needs_token = False
+
+    def get(self, name: str) -> None:
+        file, kind = FILES[name]
+        self.set_header("Content-Type", kind)
+        self.finish((STATIC / file).read_bytes())
+
+
+class _Session(_Guarded):
+    """The exchange of the token for a cookie, and the token that changes need."""
+
+    def get(self) -> None:
+        if self.access.has_token(dict(self.request.headers)):
+            self.set_cookie(
+                self.access.cookie_name, self.access.cookie, httponly=True, samesite="Strict", path="/"
+            )
+        self.set_header("Content-Type", "application/json")
+        self.finish(reply_json({"write_token": self.access.write_token}).body)
+
+
+class _Ask(_Guarded):
+    async def get(self, name: str) -> None:
+        await self.answer(lambda: getattr(self.answers, name)(self.question()))
+
+
+class _Change(_Guarded):
+    async def post(self, name: str) -> None:
+        try:
+            ask = json.loads(self.request.body)
+        except (ValueError, RecursionError):
+            ask = None
+        if not isinstance(ask, dict):
+            self.refuse(400, "the body is a JSON object")
+            return
+        await self.answer(lambda: getattr(self.answers, name)(ask))
+
+
+class _Video(_Guarded):
+    """A camera as a file; one range of it, or all."""
+
+    async def get(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            reader, kind, name = await loop.run_in_executor(self.pool, self.answers.video, self.question())
+        except (WarpError, ValueError, KeyError, OSError) as error:
+            self.refuse(_status(error), *described(error))
+            return
+        wanted = _range(self.request.headers.get("Range"), reader.size)
+        if wanted is None:
+            self.set_header("Content-Range", f"bytes */{reader.size}")
+            self.refuse(416, "one range of bytes that are there")
+            return
+        start, stop = wanted
+        if "Range" in self.request.headers:
+            self.set_status(206)
+            self.set_header("Content-Range", f"bytes {start}-{stop - 1}/{reader.size}")
+        self.set_header("Content-Type", kind)
+        self.set_header("Accept-Ranges", "bytes")
+        self.set_header("Content-Length", str(stop - start))
+        self.set_header("Content-Disposition", f'inline; filename="{_plain(name)}"')
+        await self._send(reader, start, stop)
+
+    async def _send(self, reader: RangeReader, start: int, stop: int) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(tornado.iostream.StreamClosedError):
+            for at in range(start, stop, _PIECE_BYTES):
+                end = min(at + _PIECE_BYTES, stop)
+                self.write(bytes(await loop.run_in_executor(self.pool, reader.read, at, end)))
+                await self.flush()
+            self.finish()
+
+
+class _Live(_Guarded):
+    """Server-sent events: what is being recorded, whenever it changed."""
+
+    async def get(self) -> None:
+        if self.busy.followers >= MAX_FOLLOWERS:
+            self.refuse(503, "too many pages follow at once")
+            return
+        self.busy.followers += 1
+        self.set_header("Content-Type", "text/event-stream")
+        loop, before, silent = asyncio.get_running_loop(), b"", 0
+        try:
+            while not self.stop.is_set():
+                state = await loop.run_in_executor(self.pool, live_state, self.answers.shown)
+                now = dump_json(sendable({key: value for key, value in state.items() if key != "free_bytes"}))
+                if now != before or silent > 20:
+                    before, silent = now, 0
+                    self.write(b"data: " + dump_json(sendable(state)) + b"\n\n")
+                    await self.flush()
+                silent += 1
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.stop.wait(), _LIVE_S)
+        except (tornado.iostream.StreamClosedError, WarpError, OSError):
+            pass  # the page is gone, or the root is
+        finally:
+            self.busy.followers -= 1
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, PermissionError):
+        return 403
+    if isinstance(error, KeyError) and not isinstance(error, WarpError):
+        return 404
+    if isinstance(error, StoreError):
+        return 502
+    return 400 if isinstance(error, ValueError) else 500 if isinstance(error, OSError) else 422
+
+
+def _range(header: str | None, size: int) -> tuple[int, int] | None:
+    """The bytes that a Range header names; None for several ranges or nonsense."""
+    if header is None:
+        return 0, size
+    found = _RANGE.fullmatch(header.strip())
+    if found is None or found.groups() == ("", ""):
+        return None
+    first, last = found.groups()
+    start = max(0, size - int(last)) if not first else int(first)
+    stop = size if not first or not last else min(size, int(last) + 1)
+    return (start, stop) if start < stop else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^\w.+-]", "_", name, flags=re.ASCII)
+
+
+def _bound(host: str, port: int) -> Any:
+    try:
+        return tornado.netutil.bind_sockets(port, host)
+    except OSError as error:
+        raise StoreError(
+            f"cannot listen on {host}:{port} ({error.strerror})", hint="Choose another --port, or 0 for any."
+        ) from None
+
+
+def view(
+    thing: Any,
+    *,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    allow_hosts: Collection[str] = (),
+    draft: str | os.PathLike[str] | None = None,
+    open_browser: bool | None = None,
+) -> Viewer:
+    """Show episodes in the browser: an address, an Episode, Episodes or a Dataset; returns the running Viewer.
+
+    In a notebook the viewer shows itself inline, elsewhere the browser is opened unless `open_browser` is False.
+    """
+    in_notebook = _is_notebook()
+    made = Viewer(
+        thing,
+        port=port,
+        host=host,
+        token=token,
+        allow_hosts=allow_hosts,
+        draft=draft,
+        is_embedded=in_notebook,
+    )
+    if open_browser or (open_browser is None and not in_notebook):
+        made.open_browser()
+    return made
+
+
+def _is_notebook() -> bool:
+    try:
+        shell: Any = get_ipython()  # type: ignore[name-defined]
+    except NameError:
+        return False
+    return type(shell).__name__ == "ZMQInteractiveShell"

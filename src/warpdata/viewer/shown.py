@@ -1,0 +1,266 @@
+"""What a viewer shows: episodes in an order, wherever they come from, what is known of each, and how to change them."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata._api import divided_address, open_episodes
+from warpdata._api import open as open_address
+from warpdata.bytekit.locks import ThreadLock
+from warpdata.catalog.dataset import Dataset
+from warpdata.episodes.collection import Episodes
+from warpdata.episodes.draft import Draft
+from warpdata.episodes.edits import Edits
+from warpdata.episodes.journaled import read_unfinished
+from warpdata.episodes.local import LocalDataset
+from warpdata.errors import WarpError
+from warpdata.formats.wshard.episode import WShardEpisode
+from warpdata.timeline.episode import Episode
+
+Rows = NDArray[np.int64]
+
+LISTED = ("id", "length", "duration_s", "task", "success", "total_reward", "env_id", "problems")
+"""The facts a row of the list shows."""
+
+_KEPT_SELECTIONS = 16
+
+
+class Snapshot:
+    """The episodes at one moment: nothing in it changes, so any number of requests may read it."""
+
+    def __init__(self, episodes: Episodes, unfinished: Sequence[Path], generation: int) -> None:
+        self.episodes = episodes
+        self.generation = generation
+        self.ids = episodes.ids
+        self.unfinished = {path.name: path for path in unfinished}
+        self._position = {name: at for at, name in enumerate(self.ids)}
+        self._lock = ThreadLock()
+        self._chosen: OrderedDict[tuple[str, str, bool], Rows] = OrderedDict()
+
+    def open(self, episode_id: str) -> Episode:
+        """The episode of this id; of one that is being recorded, what can be read by now."""
+        if episode_id in self.unfinished:
+            return read_unfinished(self.unfinished[episode_id])
+        return self.episodes[self.position(episode_id)]
+
+    def position(self, episode_id: str) -> int:
+        """Where an episode stands, or KeyError."""
+        if episode_id not in self._position:
+            raise KeyError(f"no episode {episode_id!r} here")
+        return self._position[episode_id]
+
+    def facts(self) -> Any:
+        """The table of facts, made once."""
+        with self._lock:
+            return self.episodes.facts
+
+    def chosen(self, where: str, sort: str, *, descending: bool) -> Rows:
+        """The positions of the episodes that satisfy a condition, in an order."""
+        key = (where, sort, descending)
+        with self._lock:
+            if key in self._chosen:
+                self._chosen.move_to_end(key)
+                return self._chosen[key]
+        made = self._select(where)
+        if sort:
+            made = made[_order(self._column(sort)[made.tolist()], descending=descending)]
+        elif descending:
+            made = made[::-1]
+        with self._lock:
+            self._chosen[key] = made
+            while len(self._chosen) > _KEPT_SELECTIONS:
+                self._chosen.popitem(last=False)
+        return made
+
+    def _select(self, where: str) -> Rows:
+        if not where.strip():
+            return np.arange(len(self.ids), dtype=np.int64)
+        _ = self.facts()  # read once, under the lock
+        # The condition is asked of positions, not of names: two episodes may have one name in a joined sequence.
+        found = self.episodes.positions_where(where)
+        return found.astype(np.int64)
+
+    def _column(self, name: str) -> NDArray[Any]:
+        facts = self.facts()
+        if name not in facts.column_names:
+            raise KeyError(f"no column {name!r} to sort by")
+        out = np.empty(facts.num_rows, object)
+        out[:] = facts.column(name).to_pylist()
+        return out
+
+    def listed(self, rows: Rows) -> list[dict[str, Any]]:
+        """What the list shows of these episodes."""
+        facts = self.facts()
+        names = [name for name in LISTED if name in facts.column_names]
+        return [dict(row) for row in facts.select(names).take(rows.tolist()).to_pylist()]
+
+
+def _order(values: NDArray[Any], *, descending: bool) -> Rows:
+    """Positions in the order of their values; what has none comes last either way."""
+    known = [at for at, value in enumerate(values) if value is not None]
+    kinds = {isinstance(values[at], int | float) for at in known}
+    key = (lambda at: values[at]) if len(kinds) == 1 else (lambda at: str(values[at]))
+    ordered = sorted(known, key=key, reverse=descending)
+    return np.array([*ordered, *(at for at, value in enumerate(values) if value is None)], np.int64)
+
+
+class Shown:
+    """The thing a viewer was opened on."""
+
+    def __init__(self, thing: Any, *, draft: str | os.PathLike[str] | None = None) -> None:
+        self.selected: str | None = None
+        self.address = os.fspath(thing) if isinstance(thing, str | os.PathLike) else ""
+        self._thing = self._opened(thing)
+        self._draft: Draft | None = None
+        self._draft_folder = draft
+        self._lock = ThreadLock()
+        self.snapshot = self._look(0)
+
+    @property
+    def name(self) -> str:
+        """What to call it: the dataset with its version, or where it lies."""
+        if isinstance(self._thing, Dataset):
+            return f"{self._thing.id}@{self._thing.version[:12]}"
+        if self.address:
+            return self.address
+        return self._thing.source.name if isinstance(self._thing, Episodes) else self._thing.id or "episode"
+
+    @property
+    def root(self) -> Path | None:
+        """The root of recordings on this machine, where there is one."""
+        thing = self._thing
+        if isinstance(thing, LocalDataset) and isinstance(thing.folder, Path):
+            return thing.folder
+        return None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether reading all of it costs no network."""
+        return self.root is not None or (bool(self.address) and os.path.exists(self.address))
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing can be changed here; None if it can."""
+        if isinstance(self._thing, Dataset):
+            return None
+        if self.root is None:
+            what = "one episode" if isinstance(self._thing, Episode) else "these episodes"
+            return f"{what} can only be read: open a root of recordings or a published dataset to edit"
+        if not os.access(self.root, os.W_OK):
+            return f"{self.root} is read-only"
+        return "the edit log belongs to another program" if self.edits.is_foreign else None
+
+    @property
+    def edits(self) -> Edits:
+        """The edit log: of the root, or of the draft of a published dataset."""
+        if isinstance(self._thing, LocalDataset):
+            return self._thing.edits
+        if self._draft is None:
+            raise ValueError("there is no edit log here")
+        return self._draft.edits
+
+    @property
+    def draft_folder(self) -> Path | None:
+        """Where edits of a published dataset are kept until they are published."""
+        return None if self._draft is None else self._draft.folder
+
+    def open(self, episode_id: str) -> Episode:
+        """An episode by its id."""
+        return self.snapshot.open(episode_id)
+
+    def refresh(self) -> bool:
+        """Look again; True where something changed."""
+        with self._lock:
+            before = self.snapshot
+            if isinstance(self._thing, LocalDataset):
+                self._thing = LocalDataset(self._thing.folder)
+            now = self._look(before.generation + 1)
+            changed = (now.ids, list(now.unfinished)) != (before.ids, list(before.unfinished))
+            if changed or self._log_length(now) != self._log_length(before):
+                self.snapshot = now
+                return True
+            return False
+
+    def changed(self) -> None:
+        """Show what an edit changed."""
+        with self._lock:
+            if isinstance(self._thing, LocalDataset):
+                self._thing = LocalDataset(self._thing.folder)
+            self.snapshot = self._look(self.snapshot.generation + 1)
+
+    def _look(self, generation: int) -> Snapshot:
+        thing = self._thing
+        self._lengths: dict[int, int] = getattr(self, "_lengths", {})
+        if isinstance(thing, Dataset):
+            if self._draft is None:
+                self._draft = Draft(thing.episodes, self._folder_for(thing), of=f"{thing.id}@{thing.version}")
+            found, unfinished = self._draft.episodes(), []
+        elif isinstance(thing, LocalDataset):
+            found = thing
+            unfinished = [Path(str(each)) for each in thing.unfinished_places]
+        else:
+            found, unfinished = thing if isinstance(thing, Episodes) else Episodes.of([thing]), []
+        if isinstance(thing, LocalDataset | Dataset):
+            self._lengths = {**self._lengths, generation: len(self.edits.log)}
+        return Snapshot(found, unfinished, generation)
+
+    def _log_length(self, snapshot: Snapshot) -> int:
+        return self._lengths.get(snapshot.generation, 0)
+
+    def _folder_for(self, dataset: Dataset) -> Path:
+        if self._draft_folder is not None:
+            return Path(self._draft_folder)
+        return Path(f"{dataset.id.replace('/', '-')}-{dataset.version[:12]}.draft")
+
+    def _opened(self, thing: Any) -> Episode | Episodes | Dataset:
+        if isinstance(thing, WShardEpisode):
+            thing = thing.in_time
+        if isinstance(thing, str | os.PathLike):
+            text = os.fspath(thing)
+            base, inside = divided_address(text)
+            if inside is not None:
+                found = open_address(base)
+                self.address = base
+                episodes = found.episodes if isinstance(found, Dataset) else open_episodes(base)
+                self.selected = episodes.open(inside).id  # says what there is, if it is not there
+                thing = found
+            else:
+                thing = open_address(text)
+        if isinstance(thing, Episode | Episodes | Dataset):
+            return thing
+        raise ValueError(f"{thing!r:.80} holds no episodes to view; look at it with `warp inspect`")
+
+
+def edited(edits: Edits, op: str, ask: Mapping[str, Any]) -> Any:
+    """Make one edit that a page asked for; anything it lacks is a ValueError or KeyError."""
+    if op in ("undo", "redo"):
+        seq = ask.get("seq")
+        return edits.redo() if op == "redo" else edits.undo(None if seq is None else int(seq))
+    episode = str(ask["episode"])
+    if op == "trim":
+        start, end = (None if ask.get(key) is None else int(ask[key]) for key in ("start_ns", "end_ns"))
+        return edits.trim(episode, start, end)
+    if op == "split":
+        return edits.split(episode, int(ask["at_ns"]))
+    if op == "mark":
+        name, value = str(ask["name"]), ask["value"]
+        if not isinstance(value, bool | int | float | str):
+            raise ValueError("a mark is a text, a number, true or false")
+        return edits.set_static(episode, name, value)
+    if op in ("drop", "undrop"):
+        return edits.drop(episode) if op == "drop" else edits.undrop(episode)
+    raise ValueError(f"no edit is called {op!r}")
+
+
+def described(error: Exception) -> tuple[str, str]:
+    """An error as a page says it: what is wrong, and what to do."""
+    if isinstance(error, WarpError):
+        return str(error), error.hint
+    return (str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)), ""

@@ -1,0 +1,140 @@
+"""Signals as plots see them: from few points whatever their length, and the record that holds at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.locks import ThreadLock
+from warpdata.timeline.signal import Signal
+
+MAX_CHANNELS = 64
+_BLOCK = 64
+_TOP_BLOCKS = 4096
+_BATCH_BYTES = 8 << 20
+_FINE = 4
+"""A bucket of a plot is made of at least this many blocks of a level, or of a finer level."""
+
+GAP_FACTOR = 5
+_MAX_GAPS = 500
+
+Times = NDArray[np.int64]
+Values = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plotted:
+    """Points of a plot: times, and per channel a value at each; the records themselves, or the extremes of many."""
+
+    times: Times
+    values: Values
+    is_exact: bool
+
+
+class Track:
+    """One signal of numbers: its times, and the least and greatest values of its blocks, made when first needed."""
+
+    def __init__(self, signal: Signal) -> None:
+        self.signal = signal
+        self.times = signal.timestamps
+        self._width = int(np.prod(signal.meta.shape, dtype=np.int64))
+        self.channels = min(MAX_CHANNELS, self._width)
+        self._lock = ThreadLock()
+        self._levels: list[tuple[Values, Values]] | None = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much memory it takes, roughly."""
+        levels = sum(low.nbytes + high.nbytes for low, high in self._levels or ())
+        return int(self.times.nbytes) + levels
+
+    def row_at(self, ts_ns: int) -> int:
+        """The last record at or before a time, -1 before the first."""
+        return int(np.searchsorted(self.times, np.int64(ts_ns), side="right")) - 1
+
+    def values(self, start: int, stop: int) -> Values:
+        """Records [start, stop) as numbers of a browser, one row each."""
+        found = self.signal.rows(start, stop)
+        flat = found.reshape(len(found), self._width)[:, : self.channels]
+        return flat.astype(_plotted_as(flat.dtype), copy=False)
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Pauses that are more than five times the usual one, as (first time, last time)."""
+        pauses = np.diff(self.times)
+        if len(pauses) < 3:
+            return []
+        at = np.flatnonzero(pauses > GAP_FACTOR * np.median(pauses))[:_MAX_GAPS]
+        return [(int(self.times[i]), int(self.times[i + 1])) for i in at.tolist()]
+
+    def window(self, start_ns: int, stop_ns: int, width: int) -> Plotted:
+        """What is to be drawn between two times on `width` pixels: at most two points per pixel."""
+        low = max(0, self.row_at(start_ns))
+        high = max(low, min(len(self.times), self.row_at(stop_ns) + 2))
+        if high - low <= 2 * width:
+            return Plotted(self.times[low:high], self.values(low, high).T, True)
+        starts = low + (np.arange(width + 1) * (high - low)) // width
+        rows_each = (high - low) // width
+        size = self._level_for(rows_each)
+        if size == 1:
+            least, most = _extremes(self.values(low, high), starts[:-1] - low)
+        else:
+            blocks = self._levels_made()[_depth(size)]
+            edges = np.unique(starts // size)
+            edges[-1] = min(int(edges[-1]) + 1, len(blocks[0]))
+            least = np.fmin.reduceat(blocks[0][: edges[-1]], edges[:-1], axis=0)
+            most = np.fmax.reduceat(blocks[1][: edges[-1]], edges[:-1], axis=0)
+            starts = edges * size
+        middle = (starts[:-1] + np.minimum(starts[1:], len(self.times))) // 2
+        rows = np.stack([starts[:-1], middle], axis=1).reshape(-1)
+        values = np.stack([least, most], axis=1).reshape(-1, self.channels)
+        return Plotted(self.times[np.minimum(rows, len(self.times) - 1)], values.T, False)
+
+    def _level_for(self, rows_each: int) -> int:
+        """Records per block of the coarsest level that is fine enough; 1 for the records themselves."""
+        if rows_each < _BLOCK * _FINE:
+            return 1
+        size = _BLOCK
+        while size * _BLOCK * _FINE <= rows_each and _depth(size) + 1 < len(self._levels_made()):
+            size *= _BLOCK
+        return size
+
+    def _levels_made(self) -> list[tuple[Values, Values]]:
+        with self._lock:
+            if self._levels is None:
+                levels = [self._first_level()]
+                while len(levels[-1][0]) > _TOP_BLOCKS:
+                    low, high = levels[-1]
+                    starts = np.arange(0, len(low), _BLOCK)
+                    levels.append((np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts)))
+                self._levels = levels
+            return self._levels
+
+    def _first_level(self) -> tuple[Values, Values]:
+        row_bytes = max(1, self.signal.meta.row_bytes)
+        step = max(1, _BATCH_BYTES // (row_bytes * _BLOCK)) * _BLOCK
+        found = []
+        for start in range(0, len(self.times), step):
+            part = self.values(start, min(start + step, len(self.times)))
+            found.append(_extremes(part, np.arange(0, len(part), _BLOCK)))
+        return np.concatenate([low for low, _ in found]), np.concatenate([high for _, high in found])
+
+
+def _extremes(values: Values, starts: NDArray[np.int64]) -> tuple[Values, Values]:
+    """The least and greatest value of each run, per channel; NaN only where nothing else is."""
+    whole = len(values) // _BLOCK * _BLOCK
+    if len(values) == whole and len(starts) * _BLOCK == whole and values.shape[1] == 1:
+        # Blocks of one length and one channel: rows of a matrix, several times quicker than runs.
+        square = values.reshape(-1, _BLOCK)
+        return np.fmin.reduce(square, axis=1)[:, None], np.fmax.reduce(square, axis=1)[:, None]
+    return np.fmin.reduceat(values, starts, axis=0), np.fmax.reduceat(values, starts, axis=0)
+
+
+def _depth(size: int) -> int:
+    return (size.bit_length() - 1) // (_BLOCK.bit_length() - 1) - 1
+
+
+def _plotted_as(dtype: np.dtype[Any]) -> type[np.floating[Any]]:
+    return np.float64 if dtype.itemsize > 4 or (dtype.kind in "iu" and dtype.itemsize == 4) else np.float32

@@ -1,0 +1,349 @@
+"""What a viewer answers: episodes of every form, exact frames, values that hold, edits, drafts, live recordings."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from tests.viewer.conftest import Client, client_of
+from tests.viewer.samples import BITS, SCRIPT, START_NS, STEP_NS, numbered_frame, record_one, tensor_shard
+from tests.waiting import until
+
+FIRST = "000000000000"
+
+
+def signals_of(client: Client, episode: str = FIRST) -> dict[str, Any]:
+    return {each["name"]: each for each in client.get("episode", episode=episode).json()["signals"]}
+
+
+def number_in(pixels: Any) -> int:
+    row = np.asarray(pixels)[8]
+    blocks = [row[bit * 16 + 8].mean() > 127 for bit in range(BITS)]
+    return sum(int(each) << bit for bit, each in enumerate(blocks))
+
+
+def test_the_list_is_filtered_and_sorted(reader: Client) -> None:
+    everything = reader.get("episodes").json()
+    assert [row["id"] for row in everything["rows"]] == [f"{n:012d}" for n in range(3)]
+    assert everything["total"] == 3
+    found = reader.get("episodes", where="success and length > 90", sort="length", order="down").json()
+    assert [row["length"] for row in found["rows"]] == [120]
+    assert [r["success"] for r in reader.get("episodes", sort="success").json()["rows"]] == [
+        False,
+        True,
+        True,
+    ]
+    part = reader.get("episodes", start=1, count=1).json()
+    assert [row["id"] for row in part["rows"]] == ["000000000001"]
+    for wrong in ("nothing = 3", "length >", "length > 3; drop table x", "id in (select 1)"):
+        answer = reader.get("episodes", where=wrong)
+        assert 400 <= answer.status < 500, wrong
+        assert answer.json()["error"]
+    assert reader.get("episodes", sort="nothing").status == 404
+
+
+def test_statistics_say_what_is_selected(reader: Client) -> None:
+    found = reader.get("statistics").json()
+    assert found["episodes"] == 3
+    assert sum(found["measures"]["length"]["counts"]) == 3
+    assert {each["value"]: each["count"] for each in found["success"]} == {True: 2, False: 1}
+    assert {each["value"] for each in found["task"]} == {"pick the cube", SCRIPT}
+    joints = next(each for each in found["signals"] if each["name"] == "joints")
+    assert len(joints["mean"]) == 3
+    assert joints["low"][0] <= joints["mean"][0] <= joints["high"][0]
+    assert reader.get("statistics", where="not success").json()["episodes"] == 1
+
+
+@pytest.mark.parametrize(("camera", "every"), [("front", 2), ("wrist", 3), ("depth", 4)])
+def test_every_frame_is_the_one_that_was_asked_for(reader: Client, camera: str, every: int) -> None:
+    signal = signals_of(reader)[camera]
+    times = reader.get("times", episode=FIRST, signal=signal["number"], base=START_NS).arrays()[1]["times"]
+    assert len(times) == signal["count"]
+    for row in (0, 1, signal["count"] // 2, signal["count"] - 1):
+        head, arrays = reader.get("frame", episode=FIRST, signal=signal["number"], row=row).arrays()
+        assert int(head["ts_ns"]) == START_NS + int(times[row])
+        number = number_in(arrays["pixels"])
+        offset = {"front": 3_000_000, "wrist": 7_000_000, "depth": 1_000_000}[camera]
+        assert number * every * STEP_NS + offset == times[row]
+
+
+def test_encoded_groups_hold_the_frame_and_decode_to_it(reader: Client) -> None:
+    import av
+
+    number = signals_of(reader)["front"]["number"]
+    for row in (0, 9, 10, 37, 59):
+        head, arrays = reader.get("packets", episode=FIRST, signal=number, row=row).arrays()
+        assert head["codec"].startswith("avc1.")
+        assert row in head["rows"]
+        assert sum(head["sizes"]) == len(arrays["data"])
+        context = av.CodecContext.create("h264", "r")
+        import base64
+
+        context.extradata = base64.b64decode(head["description"])
+        at, shown = 0, {}
+        for size, wanted in zip(head["sizes"], head["rows"], strict=True):
+            packet = av.Packet(arrays["data"][at : at + size].tobytes())
+            packet.pts = wanted
+            at += size
+            for picture in context.decode(packet):
+                shown[picture.pts] = picture.to_ndarray(format="rgb24")
+        for picture in context.decode(None):
+            shown[picture.pts] = picture.to_ndarray(format="rgb24")
+        assert {each: number_in(pixels) for each, pixels in shown.items()} == {
+            each: each for each in head["rows"]
+        }
+    depth = signals_of(reader)["depth"]["number"]
+    assert reader.get("packets", episode=FIRST, signal=depth, row=0).arrays()[0]["codec"] is None
+
+
+def test_groups_of_a_trimmed_episode_keep_to_it(client: Client) -> None:
+    start = START_NS + 33 * STEP_NS
+    assert (
+        client.post("edit", {"op": "trim", "episode": FIRST, "start_ns": str(start), "end_ns": None}).status
+        == 200
+    )
+    number = signals_of(client)["front"]["number"]
+    head, _ = client.get("packets", episode=FIRST, signal=number, row=0).arrays()
+    assert head["rows"][:8] == [-1] * 7 + [0]
+    frame = client.get("frame", episode=FIRST, signal=number, row=0).arrays()
+    assert number_in(frame[1]["pixels"]) == 17
+    assert int(frame[0]["ts_ns"]) == START_NS + 34 * STEP_NS + 3_000_000
+
+
+def test_values_are_those_that_hold_with_their_age(reader: Client) -> None:
+    signals = signals_of(reader)
+    at = START_NS + 35 * STEP_NS + 11
+    held = {each["signal"]: each for each in reader.get("at", episode=FIRST, at=at).json()["values"]}
+    joints = held[signals["joints"]["number"]]
+    assert joints["age_ns"] == 11
+    assert joints["values"] == np.sin(35 / 20 + np.arange(3)).astype(np.float32).tolist()
+    assert held[signals["front"]["number"]]["row"] == 17
+    assert held[signals["front"]["number"]]["age_ns"] == STEP_NS - 3_000_000 + 11
+    assert held[signals["events"]["number"]]["text"] == "grasp"
+    early = {each["signal"]: each for each in reader.get("at", episode=FIRST, at=START_NS).json()["values"]}
+    assert early[signals["front"]["number"]] == {"signal": signals["front"]["number"], "row": -1}
+
+
+def test_points_are_exact_where_they_fit(reader: Client) -> None:
+    number = signals_of(reader)["joints"]["number"]
+    query = {
+        "episode": FIRST,
+        "signal": number,
+        "base": START_NS,
+        "from": START_NS,
+        "to": START_NS + 119 * STEP_NS,
+    }
+    head, arrays = reader.get("points", **query, width=60).arrays()
+    assert head["exact"] is True
+    assert arrays["times"].tolist() == [k * STEP_NS for k in range(120)]
+    assert arrays["values"].shape == (3, 120)
+    head, arrays = reader.get("points", **query, width=20).arrays()
+    assert head["exact"] is False
+    assert arrays["values"].shape == (3, 40)
+
+
+def test_marks_and_the_worst_prediction(reader: Client) -> None:
+    signals = signals_of(reader)
+    found = reader.get("events", episode=FIRST).json()
+    assert [each["text"] for each in found["events"]] == ["grasp", SCRIPT]
+    gap = next(each for each in found["gaps"] if each["signal"] == signals["depth"]["number"])
+    assert int(gap["from_ns"]) == START_NS + 40 * STEP_NS + 1_000_000
+    assert int(gap["to_ns"]) == START_NS + 80 * STEP_NS + 1_000_000
+    worst = reader.get("errors", episode=FIRST).json()["errors"][0]
+    assert int(worst["at_ns"]) == START_NS + 70 * STEP_NS
+    assert worst["error"] == pytest.approx(3 * np.sqrt(3), rel=1e-3)
+
+
+def test_edits_go_through_the_log_and_back(client: Client, root: Path) -> None:
+    def ids() -> list[str]:
+        return [row["id"] for row in client.get("episodes").json()["rows"]]
+
+    before = ids()
+    assert client.post("edit", {"op": "drop", "episode": FIRST}).status == 200
+    assert ids() == before[1:] == wd.open_recordings(root).ids
+    assert client.post("edit", {"op": "undo"}).status == 200
+    assert ids() == before
+    assert client.post("edit", {"op": "redo"}).status == 200
+    assert ids() == before[1:]
+    assert client.post("edit", {"op": "redo"}).status == 400
+    assert client.post("edit", {"op": "undrop", "episode": FIRST}).status == 200
+    at = START_NS + 50 * STEP_NS
+    assert client.post("edit", {"op": "split", "episode": FIRST, "at_ns": str(at)}).status == 200
+    assert ids()[:2] == [f"{FIRST}-1", f"{FIRST}-2"]
+    assert client.get("episode", episode=f"{FIRST}-2").json()["start_ns"] == str(at)
+    body = {"op": "mark", "episode": before[1], "name": "notes", "value": SCRIPT}
+    assert client.post("edit", body).status == 200
+    assert wd.open_recordings(root).open(before[1]).static["notes"] == SCRIPT
+    log = client.get("history").json()["edits"]
+    assert [each["op"] for each in log] == ["set_static", "split", "undrop", "drop", "undo", "drop"]
+    assert (log[-1]["is_undone"], log[-3]["redoes"]) == (True, 1)
+
+
+def test_a_root_that_cannot_be_written_is_only_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: False if mode == os.W_OK else real(path, mode))
+    with wd.view(root, open_browser=False) as viewer:
+        client = client_of(viewer)
+        assert "read-only" in client.get("dataset").json()["refusal"]
+        assert client.post("edit", {"op": "drop", "episode": FIRST}).status == 403
+        assert client.get("dataset").json()["episodes"] == 3
+
+
+@pytest.mark.parametrize("form", ["file", "opened", "tensors", "packed", "folder", "inside"])
+def test_every_form_of_an_episode_can_be_viewed(form: str, recorded: Path, tmp_path: Path) -> None:
+    shard = tensor_shard(tmp_path / "raw.wshard")
+    thing: Any = {
+        "file": shard, "opened": wd.open_episode(shard), "tensors": wd.load_wshard(shard), "folder": tmp_path,
+        "packed": tmp_path / "packed.wshard", "inside": f"{recorded}#2",
+    }[form]  # fmt: skip
+    if form == "packed":
+        wd.pack_episode(wd.open_recordings(recorded)[0], tmp_path / "packed.wshard")
+    with wd.view(thing, open_browser=False) as viewer:
+        client = client_of(viewer)
+        about = client.get("dataset").json()
+        rows = client.get("episodes").json()["rows"]
+        chosen = about["selected"] or rows[0]["id"]
+        signals = signals_of(client, chosen)
+        cameras = [each for each in signals.values() if each["shows"] == "camera"]
+        assert len(cameras) == 3
+        for each in cameras:
+            _, arrays = client.get("frame", episode=chosen, signal=each["number"], row=5).arrays()
+            assert number_in(arrays["pixels"]) == 5, each["name"]
+        assert client.get("thumbnail", episode=chosen).arrays()[1]["pixels"].ndim in (2, 3)
+        if form == "inside":
+            assert (about["selected"], about["refusal"], len(rows)) == ("000000000002", None, 3)
+        else:
+            assert client.post("edit", {"op": "drop", "episode": chosen}).status == 403
+
+
+def test_what_holds_no_episodes_is_refused(tmp_path: Path) -> None:
+    with wd.CorpusWriter(tmp_path / "corpus", 4) as corpus:
+        corpus.append(np.zeros((10, 4), np.float32))
+    with pytest.raises(ValueError, match="holds no episodes"):
+        wd.view(tmp_path / "corpus", open_browser=False)
+    with pytest.raises(KeyError, match="no episode"):
+        wd.view(f"{record_small(tmp_path)}#9", open_browser=False)
+
+
+def record_small(tmp_path: Path) -> Path:
+    record_one(tmp_path / "small", 0, steps=20)
+    return tmp_path / "small"
+
+
+def test_edits_of_a_published_dataset_are_a_draft(recorded: Path, local_catalog: str, tmp_path: Path) -> None:
+    with wd.DatasetBuilder("lab/arm", catalog=local_catalog) as builder:
+        builder.add_episodes("demos", recorded)
+        builder.add_table("main", {"a": [1, 2]})
+        builder.publish()
+    draft = tmp_path / "draft"
+    with (
+        wd.dataset("lab/arm", catalog=local_catalog) as dataset,
+        wd.view(dataset, open_browser=False, draft=draft) as viewer,
+    ):
+        client = client_of(viewer)
+        assert client.get("dataset").json()["name"].startswith("lab/arm@")
+        assert not draft.exists()
+        assert client.post("edit", {"op": "drop", "episode": FIRST}).status == 200
+        cut = str(START_NS + 10**12 + 10 * STEP_NS)
+        body = {"op": "trim", "episode": "000000000001", "start_ns": cut, "end_ns": None}
+        assert client.post("edit", body).status == 200
+        assert [row["id"] for row in client.get("episodes").json()["rows"]] == [
+            "000000000001",
+            "000000000002",
+        ]
+        assert client.get("episode", episode="000000000001").json()["start_ns"] == cut
+        assert len(dataset.episodes) == 3
+    assert [json.loads(line)["op"] for line in (draft / "edits.jsonl").read_text().splitlines()] == [
+        "drop",
+        "trim",
+    ]
+    from warpdata.cli.main import main
+
+    assert main(["publish", "lab/arm", "--catalog", local_catalog, "--draft", str(draft)]) == 0
+    with wd.dataset("lab/arm", catalog=local_catalog) as dataset:
+        assert dataset.episodes.ids == ["000000000001", "000000000002"]
+        assert dataset.episodes[0].first_ts_ns == int(cut)
+        assert dataset.table("main").row_count == 2
+
+
+def test_a_recording_under_way_is_seen_growing(root: Path) -> None:
+    go_on, end = threading.Event(), threading.Event()
+
+    def recorder() -> None:
+        with wd.record(root, static={"task": "live"}, clock="simulated") as rec:
+            for k in range(200):
+                if k == 50:
+                    go_on.wait()
+                rec.append("state", np.full(2, k, np.float32), k * 1_000_000)
+                rec.append("camera", numbered_frame(k), k * 1_000_000)
+            end.wait()
+
+    thread = threading.Thread(target=recorder)
+    with wd.view(root, open_browser=False) as viewer:
+        client = client_of(viewer)
+        thread.start()
+        name = "000000000003"
+
+        def count(signal: str) -> int:
+            viewer._answers.shown.refresh()
+            if not any(row["id"] == name for row in client.get("episodes").json()["live"]):
+                return 0
+            found = signals_of(client, name)
+            return int(found[signal]["count"]) if signal in found else 0
+
+        until(lambda: count("state") == 50)
+        assert client.post("edit", {"op": "drop", "episode": name}).status == 403
+        go_on.set()
+        until(lambda: count("state") == 200)
+        until(lambda: count("camera") >= 100)
+        number = signals_of(client, name)["camera"]["number"]
+        assert number_in(client.get("frame", episode=name, signal=number, row=60).arrays()[1]["pixels"]) == 60
+        end.set()
+        thread.join()
+        viewer._answers.shown.refresh()
+        assert client.get("dataset").json()["episodes"] == 4
+        assert client.get("episodes").json()["live"] == []
+
+
+def test_the_command_prints_its_link_first(root: Path) -> None:
+    import signal
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "warpdata", "view", str(root), "--no-open", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        link = process.stdout.readline().strip()
+        assert link.startswith("http://127.0.0.1:")
+        port, token = link.removeprefix("http://127.0.0.1:").split("/#t=")
+        import http.client
+
+        connection = http.client.HTTPConnection("127.0.0.1", int(port))
+        connection.request("GET", "/api/dataset", headers={"Authorization": f"Bearer {token}"})
+        assert connection.getresponse().status == 200
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
+def test_in_a_notebook_it_shows_itself(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import builtins
+
+    shell = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
+    with wd.view(root) as viewer:
+        assert f'src="{viewer.url}"' in viewer._repr_html_()
+        answer = Client(viewer).ask("GET", "/")
+        assert (
+            "frame-ancestors http://localhost:* http://127.0.0.1:*"
+            in answer.headers["content-security-policy"]
+        )
+        assert viewer.access.token not in repr(viewer)

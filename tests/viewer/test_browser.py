@@ -1,0 +1,158 @@
+"""The viewer in a real browser: Chromium, driven by playwright-core. What a person does is in viewer-ui/tests."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from tests.conftest import ROOT
+from tests.viewer.samples import STEPS, numbered_frame, tensor_shard
+
+UI = ROOT / "viewer-ui"
+CHROMIUM = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
+
+
+def missing() -> str | None:
+    if shutil.which("node") is None:
+        return "node is not installed"
+    if not (UI / "node_modules" / "playwright-core").is_dir():
+        return "playwright-core is not installed (make setup)"
+    if not any(map(os.path.exists, (os.environ.get("CHROMIUM", ""), *CHROMIUM))):
+        return "chromium is not installed (make setup)"
+    return None
+
+
+pytestmark = [pytest.mark.skipif(missing() is not None, reason=str(missing())), pytest.mark.timeout(120)]
+
+
+def command(scenario: str, viewer: wd.Viewer | str, **options: Any) -> list[str]:
+    url = viewer if isinstance(viewer, str) else viewer.url
+    return ["node", str(UI / "tests" / "scenarios.mjs"), scenario, url, json.dumps(options)]
+
+
+def run(scenario: str, viewer: wd.Viewer | str, **options: Any) -> None:
+    done = subprocess.run(
+        command(scenario, viewer, **options), capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def viewer(recorded: Path) -> Iterator[wd.Viewer]:
+    """For what changes nothing."""
+    with wd.view(recorded, open_browser=False) as running:
+        yield running
+
+
+@pytest.mark.parametrize("scenario", ["open", "filter", "scrub", "keyboard", "looks"])
+def test_look(viewer: wd.Viewer, scenario: str) -> None:
+    run(scenario, viewer)
+
+
+def test_edit_and_undo_in_two_browsers(root: Path) -> None:
+    with wd.view(root, open_browser=False) as running:
+        run("edit", running)
+    ops = [each["op"] for each in wd.open_recordings(root).edits.log]
+    assert ops == ["drop", "undo", "drop", "undo", "trim", "undo"]
+    assert len(wd.open_recordings(root)) == 3
+    assert wd.open_recordings(root)[0].steps.length == STEPS
+
+
+def test_raw_tensors_are_painted_and_edits_refused(tmp_path: Path) -> None:
+    shard = tensor_shard(tmp_path / "raw.wshard")
+    times = [str(ts) for ts in wd.open_episode(shard)["rgb"].timestamps.tolist()]
+    with wd.view(shard, open_browser=False) as running:
+        run("tensors", running, times=times)
+        run("refused", running)
+
+
+def test_a_recording_grows_before_the_eyes(root: Path) -> None:
+    seen = threading.Event()
+
+    def recorder() -> None:
+        with wd.record(root, clock="simulated") as rec:
+            k = 0
+            while not seen.wait(0.01):
+                rec.append("state", np.full(2, k, np.float32), k * 10_000_000)
+                if k % 3 == 0:
+                    rec.append("camera", numbered_frame(k // 3), k * 10_000_000)
+                k += 1
+
+    thread = threading.Thread(target=recorder)
+    with wd.view(root, open_browser=False) as running:
+        thread.start()
+        try:
+            with subprocess.Popen(
+                command("live", running, rows=4), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ) as process:
+                assert process.stdout is not None
+                first = process.stdout.readline()
+                seen.set()
+                rest = process.stdout.read()
+                assert process.wait() == 0, first + rest
+        finally:
+            seen.set()
+            thread.join()
+
+
+def test_thousands_of_episodes_are_a_short_list(tmp_path: Path) -> None:
+    episodes = wd.Episodes.of([
+        wd.Episode.of({"x": wd.ArraySignal([0, 10**9], [1.0, 2.0])}, {"task": "t"}, id=f"e{n:05d}") for n in range(3000)
+    ])  # fmt: skip
+    with wd.view(episodes, open_browser=False) as running:
+        run("many", running, last="e02999")
+
+
+class Files(http.server.SimpleHTTPRequestHandler):
+    """A plain server of files; `ranges` says whether it knows ranges, `asked` what it sent."""
+
+    ranges = True
+    asked: ClassVar[list[int]] = []
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if not wanted or not self.ranges:
+            super().do_GET()
+            return
+        start, stop = int(wanted[1]), int(wanted[2]) + 1
+        data = Path(self.translate_path(self.path)).read_bytes()[start:stop]
+        self.asked.append(len(data))
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "whole files"])
+def test_an_exported_site_needs_a_server_of_files_only(recorded: Path, tmp_path: Path, ranges: bool) -> None:
+    site = wd.export_site(recorded, tmp_path / "site")
+    kind = type("Kind", (Files,), {"ranges": ranges, "asked": []})
+    handler = functools.partial(kind, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/"
+            run("site", url)
+            if ranges:
+                run("scrub", url)
+                assert max(kind.asked) < (site / "e" / "0.bin").stat().st_size
+        finally:
+            server.shutdown()
+            thread.join()

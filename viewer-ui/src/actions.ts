@@ -1,0 +1,164 @@
+// What a person can do, once for buttons, menus and keys.
+import { clock } from "./clock";
+import { type DatasetInfo, type EpisodeInfo, type Marks, say, set, state } from "./model";
+import { getJson, post, Refused } from "./wire";
+
+/** What is open now; pages register what keys need to know of them. */
+export const open: {
+  info: EpisodeInfo | null;
+  marks: Marks;
+  frameTimes: Float64Array;
+  trim: { from: number; to: number } | null;
+  neighbours: () => string[];
+  setTrim: (trim: { from: number; to: number } | null) => void;
+  reload: () => void;
+} = {
+  info: null,
+  marks: { events: [], gaps: [] },
+  frameTimes: new Float64Array(0),
+  trim: null,
+  neighbours: () => [],
+  setTrim: () => undefined,
+  reload: () => undefined,
+};
+
+export function complain(error: unknown): void {
+  if ((error as Error).name === "AbortError") return;
+  if (error instanceof Refused) say(error.message, error.hint, true);
+  else say((error as Error).message ?? String(error), "", true);
+}
+
+let turn = 0;
+export async function loadDataset(): Promise<void> {
+  const mine = ++turn;
+  const dataset = await getJson<DatasetInfo>("dataset", {});
+  if (mine === turn) set({ dataset, listGeneration: state.listGeneration + 1 });
+}
+
+export function goTo(episodeId: string | null): void {
+  if (episodeId === state.episodeId) return;
+  set({ episodeId, playing: false });
+}
+
+export function neighbour(by: number): void {
+  const ids = open.neighbours();
+  if (!ids.length) return;
+  const at = state.episodeId ? ids.indexOf(state.episodeId) : -1;
+  const next = at < 0 ? (by > 0 ? 0 : ids.length - 1) : at + by;
+  if (ids[next] !== undefined) goTo(ids[next]);
+}
+
+export function compare(): void {
+  if (state.otherId) return set({ otherId: null });
+  const ids = open.neighbours();
+  const at = state.episodeId ? ids.indexOf(state.episodeId) : -1;
+  const other = ids[at + 1] ?? ids[at - 1];
+  if (other) set({ otherId: other });
+}
+
+/** One frame of the first camera, or a hundredth of what is seen. */
+export function step(by: number): void {
+  const times = open.frameTimes;
+  if (!times.length) return clock.go(clock.at + (by * (clock.to - clock.from)) / 100);
+  let low = 0;
+  let high = times.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (times[middle]! <= clock.at) low = middle + 1;
+    else high = middle;
+  }
+  const row = low - 1;
+  const target = by < 0 && row >= 0 && times[row]! < clock.at ? row : row + by;
+  clock.go(times[Math.min(Math.max(target, 0), times.length - 1)]!);
+}
+
+function jump(times: number[], forward: boolean, what: string): void {
+  const found = forward ? times.find((each) => each > clock.at) : times.findLast((each) => each < clock.at);
+  if (found === undefined) say(`no ${forward ? "further" : "earlier"} ${what}`);
+  else clock.go(found);
+}
+
+export const nextEvent = (forward: boolean): void =>
+  jump(open.marks.events.map((each) => each.at), forward, "event");
+export const nextGap = (forward: boolean): void =>
+  jump([...new Set(open.marks.gaps.map((each) => each.from))].sort((a, b) => a - b), forward, "gap");
+
+let worst: { id: string; at: number[]; next: number } | null = null;
+export async function worstError(): Promise<void> {
+  if (!open.info) return;
+  if (worst?.id !== open.info.id) {
+    const found = await getJson<{ errors: { at_ns: string; error: number }[] }>("errors", { episode: open.info.id });
+    worst = { id: open.info.id, at: found.errors.map((each) => Number(BigInt(each.at_ns) - clock.base)), next: 0 };
+  }
+  const at = worst.at[worst.next % Math.max(1, worst.at.length)];
+  if (at === undefined) return say("no prediction to compare with what came");
+  worst.next++;
+  clock.go(at);
+}
+
+export async function edit(body: Record<string, unknown>, done: string): Promise<void> {
+  if (state.dataset?.refusal) return say("this cannot be edited here", state.dataset.refusal, true);
+  try {
+    const effect = await post<{ before: { id: string }[]; after: { id: string; dropped: boolean }[] }>("edit", body);
+    open.setTrim(null);
+    const mine = state.episodeId;
+    const gone = effect.before.some((each) => each.id === mine);
+    const left = effect.after.find((each) => each.id === mine && !each.dropped);
+    const ids = open.neighbours();
+    const at = mine ? ids.indexOf(mine) : -1;
+    if (gone && !left) goTo(effect.after.find((each) => !each.dropped)?.id ?? ids[at + 1] ?? ids[at - 1] ?? null);
+    await loadDataset();
+    if (mine === state.episodeId) open.reload();
+    say(done);
+  } catch (error) {
+    complain(error);
+  }
+}
+
+const current = (): string => open.info?.id ?? "";
+export const drop = (): Promise<void> => edit({ op: "drop", episode: current() }, `dropped ${current()}`);
+export const undo = (): Promise<void> => edit({ op: "undo" }, "undone");
+export const redo = (): Promise<void> => edit({ op: "redo" }, "done again");
+export const split = (): Promise<void> =>
+  edit({ op: "split", episode: current(), at_ns: clock.time.toString() }, "split in two");
+export const mark = (name: string, value: unknown): Promise<void> =>
+  edit({ op: "mark", episode: current(), name, value }, `${name} is ${JSON.stringify(value)}`);
+export function trim(): Promise<void> {
+  const chosen = open.trim;
+  if (!chosen) {
+    say("nothing to trim", "Drag the handles of the ruler, or press [ and ] at the cursor.");
+    return Promise.resolve();
+  }
+  const absolute = (at: number): string => (clock.base + BigInt(Math.round(at))).toString();
+  const start = chosen.from > 0 ? absolute(chosen.from) : null;
+  // The end is the first moment that is not shown any more.
+  const end = chosen.to < clock.length ? absolute(chosen.to + 1) : null;
+  return edit({ op: "trim", episode: current(), start_ns: start, end_ns: end }, "trimmed");
+}
+export function trimFrom(): void {
+  open.setTrim({ from: clock.at, to: open.trim && open.trim.to > clock.at ? open.trim.to : clock.length });
+}
+export function trimTo(): void {
+  open.setTrim({ from: open.trim && open.trim.from < clock.at ? open.trim.from : 0, to: clock.at });
+}
+
+export function theme(): void {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const now = state.theme === "auto" ? (dark ? "dark" : "light") : state.theme;
+  set({ theme: now === "dark" ? "light" : "dark" });
+}
+
+export async function share(): Promise<void> {
+  try {
+    await navigator.clipboard.writeText(location.href);
+    say("the link to this moment is copied", "Whoever opens it needs a viewer of the same data.");
+  } catch {
+    say("the address bar holds the link to this moment");
+  }
+}
+
+const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
+export function faster(by: number): void {
+  const at = SPEEDS.indexOf(state.speed);
+  set({ speed: SPEEDS[Math.min(Math.max((at < 0 ? 3 : at) + by, 0), SPEEDS.length - 1)]! });
+}

@@ -1,0 +1,254 @@
+// The drawer on the right: static items, statistics of the selection, and the history of edits.
+import { useEffect, useState } from "preact/hooks";
+import * as actions from "./actions";
+import { type Drawer as Kind, set, short, state, useModel } from "./model";
+import { getJson, post } from "./wire";
+
+const TITLES: Record<Exclude<Kind, null>, string> = { statics: "Episode", stats: "Selection", history: "Edits" };
+
+export function Drawer() {
+  const { drawer } = useModel();
+  if (!drawer) return null;
+  return (
+    <aside class="drawer" aria-label={TITLES[drawer]}>
+      <header>
+        {(Object.keys(TITLES) as Exclude<Kind, null>[]).map((each) => (
+          <button key={each} class={`tab quiet${each === drawer ? " chosen" : ""}`} aria-pressed={each === drawer} onClick={() => set({ drawer: each })}>{TITLES[each]}</button>
+        ))}
+        <span class="space" />
+        <button class="quiet" aria-label="Close" onClick={() => set({ drawer: null })}>✕</button>
+      </header>
+      <div class="drawer-body">
+        {drawer === "statics" && <Statics />}
+        {drawer === "stats" && <Statistics />}
+        {drawer === "history" && <History />}
+      </div>
+    </aside>
+  );
+}
+
+function shown(value: unknown): string {
+  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
+}
+
+function Statics() {
+  const { dataset, episodeId } = useModel();
+  const [, again] = useState(0);
+  useEffect(() => {
+    const timer = setTimeout(() => again((n) => n + 1), 60); // the page below may just be opening it
+    return () => clearTimeout(timer);
+  }, [episodeId, dataset?.generation]);
+  const info = actions.open.info;
+  if (!info) return <p class="dim">No episode is open.</p>;
+  const refusal = dataset?.refusal;
+  return (
+    <>
+      <form
+        class="marks"
+        onSubmit={(event) => {
+          event.preventDefault();
+          const data = new FormData(event.currentTarget);
+          void actions.mark(String(data.get("name")), String(data.get("value")));
+        }}
+      >
+        <label>Mark <input name="name" list="mark-names" required value="task" disabled={Boolean(refusal)} /></label>
+        <datalist id="mark-names"><option value="task" /><option value="notes" /></datalist>
+        <label>as <input name="value" required placeholder="pick the cube" disabled={Boolean(refusal)} /></label>
+        <button disabled={Boolean(refusal)} title={refusal ?? ""}>Save</button>
+      </form>
+      {refusal && <p class="dim">{refusal}</p>}
+      <Items title="Static items" items={info.static} />
+      {(info.findings?.length ?? 0) > 0 && (
+        <section>
+          <h3>Findings</h3>
+          <ul class="findings">
+            {info.findings!.map((each, i) => <li key={i}><b class={each.severity}>{each.rule}</b> {each.signal} {each.message}</li>)}
+          </ul>
+        </section>
+      )}
+      <section>
+        <h3>Signals</h3>
+        <table>
+          <tbody>
+            {info.signals.map((each) => (
+              <tr key={each.name}>
+                <th scope="row">{each.name}</th>
+                <td>{each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`}</td>
+                <td>{each.count.toLocaleString("en")}</td>
+                <td>{each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : ""}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </section>
+      <Items title="Metadata" items={info.meta} />
+    </>
+  );
+}
+
+function Items({ title, items }: { title: string; items: Record<string, unknown> }) {
+  const names = Object.keys(items);
+  if (!names.length) return null;
+  return (
+    <section>
+      <h3>{title}</h3>
+      <dl class="items">
+        {names.map((name) => <div key={name}><dt>{name}</dt><dd>{shown(items[name])}</dd></div>)}
+      </dl>
+    </section>
+  );
+}
+
+interface Stats {
+  episodes: number;
+  measures: Record<string, { counts: number[]; low: number; high: number; mean: number; sum: number }>;
+  outliers: Record<string, string[]>;
+  success: { value: boolean | null; count: number }[];
+  task: { value: string | null; count: number }[];
+  signals: { name: string; mean: number[]; low: number[]; high: number[] }[];
+}
+
+const quoted = (text: string): string => `'${text.replaceAll("'", "''")}'`;
+function narrow(condition: string): void {
+  set({ where: state.where ? `(${state.where}) and ${condition}` : condition });
+}
+
+function Statistics() {
+  const { where, listGeneration, checks } = useModel();
+  const [found, setFound] = useState<Stats | null>(null);
+  useEffect(() => {
+    const abort = new AbortController();
+    getJson<Stats>("statistics", { where }, abort.signal).then(setFound).catch(actions.complain);
+    return () => abort.abort();
+  }, [where, listGeneration]);
+  if (!found) return null;
+  const outliers = Object.entries(found.outliers);
+  return (
+    <>
+      <p><b>{found.episodes.toLocaleString("en")}</b> episodes{where ? " satisfy the filter" : ""}.</p>
+      {Object.entries(found.measures).map(([name, each]) => <Histogram key={name} name={name} {...each} />)}
+      <Counts title="success" items={found.success} condition={(value) => (value === null ? "success is null" : value ? "success" : "not success")} />
+      <Counts title="task" items={found.task} condition={(value) => (value === null ? "task is null" : `task = ${quoted(String(value))}`)} />
+      <section>
+        <h3>Outliers</h3>
+        {outliers.length ? (
+          <ul class="outliers">
+            {outliers.slice(0, 50).map(([id, why]) => (
+              <li key={id}><button class="quiet" onClick={() => actions.goTo(id)}>{id.replace(/^0{4,}(?=\d)/, "")}</button> <span class="dim">{why.join(", ")}</span></li>
+            ))}
+          </ul>
+        ) : <p class="dim">None by length, duration or return.</p>}
+      </section>
+      <section>
+        <h3>Values</h3>
+        {found.signals.map((each) => (
+          <details key={each.name}>
+            <summary>{each.name}</summary>
+            <table>
+              <thead><tr><th /><th>least</th><th>mean</th><th>greatest</th></tr></thead>
+              <tbody>
+                {each.mean.slice(0, 64).map((mean, i) => (
+                  <tr key={i}><th scope="row">{i}</th><td>{short(each.low[i]!)}</td><td>{short(mean)}</td><td>{short(each.high[i]!)}</td></tr>
+                ))}
+              </tbody>
+            </table>
+          </details>
+        ))}
+      </section>
+      <section>
+        <h3>Health</h3>
+        <p class="dim">{checks ? `${checks.checked} of ${checks.total} checked, ${Object.keys(checks.worst).length} with findings` : ""}</p>
+        {checks && !checks.wanted && <button onClick={() => void post("check", {}).catch(actions.complain)}>Check all</button>}
+      </section>
+    </>
+  );
+}
+
+function Histogram({ name, counts, low, high, mean }: { name: string; counts: number[]; low: number; high: number; mean: number }) {
+  const most = Math.max(...counts);
+  const width = 240 / counts.length;
+  const edge = (i: number): number => low + ((high - low) * i) / counts.length;
+  return (
+    <section>
+      <h3>{name} <span class="dim">mean {short(mean)}</span></h3>
+      <svg class="histogram" viewBox="0 0 240 48" preserveAspectRatio="none" role="img" aria-label={`Histogram of ${name} from ${short(low)} to ${short(high)}`}>
+        {counts.map((count, i) => (
+          <rect
+            key={i} x={i * width} width={Math.max(1, width - 1)} y={48 - (46 * count) / most} height={(46 * count) / most}
+            onClick={() => narrow(`${name} >= ${edge(i)} and ${name} ${i === counts.length - 1 ? "<=" : "<"} ${edge(i + 1)}`)}
+          ><title>{`${short(edge(i))} to ${short(edge(i + 1))}: ${count}; click to filter`}</title></rect>
+        ))}
+      </svg>
+      <p class="axis dim"><span>{short(low)}</span><span>{short(high)}</span></p>
+    </section>
+  );
+}
+
+function Counts({ title, items, condition }: {
+  title: string;
+  items: { value: string | boolean | null; count: number }[];
+  condition: (value: string | boolean | null) => string;
+}) {
+  if (!items.length) return null;
+  const all = items.reduce((sum, each) => sum + each.count, 0);
+  return (
+    <section>
+      <h3>{title}</h3>
+      {items.map((each) => (
+        <button key={String(each.value)} class="count quiet" onClick={() => narrow(condition(each.value))} title="click to filter">
+          <i style={{ width: `${(100 * each.count) / all}%` }} />
+          <span class="cut">{each.value === null ? "not known" : String(each.value)}</span><b>{each.count}</b>
+        </button>
+      ))}
+    </section>
+  );
+}
+
+interface Edit {
+  seq: number;
+  op: string;
+  episode?: string;
+  episodes?: string[];
+  undoes?: number;
+  redoes?: number;
+  name?: string;
+  value?: unknown;
+  ts_ns: string;
+  is_undone: boolean;
+}
+
+function History() {
+  const { dataset, listGeneration } = useModel();
+  const [edits, setEdits] = useState<Edit[]>([]);
+  useEffect(() => {
+    getJson<{ edits: Edit[] }>("history", {}).then((found) => setEdits(found.edits)).catch(actions.complain);
+  }, [listGeneration]);
+  return (
+    <>
+      {dataset?.refusal && <p class="dim">{dataset.refusal}</p>}
+      {dataset?.draft && <p class="dim">Edits of a published dataset are kept in {dataset.draft}; `warp publish --draft` takes them.</p>}
+      <p class="buttons">
+        <button disabled={Boolean(dataset?.refusal)} onClick={() => void actions.undo()}>Undo</button>
+        <button disabled={Boolean(dataset?.refusal)} onClick={() => void actions.redo()}>Redo</button>
+      </p>
+      <ol class="edits" reversed>
+        {edits.map((each) => (
+          <li key={each.seq} class={each.is_undone ? "undone" : ""}>
+            <span><b>{each.seq}</b> {said(each)}</span>
+            {each.op !== "undo" && !each.is_undone && (
+              <button class="quiet" disabled={Boolean(dataset?.refusal)} onClick={() => void actions.edit({ op: "undo", seq: each.seq }, `edit ${each.seq} is undone`)}>undo</button>
+            )}
+          </li>
+        ))}
+      </ol>
+      {!edits.length && <p class="dim">Nothing was edited.</p>}
+    </>
+  );
+}
+
+function said(edit: Edit): string {
+  if (edit.op === "undo") return `undo of ${edit.undoes}`;
+  const which = (edit.episode ?? edit.episodes?.join(" + ") ?? "").replace(/^0{4,}(?=\d)/, "");
+  const what = edit.op === "set_static" ? `${edit.name} = ${shown(edit.value)}` : edit.op;
+  return `${which}: ${what}${edit.redoes ? " (again)" : ""}`;
+}

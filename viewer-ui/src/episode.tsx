@@ -1,0 +1,368 @@
+// One episode: its cameras in a grid, the ruler, its plots, all at one time.
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import * as actions from "./actions";
+import { Camera } from "./cameras";
+import { clock } from "./clock";
+import { type EpisodeInfo, type Marks, set, type SignalInfo, spoken, state, useModel } from "./model";
+import { groupsOf, type Held, Plot } from "./plots";
+import { Ruler } from "./ruler";
+import { siteName } from "./site";
+import { getJson, videoAddress } from "./wire";
+
+const NO_MARKS: Marks = { events: [], gaps: [] };
+const cameras = new Set<Camera>();
+
+/** Whether every camera shows the frame that belongs to the cursor. */
+export const isSettled = (): boolean => [...cameras].every((each) => each.settled);
+
+export function useEpisode(id: string | null): { info: EpisodeInfo | null; failure: string; reload: () => void } {
+  const model = useModel();
+  const [info, setInfo] = useState<EpisodeInfo | null>(null);
+  const [failure, setFailure] = useState("");
+  const [turn, setTurn] = useState(0);
+  const growing = info?.is_unfinished && info.id === id ? JSON.stringify(model.live?.recordings) + model.live?.generation : "";
+  useEffect(() => {
+    if (!id) return setInfo(null);
+    const abort = new AbortController();
+    getJson<EpisodeInfo>("episode", { episode: id }, abort.signal)
+      .then((found) => {
+        setInfo(found);
+        setFailure("");
+      })
+      .catch((error) => {
+        if (error.name === "AbortError") return;
+        setInfo(null);
+        setFailure(`${error.message} ${error.hint ?? ""}`);
+      });
+    return () => abort.abort();
+  }, [id, turn, growing]);
+  // Until the next one is here, the one before stays: nothing blinks.
+  return { info: id ? info : null, failure, reload: () => setTurn((n) => n + 1) };
+}
+
+export function EpisodePage() {
+  const model = useModel();
+  const { info, failure, reload } = useEpisode(model.episodeId);
+  const other = useEpisode(model.otherId);
+  const [marks, setMarks] = useState<Marks>(NO_MARKS);
+  const [trim, setTrim] = useState<{ from: number; to: number } | null>(null);
+  actions.open.info = info;
+  actions.open.reload = reload;
+  actions.open.trim = trim;
+  actions.open.setTrim = setTrim;
+  actions.open.marks = marks;
+
+  // Before anything below is drawn: the clock belongs to this episode.
+  const opened = useRef("");
+  const key = info ? `${info.id} ${info.start_ns} ${info.stop_ns}` : "";
+  if (info && opened.current !== key) {
+    const follows = opened.current.startsWith(`${info.id} `) && info.is_unfinished && clock.at >= clock.length;
+    const isOther = !opened.current.startsWith(`${info.id} `);
+    opened.current = key;
+    clock.open(BigInt(info.start_ns), BigInt(info.stop_ns));
+    if (isOther) clock.at = firstSight(info);
+    if (wantedAtOpening) wantedAtOpening();
+    if (follows) clock.at = clock.length;
+  }
+
+  useEffect(() => {
+    setTrim(null);
+    if (!info) return setMarks(NO_MARKS);
+    const base = BigInt(info.start_ns);
+    const abort = new AbortController();
+    const rest = (text: string): number => Number(BigInt(text) - base);
+    getJson<{ events: { signal: number; at_ns: string; text: string }[]; gaps: { signal: number; from_ns: string; to_ns: string }[] }>(
+      "events", { episode: info.id }, abort.signal,
+    )
+      .then((found) =>
+        setMarks({
+          events: found.events.map((each) => ({ ...each, at: rest(each.at_ns) })),
+          gaps: found.gaps.map((each) => ({ signal: each.signal, from: rest(each.from_ns), to: rest(each.to_ns) })),
+        }),
+      )
+      .catch(actions.complain);
+    return () => abort.abort();
+  }, [info]);
+
+  if (failure) return <main class="centre"><p class="blank failure">{failure}</p></main>;
+  if (!info) return <main class="centre"><p class="blank">{model.episodeId ? "" : "Choose an episode."}</p></main>;
+  return (
+    <main class="centre" data-episode={info.id}>
+      <EpisodeBar info={info} trim={trim} />
+      <div class={other.info ? "stage two" : "stage"}>
+        <Cameras info={info} isFirst />
+        {other.info && <Cameras info={other.info} />}
+      </div>
+      <Controls info={info} />
+      <Ruler marks={marks} findings={info.findings ?? []} trim={trim} />
+      <div class={other.info ? "lower two" : "lower"}>
+        <Plots info={info} marks={marks} />
+        {other.info && <Plots info={other.info} marks={NO_MARKS} />}
+      </div>
+    </main>
+  );
+}
+
+/** The first moment at which every camera has a frame. */
+function firstSight(info: EpisodeInfo): number {
+  const firsts = info.signals.filter((each) => each.shows === "camera" && each.first_ns).map((each) => Number(BigInt(each.first_ns!) - BigInt(info.start_ns)));
+  return Math.max(0, ...firsts);
+}
+
+let wantedAtOpening: (() => void) | null = null;
+/** What the address bar says of time and zoom, for the first episode that is opened. */
+export function atOpening(run: () => void): void {
+  wantedAtOpening = () => {
+    wantedAtOpening = null;
+    run();
+  };
+}
+
+function EpisodeBar({ info, trim }: { info: EpisodeInfo; trim: { from: number; to: number } | null }) {
+  const { dataset, otherId } = useModel();
+  const refusal = info.is_unfinished ? "the recording goes on" : dataset?.refusal;
+  const button = (label: string, key: string, run: () => unknown, off = false) => (
+    <button disabled={Boolean(refusal) || off} title={refusal ?? `${label} (${key})`} onClick={() => run()}>{label}</button>
+  );
+  const task = info.static.task;
+  return (
+    <header class="episode-bar">
+      <h1 title={info.id}>{info.id.replace(/^0{4,}(?=\d)/, "")}</h1>
+      <span class="dim cut">{typeof task === "string" ? task : ""}</span>
+      {info.is_unfinished && <span class="badge bad">recording</span>}
+      {(info.findings ?? []).filter((each) => each.severity !== "info").slice(0, 3).map((each) => (
+        <span key={each.rule + each.signal} class={`badge ${each.severity === "damaged" ? "bad" : "warn"}`} title={`${each.signal ?? ""} ${each.message}`}>{each.rule}</span>
+      ))}
+      <span class="space" />
+      {otherId && <button onClick={() => set({ otherId: null })} title="c">Close {otherId.replace(/^0{4,}(?=\d)/, "")}</button>}
+      <span class="buttons" role="group" aria-label="Edit">
+        {button("Trim", "x", actions.trim, !trim)}
+        {button("Split", "s", actions.split)}
+        {button("✓ success", "y", () => actions.mark("success", true))}
+        {button("✗ failure", "n", () => actions.mark("success", false))}
+        {button("Drop", "d", actions.drop)}
+        {button("Undo", "u", actions.undo)}
+        {button("Redo", "r", actions.redo)}
+      </span>
+    </header>
+  );
+}
+
+/** Drawn, not typed: fonts of other machines lack these signs. */
+function Icon({ path }: { path: string }) {
+  return <svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d={path} /></svg>;
+}
+const ICONS = {
+  start: "M2 2h2v12H2zM14 2v12L5 8z",
+  before: "M10 2v12L3 8zM11 2h2v12h-2z",
+  play: "M3 1l11 7-11 7z",
+  pause: "M3 2h4v12H3zM9 2h4v12H9z",
+  next: "M6 2v12l7-6zM3 2h2v12H3z",
+  end: "M12 2h2v12h-2zM2 2v12l9-6z",
+  save: "M7 1h2v7h3l-4 4-4-4h3zM2 13h12v2H2z",
+};
+
+function Controls({ info }: { info: EpisodeInfo }) {
+  const { playing, speed } = useModel();
+  return (
+    <div class="controls" role="group" aria-label="Time">
+      <button class="quiet" aria-label="To the start" title="Home" onClick={() => clock.go(0)}><Icon path={ICONS.start} /></button>
+      <button class="quiet" aria-label="Frame before" title="←" onClick={() => actions.step(-1)}><Icon path={ICONS.before} /></button>
+      <button class="play" aria-label={playing ? "Pause" : "Play"} title="Space" onClick={() => clock.play()}><Icon path={playing ? ICONS.pause : ICONS.play} /></button>
+      <button class="quiet" aria-label="Next frame" title="→" onClick={() => actions.step(1)}><Icon path={ICONS.next} /></button>
+      <button class="quiet" aria-label="To the end" title="End" onClick={() => clock.go(clock.length)}><Icon path={ICONS.end} /></button>
+      <label>
+        <span class="sr">Speed</span>
+        <select value={String(speed)} onChange={(event) => set({ speed: Number(event.currentTarget.value) })}>
+          {[0.1, 0.25, 0.5, 1, 2, 4, 8].map((each) => <option key={each} value={String(each)}>{each}×</option>)}
+        </select>
+      </label>
+      <span class="dim">{spoken(Number(BigInt(info.stop_ns) - BigInt(info.start_ns)))}{info.steps ? ` · ${info.steps.count} steps` : ""}</span>
+      <span class="space" />
+      <button class="quiet" title="e" onClick={() => actions.nextEvent(true)}>next event</button>
+      <button class="quiet" title="g" onClick={() => actions.nextGap(true)}>next gap</button>
+      {info.signals.some((each) => each.role === "prediction") && (
+        <button class="quiet" title="w" onClick={() => void actions.worstError().catch(actions.complain)}>worst error</button>
+      )}
+      <button class="quiet" aria-label="Zoom out" title="-" onClick={() => clock.zoom(2)}>−</button>
+      <button class="quiet" title="0" onClick={() => clock.show(0, clock.length)}>all</button>
+      <button class="quiet" aria-label="Zoom in" title="+" onClick={() => clock.zoom(0.5)}>+</button>
+    </div>
+  );
+}
+
+/** As many columns as make the pictures largest, none distorted. */
+function arrange(box: { width: number; height: number }, ratios: number[]): { width: number; height: number }[] {
+  let best: { width: number; height: number }[] = [];
+  let area = -1;
+  for (let columns = 1; columns <= ratios.length; columns++) {
+    const lines = Math.ceil(ratios.length / columns);
+    const width = (box.width - (columns - 1) * 8) / columns;
+    const height = (box.height - (lines - 1) * 8) / lines - 20;
+    if (width <= 0 || height <= 0) continue;
+    const sizes = ratios.map((ratio) => (width / height > ratio ? { width: height * ratio, height } : { width, height: width / ratio }));
+    const sum = sizes.reduce((total, each) => total + each.width * each.height, 0);
+    if (sum > area) [area, best] = [sum, sizes];
+  }
+  return best;
+}
+
+function Cameras({ info, isFirst = false }: { info: EpisodeInfo; isFirst?: boolean }) {
+  const host = useRef<HTMLDivElement>(null);
+  const [size, setSize] = useState({ width: 0, height: 0 });
+  const shown = useMemo(() => info.signals.filter((each) => each.shows === "camera" && each.count > 0), [info]);
+  useLayoutEffect(() => {
+    if (!host.current) return;
+    const watch = new ResizeObserver(([entry]) => setSize({ width: entry!.contentRect.width, height: entry!.contentRect.height }));
+    watch.observe(host.current);
+    return () => watch.disconnect();
+  }, [shown.length > 0]);
+  useEffect(() => {
+    if (isFirst && !shown.length) actions.open.frameTimes = new Float64Array(0);
+  }, [info]);
+  if (!shown.length) return <p class="blank no-cameras dim">No cameras in this episode.</p>;
+  const ratios = shown.map((each) => {
+    const [a = 1, b = 1, c] = each.shape;
+    return c !== undefined && ![1, 3, 4].includes(c) ? c / b : b / a;
+  });
+  const sizes = arrange(size, ratios);
+  return (
+    <div class="cameras" ref={host}>
+      {shown.map((each, i) => (
+        <CameraView key={`${info.id}/${each.name}`} info={info} signal={each} size={sizes[i] ?? { width: 0, height: 0 }} leads={isFirst && i === 0} />
+      ))}
+    </div>
+  );
+}
+
+function CameraView({ info, signal, size, leads }: {
+  info: EpisodeInfo;
+  signal: SignalInfo;
+  size: { width: number; height: number };
+  leads: boolean;
+}) {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const caption = useRef<HTMLSpanElement>(null);
+  const [failure, setFailure] = useState("");
+  const base = BigInt(info.start_ns);
+  useEffect(() => {
+    const camera = new Camera(info.id, signal, base, (picture, row) => {
+      const target = canvas.current;
+      if (!target) return;
+      const paint = target.getContext("2d")!;
+      if (!picture) paint.clearRect(0, 0, target.width, target.height);
+      else if (picture instanceof ImageData) paint.putImageData(picture, 0, 0);
+      else paint.drawImage(picture, 0, 0);
+      target.dataset.row = String(row);
+      target.dataset.tsNs = row < 0 ? "" : (base + BigInt(Math.round(camera.times[row]!))).toString();
+      tell();
+    });
+    const tell = (): void => {
+      if (!caption.current) return;
+      const row = camera.wanted;
+      const age = row < 0 ? "no frame yet" : `age ${spoken(clock.at - camera.times[row]!)}`;
+      caption.current.textContent = `${Math.max(row + 1, 0)}/${camera.times.length} · ${camera.failure || age}`;
+    };
+    const move = (): void => {
+      camera.show(clock.at, state.playing);
+      tell();
+    };
+    let stop = (): void => undefined;
+    camera
+      .open()
+      .then(() => {
+        if (leads) actions.open.frameTimes = camera.times;
+        cameras.add(camera);
+        stop = clock.onMove(move);
+        move();
+      })
+      .catch((error) => setFailure(error.message));
+    return () => {
+      cameras.delete(camera);
+      stop();
+      camera.close();
+    };
+  }, [info]);
+  const [a = 1, b = 1, c] = signal.shape;
+  const planesFirst = c !== undefined && ![1, 3, 4].includes(c);
+  const [height, width] = planesFirst ? [b, c] : [a, b];
+  return (
+    <figure class="camera" style={{ width: `${size.width}px` }}>
+      <canvas
+        ref={canvas} width={width} height={height} role="img" aria-label={`Camera ${signal.name}`} data-testid="camera" data-signal={signal.name}
+        class={size.width > width * 4 ? "pixels" : ""} style={{ width: `${size.width}px`, height: `${size.height}px` }}
+      />
+      <figcaption>
+        <strong class="cut">{signal.name}</strong>
+        <span class="dim" ref={caption} />
+        {failure && <span class="failure">{failure}</span>}
+        {signal.kind === "image" && !siteName() && (
+          <a class="dim save" href={videoAddress({ episode: info.id, signal: signal.number })} download title="save the video" aria-label={`Save the video of ${signal.name}`}><Icon path={ICONS.save} /></a>
+        )}
+      </figcaption>
+    </figure>
+  );
+}
+
+function Plots({ info, marks }: { info: EpisodeInfo; marks: Marks }) {
+  const model = useModel();
+  const [held, setHeld] = useState(new Map<number, Held>());
+  const groups = useMemo(() => groupsOf(info), [info, model.plotOrder]);
+  useEffect(() => {
+    let busy = false;
+    let again = false;
+    let gone = false;
+    const base = BigInt(info.start_ns);
+    const ask = async (): Promise<void> => {
+      if (busy) {
+        again = true;
+        return;
+      }
+      busy = true;
+      try {
+        const found = await getJson<{ values: Held[] }>("at", { episode: info.id, at: base + BigInt(Math.round(clock.at)) });
+        if (!gone) setHeld(new Map(found.values.map((each) => [each.signal, each])));
+      } catch {
+        // the next move asks again
+      }
+      busy = false;
+      if (again && !gone) {
+        again = false;
+        setTimeout(ask, state.playing ? 60 : 0);
+      }
+    };
+    const stop = clock.onMove(() => void ask());
+    void ask();
+    return () => {
+      gone = true;
+      stop();
+    };
+  }, [info]);
+  const texts = info.signals.filter((each) => each.shows === "text" && each.count > 0);
+  const dragTo = (from: string, to: string): void => {
+    if (!from || from === to) return;
+    const names = groups.map((each) => each.main.name).filter((each) => each !== from);
+    names.splice(names.indexOf(to), 0, from);
+    set({ plotOrder: names });
+  };
+  return (
+    <div class="plots">
+      {info.problems.map((each) => (
+        <p key={each.signal} class="failure">{each.signal}: {each.message} {each.hint}</p>
+      ))}
+      {groups.map((group) => <Plot key={group.main.name} info={info} group={group} held={held} onDragTo={dragTo} />)}
+      {texts.map((each) => (
+        <section key={each.name} class="texts" aria-label={`Texts of ${each.name}`}>
+          <header><strong>{each.name}</strong><span class="dim role">{each.role}</span></header>
+          <p class="now">{held.get(each.number)?.text ?? ""}</p>
+          <ol>
+            {marks.events.filter((one) => one.signal === each.number).slice(0, 200).map((one) => (
+              <li key={one.at}><button class="quiet" onClick={() => clock.go(one.at)}><span class="dim">{(one.at / 1e9).toFixed(3)} s</span> {one.text}</button></li>
+            ))}
+          </ol>
+        </section>
+      ))}
+      {!groups.length && !texts.length && <p class="blank dim">No signals to plot.</p>}
+    </div>
+  );
+}

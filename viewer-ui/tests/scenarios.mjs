@@ -1,0 +1,313 @@
+// What a person does, in a real browser: `node scenarios.mjs NAME URL` ends with 0 if all of it held.
+import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { chromium } from "playwright-core";
+
+const BITS = 10;
+const [name, url, given = "{}"] = process.argv.slice(2);
+const options = JSON.parse(given);
+const executablePath = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(
+  (each) => each && existsSync(each),
+);
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
+const faults = [];
+
+async function open(address = url, more = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...more });
+  const page = await context.newPage();
+  page.setDefaultTimeout(options.patience ?? 30_000);
+  page.on("pageerror", (error) => faults.push(error.message));
+  page.on("console", (said) => said.type() === "error" && faults.push(said.text()));
+  page.on("request", (request) => {
+    const host = new URL(request.url()).host;
+    if (host && host !== new URL(url).host) faults.push(`asked ${request.url()}`);
+  });
+  await page.goto(address);
+  await page.waitForSelector("[data-testid=episode-row]", { state: "attached" });
+  return page;
+}
+
+const settled = (page) =>
+  page.waitForFunction(() => {
+    const cameras = [...document.querySelectorAll("[data-testid=camera]")];
+    return cameras.length > 0 && cameras.every((each) => each.dataset.row !== undefined) && window.warpdata.is_settled;
+  });
+const rows = (page) => page.locator("[data-testid=episode-row]").count();
+const untilRows = (page, count) =>
+  page.waitForFunction((n) => document.querySelectorAll("[data-testid=episode-row]").length === n, count);
+
+/** The number in the pixels of every camera: white blocks are ones. */
+const numbers = (page) =>
+  page.evaluate((bits) => {
+    return [...document.querySelectorAll("[data-testid=camera]")].map((canvas) => {
+      const pixels = canvas.getContext("2d").getImageData(0, 8, canvas.width, 1).data;
+      let number = 0;
+      for (let bit = 0; bit < bits; bit++) if (pixels[(bit * 16 + 8) * 4 + 1] > 127) number |= 1 << bit;
+      return { signal: canvas.dataset.signal, row: Number(canvas.dataset.row), ts: canvas.dataset.tsNs, number };
+    });
+  }, BITS);
+
+const SCENARIOS = {
+  async open() {
+    const page = await open();
+    await settled(page);
+    assert.equal(await rows(page), 3);
+    assert.ok((await page.locator("[data-testid=plot]").count()) >= 3);
+    assert.equal(await page.locator("[data-testid=camera]").count(), 3);
+    assert.equal(await page.locator("[data-testid=time-cursor]").count(), 1);
+    assert.ok(!page.url().includes("#t="), "the token stays in the address bar");
+    assert.ok(page.url().includes("e=000000000000"));
+    // What is written in data is never run.
+    await page.locator("[data-testid=episode-row]").nth(1).click();
+    await page.waitForSelector('main[data-episode="000000000001"]');
+    await settled(page);
+    await page.keyboard.press("i");
+    await page.waitForSelector("aside >> text=onerror");
+    assert.equal(await page.evaluate(() => window.hacked), undefined);
+    // The cookie opens it again, at the same moment, without the token.
+    await page.evaluate(() => (window.warpdata.time_ns = "1760001000500000000"));
+    await page.waitForFunction(() => location.search.includes("at=1760001000500000000"));
+    await page.reload();
+    await settled(page);
+    assert.equal(await page.evaluate(() => window.warpdata.time_text), "1760001000500000000");
+  },
+
+  async filter() {
+    const page = await open();
+    await page.fill("[data-testid=filter]", "not success");
+    await page.keyboard.press("Enter");
+    await untilRows(page, 1);
+    assert.ok(page.url().length > 0);
+    await page.fill("[data-testid=filter]", "lenght > 3");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("[role=alert]");
+    assert.match(await page.textContent("[role=alert]"), /lenght/);
+    faults.length = 0; // the browser notes every answer that refuses
+    await page.fill("[data-testid=filter]", "");
+    await page.keyboard.press("Enter");
+    await untilRows(page, 3);
+    await page.selectOption(".list-head select", "length");
+    await page.waitForFunction(() => document.querySelector("[data-testid=episode-row]").dataset.id === "000000000002");
+    await page.keyboard.press("Escape");
+    await page.click("header >> text=Statistics");
+    await page.click("aside >> text=false");
+    await untilRows(page, 1);
+  },
+
+  async scrub() {
+    const page = await open();
+    await settled(page);
+    const start = 1760000000000000000n;
+    let seed = 12345;
+    const random = () => (seed = (seed * 1103515245 + 12345) % 2147483648) / 2147483648;
+    const late = { front: [2, 3_000_000], wrist: [3, 7_000_000], depth: [4, 1_000_000] };
+    for (let turn = 0; turn < 50; turn++) {
+      const at = BigInt(Math.floor(140_000_000 + random() * 2_230_000_000));
+      await page.evaluate((to) => (window.warpdata.time_ns = to), (start + at).toString());
+      await settled(page);
+      for (const seen of await numbers(page)) {
+        const [every, offset] = late[seen.signal];
+        const age = start + at - BigInt(seen.ts);
+        assert.equal(BigInt(seen.ts) - start, BigInt(seen.number * every) * 20_000_000n + BigInt(offset), JSON.stringify(seen));
+        assert.ok(age >= 0n, JSON.stringify({ seen, at: at.toString() }));
+        // Depth has a gap: the frame before it holds.
+        const inGap = seen.signal === "depth" && seen.number === 10;
+        assert.ok(inGap || age < BigInt(every) * 20_000_000n, JSON.stringify({ seen, at: at.toString() }));
+      }
+      const cursor = await page.getAttribute("[data-testid=time-cursor]", "data-time-ns");
+      assert.equal(cursor, (start + at).toString());
+    }
+    // The pointer on the ruler and the cursor agree.
+    const box = await page.locator(".ruler").boundingBox();
+    await page.mouse.click(box.x + box.width / 2, box.y + 30);
+    await settled(page);
+    const line = await page.locator("[data-testid=time-cursor]").boundingBox();
+    assert.ok(Math.abs(line.x + line.width / 2 - (box.x + box.width / 2)) < 2);
+    // Play moves on, frame by frame.
+    const before = await page.evaluate(() => window.warpdata.time_ns);
+    await page.keyboard.press("Space");
+    await page.waitForFunction((from) => window.warpdata.time_ns > from + 200e6, before);
+    await page.keyboard.press("Space");
+    await settled(page);
+    for (const seen of await numbers(page)) assert.equal(seen.number * late[seen.signal][0] * 20_000_000 + late[seen.signal][1], Number(BigInt(seen.ts) - start));
+  },
+
+  async edit() {
+    const page = await open();
+    await settled(page);
+    const other = await open();
+    await settled(other);
+    await page.click('button:text-is("Drop")');
+    await untilRows(page, 2);
+    await untilRows(other, 2); // a second browser follows
+    await page.click('button:text-is("Undo")');
+    await untilRows(page, 3);
+    await untilRows(other, 3);
+    await page.click('button:text-is("Redo")');
+    await untilRows(page, 2);
+    await page.keyboard.press("u");
+    await untilRows(page, 3);
+    // Trim by dragging the handle, then back.
+    await page.locator('[data-id="000000000000"]').click();
+    await page.waitForSelector('main[data-episode="000000000000"]');
+    await settled(page);
+    const handle = await page.locator(".handle.start").boundingBox();
+    await page.mouse.move(handle.x + 8, handle.y + 12);
+    await page.mouse.down();
+    await page.mouse.move(handle.x + 300, handle.y + 12, { steps: 5 });
+    await page.mouse.up();
+    await page.click('button:text-is("Trim")');
+    await page.waitForFunction(() => Number(document.querySelector("[data-testid=time-cursor]").getAttribute("aria-valuemax")) < 2000);
+    await page.keyboard.press("u");
+    await page.waitForFunction(() => Number(document.querySelector("[data-testid=time-cursor]").getAttribute("aria-valuemax")) > 2300);
+    await page.keyboard.press("h");
+    await page.waitForSelector("aside >> text=undo of");
+    faults.length = 0; // the other browser may have asked for what was dropped
+  },
+
+  async refused() {
+    const page = await open();
+    await page.waitForSelector("[data-testid=plot]");
+    assert.ok(await page.locator("button", { hasText: "Drop" }).isDisabled());
+    assert.match(await page.locator("button", { hasText: "Drop" }).getAttribute("title"), /read/);
+    await page.keyboard.press("d");
+    await page.waitForSelector("[role=status]");
+  },
+
+  async live() {
+    const page = await open();
+    const live = page.locator("[data-live=true]");
+    await live.waitFor();
+    const first = Number(await live.getAttribute("data-records"));
+    await page.waitForFunction((from) => Number(document.querySelector("[data-live=true]").dataset.records) > from + 20, first);
+    await live.click();
+    await page.waitForSelector("[data-testid=plot][data-signal=state]");
+    await page.waitForSelector("[data-testid=camera]");
+    console.log("seen"); // the recorder may end now
+    await page.waitForFunction(() => !document.querySelector("[data-live=true]"));
+    await untilRows(page, options.rows);
+    faults.length = 0; // what is asked while it becomes a finished episode may be refused
+  },
+
+  async keyboard() {
+    const page = await open();
+    await settled(page);
+    const time = () => page.evaluate(() => window.warpdata.time_text);
+    await page.keyboard.press("e");
+    assert.equal(await time(), "1760000000600000000");
+    await page.keyboard.press("Shift+E");
+    await page.waitForSelector("[role=status]");
+    await page.keyboard.press("Home");
+    await page.keyboard.press("ArrowRight");
+    await page.keyboard.press("ArrowRight");
+    await settled(page);
+    assert.equal((await numbers(page)).find((each) => each.signal === "front").number, 1);
+    await page.keyboard.press("ArrowLeft");
+    await settled(page);
+    assert.equal((await numbers(page)).find((each) => each.signal === "front").number, 0);
+    await page.keyboard.press("g");
+    assert.equal(await time(), "1760000000801000000");
+    await page.keyboard.press("w");
+    await page.waitForFunction(() => window.warpdata.time_text === "1760000001400000000");
+    await page.keyboard.press("+");
+    await page.waitForFunction(() => location.search.includes("from="));
+    await page.keyboard.press("0");
+    await page.waitForFunction(() => !location.search.includes("from="));
+    await page.keyboard.press("j");
+    await page.waitForFunction(() => location.search.includes("e=000000000001"));
+    await page.keyboard.press("k");
+    await page.waitForFunction(() => location.search.includes("e=000000000000"));
+    await page.keyboard.press("?");
+    await page.waitForSelector("[role=dialog]");
+    await page.keyboard.press("Escape");
+    await page.waitForSelector("[role=dialog]", { state: "detached" });
+    await page.keyboard.press("c");
+    await page.waitForFunction(() => document.querySelectorAll("[data-testid=camera]").length === 6);
+    await page.keyboard.press("c");
+    await page.keyboard.press("/");
+    await page.keyboard.type("success");
+    await page.keyboard.press("Enter");
+    await untilRows(page, 2);
+    // Everything that can be clicked has a name.
+    const nameless = await page.evaluate(
+      () => [...document.querySelectorAll("button, a, select, input, [role=img], [role=slider]")].filter(
+        (each) => !(each.getAttribute("aria-label") || each.textContent.trim() || each.closest("label")?.textContent.trim()),
+      ).length,
+    );
+    assert.equal(nameless, 0);
+  },
+
+  async looks() {
+    const back = (page) => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    const dark = await open(url, { colorScheme: "dark" });
+    const light = await open(url, { colorScheme: "light" });
+    const [a, b] = [await back(dark), await back(light)];
+    assert.notEqual(a, b);
+    await dark.keyboard.press("t");
+    await dark.waitForFunction((wanted) => getComputedStyle(document.body).backgroundColor === wanted, b);
+    await dark.waitForFunction(() => location.search.includes("theme=light"));
+    const phone = await open(url, { viewport: { width: 390, height: 844 } });
+    await phone.waitForSelector("[data-testid=plot]");
+    const wide = await phone.evaluate(() => document.documentElement.scrollWidth);
+    assert.ok(wide <= 390, `the page is ${wide} wide`);
+    await light.close();
+  },
+
+  async tensors() {
+    const page = await open();
+    await settled(page);
+    assert.equal(await page.locator("[data-testid=camera]").count(), 3);
+    for (const row of [0, 7, 33]) {
+      await page.evaluate((at) => (window.warpdata.time_ns = at), options.times[row]);
+      await settled(page);
+      for (const seen of await numbers(page)) assert.equal(seen.number, row, JSON.stringify(seen));
+    }
+  },
+
+  async site() {
+    const page = await open();
+    await settled(page);
+    assert.equal(await rows(page), 3);
+    assert.ok(await page.locator("button", { hasText: "Drop" }).isDisabled());
+    await page.fill("[data-testid=filter]", "not success and length >= 100");
+    await page.keyboard.press("Enter");
+    await untilRows(page, 1);
+    await page.fill("[data-testid=filter]", "length in (1)");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("[role=alert]");
+    await page.fill("[data-testid=filter]", "success");
+    await page.keyboard.press("Enter");
+    await untilRows(page, 2);
+    // Values at the cursor are those of the records, with their age.
+    await page.locator('[data-id="000000000000"]').click();
+    await page.waitForSelector('main[data-episode="000000000000"]');
+    await page.evaluate(() => (window.warpdata.time_ns = "1760000000700000011"));
+    await page.waitForFunction(() => document.querySelector("[data-signal=joints] .age")?.textContent === "age 11 ns");
+    const shown = await page.textContent("[data-signal=joints] .channel b");
+    assert.equal(Number(shown), Number(Math.fround(Math.sin(35 / 20)).toPrecision(5)));
+    await page.keyboard.press("w");
+    await page.waitForFunction(() => window.warpdata.time_text === "1760000001400000000");
+    // Zoomed in, plots are drawn from the records themselves.
+    for (let i = 0; i < 6; i++) await page.keyboard.press("+");
+    await settled(page);
+  },
+
+  async many() {
+    const page = await open();
+    await page.waitForFunction(() => document.querySelector(".list-head").textContent.includes("episodes"));
+    assert.ok((await rows(page)) < 60, "only the rows that are seen exist");
+    await page.evaluate(() => (document.querySelector(".rows").scrollTop = 1e7));
+    await page.waitForSelector(`[data-id="${options.last}"]`);
+  },
+};
+
+try {
+  await SCENARIOS[name]();
+  assert.deepEqual(faults, []);
+} catch (error) {
+  console.error(error);
+  console.error("faults:", faults);
+  process.exitCode = 1;
+} finally {
+  await browser.close();
+}
