@@ -47,7 +47,7 @@ TorchOpener = Callable[[Table, StreamRequest, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What the rooms above give to a dataset: streams of tables, stores of vectors."""
+    """What the packages above give to a dataset: streams of tables, stores of vectors."""
 
     batches: StreamOpener
     torch: TorchOpener

@@ -79,7 +79,7 @@ class BatchStream(Protocol):
 
 
 class StreamOpener(Protocol):
-    """What the loading room gives to tables: how a stream is made."""
+    """What the loading package gives to tables: how a stream is made."""
 
     def __call__(self, table: Table, request: StreamRequest) -> BatchStream: ...
 

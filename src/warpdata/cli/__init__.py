@@ -1,1 +1,1 @@
-"""The command line: `warp`. Parses, calls a room, prints, and chooses the exit code."""
+"""The command line: `warp`. Parses, calls a package, prints, and chooses the exit code."""

@@ -63,7 +63,9 @@ def _signal(found: UnfinishedRecording, stream: int, about: dict[str, Any]) -> S
     return ArraySignal(stamps, values, signal_meta(description, name))
 
 
-def _camera(found: UnfinishedRecording, stream: int, about: dict[str, Any], description: Description) -> Signal | None:
+def _camera(
+    found: UnfinishedRecording, stream: int, about: dict[str, Any], description: Description
+) -> Signal | None:
     """The frames that are in the growing video, as far as its marks are whole."""
     codec = found.videos.get(stream)
     marks = []

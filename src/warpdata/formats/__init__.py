@@ -1,1 +1,1 @@
-"""One room per file format. A format knows bytes and their meaning, never a URL and never another format."""
+"""One package per file format. A format knows bytes and their meaning, never a URL and never another format."""
