@@ -23,10 +23,10 @@ from warpdata.viewer.live import live_state
 from warpdata.viewer.shown import Shown, described
 
 try:
-    import tornado.httpserver
-    import tornado.iostream
-    import tornado.netutil
-    import tornado.web
+    from tornado.httpserver import HTTPServer
+    from tornado.iostream import StreamClosedError
+    from tornado.netutil import bind_sockets
+    from tornado.web import Application, RequestHandler
 except ImportError:
     raise MissingExtraError.for_extra("tornado", "serve") from None
 
@@ -149,10 +149,10 @@ class Viewer:
             (rf"/api/({'|'.join(CHANGES)})", _Change, shared),
             (rf"/({'|'.join(map(re.escape, FILES))})", _File, shared),
         ]
-        application = tornado.web.Application(
+        application = Application(
             routes, default_handler_class=_Nothing, default_handler_args=shared, log_function=lambda _: None
         )
-        server = tornado.httpserver.HTTPServer(
+        server = HTTPServer(
             application, max_body_size=MAX_BODY_BYTES, max_header_size=MAX_HEAD_BYTES, max_buffer_size=1 << 20
         )
         server.add_sockets(self._sockets)
@@ -183,7 +183,7 @@ class _Busy:
         self.followers = 0
 
 
-class _Guarded(tornado.web.RequestHandler):  # type: ignore[misc]
+class _Guarded(RequestHandler):  # type: ignore[misc]
     """Every request comes through here: host, caller, and the headers of each answer."""
 
     needs_token = True
@@ -236,7 +236,7 @@ class _Guarded(tornado.web.RequestHandler):  # type: ignore[misc]
         self.set_header("Content-Type", reply.content_type)
         for name, value in reply.headers.items():
             self.set_header(name, value)
-        with contextlib.suppress(tornado.iostream.StreamClosedError):
+        with contextlib.suppress(StreamClosedError):
             self.finish(reply.body)
 
     def question(self) -> Question:
@@ -318,7 +318,7 @@ class _Video(_Guarded):
 
     async def _send(self, reader: RangeReader, start: int, stop: int) -> None:
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(tornado.iostream.StreamClosedError):
+        with contextlib.suppress(StreamClosedError):
             for at in range(start, stop, _PIECE_BYTES):
                 end = min(at + _PIECE_BYTES, stop)
                 self.write(bytes(await loop.run_in_executor(self.pool, reader.read, at, end)))
@@ -347,7 +347,7 @@ class _Live(_Guarded):
                 silent += 1
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.stop.wait(), _LIVE_S)
-        except (tornado.iostream.StreamClosedError, WarpError, OSError):
+        except (StreamClosedError, WarpError, OSError):
             pass  # the page is gone, or the root is
         finally:
             self.busy.followers -= 1
@@ -382,7 +382,7 @@ def _plain(name: str) -> str:
 
 def _bound(host: str, port: int) -> Any:
     try:
-        return tornado.netutil.bind_sockets(port, host)
+        return bind_sockets(port, host)
     except OSError as error:
         raise StoreError(
             f"cannot listen on {host}:{port} ({error.strerror})", hint="Choose another --port, or 0 for any."
