@@ -43,10 +43,9 @@ def open_episode(
     `#id` goes inside a root, a folder of shards or a published dataset: `robot_data#3`, `lab/reacher@v1#3`. A shard
     may also be bytes, a file opened in binary mode or a RangeReader. `catalog`: where datasets are looked for.
     """
-    from warpdata.episodes.opening import ChunkList, Episode, ShardReader, chunks_source, episode_of_shard
-
-    if isinstance(source, ChunkList):
-        return Episode(chunks_source(source))
+    opening = _opening()
+    if isinstance(source, opening.ChunkList):
+        return opening.Episode(opening.chunks_source(source))  # type: ignore[no-any-return]
     if isinstance(source, str):
         source, inside = divided_address(source)
         if inside is not None:
@@ -57,13 +56,21 @@ def open_episode(
     if found is None and place is not None:
         return _directory(place)
     try:
-        return episode_of_shard(ShardReader.open(found), place)
+        return opening.episode_of_shard(opening.ShardReader.open(found), place)  # type: ignore[no-any-return]
     except StoreError:
         if not isinstance(found, str) or not os.path.isdir(found):
             raise
     if _is_root(found) and address_kind(found) in ("recordings", "shards"):
         raise _one_of_many(found, open_episodes(found))
     return _directory(found)
+
+
+@functools.cache
+def _opening() -> Any:
+    """Episodes are opened often: the import is looked up once."""
+    from warpdata.episodes import opening
+
+    return opening
 
 
 def _one_of_many(address: str, episodes: Episodes) -> Exception:
@@ -485,8 +492,11 @@ def located(path: str) -> Any:
 
 def _located(source: object) -> tuple[Any, Any]:
     """The folder a URL lies in and the bytes of its file; without bytes, the folder of an episode directory."""
-    if isinstance(source, str | os.PathLike) and "://" not in (path := os.fspath(source)):
-        return None, os.path.abspath(path)  # the process may go elsewhere before everything is read
+    if (isinstance(source, str) or hasattr(source, "__fspath__")) and "://" not in (
+        path := os.fspath(source)
+    ):
+        # The process may go elsewhere before everything is read.
+        return None, path if os.path.isabs(path) else os.path.abspath(path)
     if not isinstance(source, str):
         return None, source
     import urllib.parse
@@ -561,12 +571,10 @@ def load_wshard(
     handed out; `"window"` does not read a whole raw block to check a window for which the file has no checksum (large
     ones of other programs); False trusts the bytes of blocks.
     """
-    from warpdata.formats.wshard.load import load_wshard as load
-
     place, found = _located(source)
     if found is None and place is not None:
         raise _directory_error(source)
-    return load(found, channels, verify=verify)
+    return _opening().load_wshard(found, channels, verify=verify)  # type: ignore[no-any-return]
 
 
 def chunk_episode(
