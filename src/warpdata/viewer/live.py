@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from warpdata.episodes.journaled import backlog_of
+from warpdata.episodes.live import backlog_of
 from warpdata.episodes.unfinished import counts, is_recorded, open_recording
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir.layout import RECORDING_FOLDER

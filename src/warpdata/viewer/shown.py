@@ -18,7 +18,7 @@ from warpdata.catalog.dataset import Dataset
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.draft import Draft
 from warpdata.episodes.edits import Edits
-from warpdata.episodes.journaled import read_unfinished
+from warpdata.episodes.live import read_unfinished
 from warpdata.episodes.local import LocalDataset
 from warpdata.errors import WarpError
 from warpdata.formats.wshard.episode import WShardEpisode
