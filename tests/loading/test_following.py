@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.waiting import until
+from warpdata.episodes.live import live_episode
 
 MS = 1_000_000
 
@@ -112,3 +114,27 @@ def test_only_a_root_can_be_followed(tmp_path) -> None:
     chosen = wd.open_recordings(tmp_path)[:1]
     with pytest.raises(TypeError, match="whole root"):
         wd.Windows(chosen, {"x": "joints"}, anchor="joints", follow=True)
+
+
+def test_the_camera_of_an_episode_that_is_recorded(tmp_path) -> None:
+    """Frames come once they are encoded, and stay what they are when the recording is finished."""
+    fields = {"image": wd.Field("camera", past=2), "state": wd.Field("joints")}
+    record(tmp_path, 20)
+    with wd.LocalDatasetWriter(tmp_path, video=wd.VideoOptions(gop_size=4)).new_episode() as writer:
+        windows = wd.Windows(
+            wd.open_recordings(tmp_path), {"state": wd.Field("joints")}, anchor="joints", follow=True
+        )
+        assert len(windows) == 20
+        for i in range(40):
+            writer.append("joints", np.full(2, i, np.float32), i * 10 * MS)
+            writer.append("camera", np.full((32, 48, 3), 5 * i, np.uint8), i * 10 * MS)
+        folder = writer.path
+        until(lambda: len(live_episode(folder).get("camera", ())) >= 8)
+        live = live_episode(folder)["camera"]
+        stamps, frames = live.timestamps.copy(), live.values().copy()
+    finished = wd.Windows(wd.open_recordings(tmp_path)[1:], fields, anchor="camera")
+    assert len(finished) == 40
+    for row, (stamp, frame) in enumerate(zip(stamps, frames, strict=True)):
+        sample = finished[row]
+        assert finished.at(0, int(stamp)).sample_id == sample.sample_id
+        assert np.array_equal(sample["image"][-1], frame)

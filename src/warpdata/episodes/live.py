@@ -24,7 +24,7 @@ from warpdata.timeline.signal import Signal
 
 
 def live_episode(folder: Path) -> Episode | None:
-    """What an unfinished episode directory holds now, signals without records included; None where it cannot be read."""
+    """What an unfinished episode directory holds now, empty signals included; None where it cannot be read."""
     try:
         return read_unfinished(folder, with_empty=True)
     except (WarpError, OSError, KeyError, ValueError):
