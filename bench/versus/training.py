@@ -109,7 +109,7 @@ class Endless:
 
 
 class BareGather:
-    """Windows copied from mapped arrays into buffers that are used again, by two threads: nothing a loader has to do."""
+    """Windows copied from mapped arrays into buffers that are used again, by two threads, and nothing else."""
 
     def __init__(self, work: Path) -> None:
         self._images, self._actions, steps = arrays(work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 
 from warpdata.bytekit.forks import tell_in_child
 
@@ -53,6 +53,10 @@ class KeptBlocks:
     def new_owner(self) -> int:
         """A number no other reader of this process has."""
         return next(self._owners)
+
+    def of(self, owner: int) -> Collection[Hashable]:
+        """What is kept of a reader, at this moment."""
+        return self._names.get(owner, ())
 
     def get(self, owner: int, name: Hashable) -> memoryview | None:
         """A block of a reader if it is still here."""

@@ -63,6 +63,13 @@ class FrameStretches:
             base, frames = found[stretch]
             out[row] = frames[number - base]
 
+    def not_kept(self, numbers: Int64s) -> Int64s:
+        """Which of these frames would have to be decoded."""
+        at = self._starts.searchsorted(numbers, "right") - 1
+        kept = KEPT.of(self._owner)
+        missing = [each for each in np.unique(at).tolist() if each not in kept]
+        return numbers[np.isin(at, missing)]
+
     def _found(self, wanted: set[int]) -> dict[int, tuple[int, NDArray[Any]]]:
         """These stretches: the number of their first frame, and their frames."""
         found = self._those_kept(wanted)

@@ -260,8 +260,10 @@ class VideoSignal(ClockedSignal):
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
         if self._is_far() and len(indices):
-            with self._decoder() as reader:
-                reader.bring(self.frame_numbers(np.unique(indices)))
+            wanted = self._kept().not_kept(self.frame_numbers(np.unique(indices)))
+            if len(wanted):
+                with self._decoder() as reader:
+                    reader.bring(wanted)
 
     def _is_far(self) -> bool:
         return self.folder is not None

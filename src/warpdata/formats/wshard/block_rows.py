@@ -104,8 +104,12 @@ class BlockRows:
     def bring(self, rows: NDArray[np.int64]) -> None:
         """Read what holds these rows, so that a cache has it when they are asked for."""
         if self.is_far:
+            is_seekable, size = self._shard.is_seekable(self.block), self.spec.row_bytes
             for low, high, _ in _near_together(np.unique(rows), 1, self._gap_rows()):
-                self.rows(low, high)
+                if is_seekable:
+                    self._shard.bring_frames(self.block, low * size, high * size)
+                else:
+                    self.rows(low, high)
 
     def _gap_rows(self) -> int:
         """How many rows between two windows are read along with them rather than apart."""

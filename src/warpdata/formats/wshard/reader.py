@@ -12,7 +12,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.kept import KEPT
-from warpdata.bytekit.ranges import LocalRangeReader, RangeReader, open_source
+from warpdata.bytekit.ranges import LocalRangeReader, RangeReader, open_source, resident
 from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes, unpack_seek_table
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout
@@ -208,9 +208,10 @@ class ShardReader:
     def mapped(self, name: str) -> memoryview | None:
         """The bytes of a large raw block where looking at them costs nothing, not yet verified; else None."""
         block = self.block(name)
-        large = block.codec == "none" and block.raw_size > layout.PIECES_FROM_BYTES
-        if not large or not self._is_local:
+        if block.codec != "none" or block.raw_size <= layout.PIECES_FROM_BYTES:
             return None
+        if not self._is_local:
+            return resident(self._reader, block.data_offset, block.data_offset + block.disk_size)
         return self._stored(block, 0, block.disk_size)
 
     def small_view(self, name: str) -> memoryview | None:
@@ -301,6 +302,15 @@ class ShardReader:
             low = table.raw_starts[number]
             begin, stop = max(start, low), min(end, low + len(frame))
             out[begin - start : stop - start] = np.frombuffer(frame, np.uint8)[begin - low : stop - low]
+
+    def bring_frames(self, name: str, start: int, end: int) -> None:
+        """Read what holds these bytes of a seekable block and is not decoded yet, so that a cache has it."""
+        block = self.block(name)
+        table = self._seek_table(block)
+        first, last = table.frames_for(start, end)
+        missing = [n for n in range(first, last) if not self._owner or (name, n) not in KEPT.of(self._owner)]
+        if missing:
+            self._stored(block, table.disk_starts[missing[0]], table.disk_starts[missing[-1] + 1])
 
     def _decode_missing(
         self, block: Block, table: SeekTable, first: int, frames: list[memoryview | None]

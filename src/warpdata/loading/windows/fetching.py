@@ -13,6 +13,12 @@ def is_remote(windows: Windows) -> bool:
     return any(signal._is_far() for signal in windows.episodes[0].signals.values())
 
 
+def is_near(windows: Windows, group: Group) -> bool:
+    """Whether an episode is open and nothing of it has to be fetched."""
+    opened = windows.peek(group.episode)
+    return opened is not None and opened.is_near
+
+
 def prefetch(windows: Windows, group: Group) -> None:
     """Open an episode and read what a batch needs of it, so that its bytes are in the cache."""
     opened = windows.opened(group.episode)

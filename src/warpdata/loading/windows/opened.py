@@ -22,6 +22,10 @@ _TABLE_ROWS = 1 << 18
 """An alignment of so many rows is found once for all anchors of an episode, and kept."""
 
 
+_ASK_EVERY = 16
+"""Reads after which it is asked again whether the bytes of a signal have all come near."""
+
+
 class Group:
     """Samples of a batch that lie in one episode: which anchors, and where in the batch they go."""
 
@@ -84,6 +88,11 @@ class OpenEpisode:
             alike = (each for each in self._clocks.values() if np.array_equal(each.stamps, stamps))
             self._clocks[name] = next(alike, None) or Clock(stamps, self._max_gap_ns)
         return self._clocks[name]
+
+    @property
+    def is_near(self) -> bool:
+        """Whether all values are in memory or in mapped files."""
+        return all(not isinstance(each, SignalReader) or each.is_near for each in self.fields.values())
 
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row of any signal lies beyond an edge."""
@@ -231,12 +240,17 @@ class SignalReader:
         self._is_between = schema.field.align in ("linear", "slerp")
         self._is_plain = not self._is_between and not schema.is_changed and not schema.is_text
         self._direct: MappedRows | None = None
-        self._is_asked = False
+        self._asked = 0
 
     @property
     def signal(self) -> Signal:
         """The signal that is read."""
         return self._signal
+
+    @property
+    def is_near(self) -> bool:
+        """Whether all values are known to be in memory or in a mapped file."""
+        return self._direct is not None
 
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row lies beyond an edge."""
@@ -271,9 +285,9 @@ class SignalReader:
 
     def _mapped(self) -> MappedRows | None:
         """All values where they lie, if that is in memory or in a mapped file."""
-        if not self._is_asked:
+        if self._direct is None and self._asked % _ASK_EVERY == 0:
             self._direct = self._signal._in_memory()
-            self._is_asked = True
+        self._asked += 1
         return self._direct
 
     def _copy(self, direct: MappedRows, runs: Runs, group: Group, out: NDArray[Any]) -> None:
@@ -317,6 +331,8 @@ class SignalReader:
 
     def bring(self, anchors: Int64s) -> None:
         """Bring the bytes of what is read at these anchors near."""
+        if self._direct is not None:
+            return
         found = self.rows.aligned(anchors)
         if len(self._signal):
             wanted = (
