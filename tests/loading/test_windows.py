@@ -342,7 +342,7 @@ def test_facts_read_no_values_for_the_identity(tmp_path) -> None:
     assert Counted.reads > 0
 
 
-def test_each_group_of_pictures_is_decoded_once_per_batch(tmp_path, monkeypatch) -> None:
+def test_each_frame_is_decoded_once_while_windows_overlap(tmp_path, monkeypatch) -> None:
     from warpdata.formats.episodedir.frame_reader import FrameReader
 
     with wd.LocalDatasetWriter(tmp_path / "root").new_episode() as writer:
@@ -351,14 +351,17 @@ def test_each_group_of_pictures_is_decoded_once_per_batch(tmp_path, monkeypatch)
     windows = wd.Windows(
         wd.open_recordings(tmp_path / "root"), {"image": wd.Field("cam", past=6)}, anchor="cam"
     )
-    calls: list[int] = []
-    original = FrameReader.frames
+    decoded: list[int] = []
+    original = FrameReader.frames_into
     monkeypatch.setattr(
         FrameReader,
-        "frames",
-        lambda self, numbers: calls.append(len(set(numbers.tolist()))) or original(self, numbers),
+        "frames_into",
+        lambda self, numbers, out: decoded.extend(numbers.tolist()) or original(self, numbers, out),
     )
     batch = windows.batch([0, 1, 7, 8, 30, 39, 5, 2])
-    assert calls == [len({f for n in (0, 1, 7, 8, 30, 39, 5, 2) for f in range(max(0, n - 5), n + 1)})]
+    needed = {f for n in (0, 1, 7, 8, 30, 39, 5, 2) for f in range(max(0, n - 5), n + 1)}
+    assert needed <= set(decoded)
+    windows.batch([3, 4, 6, 9, 31, 0])
+    assert len(decoded) == len(set(decoded)), "no frame twice, in one batch or in two"
     assert batch["image"].shape == (8, 6, 16, 16, 3)
     assert abs(int(batch["image"][4, -1].mean()) - 150) < 4

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Collection, Hashable
 
 from warpdata.bytekit.forks import tell_in_child
 
-DEFAULT_BYTES = 512 << 20
+DEFAULT_BYTES = 224 << 20
+"""Enough for what a shuffle of small images has in play; `wd.keep_decoded` says otherwise."""
 
 
 class KeptBlocks:
@@ -23,8 +25,8 @@ class KeptBlocks:
     def in_child(self) -> None:
         """Keep nothing: the parent may have been changing this at the moment of the fork."""
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[tuple[int, str], memoryview] = OrderedDict()
-        self._names: dict[int, set[str]] = {}
+        self._blocks: OrderedDict[tuple[int, Hashable], memoryview] = OrderedDict()
+        self._names: dict[int, set[Hashable]] = {}
         self._gone: deque[int] = deque()
         self._bytes = 0
 
@@ -52,7 +54,11 @@ class KeptBlocks:
         """A number no other reader of this process has."""
         return next(self._owners)
 
-    def get(self, owner: int, name: str) -> memoryview | None:
+    def of(self, owner: int) -> Collection[Hashable]:
+        """What is kept of a reader, at this moment."""
+        return self._names.get(owner, ())
+
+    def get(self, owner: int, name: Hashable) -> memoryview | None:
         """A block of a reader if it is still here."""
         with self._lock:
             found = self._blocks.get((owner, name))
@@ -60,7 +66,7 @@ class KeptBlocks:
                 self._blocks.move_to_end((owner, name))
             return found
 
-    def put(self, owner: int, name: str, block: memoryview) -> None:
+    def put(self, owner: int, name: Hashable, block: memoryview) -> None:
         """Keep a block, and let go of those that were not used for longest."""
         with self._lock:
             self._bury()

@@ -162,8 +162,19 @@ class PartRangeReader:
             check_range(self, start, end)
         return self._reader.read_many([(self._offset + start, self._offset + end) for start, end in ranges])
 
+    def resident(self, start: int, end: int) -> memoryview | None:
+        """A view of the bytes [start, end) if they lie in a cache on this machine."""
+        return resident(self._reader, self._offset + start, self._offset + end)
+
     def close(self) -> None:
         """The reader behind it stays open."""
+
+
+def resident(reader: RangeReader, start: int, end: int) -> memoryview | None:
+    """A view of bytes that come from elsewhere, if all of them lie in a cache on this machine; else None."""
+    ask = getattr(reader, "resident", None)
+    found: memoryview | None = None if ask is None else ask(start, end)
+    return found
 
 
 class JoinedRangeReader:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.formats.episodedir.frame_reader import FrameReader
 
-MOST_OPEN = 32
+MOST_OPEN = 128
 """Decoders, and files, that may be open while nobody uses them."""
 
 FRAME_BYTES = 128 << 20

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.folders import FolderReader, buffered
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
+from warpdata.episodes.kept_frames import FrameStretches
 from warpdata.episodes.open_cameras import CAMERAS
 from warpdata.episodes.work_folder import check_not_unfinished
 from warpdata.errors import CorruptLayoutError, TruncatedError
@@ -163,6 +164,7 @@ class VideoSignal(ClockedSignal):
         self._expected = expected
         self._index: FrameIndex | None = None
         self._key: int | None = None
+        self._stretches: FrameStretches | None = None
         self._meta: SignalMeta | None = None
 
     @property
@@ -236,6 +238,22 @@ class VideoSignal(ClockedSignal):
         with self._decoder() as reader:
             return frozen(reader.frames(self.frame_numbers(indices)))
 
+    def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        out = np.empty((len(indices), *self.meta.shape), self.meta.dtype)
+        self._kept().copy(self.frame_numbers(indices), out)
+        return out
+
+    def _gives_runs(self) -> bool:
+        return self._loaded().shown is None
+
+    def _runs_into(self, starts: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
+        self._kept().copy_runs(starts, out, places)
+
+    def _kept(self) -> FrameStretches:
+        if self._stretches is None:
+            self._stretches = FrameStretches(self._loaded(), self.meta, self._decoder)
+        return self._stretches
+
     def _record(self, index: int) -> Record:
         number = int(self.frame_numbers(np.array([index]))[0])
         with self._decoder() as reader:
@@ -243,8 +261,10 @@ class VideoSignal(ClockedSignal):
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
         if self._is_far() and len(indices):
-            with self._decoder() as reader:
-                reader.bring(self.frame_numbers(np.unique(indices)))
+            wanted = self._kept().not_kept(self.frame_numbers(np.unique(indices)))
+            if len(wanted):
+                with self._decoder() as reader:
+                    reader.bring(wanted)
 
     def _is_far(self) -> bool:
         return self.folder is not None

@@ -118,6 +118,22 @@ class BlobReader:
             self._cache.complain(error)
             return None
 
+    def resident(self, start: int, end: int) -> memoryview | None:
+        """A view of the bytes [start, end) if all of them are in the cache and sound; nothing is fetched.
+
+        It stays valid when the blob is evicted: the mapping keeps its bytes.
+        """
+        check_range(self, start, end)
+        file = self._pinned()
+        if file is None:
+            return None
+        try:
+            first, last = _pages((start, end))
+            is_here = file.seems_here(first, last) and not file.missing(first, last)
+            return file.read(start, end) if is_here else None
+        finally:
+            file.unpin()
+
     def prefetch(self, ranges: Sequence[Range]) -> None:
         """Bring ranges into the cache, if there is one."""
         if self._cache is not None:

@@ -246,6 +246,9 @@ class ShiftedSignal(Signal):
     def _in_memory(self) -> MappedRows | None:
         return self._base._in_memory()
 
+    def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        return self._base._values_kept(indices)
+
     def _bring(self, indices: NDArray[np.int64]) -> None:
         self._base._bring(indices)
 

@@ -23,8 +23,8 @@ class MappedRows(NamedTuple):
     """Values in memory or in a mapped file, and what to call with a run of rows before they are looked at."""
 
     rows: NDArray[Any]
-    check: Callable[[int, int], None] | None = None
-    """Raises where bytes are not as they were written; None where all were checked."""
+    check: Callable[[int, int], bool] | None = None
+    """Raises where bytes are not as they were written; gives True, or is None, once all were checked."""
 
 
 class Signal(Sequence[Record]):
@@ -71,6 +71,10 @@ class Signal(Sequence[Record]):
     def _gives_runs(self) -> bool:
         """Whether runs of records are better asked for as such than by number."""
         return False
+
+    def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """Like `_values_at`, for a caller who will ask for what lies near as well: what is decoded is kept for it."""
+        return self._values_at(indices)
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
         """Bring the bytes of these records near, where they lie far away; nothing to do where they do not."""
@@ -318,6 +322,12 @@ class SignalView(Signal):
         first, check = run.start, found.check
         moved = None if check is None else lambda start, stop: check(first + start, first + stop)
         return MappedRows(found.rows[run.start : run.stop], moved)
+
+    def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        rows = self._rows
+        return self._base._values_kept(
+            rows.start + indices * rows.step if isinstance(rows, range) else rows[indices]
+        )
 
     def _bring(self, indices: NDArray[np.int64]) -> None:
         rows = self._rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -167,16 +167,20 @@ class FrameReader:
     def frames(self, numbers: NDArray[np.int64]) -> NDArray[np.generic]:
         """Many frames in any order as one batch."""
         out = np.empty((len(numbers), *self._shape.shape), self._shape.dtype)
+        self.frames_into(numbers, list(out))
+        return out
+
+    def frames_into(self, numbers: NDArray[np.int64], out: Sequence[NDArray[np.generic]]) -> None:
+        """Many frames in any order, each into its own array."""
         wanted: dict[int, list[NDArray[np.generic]]] = {}
         with self._lock:
-            for row, number in enumerate(numbers.tolist()):
+            for target, number in zip(out, numbers.tolist(), strict=True):
                 kept = self._kept.get(number)
                 if kept is not None:
-                    out[row] = kept
+                    target[...] = kept
                 else:
-                    wanted.setdefault(number, []).append(out[row])
+                    wanted.setdefault(number, []).append(target)
             self._decode(wanted)
-        return out
 
     def bring(self, numbers: NDArray[np.int64]) -> None:
         """Read, and check, what decoding these frames takes, so that a cache has it; nothing is decoded."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.formats.wshard.pieces import PieceChecksums
 from warpdata.formats.wshard.schema import TensorSpec
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class BlockRows:
         self._array: NDArray[Any] | None = None
         self._mapped: NDArray[Any] | None = None
         self._is_checked = False
+        self._pieces: PieceChecksums | None = None
         self.spec = spec
         self.length = length
 
@@ -59,8 +61,15 @@ class BlockRows:
         if mapped is not None:
             rows, check = mapped
             for start, place in zip(starts.tolist(), targets, strict=True):
-                check(start, start + width)
+                if check is not None:
+                    check(start, start + width)
                 out[place] = rows[start : start + width]
+            return
+        if self._shard.is_seekable(self.block) and out.flags.c_contiguous:
+            size = self.spec.row_bytes
+            parts = out.reshape(len(out), -1).view(np.uint8)
+            for start, place in zip(starts.tolist(), targets, strict=True):
+                self._shard.copy_frames(self.block, start * size, parts[place])
             return
         for low, high, members in _near_together(starts, width, self._gap_rows()):
             run = self.rows(low, high)
@@ -68,21 +77,24 @@ class BlockRows:
                 start = int(starts[member]) - low
                 out[targets[member]] = run[start : start + width]
 
-    def mapped_rows(self) -> tuple[NDArray[Any], Callable[[int, int], None]] | None:
+    def mapped_rows(self) -> tuple[NDArray[Any], Callable[[int, int], bool] | None] | None:
         """All rows where they lie, and what checks a run of them before it is used; None where they lie elsewhere."""
         if self._mapped is None:
             if not self.spec.row_bytes or not self.length:
                 return None
-            found = self._shard.mapped(self.block) or self._shard.checked_view(self.block)
+            found = self._shard.mapped(self.block) or self._shard.small_view(self.block)
             if found is None:
                 return None
             self._mapped = np.frombuffer(found, self.spec.dtype.dtype).reshape(self.length, *self.spec.shape)
-        return self._mapped, self._check
+        return self._mapped, None if self._is_checked else self._check
 
-    def _check(self, start: int, end: int) -> None:
-        if not self._is_checked:
+    def _check(self, start: int, end: int) -> bool:
+        """Raise unless these rows are as they were written; returns whether that is known of all rows now."""
+        if not self._is_checked and (self._pieces is None or not self._pieces.is_checked(start, end)):
             self._shard.verify_rows(self.block, self.spec.row_bytes, start, end)
             self._is_checked = self._shard.is_verified(self.block)
+            self._pieces = None if self._is_checked else self._shard.pieces(self.block)
+        return self._is_checked
 
     @property
     def is_far(self) -> bool:
@@ -92,8 +104,12 @@ class BlockRows:
     def bring(self, rows: NDArray[np.int64]) -> None:
         """Read what holds these rows, so that a cache has it when they are asked for."""
         if self.is_far:
+            is_seekable, size = self._shard.is_seekable(self.block), self.spec.row_bytes
             for low, high, _ in _near_together(np.unique(rows), 1, self._gap_rows()):
-                self.rows(low, high)
+                if is_seekable:
+                    self._shard.bring_frames(self.block, low * size, high * size)
+                else:
+                    self.rows(low, high)
 
     def _gap_rows(self) -> int:
         """How many rows between two windows are read along with them rather than apart."""
@@ -104,7 +120,7 @@ class BlockRows:
         return self._shard.block(self.block).crc32c
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_array": None, "_mapped": None, "_is_checked": False}
+        return {**self.__dict__, "_array": None, "_mapped": None, "_is_checked": False, "_pieces": None}
 
 
 def _near_together(starts: NDArray[np.int64], width: int, gap: int) -> Iterator[tuple[int, int, list[int]]]:

@@ -12,7 +12,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.kept import KEPT
-from warpdata.bytekit.ranges import LocalRangeReader, RangeReader, open_source
+from warpdata.bytekit.ranges import LocalRangeReader, RangeReader, open_source, resident
 from warpdata.bytekit.seekable import FOOTER_BYTES, SeekTable, seek_table_bytes, unpack_seek_table
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, FormatError, nearest
 from warpdata.formats.wshard import layout
@@ -33,6 +33,9 @@ LOCAL_HEAD_BYTES = 8 << 10
 
 CHECK_STEP_BYTES = 32 << 20
 """A block that is only checked, not handed out, is read so much at a time."""
+
+_SMALL_BYTES = 128 << 10
+"""Blocks that are decompressed or fetched, and held, as a whole."""
 
 Source = str | os.PathLike[str] | RangeReader | bytes | BinaryIO
 Verify = Literal["block", "window"] | bool
@@ -205,15 +208,17 @@ class ShardReader:
     def mapped(self, name: str) -> memoryview | None:
         """The bytes of a large raw block where looking at them costs nothing, not yet verified; else None."""
         block = self.block(name)
-        large = block.codec == "none" and block.raw_size > layout.PIECES_FROM_BYTES
-        if not large or not self._is_local:
+        if block.codec != "none" or block.raw_size <= layout.PIECES_FROM_BYTES:
             return None
+        if not self._is_local:
+            return resident(self._reader, block.data_offset, block.data_offset + block.disk_size)
         return self._stored(block, 0, block.disk_size)
 
-    def checked_view(self, name: str) -> memoryview | None:
-        """All bytes of a small raw block on this machine, verified; None of any other."""
+    def small_view(self, name: str) -> memoryview | None:
+        """All bytes of a small block, decompressed and verified; None of a larger one."""
         block = self.block(name)
-        if block.codec != "none" or not self._is_local or block.raw_size > layout.PIECES_FROM_BYTES:
+        is_mapped = block.codec == "none" and self._is_local
+        if block.raw_size > (layout.PIECES_FROM_BYTES if is_mapped else _SMALL_BYTES):
             return None
         return self.view(name)
 
@@ -278,6 +283,54 @@ class ShardReader:
             aux = layout.PIECES_PREFIX + name
             self._pieces[name] = PieceChecksums.unpack(self.view(aux), self.path) if aux in self else None
         return self._pieces[name]
+
+    def is_seekable(self, name: str) -> bool:
+        """Whether a block is compressed in frames that are decoded one by one."""
+        return self.block(name).is_seekable
+
+    def copy_frames(self, name: str, start: int, out: NDArray[np.uint8]) -> None:
+        """Bytes of a seekable block from `start` on into `out`; its frames are kept, for windows that overlap."""
+        block = self.block(name)
+        table, end = self._seek_table(block), start + len(out)
+        first, last = table.frames_for(start, end)
+        if not self._owner:
+            self._owner = KEPT.new_owner()
+        found = [KEPT.get(self._owner, (name, number)) for number in range(first, last)]
+        self._decode_missing(block, table, first, found)
+        for number, frame in enumerate(found, first):
+            assert frame is not None
+            low = table.raw_starts[number]
+            begin, stop = max(start, low), min(end, low + len(frame))
+            out[begin - start : stop - start] = np.frombuffer(frame, np.uint8)[begin - low : stop - low]
+
+    def bring_frames(self, name: str, start: int, end: int) -> None:
+        """Read what holds these bytes of a seekable block and is not decoded yet, so that a cache has it."""
+        block = self.block(name)
+        table = self._seek_table(block)
+        first, last = table.frames_for(start, end)
+        missing = [n for n in range(first, last) if not self._owner or (name, n) not in KEPT.of(self._owner)]
+        if missing:
+            self._stored(block, table.disk_starts[missing[0]], table.disk_starts[missing[-1] + 1])
+
+    def _decode_missing(
+        self, block: Block, table: SeekTable, first: int, frames: list[memoryview | None]
+    ) -> None:
+        """Decode the frames that are None, neighbours with one read, and keep them."""
+        missing = [index for index, frame in enumerate(frames) if frame is None]
+        if not missing:
+            return
+        low = first + missing[0]
+        base = table.disk_starts[low]
+        stored = self._stored(block, base, table.disk_starts[first + missing[-1] + 1])
+        for index in missing:
+            number = first + index
+            part = stored[table.disk_starts[number] - base : table.disk_starts[number + 1] - base]
+            try:
+                frame = memoryview(table.decode_frames(number, number + 1, part))
+            except FormatError as error:
+                raise type(error)(error.message, block=block.name, path=self.path) from None
+            frames[index] = frame
+            KEPT.put(self._owner, (block.name, number), frame)
 
     def _frames(self, block: Block, start: int, end: int) -> memoryview:
         table = self._seek_table(block)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from warpdata.loading.windows.gathering import Place
-from warpdata.loading.windows.opened import SignalReader
+from warpdata.loading.windows.opened import Group, SignalReader
 from warpdata.loading.windows.windows import Windows
 
 
@@ -14,10 +13,15 @@ def is_remote(windows: Windows) -> bool:
     return any(signal._is_far() for signal in windows.episodes[0].signals.values())
 
 
-def prefetch(windows: Windows, part: Place) -> None:
+def is_near(windows: Windows, group: Group) -> bool:
+    """Whether an episode is open and nothing of it has to be fetched."""
+    opened = windows.peek(group.episode)
+    return opened is not None and opened.is_near
+
+
+def prefetch(windows: Windows, group: Group) -> None:
     """Open an episode and read what a batch needs of it, so that its bytes are in the cache."""
-    position, anchors, _ = part
-    opened = windows.opened(position)
+    opened = windows.opened(group.episode)
     for reader in opened.fields.values():
         if isinstance(reader, SignalReader):
-            reader.bring(anchors)
+            reader.bring(group.anchors)

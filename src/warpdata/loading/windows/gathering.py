@@ -12,17 +12,14 @@ from warpdata.errors import WarpError
 from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.batch import Batch, Sample
 from warpdata.loading.windows.buffers import BUFFERS
-from warpdata.loading.windows.opened import OpenEpisode, SignalReader, named_fault
+from warpdata.loading.windows.opened import Group, OpenEpisode, SignalReader, named_fault
 from warpdata.loading.windows.schema import FieldSchema
 
 if TYPE_CHECKING:
     from warpdata.loading.windows.windows import Windows
 
-Place = tuple[int, Int64s, Int64s]
-"""An episode, which of its anchors, and where in the batch they go."""
 
-
-def planned(windows: Windows, samples: Int64s) -> list[Place]:
+def planned(windows: Windows, samples: Int64s) -> list[Group]:
     """The samples of a batch by episode."""
     episodes, anchors = windows.table.locate(samples)
     order = np.argsort(episodes, kind="stable")
@@ -30,7 +27,7 @@ def planned(windows: Windows, samples: Int64s) -> list[Place]:
     cuts = np.flatnonzero(sorted_episodes[1:] != sorted_episodes[:-1]) + 1
     bounds = [0, *cuts.tolist(), len(order)]
     return [
-        (int(sorted_episodes[low]), anchors[order[low:high]], order[low:high])
+        Group(int(sorted_episodes[low]), anchors[order[low:high]], order[low:high])
         for low, high in pairwise(bounds)
         if high > low
     ]
@@ -44,16 +41,24 @@ def gather(windows: Windows, samples: Int64s, *, at: tuple[int, int] | None = No
         _read_at(opened, at[1], out)
         out.times[:] = at[1]
     else:
-        for position, anchors, places in planned(windows, samples):
-            opened = _opened(windows, position)
-            out.times[places] = opened.times[anchors]
-            for name, reader in opened.fields.items():
-                try:
-                    reader.read(anchors, places, out.values[name], out.mask[name], out.age[name])
-                except WarpError as error:
-                    time = int(opened.times[anchors[0]])
-                    raise named_fault(error, f"episode {opened.episode.id!r} near {time}", name) from None
+        for group in planned(windows, samples):
+            _read_group(_opened(windows, group.episode), group, out)
     return out.batch(samples)
+
+
+def _read_group(opened: OpenEpisode, group: Group, out: _Buffers) -> None:
+    times, time_of = out.times, opened.times.item
+    for anchor, place in group.pairs:
+        times[place] = time_of(anchor)
+    for name, reader in opened.fields.items():
+        like = opened.same_rows.get(name)
+        if like is not None:
+            out.copied.setdefault((name, like), []).append(group.places)
+        try:
+            reader.read(group, out.values[name], out.mask[name], out.age[name], marks=like is None)
+        except WarpError as error:
+            time = int(opened.times[group.anchors[0]])
+            raise named_fault(error, f"episode {opened.episode.id!r} near {time}", name) from None
 
 
 def _opened(windows: Windows, position: int) -> OpenEpisode:
@@ -68,9 +73,9 @@ def _read_at(opened: OpenEpisode, time: int, out: _Buffers) -> None:
     for name, reader in opened.fields.items():
         into = (out.values[name], out.mask[name], out.age[name])
         if isinstance(reader, SignalReader):
-            reader.write(reader.aligned_at(np.array([time], np.int64)), first, *into)
+            reader.write(reader.rows.at(np.array([time], np.int64)), first, *into)
         else:
-            reader.read(first, first, *into)
+            reader.read(Group(0, first, first), *into)
 
 
 class _Buffers:
@@ -79,12 +84,19 @@ class _Buffers:
     def __init__(self, windows: Windows, count: int) -> None:
         self._schema = windows.schema
         self.values = {name: _empty(each, count) for name, each in self._schema.items()}
-        self.mask = {name: np.empty(_rows(each, count), np.bool_) for name, each in self._schema.items()}
+        self.mask = {name: np.ones(_rows(each, count), np.bool_) for name, each in self._schema.items()}
         self.age = {name: np.empty(_rows(each, count), np.int64) for name, each in self._schema.items()}
         self.times = np.empty(count, np.int64)
+        self.copied: dict[tuple[str, str], list[Int64s]] = {}
+        """Places at which mask and ages of a field are those of another."""
 
     def batch(self, samples: Int64s) -> Batch:
         """The arrays as they are handed over: a field without an axis of time has none."""
+        for (name, like), places in self.copied.items():
+            # Nearly always everywhere: fields that share a clock share it in every episode.
+            where = slice(None) if sum(map(len, places)) == len(samples) else np.concatenate(places)
+            self.mask[name][where] = self.mask[like][where]
+            self.age[name][where] = self.age[like][where]
         flat = [name for name, each in self._schema.items() if not each.has_axis and not each.is_static]
         for name in flat:
             self.values[name] = self.values[name][:, 0]

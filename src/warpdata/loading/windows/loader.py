@@ -20,7 +20,7 @@ from warpdata.errors import nearest
 from warpdata.loading.ranks import auto_rank, rank_and_world
 from warpdata.loading.windows.batch import Batch
 from warpdata.loading.windows.faults import Verdicts
-from warpdata.loading.windows.fetching import is_remote, prefetch
+from warpdata.loading.windows.fetching import is_near, is_remote, prefetch
 from warpdata.loading.windows.gathering import gather, planned
 from warpdata.loading.windows.mixture import Mixture, MixtureCourse
 from warpdata.loading.windows.order import Chosen, Course, PlainCourse, Shuffle
@@ -262,6 +262,7 @@ class Loader:
             (source, part)
             for number, source in enumerate(self._course.sources)
             for part in planned(source, step.chosen.sample[step.chosen.source == number])
+            if not is_near(source, part)
         ]
         run_parallel(lambda task: prefetch(*task), tasks, MAX_PARALLEL)
 

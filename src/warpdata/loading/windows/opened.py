@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from warpdata.errors import WarpError
 from warpdata.loading.windows.aligning import Aligned, Bools, Clock, Int64s, align_rows
 from warpdata.loading.windows.anchors import Anchors
+from warpdata.loading.windows.field import Field
 from warpdata.loading.windows.images import cut_box, scaled
 from warpdata.loading.windows.schema import FieldSchema, check_same, find_schema, signal_named
 from warpdata.timeline.episode import Episode
@@ -19,6 +20,22 @@ from warpdata.timeline.signal import MappedRows, Signal
 
 _TABLE_ROWS = 1 << 18
 """An alignment of so many rows is found once for all anchors of an episode, and kept."""
+
+
+_ASK_EVERY = 16
+"""Reads after which it is asked again whether the bytes of a signal have all come near."""
+
+
+class Group:
+    """Samples of a batch that lie in one episode: which anchors, and where in the batch they go."""
+
+    __slots__ = ("anchors", "episode", "pairs", "places")
+
+    def __init__(self, episode: int, anchors: Int64s, places: Int64s) -> None:
+        self.episode = episode
+        self.anchors = anchors
+        self.places = places
+        self.pairs = list(zip(anchors.tolist(), places.tolist(), strict=True))
 
 
 class OpenEpisode:
@@ -43,6 +60,9 @@ class OpenEpisode:
         )
         end_ns = episode.last_ts_ns if any(map(len, episode.signals.values())) else 0
         self.fields: dict[str, SignalReader | StaticReader] = {}
+        self.same_rows: dict[str, str] = {}
+        """Fields whose masks and ages are those of an earlier field, which they name: same clock, same rows."""
+        tables: dict[Any, tuple[str, RowTable]] = {}
         for name, known in schema.items():
             own = find_schema(name, known.field, episode)
             if own is not None:
@@ -53,15 +73,26 @@ class OpenEpisode:
                 continue
             age = known.field.max_age_s
             limit = max_age_ns if age is None else round(age * 1e9)
-            self.fields[name] = SignalReader(
-                own or known, signal, self._clock(signal, known), self.times, end_ns, limit
-            )
+            clock, field = self._clock(signal, known), known.field
+            key = (id(clock), field.rows, field.align, limit)
+            if key in tables:
+                self.same_rows[name] = tables[key][0]
+            else:
+                tables[key] = (name, RowTable(field, clock, self.times, end_ns, limit))
+            self.fields[name] = SignalReader(own or known, signal, tables[key][1])
 
     def _clock(self, signal: Signal, schema: FieldSchema) -> Clock:
         name = schema.field.signal
         if name not in self._clocks:
-            self._clocks[name] = Clock(signal.timestamps, self._max_gap_ns)
+            stamps = signal.timestamps
+            alike = (each for each in self._clocks.values() if np.array_equal(each.stamps, stamps))
+            self._clocks[name] = next(alike, None) or Clock(stamps, self._max_gap_ns)
         return self._clocks[name]
+
+    @property
+    def is_near(self) -> bool:
+        """Whether all values are in memory or in mapped files."""
+        return all(not isinstance(each, SignalReader) or each.is_near for each in self.fields.values())
 
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row of any signal lies beyond an edge."""
@@ -91,7 +122,8 @@ class OpenEpisode:
     @property
     def held_bytes(self) -> int:
         """What this keeps in memory."""
-        return self.episode.source.loaded_bytes() + sum(each.held_bytes for each in self.fields.values())
+        tables = {id(each.rows): each.rows for each in self.fields.values() if isinstance(each, SignalReader)}
+        return self.episode.source.loaded_bytes() + sum(each.held_bytes for each in tables.values())
 
 
 class StaticReader:
@@ -101,7 +133,6 @@ class StaticReader:
         name = schema.field.signal
         self._is_there = schema.is_static and name in episode.static
         self.schema = schema
-        self.held_bytes = 0
         if self._is_there:
             value = episode.static[name]
         elif schema.is_text or schema.stored_dtype == np.dtype(object):
@@ -118,8 +149,11 @@ class StaticReader:
         """Whether the value can be relied on: an item, or a signal, that is not there may still come."""
         return self._is_there
 
-    def read(self, anchors: Int64s, places: Int64s, out: NDArray[Any], mask: Bools, age_ns: Int64s) -> None:
-        """Write the value to these places of a batch."""
+    def read(
+        self, group: Group, out: NDArray[Any], mask: Bools, age_ns: Int64s, *, marks: bool = True
+    ) -> None:
+        """Write the value to the places of a group."""
+        places = group.places
         if self.schema.is_static and self.schema.dtype == np.dtype(object):
             for place in places.tolist():
                 out[place] = self._value
@@ -127,32 +161,86 @@ class StaticReader:
             out[places] = self._value
         mask[places] = self._is_there
         age_ns[places] = 0
-        _ = anchors
+        _ = marks
+
+
+class RowTable:
+    """Which records answer at each anchor; fields of one episode with the same clock and rows share one."""
+
+    def __init__(
+        self, field: Field, clock: Clock, times: Int64s, end_ns: int, max_age_ns: int | None
+    ) -> None:
+        self._field = field
+        self._clock = clock
+        self._times = times
+        self._end_ns = end_ns
+        self._max_age_ns = max_age_ns
+        self._runs: Runs | None = None
+        self._is_small = len(times) * field.rows.count <= _TABLE_ROWS
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are kept."""
+        return 0 if self._runs is None else 27 * self._runs.table.positions.size
+
+    def at(self, times: Int64s) -> Aligned:
+        """The alignment at any times."""
+        field = self._field
+        return align_rows(field.rows, field.align, self._clock, times, self._end_ns, self._max_age_ns)
+
+    def runs(self) -> Runs | None:
+        """The alignment at all anchors, kept; None where there are too many of them."""
+        if self._runs is None and self._is_small:
+            self._runs = Runs(self.at(self._times))
+        return self._runs
+
+    def aligned(self, anchors: Int64s) -> Aligned:
+        """The alignment at anchors by number."""
+        runs = self.runs()
+        if runs is None:
+            return self.at(self._times[anchors])
+        table = runs.table
+        return Aligned(
+            table.positions[anchors], table.inside[anchors], table.mask[anchors], table.age_ns[anchors],
+            None if table.later is None else table.later[anchors],
+            None if table.share is None else table.share[anchors],
+        )  # fmt: skip
+
+    def settled(self) -> Bools:
+        """At which anchors no record that is still to come can change a row: it lies before the last one there is."""
+        if not len(self._clock):
+            return np.zeros(len(self._times), np.bool_)
+        rows, last = self._field.rows, int(self._clock.stamps[-1])
+        if rows.when == "times":
+            return np.asarray(self._times + max(rows.offsets_ns) < last)
+        own = self._clock.held(self._times)
+        return np.asarray((self._times < last) & (own + max(rows.steps) < len(self._clock)))
+
+
+class Runs:
+    """An alignment of all anchors, and of each whether its rows are consecutive records and all valid."""
+
+    def __init__(self, table: Aligned) -> None:
+        self.table = table
+        positions = table.positions
+        is_run = (np.diff(positions, axis=1) == 1).all(axis=1)
+        self.starts = np.where(is_run, positions[:, 0], -1)
+        """The first record of a run, -1 where it is none."""
+        self.is_valid = table.mask.all(axis=1).tobytes()
 
 
 class SignalReader:
     """A signal: which records answer at each anchor, and their values."""
 
-    def __init__(
-        self,
-        schema: FieldSchema,
-        signal: Signal,
-        clock: Clock,
-        times: Int64s,
-        end_ns: int,
-        max_age_ns: int | None,
-    ) -> None:
+    def __init__(self, schema: FieldSchema, signal: Signal, rows: RowTable) -> None:
         self.schema = schema
+        self.rows = rows
         self._signal = signal
-        self._clock = clock
-        self._times = times
-        self._end_ns = end_ns
-        self._max_age_ns = max_age_ns
+        self._width = schema.rows
         self._is_between = schema.field.align in ("linear", "slerp")
-        self._table: Aligned | None = None
-        self._starts: list[int] | None = None
+        self._is_plain = not self._is_between and not schema.is_changed and not schema.is_text
         self._direct: MappedRows | None = None
-        self._is_direct = not self._is_between and not schema.is_changed and not schema.is_text
+        self._asked = 0
 
     @property
     def signal(self) -> Signal:
@@ -160,79 +248,73 @@ class SignalReader:
         return self._signal
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of the table of alignments."""
-        return 0 if self._table is None else 26 * self._table.positions.size
-
-    def aligned_at(self, times: Int64s) -> Aligned:
-        """The alignment at any times."""
-        field = self.schema.field
-        return align_rows(field.rows, field.align, self._clock, times, self._end_ns, self._max_age_ns)
-
-    def aligned(self, anchors: Int64s) -> Aligned:
-        """The alignment at anchors by number; small episodes have a table of all of them."""
-        if self._table is None:
-            if len(self._times) * self.schema.rows > _TABLE_ROWS:
-                return self.aligned_at(self._times[anchors])
-            self._table = self.aligned_at(self._times)
-        table = self._table
-        return Aligned(
-            table.positions[anchors], table.inside[anchors], table.mask[anchors], table.age_ns[anchors],
-            None if table.later is None else table.later[anchors],
-            None if table.share is None else table.share[anchors],
-        )  # fmt: skip
+    def is_near(self) -> bool:
+        """Whether all values are known to be in memory or in a mapped file."""
+        return self._direct is not None
 
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row lies beyond an edge."""
-        return np.asarray(self.aligned(anchors).inside.all(axis=1))
+        return np.asarray(self.rows.aligned(anchors).inside.all(axis=1))
 
     def settled(self) -> Bools:
-        """At which anchors no record that is still to come can change a row: it lies before the last one there is."""
-        if not len(self._clock):
-            return np.zeros(len(self._times), np.bool_)
-        rows, last = self.schema.field.rows, int(self._clock.stamps[-1])
-        if rows.when == "times":
-            return np.asarray(self._times + max(rows.offsets_ns) < last)
-        own = self._clock.held(self._times)
-        return np.asarray((self._times < last) & (own + max(rows.steps) < len(self._clock)))
+        """At which anchors no record that is still to come can change a row."""
+        return self.rows.settled()
 
-    def read(self, anchors: Int64s, places: Int64s, out: NDArray[Any], mask: Bools, age_ns: Int64s) -> None:
-        """Write values, mask and ages at these anchors to these places of a batch."""
-        starts = self._run_starts() if self._is_direct else None
-        if starts is None:
-            self.write(self.aligned(anchors), places, out, mask, age_ns)
+    def read(
+        self, group: Group, out: NDArray[Any], mask: Bools, age_ns: Int64s, *, marks: bool = True
+    ) -> None:
+        """Write the values of a group to its places of a batch, and mask and ages where these are asked for.
+
+        `mask` is True where nothing is written.
+        """
+        runs = self.rows.runs() if self._is_plain and len(self._signal) else None
+        if runs is None:
+            self.write(self.rows.aligned(group.anchors), group.places, out, mask, age_ns)
             return
-        table, direct, width = self._table, self._direct, self.schema.rows
-        assert table is not None
-        assert direct is not None
-        rows, check = direct
-        slow = []
-        for anchor, place in zip(anchors.tolist(), places.tolist(), strict=True):
-            start = starts[anchor]
-            if start < 0:
-                slow.append((anchor, place))
-                continue
-            if check is not None:
-                check(start, start + width)
-            out[place] = rows[start : start + width]
-            mask[place] = table.mask[anchor]
-            age_ns[place] = table.age_ns[anchor]
-        if slow:
-            some = np.array(slow, np.int64)
-            self.write(self.aligned(some[:, 0]), some[:, 1], out, mask, age_ns)
+        direct = self._mapped()
+        if direct is None:
+            self._read_runs(runs, group, out)
+        else:
+            self._copy(direct, runs, group, out)
+        if marks:
+            table, is_valid = runs.table, runs.is_valid
+            for anchor, place in group.pairs:
+                if not is_valid[anchor]:
+                    mask[place] = table.mask[anchor]
+                age_ns[place] = table.age_ns[anchor]
 
-    def _run_starts(self) -> list[int] | None:
-        """For each anchor the first record of its run, -1 where it is no run; None where values must be decoded."""
-        if self._starts is None:
-            self._direct = self._signal._in_memory() if len(self._signal) else None
-            self.aligned(np.empty(0, np.int64))
-            if self._direct is None or self._table is None:
-                self._is_direct = False
-                return None
-            positions = self._table.positions
-            is_run = (np.diff(positions, axis=1) == 1).all(axis=1)
-            self._starts = np.where(is_run, positions[:, 0], -1).tolist()
-        return self._starts
+    def _mapped(self) -> MappedRows | None:
+        """All values where they lie, if that is in memory or in a mapped file."""
+        if self._direct is None and self._asked % _ASK_EVERY == 0:
+            self._direct = self._signal._in_memory()
+        self._asked += 1
+        return self._direct
+
+    def _copy(self, direct: MappedRows, runs: Runs, group: Group, out: NDArray[Any]) -> None:
+        rows, check = direct
+        width, start_of = self._width, runs.starts.item
+        for anchor, place in group.pairs:
+            start = start_of(anchor)
+            if start >= 0:
+                if check is not None and check(start, start + width):
+                    check, self._direct = None, MappedRows(rows)
+                out[place] = rows[start : start + width]
+            else:
+                out[place] = self._read(runs.table.positions[anchor : anchor + 1])[0]
+
+    def _read_runs(self, runs: Runs, group: Group, out: NDArray[Any]) -> None:
+        """Runs of records straight to where they go; the few that are no runs by number."""
+        anchors, places = group.anchors, group.places
+        starts = runs.starts[anchors]
+        if not self._signal._gives_runs():  # all at once: nothing is decoded twice
+            out[places] = self._read(runs.table.positions[anchors])
+        elif int(starts.min()) >= 0:
+            self._signal._runs_into(starts, out, places)
+        else:
+            is_run = starts >= 0
+            if is_run.any():
+                self._signal._runs_into(starts[is_run], out, places[is_run])
+            out[places[~is_run]] = self._read(runs.table.positions[anchors[~is_run]])
 
     def write(self, found: Aligned, places: Int64s, out: NDArray[Any], mask: Bools, age_ns: Int64s) -> None:
         """Write the values of an alignment; `out` has an axis of rows."""
@@ -245,42 +327,23 @@ class SignalReader:
         elif self.schema.is_changed:
             out[places] = self._changed(self._read(found.positions))
         else:
-            self._read_into(found.positions, places, out)
+            out[places] = self._read(found.positions)
 
     def bring(self, anchors: Int64s) -> None:
         """Bring the bytes of what is read at these anchors near."""
-        found = self.aligned(anchors)
+        if self._direct is not None:
+            return
+        found = self.rows.aligned(anchors)
         if len(self._signal):
             wanted = (
                 found.positions if found.later is None else np.concatenate([found.positions, found.later])
             )
             self._signal._bring(wanted.reshape(-1))
 
-    def _read_into(self, positions: Int64s, places: Int64s, out: NDArray[Any]) -> None:
-        """Runs of records straight to where they go; the few that are no runs by number."""
-        if not self._signal._gives_runs():  # all at once: no group of pictures is decoded twice
-            out[places] = self._read(positions)
-            return
-        width = positions.shape[1]
-        starts = positions[:, 0]
-        if width == 1:
-            self._signal._runs_into(starts, out, places)
-            return
-        is_run = positions[:, -1] - starts == width - 1
-        if width > 2:
-            is_run &= (np.diff(positions, axis=1) == 1).all(axis=1)
-        if is_run.all():
-            self._signal._runs_into(starts, out, places)
-            return
-        if is_run.any():
-            self._signal._runs_into(starts[is_run], out, places[is_run])
-        rest = ~is_run
-        out[places[rest]] = self._read(positions[rest])
-
     def _read(self, positions: Int64s) -> NDArray[Any]:
         """The values of records by number, each read once."""
         wanted, back = np.unique(positions, return_inverse=True)
-        values = self._signal._values_at(wanted)
+        values = self._signal._values_kept(wanted)
         return values[back.reshape(positions.shape)]
 
     def _between(self, found: Aligned) -> NDArray[Any]:

@@ -369,6 +369,10 @@ class Windows:
             raise IndexError(f"episode {episode} of {len(self.episodes)}")
         return episode % len(self.episodes)
 
+    def peek(self, position: int) -> OpenEpisode | None:
+        """An episode if it is open already."""
+        return self._open.get(position)
+
     def opened(self, position: int) -> OpenEpisode:
         """An episode ready to be read; the last ones used stay open."""
         with self._lock:

@@ -1,0 +1,323 @@
+"""Other loaders on the same windows, each in its own format and process: what it leaves open dies with it.
+
+python -m bench.versus.training_peers <peer> '{"work": …, "batches": …}'
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WIDTH, BATCH, WORKERS = 16, 64, 2
+TIMEOUT_S = 900.0
+CUT_WINDOWS = 2000
+"""Where windows must be cut in advance each holds its frames sixteen times over, so only so many are written."""
+
+
+def arrays(work: Path) -> tuple[Any, Any, int]:
+    """The frames and vectors of all episodes, one after the other, and the steps of each."""
+    images, actions = (np.load(work / f"{name}.npy", mmap_mode="r") for name in ("image", "action"))
+    return images, actions, json.loads((work / "steps.json").read_text())
+
+
+def shuffled_starts(total: int, steps: int, seed: int = 0) -> Any:
+    """The first step of every window, in a random order."""
+    starts = (np.arange(total // steps)[:, None] * steps + np.arange(steps - WIDTH + 1)).reshape(-1)
+    np.random.default_rng(seed).shuffle(starts)
+    return starts
+
+
+class WindowsOf:
+    """A map-style dataset of windows over two arrays that something opens in each worker."""
+
+    def __init__(self, opened: Callable[[], tuple[Any, Any]], total: int, steps: int) -> None:
+        self._opened = opened
+        self._starts = shuffled_starts(total, steps)
+        self._arrays: tuple[Any, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if self._arrays is None:
+            self._arrays = self._opened()
+        start = int(self._starts[index])
+        image, action = self._arrays
+        return {
+            "image": np.asarray(image[start : start + WIDTH]),
+            "action": np.asarray(action[start : start + WIDTH]),
+        }
+
+
+def torch_loader(data: Any, **options: Any) -> Iterator[Any]:
+    import torch.utils.data
+
+    return iter(
+        torch.utils.data.DataLoader(data, batch_size=BATCH, num_workers=WORKERS, drop_last=True, **options)
+    )
+
+
+# One writer and one reader for each.
+
+
+def write_nothing(work: Path, folder: Path) -> None:
+    """It reads the arrays themselves."""
+
+
+def read_memmap(work: Path, folder: Path) -> Iterator[Any]:
+    images, actions, steps = arrays(work)
+    return torch_loader(WindowsOf(lambda: (images, actions), len(images), steps), shuffle=True)
+
+
+def read_grain(work: Path, folder: Path) -> Iterator[Any]:
+    import grain
+
+    images, actions, steps = arrays(work)
+    data = grain.MapDataset.source(WindowsOf(lambda: (images, actions), len(images), steps)).shuffle(seed=1)
+    return iter(data.batch(BATCH, drop_remainder=True).to_iter_dataset(grain.ReadOptions(num_threads=8)))
+
+
+def write_h5py(work: Path, folder: Path) -> None:
+    import h5py
+
+    images, actions, steps = arrays(work)
+    with h5py.File(folder / "demos.hdf5", "w") as file:
+        for number, low in enumerate(range(0, len(images), steps)):
+            demo = file.create_group(f"data/demo_{number}")
+            demo["obs/image"] = images[low : low + steps]
+            demo["actions"] = actions[low : low + steps]
+
+
+class Demos:
+    """Rows of all demonstrations of a robomimic file by one number."""
+
+    def __init__(self, file: Any, key: str, steps: int) -> None:
+        self._demos = [file[f"data/demo_{number}/{key}"] for number in range(len(file["data"]))]
+        self._steps = steps
+
+    def __getitem__(self, rows: slice) -> Any:
+        demo, low = divmod(rows.start, self._steps)
+        return self._demos[demo][low : low + rows.stop - rows.start]
+
+
+def read_h5py(work: Path, folder: Path) -> Iterator[Any]:
+    import h5py
+
+    images, _, steps = arrays(work)
+
+    def opened() -> tuple[Any, Any]:
+        file = h5py.File(folder / "demos.hdf5", "r")
+        return Demos(file, "obs/image", steps), Demos(file, "actions", steps)
+
+    return torch_loader(WindowsOf(opened, len(images), steps), shuffle=True)
+
+
+def write_zarr(work: Path, folder: Path) -> None:
+    import zarr
+
+    images, actions, _ = arrays(work)
+    root = zarr.open_group(folder / "replay.zarr", mode="w", zarr_format=2)
+    for name, each, rows in (("img", images, 1), ("action", actions, 1000)):
+        made = root.create_array(name, shape=each.shape, chunks=(rows, *each.shape[1:]), dtype=each.dtype)
+        for low in range(0, len(each), 1000):
+            made[low : low + 1000] = each[low : low + 1000]
+
+
+def read_zarr(work: Path, folder: Path) -> Iterator[Any]:
+    import zarr
+
+    images, _, steps = arrays(work)
+
+    def opened() -> tuple[Any, Any]:
+        root = zarr.open_group(folder / "replay.zarr", mode="r")
+        return root["img"], root["action"]
+
+    data = WindowsOf(opened, len(images), steps)
+    return torch_loader(data, shuffle=True, multiprocessing_context="spawn" if WORKERS else None)
+
+
+def cut_windows(work: Path) -> Iterator[dict[str, Any]]:
+    images, actions, steps = arrays(work)
+    for start in shuffled_starts(len(images), steps)[:CUT_WINDOWS].tolist():
+        yield {
+            "image": np.array(images[start : start + WIDTH]),
+            "action": np.array(actions[start : start + WIDTH]),
+        }
+
+
+def write_mosaic(work: Path, folder: Path) -> None:
+    from streaming import MDSWriter
+
+    with MDSWriter(out=str(folder), columns={"image": "ndarray", "action": "ndarray"}) as writer:
+        for sample in cut_windows(work):
+            writer.write(sample)
+
+
+def read_mosaic(work: Path, folder: Path) -> Iterator[Any]:
+    from streaming import StreamingDataset
+
+    remote = os.environ.get("BENCH_REMOTE")
+    place = {"remote": remote, "local": str(folder / "cold")} if remote else {"local": str(folder)}
+    return torch_loader(StreamingDataset(**place, shuffle=True, batch_size=BATCH))
+
+
+def write_litdata(work: Path, folder: Path) -> None:
+    from litdata.streaming.writer import BinaryWriter
+
+    writer = BinaryWriter(str(folder), chunk_bytes=64 << 20)
+    for number, sample in enumerate(cut_windows(work)):
+        writer.add_item(number, sample)
+    writer.done()
+    writer.merge()
+
+
+def read_litdata(work: Path, folder: Path) -> Iterator[Any]:
+    import litdata
+
+    remote, options = os.environ.get("BENCH_REMOTE"), {}
+    if remote:
+        endpoint = {"endpoint_url": os.environ["AWS_ENDPOINT_URL"]}
+        options = {"cache_dir": str(folder / "cold"), "storage_options": endpoint}
+    data = litdata.StreamingDataset(remote or str(folder), shuffle=True, **options)
+    return iter(litdata.StreamingDataLoader(data, batch_size=BATCH, num_workers=WORKERS, drop_last=True))
+
+
+def write_webdataset(work: Path, folder: Path) -> None:
+    import webdataset
+
+    images, actions, steps = arrays(work)
+    for number, low in enumerate(range(0, len(images), steps)):
+        with webdataset.TarWriter(str(folder / f"{number:04d}.tar")) as tar:
+            parts = {"image.npy": images[low : low + steps], "action.npy": actions[low : low + steps]}
+            tar.write({"__key__": f"{number:04d}", **{name: _npy(each) for name, each in parts.items()}})
+
+
+def _npy(array: Any) -> bytes:
+    sink = io.BytesIO()
+    np.save(sink, np.asarray(array))
+    return sink.getvalue()
+
+
+def read_webdataset(work: Path, folder: Path) -> Iterator[Any]:
+    import webdataset
+
+    data = webdataset.WebDataset(
+        [str(each) for each in sorted(folder.glob("*.tar"))], shardshuffle=100, seed=1
+    )
+    return torch_loader(data.decode().compose(_cut).shuffle(1000))
+
+
+def _cut(episodes: Any) -> Iterator[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    for episode in episodes:
+        image, action = episode["image.npy"], episode["action.npy"]
+        for start in rng.integers(0, len(image) - WIDTH + 1, 64).tolist():
+            yield {
+                "image": image[start : start + WIDTH].copy(),
+                "action": action[start : start + WIDTH].copy(),
+            }
+
+
+FPS = 20
+
+
+def write_lerobot(work: Path, folder: Path) -> None:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    images, actions, steps = arrays(work)
+    shape = images.shape[1:]
+    features = {
+        "observation.image": {"dtype": "video", "shape": shape, "names": ["height", "width", "channels"]},
+        "action": {"dtype": "float32", "shape": (7,), "names": [f"a{n}" for n in range(7)]},
+    }
+    data = LeRobotDataset.create(
+        "bench/windows", fps=FPS, features=features, root=folder / "set", use_videos=True
+    )
+    for low in range(0, int(os.environ["BENCH_EPISODES"]) * steps, steps):
+        for row in range(low, low + steps):
+            data.add_frame(
+                {
+                    "observation.image": np.asarray(images[row]),
+                    "action": np.asarray(actions[row]),
+                    "task": "t",
+                }
+            )
+        data.save_episode()
+    if hasattr(data, "finalize"):
+        data.finalize()
+
+
+def read_lerobot(work: Path, folder: Path) -> Iterator[Any]:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    offsets = [step / FPS for step in range(WIDTH)]
+    data = LeRobotDataset(
+        "bench/windows",
+        root=folder / "set",
+        delta_timestamps={"observation.image": offsets, "action": offsets},
+    )
+    return torch_loader(data, shuffle=True)
+
+
+PEERS: dict[str, tuple[Callable[[Path, Path], None], Callable[[Path, Path], Iterator[Any]]]] = {
+    "memmap, DataLoader": (write_nothing, read_memmap),
+    "Grain": (write_nothing, read_grain),
+    "h5py, robomimic layout": (write_h5py, read_h5py),
+    "zarr, diffusion-policy layout": (write_zarr, read_zarr),
+    "mosaicml-streaming, windows cut in advance": (write_mosaic, read_mosaic),
+    "litdata, windows cut in advance": (write_litdata, read_litdata),
+    "webdataset, no global shuffle": (write_webdataset, read_webdataset),
+    "LeRobot, video": (write_lerobot, read_lerobot),
+}
+
+
+def peer(name: str, work: Path, batches: int, *, python: str = sys.executable, **env: str) -> float | str:
+    """Windows per second of a peer, or why there is no such number."""
+    asked = json.dumps({"work": str(work), "batches": batches})
+    command = [python, "-m", "bench.versus.training_peers", name, asked]
+    try:
+        found = subprocess.run(
+            command, env={**os.environ, **env}, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {TIMEOUT_S:.0f} s"
+    if found.returncode:
+        last = (found.stderr.strip().splitlines() or ["no message"])[-1]
+        return (
+            "not installed: " if "ModuleNotFoundError" in last or "ImportError" in last else "failed: "
+        ) + last[:200]
+    return float(found.stdout.strip().splitlines()[-1])
+
+
+def main() -> None:
+    name, asked = sys.argv[1], json.loads(sys.argv[2])
+    write, read = PEERS[name]
+    work = Path(asked["work"])
+    folder = work / "peers" / name.partition(",")[0]
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        write(work, folder)
+    batches = read(work, folder)
+    warm = 0 if "BENCH_REMOTE" in os.environ else 2
+    for _ in range(warm):
+        next(batches)
+    start, count = time.perf_counter(), 0
+    for _ in batches:
+        count += 1
+        if count == asked["batches"]:
+            break
+    print(BATCH * count / (time.perf_counter() - start), flush=True)
+    os._exit(0)  # workers of some libraries never end by themselves
+
+
+if __name__ == "__main__":
+    main()
