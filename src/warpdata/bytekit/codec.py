@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import lz4.block as _lz4
+import lz4.frame as _lz4_frame
 import zstandard as _zstd
 
 from warpdata.bytekit.view import byte_view
@@ -146,6 +147,23 @@ def _lz4_decode(data: memoryview, raw_size: int) -> bytes:
         raise LimitExceededError(f"not enough memory for a block of {raw_size} bytes") from None
     if len(out) != raw_size:
         raise CorruptLayoutError(f"LZ4 block holds {len(out)} bytes, not the {raw_size} announced")
+    return out
+
+
+def decode_lz4_frame(data: Buffer, raw_size: int) -> bytes:
+    """Decompress an LZ4 frame to exactly `raw_size` bytes, or raise a FormatError without allocating more."""
+    view = byte_view(data)
+    if raw_size > view.nbytes * LZ4_MAX_RATIO:
+        raise LimitExceededError(f"{view.nbytes} LZ4 bytes cannot hold {raw_size} bytes")
+    decompressor = _lz4_frame.LZ4FrameDecompressor()
+    try:
+        out: bytes = decompressor.decompress(view, max_length=raw_size + 1)
+    except (RuntimeError, ValueError, OverflowError, EOFError) as error:
+        raise CorruptLayoutError(f"damaged LZ4 frame ({error})") from None
+    except MemoryError:
+        raise LimitExceededError(f"not enough memory for a block of {raw_size} bytes") from None
+    if len(out) != raw_size or not decompressor.eof:
+        raise CorruptLayoutError(f"an LZ4 frame does not hold the {raw_size} bytes announced")
     return out
 
 
