@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,10 +12,10 @@ from numpy.typing import NDArray
 
 from warpdata.convert.kept_values import packed
 from warpdata.convert.messages.log import Attachment, MessageLog
-from warpdata.convert.messages.topic import BYTES, LENGTH, TimeKind, Topic
+from warpdata.convert.messages.names import plain_name
 from warpdata.convert.messages.own import OWN, own_signal
+from warpdata.convert.messages.topic import TimeKind, Topic
 from warpdata.errors import nearest
-from warpdata.formats.episodedir.names import check_name
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import OBJECT, SignalMeta
 from warpdata.timeline.readonly import ReadOnlyDict
@@ -26,7 +25,6 @@ from warpdata.timeline.source import EpisodeSource
 KEPT = "messages"
 """The key of an episode's metadata under which stands what messages are made of."""
 ATTACHMENTS = "message.attachments"
-_OTHER = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +163,6 @@ def _kept_channel(topic: Topic, schema: int) -> dict[str, Any]:
     return found | {key: value for key, value in more.items() if value}
 
 
-def plain_name(topic: str) -> str:
-    """A topic or field as the name of a signal: no `/` in front, other letters as `_`."""
-    parts = [_OTHER.sub("_", part) for part in topic.split("/") if part]
-    made = "/".join(part if set(part) != {"."} else "_" for part in parts) or "_"
-    try:
-        return check_name(made)
-    except ValueError:
-        return "/".join(f"_{part}" for part in parts)
-
-
 def _free(name: str, taken: Mapping[str, Any]) -> str:
     """The name, or the next one that is free."""
     chosen, again = name, 2
@@ -215,4 +203,4 @@ class _Signals(Mapping[str, Signal]):
         return len(self._makers)
 
 
-__all__ = ["ATTACHMENTS", "BYTES", "KEPT", "LENGTH", "MessageSource", "Reading", "plain_name"]
+__all__ = ["ATTACHMENTS", "KEPT", "MessageSource", "Reading"]
