@@ -98,6 +98,24 @@ def zstd_frame_size(data: Buffer) -> int | None:
     return None if size in (-1, _UNKNOWN_SIZE) else int(size)
 
 
+def decode_zstd_bounded(data: Buffer, max_bytes: int) -> bytes:
+    """Decompress zstd frames of unknown size to at most `max_bytes`, or raise a FormatError."""
+    pieces, total = [], 0
+    context = _zstd.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+    try:
+        with context.stream_reader(byte_view(data), read_across_frames=True) as stream:
+            while piece := stream.read(1 << 20):
+                total += len(piece)
+                if total > max_bytes:
+                    raise LimitExceededError(f"more than {max_bytes} bytes in a zstd frame")
+                pieces.append(piece)
+    except _zstd.ZstdError as error:
+        raise CorruptLayoutError(f"damaged zstd frame ({error})") from None
+    if not total and byte_view(data).nbytes:
+        raise CorruptLayoutError("a zstd frame that ends before its first byte")
+    return b"".join(pieces)
+
+
 def _zstd_decode(data: memoryview, raw_size: int) -> bytes:
     disk_size = data.nbytes
     if raw_size > disk_size * ZSTD_MAX_RATIO:

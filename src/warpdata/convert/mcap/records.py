@@ -330,6 +330,8 @@ class _Scan:
         self._targets: dict[int, _Found] = {}
         self._count = 0
         self._stated: int | None = None
+        self._summary_at = 0
+        self._summary_channels: list[memoryview] = []
         self._run: list[tuple[int, int]] = []
         self._crc = 0
         self._crc_at = 0
@@ -342,8 +344,12 @@ class _Scan:
         try:
             self._check_end()
             end = self._records()
+            if end is not None and self._summary_at and end != self._summary_at - layout.RECORD.size - 4:
+                raise CorruptLayoutError("the data does not end where the summary begins", path=self._path)
             if end is None:
                 raise TruncatedError("the file has no end: its recorder was stopped", path=self._path, hint=_RECOVER)
+            for body in self._summary_channels:  # topics without messages stand nowhere else
+                self._channel(body, 0)
             if self._stated is not None and self._stated != self._count:
                 raise CorruptLayoutError(
                     f"the file states {self._stated} messages and has {self._count}", path=self._path
@@ -382,6 +388,7 @@ class _Scan:
             raise CorruptLayoutError("the summary lies outside of the file", path=self._path)
         if not start:
             return
+        self._summary_at = start
         if begin - start > MAX_RECORD_BYTES:
             raise LimitExceededError(f"a summary of {begin - start} bytes", path=self._path)
         summary = self._reader.read(start, size - 8 - 4)
@@ -396,8 +403,13 @@ class _Scan:
             at += layout.RECORD.size
             if length > len(data) - at:
                 raise CorruptLayoutError("a record of the summary is longer than it", path=self._path)
+            body = data[at : at + length]
             if opcode == layout.STATISTICS and length >= layout.STATISTICS_HEAD.size:
-                self._stated = layout.STATISTICS_HEAD.unpack_from(data, at)[0]
+                self._stated = layout.STATISTICS_HEAD.unpack_from(body)[0]
+            elif opcode == layout.SCHEMA:
+                self._schema(body, 0)
+            elif opcode == layout.CHANNEL:
+                self._summary_channels.append(body)
             at += length
 
     # The records.
@@ -440,7 +452,9 @@ class _Scan:
         return None
 
     def _check_data(self, begin: int, end: int) -> None:
-        body = self._bytes(begin, min(end, self._reader.size))
+        if end - begin != 4 or end > self._reader.size:
+            raise CorruptLayoutError("the end of the data is damaged", path=self._path)
+        body = self._bytes(begin, end)
         stated = int.from_bytes(body[:4], "little")
         if stated and stated != self._crc:
             raise ChecksumError("the file was changed after it was written", path=self._path, hint=_RECOVER)

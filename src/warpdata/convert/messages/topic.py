@@ -60,6 +60,8 @@ def decoder_of(channel: Channel, path: str) -> Decoder:
         return ProtobufDecoder(channel.schema, channel.schema_data, where)
     if channel.message_encoding == "json":
         return JsonDecoder(where)
+    if channel.message_encoding == "cdr" and not channel.schema_data:
+        raise FormatError(f"nothing in the recording defines {channel.schema!r} (warpdata[ros] knows what ROS ships)")
     raise FormatError(f"{channel.message_encoding or 'no'} messages of {channel.schema_encoding or 'no'} schemas")
 
 
