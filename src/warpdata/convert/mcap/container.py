@@ -98,7 +98,12 @@ class McapFile:
     def message(self, channel: int, sequence: int, log_ns: int, publish_ns: int, data: bytes) -> None:
         """Append a message."""
         head = layout.MESSAGE_HEAD.pack(
-            layout.MESSAGE, layout.MESSAGE_FIXED + len(data), channel, sequence & 0xFFFFFFFF, log_ns, publish_ns
+            layout.MESSAGE,
+            layout.MESSAGE_FIXED + len(data),
+            channel,
+            sequence & 0xFFFFFFFF,
+            log_ns,
+            publish_ns,
         )
         self._entries.setdefault(channel, []).append((log_ns, len(self._pending)))
         self._pending += head
@@ -129,7 +134,9 @@ class McapFile:
         made = record(layout.METADATA, text(name) + pairs(values))
         offset = self._out.position
         self._write(made)
-        self._metadata.append(record(layout.METADATA_INDEX, layout.TWO_TIMES.pack(offset, len(made)) + text(name)))
+        self._metadata.append(
+            record(layout.METADATA_INDEX, layout.TWO_TIMES.pack(offset, len(made)) + text(name))
+        )
 
     def _close_chunk(self) -> None:
         if not self._pending:
@@ -155,7 +162,9 @@ class McapFile:
                 record(layout.MESSAGE_INDEX, layout.U16.pack(channel) + layout.U32.pack(len(listed)) + listed)
             )
         index_bytes = self._out.position - index_start
-        self._chunks.append(_Chunk(start, end, offset, length, indexes, index_bytes, kind, len(stored), len(raw)))
+        self._chunks.append(
+            _Chunk(start, end, offset, length, indexes, index_bytes, kind, len(stored), len(raw))
+        )
         self._pending, self._entries, self._span = bytearray(), {}, None
 
     def finish(self) -> None:

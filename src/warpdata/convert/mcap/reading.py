@@ -43,10 +43,10 @@ def read(
 ) -> Episodes:
     """The recordings of an MCAP file, or of a folder of them or of bags; messages are read when first asked for.
 
-    A signal is named by its topic and field: `joint_states/position`. `time` is what its records are stamped with: when
-    the message was recorded (`log`), sent (`publish`), or measured (`header`, where the type has a stamp); the others
-    are signals. The fields of the topics in `actions` are actions; `topics` are the only ones read. `recover` reads what
-    is left of damaged files.
+    A signal is named by its topic and field: `joint_states/position`. `time` is what its records are stamped with:
+    when the message was recorded (`log`), sent (`publish`), or measured (`header`, where the type has a stamp); the
+    others are signals. The fields of the topics in `actions` are actions; `topics` are the only ones read. `recover` reads
+    what is left of damaged files.
     """
     return Episodes(McapEpisodes(Place.of(source), Reading.of(time, actions, topics), recover))
 
@@ -82,7 +82,11 @@ class McapEpisodes(EpisodesSource):
     def open(self, position: int) -> Episode:
         """The recording at a position."""
         name = self.ids[position]
-        return Episode(_Recording(name, McapLog(self._place, self._recordings[name], recover=self._recover), self._reading))
+        return Episode(
+            _Recording(
+                name, McapLog(self._place, self._recordings[name], recover=self._recover), self._reading
+            )
+        )
 
 
 class _Recording(MessageSource):
@@ -100,7 +104,9 @@ class _Recording(MessageSource):
         for record in self._log.about["metadata"]:
             if record["name"] == OWN:
                 try:
-                    told: Mapping[str, Any] = parse_json_object(record["metadata"].get("episode", "{}").encode())
+                    told: Mapping[str, Any] = parse_json_object(
+                        record["metadata"].get("episode", "{}").encode()
+                    )
                     return {key: unpacked(value) for key, value in told.items()}
                 except WarpError:
                     return {}

@@ -320,9 +320,7 @@ class _Cursor:
 class _Scan:
     """One pass over one file."""
 
-    def __init__(
-        self, reader: RangeReader, path: str, number: int, out: _Contents, *, recover: bool
-    ) -> None:
+    def __init__(self, reader: RangeReader, path: str, number: int, out: _Contents, *, recover: bool) -> None:
         self._reader, self._path, self._number, self._out = reader, path, number, out
         self._recover = recover
         self._schemas: dict[int, tuple[str, str, bytes]] = {}
@@ -347,7 +345,9 @@ class _Scan:
             if end is not None and self._summary_at and end != self._summary_at - layout.RECORD.size - 4:
                 raise CorruptLayoutError("the data does not end where the summary begins", path=self._path)
             if end is None:
-                raise TruncatedError("the file has no end: its recorder was stopped", path=self._path, hint=_RECOVER)
+                raise TruncatedError(
+                    "the file has no end: its recorder was stopped", path=self._path, hint=_RECOVER
+                )
             for body in self._summary_channels:  # topics without messages stand nowhere else
                 self._channel(body, 0)
             if self._stated is not None and self._stated != self._count:
@@ -384,7 +384,7 @@ class _Scan:
                 "the file has no end: it is cut, or its recorder was stopped", path=self._path, hint=_RECOVER
             )
         start, offsets, crc = layout.FOOTER_BODY.unpack_from(tail, layout.RECORD.size)
-        if start and not 8 <= start <= begin or offsets and not start <= offsets <= begin:
+        if (start and not 8 <= start <= begin) or (offsets and not start <= offsets <= begin):
             raise CorruptLayoutError("the summary lies outside of the file", path=self._path)
         if not start:
             return
@@ -393,7 +393,9 @@ class _Scan:
             raise LimitExceededError(f"a summary of {begin - start} bytes", path=self._path)
         summary = self._reader.read(start, size - 8 - 4)
         if crc and zlib.crc32(summary) != crc:
-            raise ChecksumError("the summary was changed after it was written", path=self._path, hint=_RECOVER)
+            raise ChecksumError(
+                "the summary was changed after it was written", path=self._path, hint=_RECOVER
+            )
         self._read_summary(memoryview(summary)[: begin - start])
 
     def _read_summary(self, data: memoryview) -> None:

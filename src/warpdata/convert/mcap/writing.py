@@ -1,4 +1,4 @@
-"""Write episodes as MCAP: messages that came from a recording as they were, every other signal as a topic of its own."""
+"""Write episodes as MCAP: messages of a recording as they were, every other signal as a topic of its own."""
 
 from __future__ import annotations
 
@@ -118,9 +118,13 @@ class _EpisodeMessages:
                 self.notes[name] = note_of(episode.signals[name], "kept", "in the message it came from")
         self.attachments = self._attachments()
         self._own = [
-            self._own_signal(name, signal) for name, signal in episode.signals.items() if name not in self.notes
+            self._own_signal(name, signal)
+            for name, signal in episode.signals.items()
+            if name not in self.notes
         ]
-        self.channels = [topic.channel for topic in self._restored] + [self._channel(each) for each in self._own]
+        self.channels = [topic.channel for topic in self._restored] + [
+            self._channel(each) for each in self._own
+        ]
 
     @property
     def profile(self) -> str:
@@ -235,9 +239,14 @@ def _messages(each: _Own) -> Iterator[tuple[int, bytes]]:
         times = np.asarray(signal._ts_in(range(start, stop)))
         values = signal.rows(start, stop)
         if pixels is not None:
-            made = [encoding.image_message(ts, _FRAME, pixels, frame) for ts, frame in zip(times.tolist(), values, strict=True)]
+            made = [
+                encoding.image_message(ts, _FRAME, pixels, frame)
+                for ts, frame in zip(times.tolist(), values, strict=True)
+            ]
         elif meta.is_object:
-            made = [encoding.object_message(ts, value) for ts, value in zip(times.tolist(), values, strict=True)]
+            made = [
+                encoding.object_message(ts, value) for ts, value in zip(times.tolist(), values, strict=True)
+            ]
         elif encoding.ros_type(meta.dtype) is None:
             made = [
                 encoding.object_message(ts, np.ascontiguousarray(value).tobytes())

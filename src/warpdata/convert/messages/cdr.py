@@ -72,9 +72,7 @@ class _Layout:
         starts, sizes = messages.starts[rows], messages.sizes[rows]
         found: NDArray[np.bool_] = sizes >= self.size if self.tail is not None else sizes == self.size
         at = np.concatenate([np.arange(2), (self.at[:, None] + np.arange(4)).reshape(-1)])
-        wanted = np.frombuffer(
-            self.head + self.lengths.astype(f"{self.order}u4").tobytes(), np.uint8
-        )
+        wanted = np.frombuffer(self.head + self.lengths.astype(f"{self.order}u4").tobytes(), np.uint8)
         there = np.flatnonzero(found)
         step = max(1, _MATRIX_BYTES // max(1, 8 * len(at)))
         for low in range(0, len(there), step):
@@ -237,7 +235,8 @@ class _Walk:
 
 def _columns(layout: _Layout, messages: Payloads, rows: Ints) -> dict[str, Values]:
     """The fields of messages of one layout."""
-    size, found = layout.size, {}
+    size = layout.size
+    found: dict[str, Values] = {}
     starts = messages.starts[rows]
     if len(rows) > 1 and bool((np.diff(starts) == size).all()):
         begin = int(starts[0])

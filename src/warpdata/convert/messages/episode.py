@@ -1,4 +1,4 @@
-"""A recording of messages as an episode: a signal for every field of every topic, and what is needed to write it again."""
+"""A recording of messages as an episode: a signal for every field of a topic, and what it takes to write it again."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ class MessageSource(EpisodeSource):
 def _kept_channel(topic: Topic, schema: int) -> dict[str, Any]:
     payload = topic.payload
     found: dict[str, Any] = {
-        "topic": topic.channel.topic, "signal": topic.base, "schema": schema, "encoding": topic.channel.message_encoding,
-        "metadata": dict(topic.channel.metadata), "time": topic.time_used, "messages": len(topic),
+        "topic": topic.channel.topic, "signal": topic.base, "schema": schema,
+        "encoding": topic.channel.message_encoding, "metadata": dict(topic.channel.metadata), "time": topic.time_used, "messages": len(topic),
     }  # fmt: skip
     more = {
         "payload": None if payload is None else payload.to_json(),
@@ -172,7 +172,12 @@ def _free(name: str, taken: Mapping[str, Any]) -> str:
 
 
 def _told(each: Attachment) -> dict[str, Any]:
-    return {"name": each.name, "media_type": each.media_type, "log_ns": each.log_ns, "create_ns": each.create_ns}
+    return {
+        "name": each.name,
+        "media_type": each.media_type,
+        "log_ns": each.log_ns,
+        "create_ns": each.create_ns,
+    }
 
 
 def _attachments(attachments: Sequence[Attachment]) -> Signal:

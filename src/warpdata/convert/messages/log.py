@@ -68,7 +68,7 @@ class Payloads(NamedTuple):
 
     def each(self) -> list[memoryview]:
         """Every message, without a copy."""
-        view = memoryview(np.ascontiguousarray(self.data)).cast("B") if len(self.data) else memoryview(b"")
+        view = np.ascontiguousarray(self.data).data if len(self.data) else memoryview(b"")
         return [
             view[start : start + size]
             for start, size in zip(self.starts.tolist(), self.sizes.tolist(), strict=True)

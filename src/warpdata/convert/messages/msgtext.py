@@ -17,9 +17,7 @@ _TIMES = ("time", "duration")
 _MAX_DEPTH = 32
 _MAX_TYPES = 4096
 _SEPARATOR = re.compile(r"^={3,}\s*$", re.MULTILINE)
-_FIELD = re.compile(
-    r"^([A-Za-z][\w/]*)(?:<=\d+)?(\[(?:<=)?\d*\])?\s+([A-Za-z]\w*)\s*(=.*|\s.*)?$", re.DOTALL
-)
+_FIELD = re.compile(r"^([A-Za-z][\w/]*)(?:<=\d+)?(\[(?:<=)?\d*\])?\s+([A-Za-z]\w*)\s*(=.*|\s.*)?$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class Struct:
 
 
 def parse_definition(name: str, text: str) -> Struct:
-    """A type with everything it is made of, from the text that recorders store; FormatError where it is no such text."""
+    """A type with everything it is made of, from the text that recorders store; FormatError where it is none."""
     main, *others = _SEPARATOR.split(text)
     bodies = {_plain(name): main}
     for part in others:

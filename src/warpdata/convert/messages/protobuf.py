@@ -221,7 +221,9 @@ def _number(kind: int, raw: int) -> Any:
     if kind in (17, 18):
         raw = (raw >> 1) ^ -(raw & 1)
     if kind in _FIXED:
-        return np.frombuffer((raw & ((1 << 8 * dtype.itemsize) - 1)).to_bytes(dtype.itemsize, "little"), dtype)[0]
+        return np.frombuffer(
+            (raw & ((1 << 8 * dtype.itemsize) - 1)).to_bytes(dtype.itemsize, "little"), dtype
+        )[0]
     if dtype.kind == "b":
         return np.bool_(raw != 0)
     bits = 8 * dtype.itemsize
@@ -250,7 +252,10 @@ def _types_of(descriptors: bytes) -> dict[str, _MessageType]:
         kind.fields = {
             number: each
             for number, each in kind.fields.items()
-            if each.of is not None or each.type in _FIXED or each.type in _VARINTS or each.type in (_STRING, _BYTES)
+            if each.of is not None
+            or each.type in _FIXED
+            or each.type in _VARINTS
+            or each.type in (_STRING, _BYTES)
         }
     return types
 

@@ -29,7 +29,9 @@ _BLOCK = 256
 class RestoredTopic:
     """A topic whose messages an episode still has."""
 
-    def __init__(self, channel: Channel, base: str, parts: Mapping[str, Signal], payload: Payload | None) -> None:
+    def __init__(
+        self, channel: Channel, base: str, parts: Mapping[str, Signal], payload: Payload | None
+    ) -> None:
         self.channel, self.base = channel, base
         self._parts, self._payload = parts, payload
         self.signals: list[str] = []

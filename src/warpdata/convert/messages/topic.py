@@ -61,8 +61,12 @@ def decoder_of(channel: Channel, path: str) -> Decoder:
     if channel.message_encoding == "json":
         return JsonDecoder(where)
     if channel.message_encoding == "cdr" and not channel.schema_data:
-        raise FormatError(f"nothing in the recording defines {channel.schema!r} (warpdata[ros] knows what ROS ships)")
-    raise FormatError(f"{channel.message_encoding or 'no'} messages of {channel.schema_encoding or 'no'} schemas")
+        raise FormatError(
+            f"nothing in the recording defines {channel.schema!r} (warpdata[ros] knows what ROS ships)"
+        )
+    raise FormatError(
+        f"{channel.message_encoding or 'no'} messages of {channel.schema_encoding or 'no'} schemas"
+    )
 
 
 class Topic:
@@ -119,10 +123,11 @@ class Topic:
             self.problem = error.message
             return {}, None
         count = len(self)
+        some = Fact("left", why="not in every message")
         settled = {
-            name: fact.settled() if fact.count == count or fact.kind == "left" else Fact("left", why="not in every message")
+            name: fact.settled() if fact.count == count or fact.kind == "left" else some
             for name, fact in facts.items()
-        }  # fmt: skip
+        }
         return settled, plan.settled(settled, self.log.payload_bytes(self.number), count)
 
     @property
@@ -192,7 +197,10 @@ class Topic:
     def _stamp_fields(self) -> tuple[str, str] | None:
         facts = self.facts
         for seconds, nanos in _STAMPS:
-            if all(name in facts and facts[name].kind == "numbers" and not facts[name].shape for name in (seconds, nanos)):
+            if all(
+                name in facts and facts[name].kind == "numbers" and not facts[name].shape
+                for name in (seconds, nanos)
+            ):
                 return seconds, nanos
         return None
 
@@ -216,7 +224,9 @@ class Topic:
         """Records [low, high) of a signal of the topic, by what comes behind the name of the topic."""
         if name in (LOG_TIMES, PUBLISH_TIMES, SEQUENCE):
             stamps = self.log.stamps(self.number)
-            column = {LOG_TIMES: stamps.log_ns, PUBLISH_TIMES: stamps.publish_ns, SEQUENCE: stamps.sequence}[name]
+            column = {LOG_TIMES: stamps.log_ns, PUBLISH_TIMES: stamps.publish_ns, SEQUENCE: stamps.sequence}[
+                name
+            ]
             return column[self._log_rows(low, high)]
         if name in (BYTES, ENVELOPE):
             return self._messages(low, high)
@@ -334,7 +344,9 @@ class Topic:
     def _names(self, fact: Fact) -> tuple[str, ...] | None:
         """What the numbers are called, where a list beside them says it: joints."""
         told = self.facts.get("name")
-        is_named = told is not None and told.kind == "names" and len(fact.shape) == 1 and fact.kind == "numbers"
+        is_named = (
+            told is not None and told.kind == "names" and len(fact.shape) == 1 and fact.kind == "numbers"
+        )
         return told.names if is_named and told is not None and len(told.names) == fact.shape[0] else None
 
     def _plain(self, label: str, dtype: np.dtype[Any], _name: str) -> Signal:
@@ -364,7 +376,13 @@ class Topic:
 
 
 def _topic(
-    log: MessageLog, number: int, base: str, time: TimeKind, is_action: bool, clock: str | None, role: Role | None
+    log: MessageLog,
+    number: int,
+    base: str,
+    time: TimeKind,
+    is_action: bool,
+    clock: str | None,
+    role: Role | None,
 ) -> Topic:
     made = Topic(log, number, base, time=time, is_action=is_action)
     made.clock, made.role = clock, role
@@ -422,7 +440,11 @@ class _PayloadPlan:
 
     def settled(self, facts: Mapping[str, Fact], total: int, count: int) -> Payload | None:
         """What it is, when all messages are known."""
-        if self._found and None not in self._found and all(_same(each, self._found[0]) for each in self._found):
+        if (
+            self._found
+            and None not in self._found
+            and all(_same(each, self._found[0]) for each in self._found)
+        ):
             return self._found[0]
         name = max(self._bytes, key=lambda each: self._bytes[each], default="")
         is_large = bool(name) and self._bytes[name] > max(total // 2, _LARGE_FIELD * count)
@@ -433,4 +455,9 @@ def _same(one: Payload | None, other: Payload | None) -> bool:
     assert one is not None
     assert other is not None
     stills = [each.still and (each.still.codec, each.still.shape) for each in (one, other)]
-    return (one.skip, one.pixels, one.is_base64, stills[0]) == (other.skip, other.pixels, other.is_base64, stills[1])
+    return (one.skip, one.pixels, one.is_base64, stills[0]) == (
+        other.skip,
+        other.pixels,
+        other.is_base64,
+        stills[1],
+    )

@@ -99,7 +99,9 @@ class BagLog(MessageLog):
                 size = zstd_frame_size(data)
                 limit = max(1 << 24, reader.size * _MAX_FILE_RATIO)
                 if size is not None and size > limit:
-                    raise LimitExceededError(f"{reader.size} bytes would become {size}", path=self._path(file))
+                    raise LimitExceededError(
+                        f"{reader.size} bytes would become {size}", path=self._path(file)
+                    )
                 target.write_bytes(self._unpacked(data, limit, file))
             else:
                 with open(target, "wb") as out:
@@ -144,7 +146,9 @@ class BagLog(MessageLog):
             for number, name, kind, form in self._select(
                 file, "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
             ):
-                if not all(isinstance(each, str) for each in (name, kind, form)) or not isinstance(number, int):
+                if not all(isinstance(each, str) for each in (name, kind, form)) or not isinstance(
+                    number, int
+                ):
                     raise CorruptLayoutError("a topic of the bag is damaged", path=self._path(file))
                 wrong = next((each for each in (form, stated.get(name)) if each not in ("cdr", None)), None)
                 if wrong is not None:
@@ -186,7 +190,9 @@ class BagLog(MessageLog):
         found = []
         for number, (name, kind, form) in enumerate(self._topics):
             text = self._definition(number, kind)
-            schema = ("", "", b"") if text is None else (kind, "ros2msg", text.encode("utf-8", "surrogateescape"))
+            schema = (
+                ("", "", b"") if text is None else (kind, "ros2msg", text.encode("utf-8", "surrogateescape"))
+            )
             qos = self._told_topics.get(name, {}).get("offered_qos_profiles")
             metadata = {"offered_qos_profiles": qos} if isinstance(qos, str) else {}
             found.append(Channel(name, schema[0] or kind, schema[1], schema[2], form, metadata))
@@ -223,7 +229,12 @@ class BagLog(MessageLog):
                     number,
                 )  # fmt: skip
                 for time, row, size in listed:
-                    if not isinstance(time, int) or not isinstance(row, int) or not isinstance(size, int) or time < 0:
+                    if (
+                        not isinstance(time, int)
+                        or not isinstance(row, int)
+                        or not isinstance(size, int)
+                        or time < 0
+                    ):
                         raise CorruptLayoutError("a message of the bag is damaged", path=self._path(file))
                     times.append(time)
                     files.append(file)
@@ -252,7 +263,9 @@ class BagLog(MessageLog):
             for start in range(0, len(wanted), _ASKED):
                 some = wanted[start : start + _ASKED]
                 marks = ",".join("?" * len(some))
-                for row, data in self._select(file, f"SELECT id, data FROM messages WHERE id IN ({marks})", *some):
+                for row, data in self._select(
+                    file, f"SELECT id, data FROM messages WHERE id IN ({marks})", *some
+                ):
                     found[file, row] = self._message(data, file)
         try:
             messages = [found[key] for key in zip(files[rows].tolist(), ids[rows].tolist(), strict=True)]

@@ -15,7 +15,9 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "/": "/", "0"
 
 def parse_metadata(text: str, path: str) -> dict[str, Any]:
     """The bag's information; CorruptLayoutError where it is not there, or not as recorders write it."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("#", "---"))]
+    lines = [
+        line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("#", "---"))
+    ]
     if len(lines) > _MAX_LINES:
         raise CorruptLayoutError(f"{len(lines)} lines of metadata", path=path)
     try:
@@ -41,7 +43,11 @@ class _Parser:
             raise ValueError("nested too deeply")
         if self._at >= len(self._lines):
             return None
-        return self._list(indent, depth) if self._text().startswith("- ") or self._text() == "-" else self._map(indent, depth)
+        return (
+            self._list(indent, depth)
+            if self._text().startswith("- ") or self._text() == "-"
+            else self._map(indent, depth)
+        )
 
     def _indent(self) -> int:
         line = self._lines[self._at]

@@ -23,7 +23,10 @@ _MAX_METADATA_BYTES = 64 << 20
 def matches(place: Place) -> bool:
     """Whether it is a bag with SQLite files, a folder of bags, or one such file."""
     if place.is_file:
-        return is_database(place.name) and place.head(len(SQLITE_MAGIC))[:4] in (SQLITE_MAGIC[:4], b"\x28\xb5\x2f\xfd")
+        return is_database(place.name) and place.head(len(SQLITE_MAGIC))[:4] in (
+            SQLITE_MAGIC[:4],
+            b"\x28\xb5\x2f\xfd",
+        )
     return bool(_bags(place))
 
 
@@ -107,7 +110,9 @@ class BagEpisodes(EpisodesSource):
             if name not in files and packed in files:
                 name = packed
             if name not in files:
-                raise BlobNotFoundError(f"the bag names a file that is missing: {plain}", path=self._place.name)
+                raise BlobNotFoundError(
+                    f"the bag names a file that is missing: {plain}", path=self._place.name
+                )
             found.append(name)
         return found
 
