@@ -151,7 +151,7 @@ def test_metadata_is_read_as_recorders_write_it() -> None:
     text = (
         "rosbag2_bagfile_information:\n  version: 5\n  list:\n    - a\n    - b: 1\n      c: 'it''s'\n"
         '  same:\n  - x: [ ]\n  empty: []\n  none:\n  text: "a\\nb: c"\n'
-        '  long:\n    RIHS01_ab\n  block: |\n    x: 1\n    y\n'
+        "  long:\n    RIHS01_ab\n  block: |\n    x: 1\n    y\n"
     )
     told = parse_metadata(text, "x")
     assert told["version"] == 5

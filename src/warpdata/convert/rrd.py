@@ -41,9 +41,7 @@ def read(source: Any) -> Episodes:
     )
 
 
-def write(
-    episodes: Episodes, target: str | os.PathLike[str], *, progress: Progress | None = None
-) -> Receipt:
+def write(episodes: Episodes, target: str | os.PathLike[str], *, progress: Progress | None = None) -> Receipt:
     """Write every episode as an `.rrd` file below a new folder, or as the one file that `target` names.
 
     Signals are entities under their names on the timeline `time`. Numbers are scalars (`float64`), JPEG and PNG

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from warpdata._version import __version__
 from warpdata.bytekit.codec import encode as encode_bytes
@@ -25,7 +25,7 @@ class Sink(Protocol):
     def position(self) -> int:
         """How many there are so far."""
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> Any:
         """Append bytes."""
 
 

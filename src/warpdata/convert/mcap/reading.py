@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
-from warpdata.bytekit.jsontext import parse_json_object
-from warpdata.convert.kept_values import unpacked
 from warpdata.convert.mcap.layout import MAGIC
 from warpdata.convert.mcap.records import McapLog
 from warpdata.convert.messages.episode import MessageSource, Reading
-from warpdata.convert.messages.log import MessageLog
-from warpdata.convert.messages.own import OWN
 from warpdata.convert.messages.topic import TimeKind
 from warpdata.convert.place import Place
 from warpdata.episodes.collection import Episodes, EpisodesSource
-from warpdata.errors import BlobNotFoundError, WarpError
+from warpdata.errors import BlobNotFoundError
 from warpdata.timeline.episode import Episode
 
 METADATA_FILE = "metadata.yaml"
@@ -83,46 +79,10 @@ class McapEpisodes(EpisodesSource):
         """The recording at a position."""
         name = self.ids[position]
         return Episode(
-            _Recording(
+            MessageSource(
                 name, McapLog(self._place, self._recordings[name], recover=self._recover), self._reading
             )
         )
-
-
-class _Recording(MessageSource):
-    """A recording whose own id and static items stand in it, where we wrote it."""
-
-    def __init__(self, id: str, log: MessageLog, reading: Reading) -> None:  # noqa: A002 - the word of the model
-        super().__init__(id, log, reading, {})
-        self._again = (id, log, reading)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_Recording, self._again)
-
-    @cached_property
-    def _own(self) -> Mapping[str, Any]:
-        for record in self._log.about["metadata"]:
-            if record["name"] == OWN:
-                try:
-                    told: Mapping[str, Any] = parse_json_object(
-                        record["metadata"].get("episode", "{}").encode()
-                    )
-                    return {key: unpacked(value) for key, value in told.items()}
-                except WarpError:
-                    return {}
-        return {}
-
-    @cached_property
-    def static(self) -> Mapping[str, Any]:
-        """With what we wrote."""
-        self._extra = self._own
-        return MessageSource.static.func(self)  # type: ignore[no-any-return]
-
-    @cached_property
-    def meta(self) -> Mapping[str, Any]:
-        """With what we wrote."""
-        self._extra = self._own
-        return MessageSource.meta.func(self)  # type: ignore[no-any-return]
 
 
 def _files(place: Place) -> list[str]:

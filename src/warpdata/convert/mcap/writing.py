@@ -136,7 +136,7 @@ class _EpisodeMessages:
     @property
     def metadata(self) -> list[tuple[str, Mapping[str, str]]]:
         """The records of the source, and one of ours where the episode has what no message says."""
-        found = []
+        found: list[tuple[str, Mapping[str, str]]] = []
         for each in self._kept.get("metadata", ()):
             if each.get("name") != OWN:
                 found.append((str(each["name"]), dict(each["metadata"])))

@@ -10,12 +10,13 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.convert.kept_values import packed
+from warpdata.bytekit.jsontext import parse_json_object
+from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.messages.log import Attachment, MessageLog
 from warpdata.convert.messages.names import plain_name
 from warpdata.convert.messages.own import OWN, own_signal
 from warpdata.convert.messages.topic import TimeKind, Topic
-from warpdata.errors import nearest
+from warpdata.errors import WarpError, nearest
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import OBJECT, SignalMeta
 from warpdata.timeline.readonly import ReadOnlyDict
@@ -50,11 +51,11 @@ class Reading:
 class MessageSource(EpisodeSource):
     """One recording."""
 
-    def __init__(self, id: str, log: MessageLog, reading: Reading, extra: Mapping[str, Any]) -> None:  # noqa: A002
-        self._id, self._log, self._reading, self._extra = id, log, reading, extra
+    def __init__(self, id: str, log: MessageLog, reading: Reading) -> None:  # noqa: A002 - the word of the model
+        self._id, self._log, self._reading = id, log, reading
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (MessageSource, (self._id, self._log, self._reading, self._extra))
+        return (MessageSource, (self._id, self._log, self._reading))
 
     @property
     def id(self) -> str:
@@ -65,6 +66,18 @@ class MessageSource(EpisodeSource):
     def place(self) -> str | None:
         """Where it lies."""
         return self._log.name
+
+    @cached_property
+    def _own(self) -> Mapping[str, Any]:
+        """What our own writer kept of the episode: its static items and metadata."""
+        for record in self._log.about["metadata"]:
+            if record["name"] == OWN:
+                try:
+                    told = parse_json_object(record["metadata"].get("episode", "{}").encode())
+                    return {key: unpacked(value) for key, value in told.items()}
+                except WarpError:
+                    return {}
+        return {}
 
     @cached_property
     def topics(self) -> list[Topic]:
@@ -111,7 +124,7 @@ class MessageSource(EpisodeSource):
         for topic in self.topics:
             if OWN not in topic.channel.metadata:
                 found |= {f"{topic.base}/{plain_name(name)}": value for name, value in topic.static.items()}
-        own = self._extra.get("static")
+        own = self._own.get("static")
         found |= dict(own) if isinstance(own, Mapping) else {}
         for record in self._log.about.get("metadata", []):
             told = record["metadata"]
@@ -138,7 +151,7 @@ class MessageSource(EpisodeSource):
             "channels": channels,
             "attachments": [_told(each) for each in self._log.attachments],
         }  # fmt: skip
-        own = self._extra.get("meta")
+        own = self._own.get("meta")
         more = dict(own) if isinstance(own, Mapping) else {}
         return ReadOnlyDict({**more, KEPT: kept} if channels or not more else more)
 

@@ -91,7 +91,7 @@ class RestoredTopic:
         stored = self._parts[name].rows(low, high)
         if self._payload is None:
             return [stored[row - low] for row in rows]
-        contents = _contents(self._parts["content"], self._payload, low, high, stored)
+        contents = _contents(self._parts["content"], self._payload, low, high, list(stored))
         return [message_of(stored[row - low], contents[row - low]) for row in rows]
 
     def messages(self) -> Iterator[tuple[int, int, int, bytes]]:

@@ -87,7 +87,7 @@ class BagEpisodes(EpisodesSource):
             told = self._metadata(about)
             files = self._ordered(folder, told, files)
         where = self._place.name if self._place.is_file or not folder else f"{self._place.name}/{folder}"
-        return Episode(MessageSource(name, BagLog(self._place, files, told, where), self._reading, {}))
+        return Episode(MessageSource(name, BagLog(self._place, files, told, where), self._reading))
 
     def _metadata(self, name: str) -> Mapping[str, Any]:
         raw = self._place.read(name, max_bytes=_MAX_METADATA_BYTES)
