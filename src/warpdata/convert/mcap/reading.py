@@ -41,8 +41,8 @@ def read(
 
     A signal is named by its topic and field: `joint_states/position`. `time` is what its records are stamped with:
     when the message was recorded (`log`), sent (`publish`), or measured (`header`, where the type has a stamp); the
-    others are signals. The fields of the topics in `actions` are actions; `topics` are the only ones read. `recover` reads
-    what is left of damaged files.
+    others are signals. The fields of the topics in `actions` are actions; `topics` are the only ones read.
+    `recover` reads what is left of damaged files.
     """
     return Episodes(McapEpisodes(Place.of(source), Reading.of(time, actions, topics), recover))
 

@@ -22,6 +22,7 @@ from warpdata.convert.messages import encoding
 from warpdata.convert.messages.episode import ATTACHMENTS, KEPT
 from warpdata.convert.messages.log import Attachment, Channel
 from warpdata.convert.messages.own import OWN
+from warpdata.convert.messages.packets import decoder_config, stream_packet
 from warpdata.convert.messages.restored import RestoredTopic
 from warpdata.convert.receipt import Note, Receipt, note_of
 from warpdata.convert.step_rows import source_id
@@ -33,6 +34,7 @@ from warpdata.timeline.signal import Signal
 
 _ENCODINGS = {(3, "uint8"): "rgb8", (2, "uint8"): "mono8", (2, "uint16"): "16UC1"}
 _STILLS = {"mjpeg": "jpeg", "png": "png"}
+_VIDEOS = {"h264": "h264", "hevc": "h265", "av1": "av1"}
 _NOT_KEPT = (KEPT, "import", "signals", "static_file", "schema_version", "uid", "writer")
 _BLOCK_BYTES = 4 << 20
 _FRAME = "warpdata"
@@ -181,8 +183,10 @@ class _EpisodeMessages:
                 hint="Move the episode in time first.",
             )  # fmt: skip
         run = encoded_run(signal) if signal.meta.kind == "image" and len(signal) else None
-        copied = run is not None and run.stream.codec in _STILLS and bool(run.shown.all())
+        copied = run is not None and _is_copied(run)
         note = note_of(signal)
+        if run is not None and copied and run.stream.codec not in _STILLS:
+            note = note_of(signal, "kept", "packets copied, with their parameter sets before keyframes")
         if run is not None and not copied:
             lossless = run.stream.codec in ("ffv1", "png")
             why = f"decoded from {run.stream.codec} to pixels"
@@ -199,6 +203,8 @@ class _EpisodeMessages:
         }  # fmt: skip
         text = json.dumps({key: value for key, value in told.items() if value is not None})
         topic = f"/{each.name}"
+        if each.run is not None and each.run.stream.codec in _VIDEOS:
+            return encoding.type_channel(topic, "foxglove_msgs/msg/CompressedVideo", encoding.VIDEO, text)
         if each.run is not None:
             return encoding.type_channel(topic, "sensor_msgs/msg/CompressedImage", encoding.PICTURE, text)
         if _pixels(each.signal) is not None:
@@ -229,6 +235,9 @@ def _pixels(signal: Signal) -> str | None:
 
 def _messages(each: _Own) -> Iterator[tuple[int, bytes]]:
     signal, meta = each.signal, each.signal.meta
+    if each.run is not None and each.run.stream.codec in _VIDEOS:
+        yield from _video_messages(each.run)
+        return
     if each.run is not None:
         kind = _STILLS[each.run.stream.codec]
         for ts_ns, data in zip(each.run.ts_ns.tolist(), each.run.packets(), strict=True):
@@ -255,6 +264,24 @@ def _messages(each: _Own) -> Iterator[tuple[int, bytes]]:
         else:
             made = encoding.number_messages(times, values)
         yield from zip(times.tolist(), made, strict=True)
+
+
+def _video_messages(run: EncodedRun) -> Iterator[tuple[int, bytes]]:
+    codec, name = run.stream.codec, _VIDEOS[run.stream.codec]
+    config = decoder_config(run.entry, codec)
+    for ts_ns, frame in zip(run.ts_ns.tolist(), run.frames(), strict=True):
+        data = stream_packet(frame.data, codec, config, is_keyframe=frame.is_keyframe)
+        yield ts_ns, encoding.video_message(ts_ns, _FRAME, name, data)
+
+
+def _is_copied(run: EncodedRun) -> bool:
+    """Whether the packets can be messages: none hidden, and of a video each shown when it is decoded."""
+    if not bool(run.shown.all()):
+        return False
+    if run.stream.codec in _STILLS:
+        return True
+    in_order = bool((np.diff(run.shows) == 1).all())
+    return run.stream.codec in _VIDEOS and in_order and decoder_config(run.entry, run.stream.codec) != b""
 
 
 def _blocks(signal: Signal) -> Iterator[tuple[int, int]]:

@@ -164,7 +164,8 @@ def _kept_channel(topic: Topic, schema: int) -> dict[str, Any]:
     payload = topic.payload
     found: dict[str, Any] = {
         "topic": topic.channel.topic, "signal": topic.base, "schema": schema,
-        "encoding": topic.channel.message_encoding, "metadata": dict(topic.channel.metadata), "time": topic.time_used, "messages": len(topic),
+        "encoding": topic.channel.message_encoding, "metadata": dict(topic.channel.metadata),
+        "time": topic.time_used, "messages": len(topic),
     }  # fmt: skip
     more = {
         "payload": None if payload is None else payload.to_json(),

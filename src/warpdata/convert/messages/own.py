@@ -52,6 +52,8 @@ def _made(topic: Topic, meta: SignalMeta, name: str) -> Signal:
     payload = topic.payload
     if payload is not None and payload.field == DATA and payload.kind == "stills":
         return TopicPictures(topic, name, meta.role)
+    if payload is not None and payload.field == DATA and payload.kind == "video":
+        return topic.payload_signal(name)
     return RowsSignal(partial(_times, topic), meta, partial(_rows, topic, meta), len(topic))
 
 

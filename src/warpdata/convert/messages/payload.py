@@ -14,10 +14,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.convert.messages.packets import CODECS, PacketPlan, with_codes, with_lengths
 from warpdata.errors import CorruptLayoutError, FormatError
 from warpdata.formats.episodedir.stills import Still, is_still, still_of
 
-Kind = Literal["stills", "pixels", "bytes"]
+Kind = Literal["stills", "pixels", "video", "bytes"]
 
 WHOLE = (1 << 64) - 1
 """Where an envelope is the whole message."""
@@ -34,6 +35,8 @@ PICTURES = (
 IMAGES = (
     "sensor_msgs/msg/Image", "sensor_msgs/Image", "foxglove.RawImage", "foxglove_msgs/msg/RawImage",
 )  # fmt: skip
+
+VIDEOS = ("foxglove.CompressedVideo", "foxglove_msgs/msg/CompressedVideo")
 
 _ENCODINGS: dict[str, tuple[str, int]] = {
     "rgb8": ("u1", 3), "bgr8": ("u1", 3), "8UC3": ("u1", 3), "rgba8": ("u1", 4), "bgra8": ("u1", 4), "8UC4": ("u1", 4),
@@ -106,6 +109,7 @@ class Payload:
     """Bytes of the field before the picture."""
     still: Still | None = None
     pixels: Pixels | None = None
+    video: PacketPlan | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What a writer must know to put messages together again."""
@@ -115,6 +119,8 @@ class Payload:
         if self.pixels is not None:
             each = self.pixels
             found["pixels"] = [each.encoding, each.height, each.width, each.step, each.is_big]
+        if self.video is not None:
+            found["codec"] = self.video.codec
         return found
 
     @classmethod
@@ -125,7 +131,8 @@ class Payload:
             made = None if pixels is None else Pixels(*pixels)
             if made is not None and made.encoding not in _ENCODINGS:
                 raise ValueError(made.encoding)
-            return cls(stated["field"], stated["kind"], bool(stated.get("base64")), pixels=made)
+            video = PacketPlan(str(stated["codec"])) if stated["kind"] == "video" else None
+            return cls(stated["field"], stated["kind"], bool(stated.get("base64")), pixels=made, video=video)
         except (KeyError, TypeError, ValueError):
             raise CorruptLayoutError("what is kept of a topic is damaged") from None
 
@@ -146,19 +153,31 @@ class Payload:
         if self.pixels is None or not self.pixels.is_padded:
             content = self.stored(self.content(value))
             at = whole.find(content) if content else -1
-            if at >= 0:
-                return at.to_bytes(_OFFSET_BYTES, "little") + whole[:at] + whole[at + len(content) :]
+            codes = self._codes(value)
+            if at >= 0 and codes is not None:
+                head = at.to_bytes(_OFFSET_BYTES, "little") + codes
+                return head + whole[:at] + whole[at + len(content) :]
         return WHOLE.to_bytes(_OFFSET_BYTES, "little") + whole
 
+    def _codes(self, value: Any) -> bytes | None:
+        """Of a video, what it takes to make its packet a stream again, with its length; None where nothing does."""
+        if self.video is None:
+            return b""
+        made = with_lengths(bytes(self.content(value)), self.video.codec)
+        return None if made is None else len(made[1]).to_bytes(4, "little") + made[1]
 
-def message_of(envelope: bytes, content: bytes) -> bytes:
-    """A message from its envelope and the content as it lies in it."""
-    at, rest = int.from_bytes(envelope[:_OFFSET_BYTES], "little"), envelope[_OFFSET_BYTES:]
-    if at == WHOLE:
-        return rest
-    if at > len(rest):
-        raise CorruptLayoutError("what is kept of a message is damaged")
-    return rest[:at] + content + rest[at:]
+    def message(self, envelope: bytes, content: bytes) -> bytes:
+        """A message from its envelope and what the signal holds."""
+        at, rest = int.from_bytes(envelope[:_OFFSET_BYTES], "little"), envelope[_OFFSET_BYTES:]
+        if at == WHOLE:
+            return rest
+        if self.video is not None:
+            size = int.from_bytes(rest[:4], "little")
+            codes, rest = rest[4 : 4 + size], rest[4 + size :]
+            content = with_codes(content, codes)
+        if at > len(rest):
+            raise CorruptLayoutError("what is kept of a message is damaged")
+        return rest[:at] + self.stored(content) + rest[at:]
 
 
 def is_whole(envelope: bytes) -> bool:
@@ -201,6 +220,41 @@ def stills_of(values: Sequence[Any], path: str) -> Payload | None:
         ):
             return None
     return found
+
+
+class VideoFinder:
+    """Finds out, packet by packet, whether a topic is a video that can be copied."""
+
+    def __init__(self) -> None:
+        self._payload: Payload | None = None
+        self._is_video = True
+
+    def add(self, fields: Mapping[str, Any]) -> None:
+        """Look at more messages."""
+        values, formats = fields.get("data"), fields.get("format")
+        if not isinstance(values, list) or not isinstance(formats, list) or not self._is_video:
+            self._is_video = False
+            return
+        for value, name in zip(values, formats, strict=True):
+            codec = CODECS.get(name)
+            if codec is None or not self._add(value, codec):
+                self._is_video = False
+                return
+
+    def _add(self, value: Any, codec: str) -> bool:
+        if self._payload is None:
+            self._payload = Payload("data", "video", isinstance(value, str), video=PacketPlan(codec))
+        video = self._payload.video
+        assert video is not None
+        try:
+            return video.codec == codec and video.add(bytes(self._payload.content(value)))
+        except FormatError:
+            return False
+
+    @property
+    def found(self) -> Payload | None:
+        """The video, when all messages were looked at."""
+        return self._payload if self._is_video else None
 
 
 def pixels_of(fields: Mapping[str, Any]) -> Payload | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from warpdata.convert.messages.log import Channel, Ints, MessageLog, Payloads, Stamps
 from warpdata.convert.messages.names import plain_name
-from warpdata.convert.messages.payload import Payload, is_whole, message_of
+from warpdata.convert.messages.payload import Payload, is_whole
 from warpdata.convert.messages.topic import (
     BYTES,
     ENVELOPE,
@@ -92,7 +92,7 @@ class RestoredTopic:
         if self._payload is None:
             return [stored[row - low] for row in rows]
         contents = _contents(self._parts["content"], self._payload, low, high, list(stored))
-        return [message_of(stored[row - low], contents[row - low]) for row in rows]
+        return [self._payload.message(stored[row - low], contents[row - low]) for row in rows]
 
     def messages(self) -> Iterator[tuple[int, int, int, bytes]]:
         """Log time, publish time, sequence and bytes of every message, in the order of log times."""
@@ -114,18 +114,21 @@ def _names(base: str, field: str) -> list[str]:
 def _contents(
     signal: Signal, payload: Payload, low: int, high: int, envelopes: Sequence[bytes]
 ) -> list[bytes]:
-    """The large field of records [low, high) as it lies in the messages."""
+    """The large field of records [low, high) as the signal has it."""
     if all(map(is_whole, envelopes)):
         return [b""] * (high - low)
-    if payload.kind == "stills":
+    if payload.kind in ("stills", "video"):
         run = encoded_run(signal[low:high])
-        if run is None or not bool(run.shown.all()):
+        found = [] if run is None else [
+            data for data, is_shown in zip(run.packets(), run.shown.tolist(), strict=True) if is_shown
+        ]  # fmt: skip
+        if run is None or len(found) != high - low or (np.diff(run.shows) != 1).any():
             raise WarpError("the pictures are no longer as they were")
-        return [payload.stored(each) for each in run.packets()]
+        return found
     values = signal.rows(low, high)
     if payload.pixels is not None:
-        return [payload.stored(payload.pixels.data(frame)) for frame in values]
-    return [payload.stored(each) for each in values]
+        return [payload.pixels.data(frame) for frame in values]
+    return list(values)
 
 
 def _equal(one: Signal, other: Signal) -> bool:

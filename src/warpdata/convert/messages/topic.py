@@ -10,17 +10,30 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.folders import buffered
+from warpdata.bytekit.ranges import RangeReader
 from warpdata.convert.messages.cdr import CdrDecoder
 from warpdata.convert.messages.columns import Fact, Values, conformed, fact_of, lengths_of
 from warpdata.convert.messages.jsontext import JsonDecoder
 from warpdata.convert.messages.log import Channel, Ints, MessageLog, Payloads
 from warpdata.convert.messages.msgtext import parse_definition
-from warpdata.convert.messages.payload import IMAGES, PICTURES, Payload, pixels_of, stills_of
+from warpdata.convert.messages.packets import with_lengths
+from warpdata.convert.messages.payload import (
+    IMAGES,
+    PICTURES,
+    VIDEOS,
+    Payload,
+    VideoFinder,
+    pixels_of,
+    stills_of,
+)
 from warpdata.convert.messages.protobuf import ProtobufDecoder
 from warpdata.convert.rows import RowsSignal
 from warpdata.convert.stepped import image_kind
+from warpdata.episodes.file_video import FileVideo, SourceVideo
 from warpdata.episodes.stills import StillsSignal
 from warpdata.errors import FormatError
+from warpdata.formats.episodedir.video import list_packets
 from warpdata.timeline.meta import OBJECT, Role, SignalMeta, guess_role, numeric_kind
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.times import frozen
@@ -33,6 +46,7 @@ BYTES, ENVELOPE = "message.bytes", "message.envelope"
 LENGTH = ".length"
 """Ends the name of the signal that says how many of the padded numbers are real."""
 
+_PLACEHOLDER = 16
 _BLOCK_BYTES = 8 << 20
 _BLOCK_ROWS = 1 << 15
 _KEPT_BYTES = 32 << 20
@@ -139,7 +153,12 @@ class Topic:
     @property
     def payload(self) -> Payload | None:
         """The large field."""
-        return self._survey[1]
+        found = self._survey[1]
+        if found is not None and found.kind == "video" and self._clock[1] is not None:
+            return Payload(
+                found.field, "bytes", found.is_base64
+            )  # frames in another order than their packets
+        return found
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
         count = len(self)
@@ -280,6 +299,21 @@ class Topic:
         assert pixels is not None
         return np.stack([pixels.frame(data) for data in self.contents_at(low, high)])
 
+    def packets(self, low: int, high: int) -> list[bytes]:
+        """The packets of a video as MP4 has them."""
+        assert self.payload is not None
+        video = self.payload.video
+        assert video is not None
+        made = [with_lengths(data, video.codec) for data in self.contents_at(low, high)]
+        return [each[0] for each in made if each is not None]
+
+    @cached_property
+    def frame_size(self) -> tuple[int, int]:
+        """Width and height of a video, as its decoder says."""
+        reader = _as_video(self, _PLACEHOLDER, _PLACEHOLDER)
+        probe = list_packets(buffered(reader), self.path)[0]
+        return probe.width, probe.height
+
     def blobs(self, low: int, high: int) -> NDArray[Any]:
         """The large field of records [low, high) as bytes."""
         out = np.empty(high - low, object)
@@ -360,6 +394,9 @@ class Topic:
     def _payload_signal(self, payload: Payload, name: str) -> Signal:
         if payload.kind == "stills":
             return TopicPictures(self, name, self._role(name, "image"))
+        if payload.kind == "video":
+            source = SourceVideo(partial(_video_reader, self), f"{self.log.name}#{self.base}.mp4")
+            return FileVideo(source, self._times, name=name, role=self._role(name, "image"), clock=self.clock)
         if payload.pixels is not None:
             dtype, shape = payload.pixels.dtype.newbyteorder("<"), payload.pixels.shape
             kind = image_kind(dtype, shape) or numeric_kind(shape)
@@ -367,6 +404,11 @@ class Topic:
             return RowsSignal(self._times, meta, self.frames, len(self))
         meta = SignalMeta(OBJECT, (), "bytes", role="event", clock=self.clock)
         return RowsSignal(self._times, meta, self.blobs, len(self))
+
+    def payload_signal(self, name: str) -> Signal:
+        """The large field as a signal under a name of its own."""
+        assert self.payload is not None
+        return self._payload_signal(self.payload, name)
 
     def _times(self) -> NDArray[np.int64]:
         return self.times
@@ -387,6 +429,17 @@ def _topic(
     made = Topic(log, number, base, time=time, is_action=is_action)
     made.clock, made.role = clock, role
     return made
+
+
+def _as_video(topic: Topic, width: int, height: int) -> RangeReader:
+    assert topic.payload is not None
+    video = topic.payload.video
+    assert video is not None
+    return video.reader(topic.packets, topic.path, width, height)
+
+
+def _video_reader(topic: Topic) -> RangeReader:
+    return _as_video(topic, *topic.frame_size)
 
 
 class TopicPictures(StillsSignal):
@@ -427,6 +480,7 @@ class _PayloadPlan:
     def __init__(self, channel: Channel) -> None:
         self._is_picture, self._is_image = channel.schema in PICTURES, channel.schema in IMAGES
         self._found: list[Payload | None] = []
+        self._video = VideoFinder() if channel.schema in VIDEOS else None
         self._bytes: dict[str, int] = {}
 
     def add(self, fields: Mapping[str, Values], path: str) -> None:
@@ -434,6 +488,8 @@ class _PayloadPlan:
         values = fields.get("data")
         if (self._is_picture or self._is_image) and isinstance(values, list):
             self._found.append(stills_of(values, path) if self._is_picture else pixels_of(fields))
+        if self._video is not None:
+            self._video.add(fields)
         for name, each in fields.items():
             if isinstance(each, list) and each and isinstance(each[0], bytes | memoryview):
                 self._bytes[name] = self._bytes.get(name, 0) + sum(map(len, each))
@@ -446,6 +502,8 @@ class _PayloadPlan:
             and all(_same(each, self._found[0]) for each in self._found)
         ):
             return self._found[0]
+        if self._video is not None and self._video.found is not None:
+            return self._video.found
         name = max(self._bytes, key=lambda each: self._bytes[each], default="")
         is_large = bool(name) and self._bytes[name] > max(total // 2, _LARGE_FIELD * count)
         return Payload(name, "bytes") if is_large and facts[name].kind == "bytes" else None
