@@ -66,6 +66,8 @@ ADAPTERS: dict[str, set[str]] = {
     "av": {"catalog/media.py", "formats/episodedir/video.py"},
     "torch": {"convert/lerobot/dataset.py", "corpora/torch_passes.py"},
     "array_record": {"convert/rlds/records.py"},
+    "rosbags": {"convert/rosbag2/types.py"},
+    "rerun": {"convert/rrd.py"},
 }
 """Foreign library -> the only modules that may import it. numpy is free everywhere."""
 
@@ -79,6 +81,8 @@ OPTIONAL_DOORS: set[str] = {
     "convert/hdf5/file.py",
     "convert/zarr/codecs.py",
     "convert/rlds/records.py",
+    "convert/rosbag2/types.py",
+    "convert/rrd.py",
     "corpora/torch_passes.py",
     "formats/episodedir/video.py",
     "formats/rvf/signing.py",

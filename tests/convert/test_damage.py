@@ -11,7 +11,7 @@ import pytest
 
 from tests.convert.foreign import copied, sample
 from tests.sweeps import SOAK
-from warpdata.convert import dreamer, hdf5, minari, webdataset, zarr
+from warpdata.convert import dreamer, hdf5, mcap, minari, rosbag2, webdataset, zarr
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import WarpError
 
@@ -24,6 +24,12 @@ SAMPLES: dict[str, tuple[ModuleType, tuple[str, ...]]] = {
     "minari-arrow": (minari, ("minari", "synth", "box-arrow-v0")),
     "minari-parquet": (minari, ("minari", "synth", "dict-parquet-v0")),
     "dreamer": (dreamer, ("dreamerv3", "replay")),
+    "mcap-zstd": (mcap, ("mcap", "gen", "ros2_cdr_zstd.mcap")),
+    "mcap-json": (mcap, ("mcap", "gen", "json_foxglove.mcap")),
+    "mcap-protobuf": (mcap, ("mcap", "gen", "foxglove_protobuf.mcap")),
+    "mcap-bag": (mcap, ("mcap", "rosbag2", "rosbag2_tests", "resources", "mcap", "cdr_test")),
+    "rosbag2": (rosbag2, ("rosbag2_db3", "gen_v9_sqlite3")),
+    "rosbag2-zstd": (rosbag2, ("rosbag2_db3", "gen_v8_sqlite3_filezstd")),
     "webdataset": (webdataset, ("webdataset", "gen", "robot-000000.tar")),
     "webdataset-steps": (webdataset, ("webdataset", "gen", "steps-000001.tar")),
 }

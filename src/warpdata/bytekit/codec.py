@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import lz4.block as _lz4
+import lz4.frame as _lz4_frame
 import zstandard as _zstd
 
 from warpdata.bytekit.view import byte_view
@@ -97,6 +98,24 @@ def zstd_frame_size(data: Buffer) -> int | None:
     return None if size in (-1, _UNKNOWN_SIZE) else int(size)
 
 
+def decode_zstd_bounded(data: Buffer, max_bytes: int) -> bytes:
+    """Decompress zstd frames of unknown size to at most `max_bytes`, or raise a FormatError."""
+    pieces, total = [], 0
+    context = _zstd.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+    try:
+        with context.stream_reader(byte_view(data), read_across_frames=True) as stream:
+            while piece := stream.read(1 << 20):
+                total += len(piece)
+                if total > max_bytes:
+                    raise LimitExceededError(f"more than {max_bytes} bytes in a zstd frame")
+                pieces.append(piece)
+    except _zstd.ZstdError as error:
+        raise CorruptLayoutError(f"damaged zstd frame ({error})") from None
+    if not total and byte_view(data).nbytes:
+        raise CorruptLayoutError("a zstd frame that ends before its first byte")
+    return b"".join(pieces)
+
+
 def _zstd_decode(data: memoryview, raw_size: int) -> bytes:
     disk_size = data.nbytes
     if raw_size > disk_size * ZSTD_MAX_RATIO:
@@ -146,6 +165,28 @@ def _lz4_decode(data: memoryview, raw_size: int) -> bytes:
         raise LimitExceededError(f"not enough memory for a block of {raw_size} bytes") from None
     if len(out) != raw_size:
         raise CorruptLayoutError(f"LZ4 block holds {len(out)} bytes, not the {raw_size} announced")
+    return out
+
+
+def encode_lz4_frame(data: Buffer) -> bytes:
+    """One LZ4 frame with its content size."""
+    return bytes(_lz4_frame.compress(byte_view(data), store_size=True))
+
+
+def decode_lz4_frame(data: Buffer, raw_size: int) -> bytes:
+    """Decompress an LZ4 frame to exactly `raw_size` bytes, or raise a FormatError without allocating more."""
+    view = byte_view(data)
+    if raw_size > view.nbytes * LZ4_MAX_RATIO:
+        raise LimitExceededError(f"{view.nbytes} LZ4 bytes cannot hold {raw_size} bytes")
+    decompressor = _lz4_frame.LZ4FrameDecompressor()
+    try:
+        out: bytes = decompressor.decompress(view, max_length=raw_size + 1)
+    except (RuntimeError, ValueError, OverflowError, EOFError) as error:
+        raise CorruptLayoutError(f"damaged LZ4 frame ({error})") from None
+    except MemoryError:
+        raise LimitExceededError(f"not enough memory for a block of {raw_size} bytes") from None
+    if len(out) != raw_size or not decompressor.eof:
+        raise CorruptLayoutError(f"an LZ4 frame does not hold the {raw_size} bytes announced")
     return out
 
 

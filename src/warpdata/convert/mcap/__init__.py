@@ -1,0 +1,8 @@
+"""MCAP files: ROS 2, protobuf and JSON messages, cameras; in and out."""
+
+from __future__ import annotations
+
+from warpdata.convert.mcap.reading import matches, read
+from warpdata.convert.mcap.writing import write
+
+__all__ = ["matches", "read", "write"]

@@ -1,0 +1,295 @@
+"""Protobuf messages by the descriptors that a recording carries; no generated code and no protobuf library.
+
+A field that a message leaves out has its default. Repeated messages are lists of their fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from warpdata.convert.messages.columns import Values, gathered
+from warpdata.convert.messages.log import Payloads
+from warpdata.errors import CorruptLayoutError, FormatError
+
+VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
+_FIXED = {1: "<f8", 2: "<f4", 6: "<u8", 7: "<u4", 15: "<i4", 16: "<i8"}
+_VARINTS = {3: "<i8", 4: "<u8", 5: "<i4", 8: "|b1", 13: "<u4", 14: "<i4", 17: "<i4", 18: "<i8"}
+_STRING, _GROUP, _MESSAGE, _BYTES = 9, 10, 11, 12
+_REPEATED = 3
+_MAX_DEPTH = 24
+_MAX_FIELDS = 1 << 16
+
+
+class WireField(NamedTuple):
+    """One field as it lies in a message."""
+
+    number: int
+    wire: int
+    value: int
+    """Of a number, the number itself as unsigned."""
+    start: int
+    stop: int
+    """Of bytes, where they lie."""
+
+
+def wire_fields(data: bytes | memoryview, start: int = 0, stop: int | None = None) -> Iterator[WireField]:
+    """The fields of a message in the order they lie there; CorruptLayoutError where it is none."""
+    at, end = start, len(data) if stop is None else stop
+    while at < end:
+        key, at = varint(data, at, end)
+        number, wire = key >> 3, key & 7
+        if wire == VARINT:
+            value, at = varint(data, at, end)
+            yield WireField(number, wire, value, at, at)
+            continue
+        size = 8 if wire == FIXED64 else 4
+        if wire == DELIMITED:
+            size, at = varint(data, at, end)
+        elif wire not in (FIXED64, FIXED32):
+            raise CorruptLayoutError(f"a protobuf message with a field of kind {wire}")
+        if not number or size > end - at:
+            raise CorruptLayoutError("a field of a protobuf message is longer than it")
+        value = 0 if wire == DELIMITED else int.from_bytes(data[at : at + size], "little")
+        yield WireField(number, wire, value, at, at + size)
+        at += size
+
+
+def varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
+    """A number of seven bits a byte, and where it ends."""
+    value = shift = 0
+    while at < end and shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+        shift += 7
+    raise CorruptLayoutError("a protobuf message ends inside of a number")
+
+
+@dataclass(slots=True)
+class _FieldType:
+    name: str
+    number: int
+    type: int
+    is_repeated: bool
+    of: _MessageType | None = None
+    of_name: str = ""
+
+
+@dataclass(slots=True)
+class _MessageType:
+    name: str
+    fields: dict[int, _FieldType] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Leaf:
+    """A field that holds values, by the way to it."""
+
+    path: str
+    type: int
+    depth: int
+
+
+class ProtobufDecoder:
+    """Messages of one type out of a set of descriptors."""
+
+    def __init__(self, name: str, descriptors: bytes, path: str = "") -> None:
+        self._path = path
+        try:
+            types = _types_of(descriptors)
+        except (UnicodeDecodeError, CorruptLayoutError) as error:
+            raise FormatError(f"the descriptors of {name!r} are damaged ({error})", path=path) from None
+        if name not in types:
+            raise FormatError(f"the descriptors have no message {name!r}", path=path)
+        self._type = types[name]
+        self._leaves: dict[str, _Leaf] = {}
+        self._declare(self._type, "", 0, ())
+
+    def _declare(self, kind: _MessageType, above: str, depth: int, inside: tuple[str, ...]) -> None:
+        if kind.name in inside or len(inside) > _MAX_DEPTH or len(self._leaves) > _MAX_FIELDS:
+            return  # a type inside itself has no end: what lies there stays in the message
+        for each in kind.fields.values():
+            more = depth + each.is_repeated
+            if each.of is not None:
+                self._declare(each.of, f"{above}{each.name}/", more, (*inside, kind.name))
+            else:
+                self._leaves[f"{above}{each.name}"] = _Leaf(f"{above}{each.name}", each.type, more)
+
+    @property
+    def fields(self) -> list[str]:
+        """The names of all fields that hold values."""
+        return list(self._leaves)
+
+    def decode(self, messages: Payloads) -> dict[str, Values]:
+        """Every field of every message."""
+        rows: dict[str, list[Any]] = {name: [] for name in self._leaves}
+        for message in messages.each():
+            found: dict[str, list[Any]] = {name: [] for name in self._leaves}
+            try:
+                self._read(bytes(message), self._type, "", found, 0)
+            except CorruptLayoutError as error:
+                raise CorruptLayoutError(error.message, path=self._path) from None
+            for name, leaf in self._leaves.items():
+                rows[name].append(_value(leaf, found[name]))
+        return {name: gathered(values) for name, values in rows.items()}
+
+    def _read(
+        self, data: bytes, kind: _MessageType, above: str, out: Mapping[str, list[Any]], depth: int
+    ) -> None:
+        if depth > _MAX_DEPTH:
+            return
+        seen: set[int] = set()
+        for wire in wire_fields(data):
+            each = kind.fields.get(wire.number)
+            if each is None:
+                continue
+            seen.add(wire.number)
+            if each.of is not None:
+                if wire.wire == DELIMITED:
+                    self._read(data[wire.start : wire.stop], each.of, f"{above}{each.name}/", out, depth + 1)
+                continue
+            target = out.get(f"{above}{each.name}")
+            if target is not None:
+                found = _values(each, wire, data)
+                if not each.is_repeated and not depth:
+                    target.clear()
+                target.extend(found)
+        # Inside of a list, every element has every field.
+        for each in kind.fields.values():
+            if each.number not in seen and not each.is_repeated and depth:
+                self._default(each, f"{above}{each.name}", out, depth)
+
+    def _default(self, each: _FieldType, path: str, out: Mapping[str, list[Any]], depth: int) -> None:
+        if each.of is not None:
+            if depth < _MAX_DEPTH:
+                for inner in each.of.fields.values():
+                    if not inner.is_repeated:
+                        self._default(inner, f"{path}/{inner.name}", out, depth + 1)
+        elif path in out:
+            out[path].append(_zero(each.type))
+
+
+def _zero(kind: int) -> Any:
+    if kind == _STRING:
+        return ""
+    return b"" if kind == _BYTES else _dtype(kind).type(0)
+
+
+def _dtype(kind: int) -> np.dtype[Any]:
+    return np.dtype(_FIXED.get(kind) or _VARINTS[kind])
+
+
+def _value(leaf: _Leaf, found: list[Any]) -> Any:
+    """The value of a field in one message."""
+    if leaf.type == _STRING:
+        return tuple(found) if leaf.depth else (found[-1] if found else "")
+    if leaf.type == _BYTES:
+        return None if leaf.depth else (found[-1] if found else b"")
+    if leaf.depth > 1:
+        return None
+    values = np.array(found, _dtype(leaf.type))
+    return values if leaf.depth else (values[-1:] if len(values) else np.zeros(1, values.dtype)).reshape(())
+
+
+def _values(each: _FieldType, wire: WireField, data: bytes) -> list[Any]:
+    if each.type == _STRING:
+        return [data[wire.start : wire.stop].decode("utf-8", "surrogateescape")]
+    if each.type == _BYTES:
+        return [data[wire.start : wire.stop]]
+    if wire.wire != DELIMITED:
+        return [_number(each.type, wire.value)]
+    if each.type in _FIXED:
+        dtype = _dtype(each.type)
+        if (wire.stop - wire.start) % dtype.itemsize:
+            raise CorruptLayoutError("a packed field of a protobuf message is cut")
+        return list(np.frombuffer(data[wire.start : wire.stop], dtype))
+    found, at = [], wire.start
+    while at < wire.stop:
+        value, at = varint(data, at, wire.stop)
+        found.append(_number(each.type, value))
+    return found
+
+
+def _number(kind: int, raw: int) -> Any:
+    dtype = _dtype(kind)
+    if kind in (17, 18):
+        raw = (raw >> 1) ^ -(raw & 1)
+    if kind in _FIXED:
+        return np.frombuffer(
+            (raw & ((1 << 8 * dtype.itemsize) - 1)).to_bytes(dtype.itemsize, "little"), dtype
+        )[0]
+    if dtype.kind == "b":
+        return np.bool_(raw != 0)
+    bits = 8 * dtype.itemsize
+    raw &= (1 << bits) - 1
+    return dtype.type(raw - (1 << bits) if dtype.kind == "i" and raw >> (bits - 1) else raw)
+
+
+# Descriptors, which are protobuf messages themselves.
+
+
+def _types_of(descriptors: bytes) -> dict[str, _MessageType]:
+    types: dict[str, _MessageType] = {}
+    for file in wire_fields(descriptors):
+        if file.number != 1 or file.wire != DELIMITED:
+            continue
+        parts = [each for each in wire_fields(descriptors, file.start, file.stop) if each.wire == DELIMITED]
+        package = next((_text(descriptors, each) for each in parts if each.number == 2), "")
+        for each in parts:
+            if each.number == 4:
+                _add_type(descriptors, each, package, types, 0)
+    for kind in types.values():
+        for named in kind.fields.values():
+            if named.type in (_MESSAGE, _GROUP):
+                named.of = types.get(named.of_name)
+    for kind in types.values():
+        kind.fields = {
+            number: each
+            for number, each in kind.fields.items()
+            if each.of is not None
+            or each.type in _FIXED
+            or each.type in _VARINTS
+            or each.type in (_STRING, _BYTES)
+        }
+    return types
+
+
+def _add_type(data: bytes, at: WireField, above: str, types: dict[str, _MessageType], depth: int) -> None:
+    parts = [each for each in wire_fields(data, at.start, at.stop) if each.wire == DELIMITED]
+    name = next((_text(data, each) for each in parts if each.number == 1), "")
+    kind = _MessageType(f"{above}.{name}" if above else name)
+    if depth > _MAX_DEPTH or len(types) > _MAX_FIELDS:
+        raise CorruptLayoutError("descriptors are nested too deeply")
+    types[kind.name] = kind
+    for each in parts:
+        if each.number == 3:
+            _add_type(data, each, kind.name, types, depth + 1)
+        elif each.number == 2:
+            made = _field_type(data, each)
+            kind.fields[made.number] = made
+
+
+def _field_type(data: bytes, at: WireField) -> _FieldType:
+    name, of_name, number, label, kind = "", "", 0, 0, 0
+    for each in wire_fields(data, at.start, at.stop):
+        if each.number == 1:
+            name = _text(data, each)
+        elif each.number == 6:
+            of_name = _text(data, each).removeprefix(".")
+        elif each.number == 3:
+            number = each.value
+        elif each.number == 4:
+            label = each.value
+        elif each.number == 5:
+            kind = each.value
+    return _FieldType(name, number, kind, label == _REPEATED, None, of_name)
+
+
+def _text(data: bytes, at: WireField) -> str:
+    return data[at.start : at.stop].decode()

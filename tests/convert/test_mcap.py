@@ -1,0 +1,410 @@
+"""MCAP: every sample read as its own libraries read it, and written again message by message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mcap.reader
+import mcap.writer
+import numpy as np
+import pytest
+
+import warpdata as wd
+from tests.convert.foreign import expected, imported, sample, sha256
+from tests.convert.sets import assert_same, made_episode, made_episodes
+from warpdata.bytekit.codec import encode as encode_bytes
+from warpdata.convert import mcap as ours
+from warpdata.convert.mcap.container import McapFile, record
+from warpdata.convert.mcap.layout import MAGIC
+from warpdata.convert.messages.log import Channel
+from warpdata.convert.place import Place
+from warpdata.episodes.collection import Episodes
+from warpdata.episodes.encoded import encoded_frames
+from warpdata.errors import (
+    BadMagicError,
+    ChecksumError,
+    FormatError,
+    LimitExceededError,
+    TruncatedError,
+)
+from warpdata.timeline.episode import Episode
+
+FILES: list[dict[str, Any]] = expected("mcap", "expected.json")["files"] if sample("mcap").exists() else []
+CDR = ("mcap", "gen", "ros2_cdr_zstd.mcap")
+JSON = ("mcap", "gen", "json_foxglove.mcap")
+MESSAGE = (
+    "message.log_time_ns",
+    "message.publish_time_ns",
+    "message.sequence",
+    "message.bytes",
+    "message.envelope",
+)
+
+
+def content(path: Path) -> Any:
+    """What the original reader finds in a file, checksums compared."""
+    with open(path, "rb") as file:
+        reader = mcap.reader.make_reader(file, validate_crcs=True)
+        messages = sorted(
+            (channel.topic, message.log_time, message.publish_time, message.sequence, message.data,
+             schema and (schema.name, schema.encoding, schema.data), channel.message_encoding,
+             sorted(channel.metadata.items()))
+            for schema, channel, message in reader.iter_messages()
+        )  # fmt: skip
+        summary = reader.get_summary()
+        assert summary is not None
+        assert summary.statistics is not None
+        topics = sorted(channel.topic for channel in summary.channels.values())
+        attachments = [
+            (a.name, a.media_type, a.log_time, a.create_time, a.data) for a in reader.iter_attachments()
+        ]
+        metadata = [(m.name, m.metadata) for m in reader.iter_metadata()]
+        return reader.get_header().profile, messages, topics, attachments, metadata
+
+
+def numbers(episode: Episode, topic: str) -> Any:
+    """All numbers of a topic, message by message in the order of fields, as the samples' expected values have them."""
+    base = f"{topic.strip('/')}/"
+    found = [
+        (name, signal) for name, signal in episode.signals.items()
+        if name.startswith(base) and signal.meta.kind in ("scalar", "vector", "tensor")
+        and not name.endswith((*MESSAGE, ".length"))
+        and not (signal.meta.dtype == np.uint8 and signal.meta.shape and "_values" not in name.rpartition("/")[0])
+    ]  # fmt: skip
+    count = len(episode.signals[f"{base}message.log_time_ns"])
+    rows = []
+    for row in range(count):
+        for name, signal in found:
+            value = signal.values()[row]
+            length = episode.signals.get(f"{name}.length")
+            rows.append(
+                np.asarray(value if length is None else value[: length.values()[row]], np.float64).reshape(-1)
+            )
+    return np.concatenate(rows) if rows else np.empty(0)
+
+
+@pytest.mark.parametrize("told", FILES, ids=lambda told: Path(told["file"]).name)
+def test_samples_are_read_as_their_libraries_read_them(told: dict[str, Any]) -> None:
+    path = sample(*Path(told["file"]).parts)
+    assert ours.matches(Place.of(path))
+    (episode,) = ours.read(path)
+    kept = {each["topic"]: each for each in episode.meta["messages"]["channels"]}
+    for topic, about in told["topics"].items():
+        base = kept[topic]["signal"]
+        assert kept[topic]["messages"] == about["messages"]
+        if not about["messages"]:
+            continue
+        log = episode[f"{base}/message.log_time_ns"].values()
+        assert sha256(log) == about["log_times_sha256_i64"]
+        assert (
+            sha256(episode[f"{base}/message.publish_time_ns"].values()) == about["publish_times_sha256_i64"]
+        )
+        assert (np.diff(episode[f"{base}/message.log_time_ns"].timestamps) > 0).all()
+        if about["decode_error"] or about["message_encoding"] == "wrong_format":
+            assert kept[topic]["not_decoded"]
+        elif about["decoded_numbers_sha256_f64"] and topic not in ("/array_topic",):
+            assert "not_decoded" not in kept[topic]
+            if not kept[topic].get("only_in_messages"):
+                assert sha256(numbers(episode, base)) == about["decoded_numbers_sha256_f64"], topic
+
+
+def test_pictures_and_pixels() -> None:
+    (episode,) = ours.read(sample(*CDR))
+    frames = encoded_frames(episode["camera/compressed/data"])
+    assert frames is not None
+    assert all(frame.data.startswith(b"\xff\xd8") for frame in frames)
+    assert episode["wrist/image_raw/data"].meta.shape == (64, 64, 3)
+    assert episode["depth/image_raw/data"].meta.dtype == np.uint16
+    with open(sample(*CDR), "rb") as file:
+        found = {}
+        for _, channel, message in mcap.reader.make_reader(file).iter_messages():
+            found.setdefault(channel.topic, []).append(message.data)
+    pixels = np.frombuffer(found["/wrist/image_raw"][3][-64 * 64 * 3 :], np.uint8).reshape(64, 64, 3)
+    np.testing.assert_array_equal(episode["wrist/image_raw/data"][3][0], pixels[..., ::-1])  # it is bgr8
+
+
+def test_names_of_joints_go_with_the_numbers() -> None:
+    (episode,) = ours.read(sample(*CDR))
+    assert episode.static["joint_states/name"] == [f"j{joint}" for joint in range(7)]
+    assert episode["joint_states/position"].meta.names == tuple(f"j{joint}" for joint in range(7))
+    assert episode["odd/seq.length"].values().tolist()[:5] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", ["straight", "root", "shards"])
+@pytest.mark.parametrize(
+    "parts", [CDR, JSON, ("mcap", "gen", "foxglove_protobuf.mcap"),
+              ("mcap", "rosbag2", "rosbag2_cpp", "test", "rosbag2_cpp", "bags", "topics_and_services.mcap"),
+              ("mcap", "rosbag2", "rosbag2_tests", "resources", "mcap", "cdr_test", "cdr_test_0.mcap")],
+    ids=lambda parts: parts[-1],
+)  # fmt: skip
+def test_every_message_comes_out_as_it_went_in(parts: tuple[str, ...], kind: str, tmp_path: Path) -> None:
+    source = sample(*parts)
+    episodes = ours.read(source)
+    if kind != "straight":
+        episodes = imported(episodes, tmp_path / "ours", kind, "mcap")
+    receipt = ours.write(episodes, tmp_path / "out")
+    assert receipt.is_exact, str(receipt)
+    assert content(tmp_path / "out" / source.name) == content(source)
+
+
+def test_the_files_of_one_bag_are_one_episode(tmp_path: Path) -> None:
+    folder = sample(
+        "mcap", "rosbag2", "rosbag2_py", "test", "resources", "mcap", "reindex_test_bags", "multiple_files"
+    )
+    episodes = ours.read(folder)
+    assert episodes.ids == ["multiple_files"]
+    assert len(episodes[0]["chatter/data"]) == 1324 + 1324 + 529
+    above = ours.read(folder.parent.parent)
+    assert sorted(above.ids) == ["convert_a", "convert_b", "talker", "wbag"]
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4", "none"])
+def test_any_episodes_become_topics_and_come_back(compression: Any, tmp_path: Path) -> None:
+    before = made_episodes(3)
+    receipt = ours.write(before, tmp_path / "out", compression=compression)
+    assert receipt.is_exact
+    after = wd.open(tmp_path / "out")
+    assert after.ids == before.ids
+    for one, other in zip(before, after, strict=True):
+        assert_same(one, other)
+        assert len(other.steps) == len(one.steps)
+    for path in sorted((tmp_path / "out").glob("*.mcap")):
+        content(path)
+
+
+def test_episodes_of_other_kinds_come_back(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    values = np.empty(4, object)
+    values[:] = ["a", "", "ü\0b", "long " * 99]
+    blobs = np.empty(4, object)
+    blobs[:] = [b"", b"\0", rng.bytes(3000), b"x"]
+    times = np.array([3, 10, 11, 2_000_000_000_000_000_000])
+    from warpdata.timeline.memory import ArraySignal
+
+    signals = {
+        "text": ArraySignal(times, values), "blob": ArraySignal(times, blobs),
+        "half": ArraySignal(times, rng.normal(size=(4, 3)).astype(np.float16)),
+        "flags/on": ArraySignal(times, np.array([True, False, True, True])),
+        "big": ArraySignal(times, rng.integers(0, 1 << 63, (4, 2, 2), np.uint64)),
+        "nan": ArraySignal(times, np.array([np.nan, np.inf, -0.0, 1e-300])),
+        "none": ArraySignal(times[:0], np.empty((0, 2), np.float32)),
+        "plane": ArraySignal(times, rng.integers(0, 1 << 16, (4, 20, 24), np.uint16)),
+    }  # fmt: skip
+    episode = Episode.of(signals, {"task": "x", "list": [1, 2.5, None]}, id="odd one")
+    ours.write(Episodes.of([episode]), tmp_path / "one.mcap")
+    (again,) = ours.read(tmp_path / "one.mcap")
+    assert dict(again.static) == dict(episode.static)
+    for name, signal in signals.items():
+        assert again[name].meta == episode[name].meta, name
+        np.testing.assert_array_equal(again[name].values(), signal.values())
+        np.testing.assert_array_equal(again[name].timestamps, signal.timestamps)
+
+
+def test_pictures_of_other_sets_are_copied(tmp_path: Path) -> None:
+    from warpdata.convert import webdataset
+
+    (episode,) = webdataset.read(sample("webdataset", "gen", "robot-000000.tar"))[:1]
+    assert ours.write(Episodes.of([episode]), tmp_path / "one.mcap").is_exact
+    (again,) = ours.read(tmp_path / "one.mcap")
+    first, second = encoded_frames(episode["front"]), encoded_frames(again["front"])
+    assert first is not None
+    assert second is not None
+    assert [frame.data for frame in first] == [frame.data for frame in second]
+
+
+def test_changed_signals_are_not_written_as_they_were(tmp_path: Path) -> None:
+    (episode,) = ours.read(sample(*JSON))
+    changed = {name: signal for name, signal in episode.signals.items()}
+    from warpdata.timeline.memory import ArraySignal
+
+    position = episode["joints/position"]
+    changed["joints/position"] = ArraySignal(position.timestamps, position.values() * 2, position.meta)
+    moved = Episode.of(changed, dict(episode.static), dict(episode.meta), id="moved")
+    ours.write(Episodes.of([moved]), tmp_path / "moved.mcap")
+    (again,) = ours.read(tmp_path / "moved.mcap")
+    np.testing.assert_array_equal(again["joints/position"].values(), position.values() * 2)
+    topics = {channel[0] for channel in content(tmp_path / "moved.mcap")[1]}
+    assert "/joints" not in topics
+    assert "/camera" in topics
+
+
+def log_of(path: Path, messages: list[tuple[int, int, bytes]], channel: Channel | None = None) -> Path:
+    with open(path, "wb") as file:
+        writer = mcap.writer.Writer(file)
+        writer.start()
+        schema = 0
+        if channel is not None:
+            schema = writer.register_schema(channel.schema, channel.schema_encoding, channel.schema_data)
+        number = writer.register_channel("/t", channel.message_encoding if channel else "json", schema)
+        for sequence, (log, publish, data) in enumerate(messages):
+            writer.add_message(number, log, data, publish, sequence)
+        writer.finish()
+    return path
+
+
+def test_times_are_kept_whatever_they_are(tmp_path: Path) -> None:
+    stamps = [(5, 50, 70), (5, 40, 60), (3, 30, 80), (9, 20, 90)]
+    told = [(log, publish, b'{"header":{"stamp":{"sec":0,"nanosec":%d}},"v":%d}' % (header, log))
+            for log, publish, header in stamps]  # fmt: skip
+    path = log_of(tmp_path / "x.mcap", told)
+    (episode,) = ours.read(path)
+    assert episode["t/v"].timestamps.tolist() == [3, 5, 6, 9]
+    assert episode["t/message.log_time_ns"].values().tolist() == [3, 5, 5, 9]
+    assert episode["t/message.publish_time_ns"].values().tolist() == [30, 50, 40, 20]
+    assert episode.meta["messages"]["channels"][0]["moved_ns"] == 1
+    (episode,) = ours.read(path, time="header")
+    assert episode["t/v"].timestamps.tolist() == [60, 70, 80, 90]
+    assert episode["t/message.log_time_ns"].values().tolist() == [5, 5, 3, 9]
+    (episode,) = ours.read(path, time="publish")
+    assert episode["t/v"].timestamps.tolist() == [20, 30, 40, 50]
+    for time in ("log", "header", "publish"):
+        ours.write(ours.read(path, time=time), tmp_path / f"{time}.mcap")  # type: ignore[arg-type]
+        assert content(tmp_path / f"{time}.mcap") == content(path)
+
+
+def test_actions_and_topics_are_chosen() -> None:
+    (episode,) = ours.read(sample(*CDR), actions=["/cmd_vel"], topics=["/cmd_vel", "/joint_states"])
+    assert {name.partition("/")[0] for name in episode.signals} == {"cmd_vel", "joint_states"}
+    assert "cmd_vel/linear/x" in episode.steps.actions
+    assert len(episode.steps) == 40
+    with pytest.raises(ValueError, match="Did you mean '/cmd_vel'"):
+        _ = list(ours.read(sample(*CDR), topics=["/cmd_val"])[0].signals)
+
+
+# Damage.
+
+
+def test_a_recording_without_its_end_is_told_and_read_on_request(tmp_path: Path) -> None:
+    whole = sample("mcap", "gen", "ros2_cdr_none.mcap").read_bytes()
+    path = tmp_path / "cut.mcap"
+    (before,) = ours.read(sample("mcap", "gen", "ros2_cdr_none.mcap"))
+    counts = set()
+    for cut in range(len(whole) // 7, len(whole) - 10, len(whole) // 7):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(TruncatedError, match=r"cut\.mcap"):
+            _ = list(ours.read(path)[0].signals)
+        (episode,) = ours.read(path, recover=True)
+        assert episode.meta["messages"]["damage"]
+        for name, signal in episode.signals.items():
+            np.testing.assert_array_equal(signal.values(), before[name].values()[: len(signal)])
+        counts.add(len(episode["odd/a"]) if "odd/a" in episode.signals else 0)
+    assert len(counts) > 1
+
+
+def test_a_flipped_byte_of_a_chunk_is_found(tmp_path: Path) -> None:
+    data = bytearray(sample("mcap", "gen", "ros2_cdr_none.mcap").read_bytes())
+    data[len(data) // 3] ^= 1
+    path = tmp_path / "flipped.mcap"
+    path.write_bytes(data)
+    with pytest.raises(ChecksumError, match=r"flipped\.mcap"):
+        _ = list(ours.read(path)[0].signals)
+    (episode,) = ours.read(path, recover=True)
+    assert "changed" in episode.meta["messages"]["damage"][0]
+
+
+END = record(15, bytes(4)) + record(2, bytes(20)) + MAGIC
+"""The end of a file without a summary."""
+
+
+def chunk(size: int, compression: str, stored: bytes, crc: int = 0) -> bytes:
+    head = (0).to_bytes(16, "little") + size.to_bytes(8, "little") + crc.to_bytes(4, "little")
+    kind = compression.encode()
+    return record(
+        6, head + len(kind).to_bytes(4, "little") + kind + len(stored).to_bytes(8, "little") + stored
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "compression", "stored", "error"),
+    [
+        (1 << 40, "zstd", encode_bytes("zstd", bytes(1 << 20)), LimitExceededError),
+        (1 << 27, "zstd", encode_bytes("zstd", bytes(1 << 20)), LimitExceededError),
+        (100, "zstd", encode_bytes("zstd", bytes(1 << 24)), LimitExceededError),
+        (1 << 27, "lz4", b"\x04\x22\x4d\x18" + bytes(40), LimitExceededError),
+        (100, "lz4", bytes(100), FormatError),
+        (100, "brotli", bytes(100), FormatError),
+        (100, "", bytes(99), FormatError),
+    ],
+)
+@pytest.mark.parametrize("recover", [False, True])
+def test_bombs_and_wrong_sizes_are_refused(
+    size: int, compression: str, stored: bytes, error: type[FormatError], recover: bool, tmp_path: Path
+) -> None:
+    whole = sample(*JSON).read_bytes()
+    header = 8 + 9 + int.from_bytes(whole[9:17], "little")
+    path = tmp_path / "bomb.mcap"
+    path.write_bytes(whole[:header] + chunk(size, compression, stored) + END)
+    if recover and error is not LimitExceededError:
+        assert not list(ours.read(path, recover=True)[0].signals)
+        return
+    with pytest.raises(error, match=r"bomb\.mcap"):
+        _ = list(ours.read(path, recover=recover)[0].signals)
+
+
+class Memory:
+    """A file in memory."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    @property
+    def position(self) -> int:
+        return len(self.data)
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+
+def test_wrong_counts_and_checksums_are_found(tmp_path: Path) -> None:
+    out = Memory()
+    file = McapFile(out, compression="none")
+    number = file.channel(Channel("/t", message_encoding="json"))
+    for k in range(3):
+        file.message(number, k, k, k, b'{"v":%d}' % k)
+    file.finish()
+    path = tmp_path / "x.mcap"
+    path.write_bytes(out.data)
+    assert ours.read(path)[0]["t/v"].values().tolist() == [0, 1, 2]
+    body = bytes(out.data)
+    for place in range(8, len(body) - 8):
+        changed = bytearray(body)
+        changed[place] ^= 0x10
+        path.write_bytes(changed)
+        try:
+            values = [ours.read(path)[0]["t/v"].values().tolist()]
+        except (FormatError, KeyError):
+            continue
+        pytest.fail(f"a change at {place} was not found: {values}")
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.mcap"
+    path.write_bytes(b"not an mcap file at all")
+    assert not ours.matches(Place.of(path))
+    with pytest.raises(BadMagicError):
+        _ = list(ours.read(path)[0].signals)
+
+
+def test_messages_that_lie_about_their_lengths_stay_as_they_are(tmp_path: Path) -> None:
+    channel = Channel("/t", "std_msgs/msg/String", "ros2msg", b"string data", "cdr")
+    good = b"\0\1\0\0" + (3).to_bytes(4, "little") + b"ab\0"
+    for bad in (
+        b"", b"\0", b"\0\1\0\0", b"\0\1\0\0\xff\xff\xff\xff", b"\0\1\0\0" + (4).to_bytes(4, "little") + b"ab\0",
+        good + bytes(9), b"\0\2" + good[2:],
+    ):  # fmt: skip
+        path = log_of(tmp_path / "x.mcap", [(1, 1, good), (2, 2, bad)], channel)
+        (episode,) = ours.read(path)
+        assert episode.meta["messages"]["channels"][0]["not_decoded"]
+        assert episode["t/message.bytes"].values().tolist() == [good, bad]
+        ours.write(ours.read(path), tmp_path / "y.mcap")
+        assert content(tmp_path / "y.mcap") == content(path)
+        (tmp_path / "y.mcap").unlink()
+
+
+def test_an_existing_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / "x.mcap"
+    path.write_bytes(b"mine")
+    with pytest.raises(wd.WarpError):
+        ours.write(Episodes.of([made_episode(0)]), path)
+    assert path.read_bytes() == b"mine"

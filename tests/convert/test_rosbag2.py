@@ -1,0 +1,172 @@
+"""ROS 2 bags in SQLite: every sample read as its own library reads it; damage and bombs told."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpdata as wd
+from tests.convert.foreign import copied, expected, imported, sample, sha256
+from tests.convert.test_mcap import content, numbers
+from warpdata.bytekit.codec import encode as encode_bytes
+from warpdata.convert import mcap, rosbag2
+from warpdata.convert.formats import format_of
+from warpdata.convert.place import Place
+from warpdata.convert.rosbag2.metadata import parse_metadata
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError, LimitExceededError
+
+BAGS: list[dict[str, Any]] = (
+    expected("rosbag2_db3", "expected.json")["bags"] if sample("rosbag2_db3").exists() else []
+)
+PLAIN = ("rosbag2_db3", "gen_v9_sqlite3")
+SQLITE = ("rosbag2_db3", "rosbag2", "rosbag2_py", "test", "resources", "sqlite3")
+
+
+@pytest.mark.parametrize("told", BAGS, ids=lambda told: Path(told["bag"]).name)
+def test_bags_are_read_as_their_library_reads_them(told: dict[str, Any]) -> None:
+    path = sample(*Path(told["bag"]).parts)
+    assert format_of(Place.of(path)) == "rosbag2"
+    if "error" in told:
+        with pytest.raises(FormatError, match="wrong_format"):
+            _ = list(rosbag2.read(path)[0].signals)
+        return
+    (episode,) = rosbag2.read(path)
+    kept = {each["topic"]: each for each in episode.meta["messages"]["channels"]}
+    assert sum(each["messages"] for each in kept.values()) == told["message_count"]
+    for topic, about in told.get("topics", {}).items():
+        base = kept[topic]["signal"]
+        assert sha256(episode[f"{base}/message.log_time_ns"].values()) == about["timestamps_sha256_i64"]
+        if about["decode_error"]:
+            assert kept[topic]["not_decoded"]
+        elif "Arrays" not in about["msgtype"]:
+            assert sha256(numbers(episode, base)) == about["decoded_numbers_sha256_f64"]
+
+
+@pytest.mark.parametrize("kind", ["root", "shards"])
+def test_bags_become_mcap_with_every_message(kind: str, tmp_path: Path) -> None:
+    told = next(each for each in BAGS if each["bag"].endswith("gen_v8_sqlite3_msgzstd"))
+    episodes = imported(rosbag2.read(sample(*Path(told["bag"]).parts)), tmp_path / "ours", kind, "rosbag2")
+    assert mcap.write(episodes, tmp_path / "out").is_exact
+    (path,) = (tmp_path / "out").iterdir()
+    messages = content(path)[1]
+    for topic, about in told["topics"].items():
+        data = b"".join(each[4] for each in messages if each[0] == topic)
+        assert sha256(np.frombuffer(data, np.uint8)) == about["payload_concat_sha256"]
+
+
+def test_types_that_a_bag_does_not_have_come_from_ros() -> None:
+    (episode,) = rosbag2.read(sample(*SQLITE, "wbag"))
+    assert len(episode["AAA/data"]) == 804
+    (episode,) = rosbag2.read(
+        sample(*SQLITE, "talker")
+    )  # its own definition of Log does not fit its messages
+    assert episode["rosout/level"].values().tolist() == [20] * 10
+
+
+def test_a_bag_of_mcap_files_is_read_as_such() -> None:
+    folder = sample("mcap", "gen_v9_mcap")
+    assert rosbag2.read(folder).ids == mcap.read(folder).ids == ["gen_v9_mcap"]
+    assert wd.open(folder)[0]["joint_states/position"].meta.shape == (7,)
+
+
+def test_a_bag_without_its_metadata_is_read(tmp_path: Path) -> None:
+    path = copied(sample(*PLAIN), tmp_path)
+    (path / "metadata.yaml").unlink()
+    (episode,) = rosbag2.read(path)
+    assert len(episode["joint_states/position"]) == 25
+    (alone,) = rosbag2.read(path / "gen_v9_sqlite3.db3")
+    assert list(alone.signals) == list(episode.signals)
+
+
+def test_a_bag_that_was_not_closed_is_read_and_left_alone(tmp_path: Path) -> None:
+    path = copied(sample(*PLAIN), tmp_path)
+    file = path / "gen_v9_sqlite3.db3"
+    writer = sqlite3.connect(file)
+    writer.execute("PRAGMA journal_mode = WAL")
+    row = writer.execute("SELECT topic_id, data FROM messages ORDER BY id LIMIT 1").fetchone()
+    writer.execute(
+        "INSERT INTO messages(topic_id, timestamp, data) VALUES (?, ?, ?)", (row[0], 1 << 61, row[1])
+    )
+    writer.commit()
+    before = {each.name: each.read_bytes() for each in path.iterdir() if not each.name.endswith("-shm")}
+    assert any(name.endswith("-wal") for name in before)
+    (episode,) = rosbag2.read(path)
+    assert max(len(signal) for signal in episode.signals.values()) == 26
+    assert {
+        each.name: each.read_bytes() for each in path.iterdir() if not each.name.endswith("-shm")
+    } == before
+    writer.close()
+
+
+def test_files_that_the_metadata_names_must_be_there(tmp_path: Path) -> None:
+    path = copied(sample(*SQLITE, "wbag"), tmp_path)
+    (path / "wbag_3.db3").unlink()
+    with pytest.raises(BlobNotFoundError, match=r"wbag_3\.db3"):
+        _ = rosbag2.read(path)[0]
+    text = (path / "metadata.yaml").read_text().replace("wbag_3.db3", "../../wbag_3.db3")
+    (path / "metadata.yaml").write_text(text)
+    with pytest.raises(BlobNotFoundError):
+        _ = rosbag2.read(path)[0]
+
+
+def test_bombs_are_refused(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.db3.zstd"
+    bomb.write_bytes(encode_bytes("zstd", b"SQLite format 3\0" + bytes(1 << 27)))
+    with pytest.raises(LimitExceededError, match="bomb"):
+        _ = list(rosbag2.read(bomb)[0].signals)
+    path = copied(sample("rosbag2_db3", "gen_v8_sqlite3_msgzstd"), tmp_path)
+    file = path / "gen_v8_sqlite3_msgzstd.db3"
+    with sqlite3.connect(file) as database:
+        database.execute("UPDATE messages SET data = ?", (encode_bytes("zstd", bytes(1 << 26)),))
+    database.close()
+    (episode,) = rosbag2.read(path)
+    with pytest.raises(LimitExceededError, match="msgzstd"):
+        _ = [signal.values() for signal in episode.signals.values()]
+
+
+def test_values_of_wrong_types_in_the_database_are_told(tmp_path: Path) -> None:
+    for change in (
+        "UPDATE messages SET timestamp = 'soon'", "UPDATE messages SET data = 17", "UPDATE messages SET timestamp = -5",
+        "UPDATE topics SET name = NULL", "DROP TABLE topics", "DROP TABLE messages",
+    ):  # fmt: skip
+        folder = tmp_path / str(abs(hash(change)))
+        folder.mkdir()
+        path = copied(sample(*PLAIN), folder)
+        with sqlite3.connect(path / "gen_v9_sqlite3.db3") as database:
+            database.execute("PRAGMA ignore_check_constraints = ON")
+            try:
+                database.execute(change)
+            except sqlite3.IntegrityError:
+                continue
+        database.close()
+        with pytest.raises(CorruptLayoutError):
+            _ = [signal.values() for signal in rosbag2.read(path)[0].signals.values()]
+
+
+def test_metadata_is_read_as_recorders_write_it() -> None:
+    text = (
+        "rosbag2_bagfile_information:\n  version: 5\n  list:\n    - a\n    - b: 1\n      c: 'it''s'\n"
+        '  same:\n  - x: [ ]\n  empty: []\n  none:\n  text: "a\\nb: c"\n'
+        "  long:\n    RIHS01_ab\n  block: |\n    x: 1\n    y\n"
+    )
+    told = parse_metadata(text, "x")
+    assert told["version"] == 5
+    assert told["list"] == ["a", {"b": 1, "c": "it's"}]
+    assert told["text"] == "a\nb: c"
+    assert told["long"] == "RIHS01_ab"
+    assert told["empty"] == []
+    assert told["none"] is None
+    for bad in (
+        "",
+        "a: 1",
+        "rosbag2_bagfile_information: 3",
+        "- - - -\n" * 50,
+        "x" * 100,
+        "a:\n" + "  b\n c:",
+    ):
+        with pytest.raises(CorruptLayoutError):
+            parse_metadata(bad, "x")

@@ -1,0 +1,123 @@
+"""Rerun recordings: what is sent to its SDK, which is too large to be a part of the tests, and the receipt."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.convert.foreign import sample
+from tests.convert.sets import made_episodes
+from warpdata.convert import mcap, rrd
+from warpdata.errors import ConflictError, MissingExtraError
+
+
+class Columns(list[Any]):
+    """Columns of one archetype."""
+
+    def partition(self, lengths: list[int]) -> Columns:
+        self.append(("partition", lengths))
+        return self
+
+
+class Archetype:
+    """An archetype that remembers what it was given."""
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        self.values, self.named = values, named
+
+    @classmethod
+    def columns(cls, **named: Any) -> Columns:
+        return Columns([(cls.__name__, named)])
+
+
+class Stream:
+    """A recording that remembers what was sent."""
+
+    made: list[Stream] = []  # noqa: RUF012 - one for all, on purpose
+
+    def __init__(self, application: str, *, recording_id: str) -> None:
+        self.about, self.sent, self.logged, self.path = (application, recording_id), {}, [], ""
+        Stream.made.append(self)
+
+    def save(self, path: str) -> None:
+        self.path = path
+        Path(path).write_bytes(b"RRF2")
+
+    def send_columns(self, name: str, *, indexes: list[Any], columns: Any) -> None:
+        self.sent.setdefault(name, []).append((indexes[0], columns))
+
+    def log(self, name: str, value: Any, *, static: bool = False) -> None:
+        self.logged.append((name, value, static))
+
+    def set_time(self, timeline: str, *, timestamp: Any) -> None:
+        self.logged.append((timeline, timestamp, None))
+
+    def flush(self) -> None: ...
+
+    def disconnect(self) -> None: ...
+
+
+@pytest.fixture
+def rerun(monkeypatch: pytest.MonkeyPatch) -> Any:
+    names = (
+        "TextDocument",
+        "TextLog",
+        "Scalars",
+        "EncodedImage",
+        "Image",
+        "DepthImage",
+        "SeriesLines",
+        "TimeColumn",
+    )
+    made = types.SimpleNamespace(
+        __version__="0", RecordingStream=Stream, **{name: type(name, (Archetype,), {}) for name in names}
+    )
+    monkeypatch.setitem(sys.modules, "rerun", made)  # type: ignore[arg-type]
+    Stream.made.clear()
+    return made
+
+
+def test_numbers_pictures_and_frames_are_sent(rerun: Any, tmp_path: Path) -> None:
+    episodes = mcap.read(sample("mcap", "gen", "ros2_cdr_zstd.mcap"))
+    receipt = rrd.write(episodes, tmp_path / "out")
+    (stream,) = Stream.made
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["ros2_cdr_zstd.rrd"]
+    ((index, columns),) = stream.sent["joint_states/position"]
+    np.testing.assert_array_equal(
+        index.named["timestamp"], episodes[0]["joint_states/position"].timestamps.astype("datetime64[ns]")
+    )
+    (name, named), (_, lengths) = columns
+    assert name == "Scalars"
+    np.testing.assert_array_equal(
+        named["scalars"].reshape(-1, 7), episodes[0]["joint_states/position"].values()
+    )
+    assert lengths == [7] * 40
+    ((_, pictures),) = stream.sent["camera/compressed/data"]
+    assert pictures[0][1]["blob"] == episodes[0]["camera/compressed/data"].pictures(range(40))
+    frames = [value for name, value, _ in stream.logged if name == "wrist/image_raw/data"]
+    np.testing.assert_array_equal(frames[3].values[0], episodes[0]["wrist/image_raw/data"][3][0])
+    assert receipt.signals["joint_states/position"].how == "kept"
+    assert receipt.signals["odd/a"].how == "retyped"
+    assert receipt.signals["odd/message.bytes"].how == "dropped"
+
+
+def test_one_file_appears_whole_and_is_not_replaced(rerun: Any, tmp_path: Path) -> None:
+    rrd.write(made_episodes(1), tmp_path / "one.rrd")
+    assert [path.name for path in tmp_path.iterdir()] == ["one.rrd"]
+    with pytest.raises(ConflictError):
+        rrd.write(made_episodes(1), tmp_path / "one.rrd")
+    with pytest.raises(ValueError, match="2 episodes"):
+        rrd.write(made_episodes(2), tmp_path / "two.rrd")
+
+
+def test_the_sdk_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "rerun", None)  # type: ignore[arg-type]
+    with pytest.raises(MissingExtraError) as caught:
+        rrd.write(made_episodes(1), tmp_path / "out")
+    assert "warpdata[rerun]" in caught.value.hint
+    assert not list(tmp_path.iterdir())
