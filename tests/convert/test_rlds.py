@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import io
 import json
 import pickle
 import shutil
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import warpdata as wd
 from tests.conftest import SHARED_GOLDEN
@@ -87,6 +89,9 @@ def test_values_are_those_that_tensorflow_datasets_reads(form: str) -> None:
                 assert hashlib.sha256(joined).hexdigest() == channel["sha256_utf8_joined_newline"]
             elif name == "observation/image":  # JPEG: TensorFlow decodes it with a coarser transform
                 assert values.shape == tuple(channel["shape"])
+                pictures = episode[name].pictures(range(len(values)))
+                shown = np.stack([np.asarray(Image.open(io.BytesIO(data))) for data in pictures])
+                assert np.array_equal(values, shown)
                 assert np.allclose(values[0].mean((0, 1)), channel["mean_first"], atol=1.5)
             else:
                 assert values.dtype == channel["dtype"]
