@@ -77,7 +77,7 @@ def _put(folder: Path, name: str, signal: Signal, video: VideoOptions | None) ->
             return _copied(folder, name, camera)
         if holds_frames(signal):
             return _encoded(folder, name, signal, video)
-    table = TableFile(folder / f".{name.replace('/', '_')}.part", described(signal))
+    table = TableFile(folder / f".{name.replace('/', '_')}.part", described(signal), gives_way=False)
     for rows in _blocks(signal):
         table.write(np.array(signal._ts_in(rows)), np.array(signal._values_in(rows)))
     found = table.complete()

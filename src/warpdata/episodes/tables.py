@@ -82,8 +82,9 @@ class SummedFile(io.RawIOBase):
 class TableFile:
     """The growing parquet file and the statistics of a signal, fed in blocks by one thread."""
 
-    def __init__(self, path: Path, description: Description) -> None:
+    def __init__(self, path: Path, description: Description, *, gives_way: bool = True) -> None:
         self.description = description
+        self._gives_way = gives_way
         self.clock = ClockStatistics()
         is_number = description.kind not in ("text", "bytes")
         self.values = ValueStatistics(description.shape) if is_number else None
@@ -102,12 +103,17 @@ class TableFile:
         self._table.write(stamps, values)
         self._rows += len(stamps)
         for start in range(0, len(stamps), _SLICE_ROWS):
-            time.sleep(0)  # give way: whoever appends must not wait for statistics
+            self._give_way()
             rows = slice(start, start + _SLICE_ROWS)
             self.clock.add(stamps[rows])
             if self.values is not None:
-                time.sleep(0)
+                self._give_way()
                 self.values.add(values[rows])
+
+    def _give_way(self) -> None:
+        """Let others run where a robot's loop appends: it must not wait for statistics."""
+        if self._gives_way:
+            time.sleep(0)
 
     def write_from(self, first: int, stamps: NDArray[np.int64], values: NDArray[Any]) -> None:
         """Add the records from number `first` on; those that were handed over before are not added again."""
