@@ -81,6 +81,8 @@ class Hdf5File:
         self._file: Any = None
         self._groups: dict[str, Any] = {}
         """Groups that were gone through, checked; they hold no values."""
+        self._arrays: dict[str, Any] = {}
+        """The arrays of the last group whose contents were asked for: whoever asks opens them next."""
         self._check_magic()
         tell_in_child(self)
 
@@ -88,8 +90,8 @@ class Hdf5File:
         """In a forked child: the handle is the parent's, so it is left alone and opened anew."""
         handle, self._file = self._file, None
         if handle is not None:
-            _LEFT_TO_PARENT.append((handle, self._groups))
-        self._groups = {}
+            _LEFT_TO_PARENT.append((handle, self._groups, self._arrays))
+        self._groups, self._arrays = {}, {}
 
     def _check_magic(self) -> None:
         if isinstance(self.source, str):
@@ -164,10 +166,12 @@ class Hdf5File:
         """All arrays below a group with their shapes, and all attributes, in one walk."""
         with reading(self.name, path):
             top = self._at(path)
+            self._arrays = {}
             shapes: dict[str, tuple[int, ...]] = {}
             attributes: dict[str, dict[str, Any]] = {}
             for found, item in self._walk(top, "", 0, count()):
                 self._check_values(item, f"{path}/{found}")
+                self._arrays[f"/{path.strip('/')}/{found}"] = item
                 shapes[found] = tuple(int(size) for size in item.shape)
                 attributes[found] = self._attributes_of(item, f"{path}/{found}")
             for group in {above for found in shapes for above in _above(found)}:
@@ -236,6 +240,8 @@ class Hdf5File:
             walked = f"{walked}/{part}"
             known = self._groups.get(walked)
             if known is None:
+                known = self._arrays.get(walked)
+            if known is None:
                 if part not in group:
                     raise CorruptLayoutError(f"there is no {path!r} in the file", path=self.name)
                 self._check_link(group, part)
@@ -253,7 +259,7 @@ class Hdf5File:
     def close(self) -> None:
         """Close the file."""
         handle, self._file = self._file, None
-        self._groups = {}
+        self._groups, self._arrays = {}, {}
         if handle is not None:
             _close(handle)
 
