@@ -190,6 +190,25 @@ def test_a_recording_as_rlds_and_back(tmp_path: Path, final: bool) -> None:
             assert np.array_equal(episode["observation/plane"].values()[3], np.full((16, 16), 3, np.uint8))
 
 
+def test_numbers_of_64_bits_are_tensors_to_tensorflow_datasets(tmp_path: Path) -> None:
+    """Its Scalar does not look at the encoding, so that it cannot read one that is stored as bytes."""
+    with wd.record(tmp_path / "root", static={"height": 1.5}) as rec:
+        rec.step({"x": np.float64(1)}, {"u": np.float32(2)}, reward=np.float64(0.1), ts_ns=0)
+    rlds.write(wd.open_episodes(tmp_path / "root"), tmp_path / "out")
+    found: list[str] = []
+
+    def look(node: Any) -> None:
+        if isinstance(node, dict):
+            if node.get("tensor", {}).get("encoding") == "bytes":
+                found.append(node["pythonClassName"].rpartition(".")[2])
+            for each in node.values():
+                look(each)
+
+    look(json.loads((tmp_path / "out/features.json").read_text()))
+    assert found == ["Tensor"] * 3
+    assert rlds.read(tmp_path / "out")[0]["reward"].values().tolist() == [0.1]
+
+
 def test_episodes_of_one_set_have_the_same_features(tmp_path: Path) -> None:
     both = recorded(tmp_path / "a", final=False) + recorded(tmp_path / "b", final=False, image=False)
     both = both[[2, 3, 0, 1]]

@@ -447,5 +447,7 @@ def _node(value: Any) -> dict[str, Any]:
         about = {"dtype": value.dtype, "shape": shape, "encodingFormat": ""}
         return {"pythonClassName": f"{_CLASS}image_feature.Image", "image": about}
     about = {"dtype": value.dtype, "shape": shape, "encoding": value.encoding}
-    kind = "tensor_feature.Tensor" if value.shape else "scalar.Scalar"
+    # A Scalar of TFDS does not look at the encoding.
+    is_tensor = bool(value.shape) or value.encoding != "none"
+    kind = "tensor_feature.Tensor" if is_tensor else "scalar.Scalar"
     return {"pythonClassName": f"{_CLASS}{kind}", "tensor": about}
