@@ -39,6 +39,29 @@ def test_a_set_goes_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert all(ours[name] == again[name] for name in same)
 
 
+def test_rlds_goes_in_and_out_by_name_and_by_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = made_set(tmp_path / "set", 2), tmp_path / "tf" / "1.0.0"
+    out.parent.mkdir()
+    words = ["export", "rlds", str(source), str(out), "-o", "name=arm", "--on-error", "skip", "--json"]
+    assert main(words) == exits.OK
+    assert json.loads(capsys.readouterr().out)["format"] == "rlds"
+    assert (out / "arm-train.tfrecord-00000-of-00001").exists()
+    opened = wd.open(out.parent)
+    assert opened.ids == ["train-000000", "train-000001"]
+    for words in (
+        ["import", str(out), str(tmp_path / "a")],
+        ["import", "rlds", str(out), str(tmp_path / "b"), "-o", "last_row=observation"],
+    ):
+        assert main(words) == exits.OK
+        assert "2 episodes imported from rlds" in capsys.readouterr().out
+    for name in ("a", "b"):
+        episode = wd.open(tmp_path / name)[1]
+        assert (episode["action"].values() == opened[1]["action"].values()).all()
+        assert episode.meta.get("last_row") == (None if name == "a" else "observation")
+
+
 def test_shards_by_the_name_of_the_target(tmp_path: Path) -> None:
     source = made_set(tmp_path / "set", 2)
     assert main(["import", str(source), str(tmp_path / "all.wshard")]) == exits.OK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import io
 import json
 import pickle
 import shutil
@@ -16,15 +17,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import warpdata as wd
 from tests.conftest import SHARED_GOLDEN
 from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.convert import rlds
+from warpdata.convert.aligning import Alignment, aligned
+from warpdata.convert.importing import import_episodes
 from warpdata.convert.place import Place
 from warpdata.convert.rlds import records
 from warpdata.convert.rlds.example import Values, build_example, bytes_values, parse_example
 from warpdata.convert.rlds.records import TFRecordFile, packed_record
+from warpdata.convert.step_rows import step_columns
 from warpdata.errors import (
     ChecksumError,
     CorruptLayoutError,
@@ -87,6 +92,9 @@ def test_values_are_those_that_tensorflow_datasets_reads(form: str) -> None:
                 assert hashlib.sha256(joined).hexdigest() == channel["sha256_utf8_joined_newline"]
             elif name == "observation/image":  # JPEG: TensorFlow decodes it with a coarser transform
                 assert values.shape == tuple(channel["shape"])
+                pictures = episode[name].pictures(range(len(values)))
+                shown = np.stack([np.asarray(Image.open(io.BytesIO(data))) for data in pictures])
+                assert np.array_equal(values, shown)
                 assert np.allclose(values[0].mean((0, 1)), channel["mean_first"], atol=1.5)
             else:
                 assert values.dtype == channel["dtype"]
@@ -180,6 +188,25 @@ def test_a_recording_as_rlds_and_back(tmp_path: Path, final: bool) -> None:
         assert episode["task"] == "count"
         if not final:
             assert np.array_equal(episode["observation/plane"].values()[3], np.full((16, 16), 3, np.uint8))
+
+
+def test_numbers_of_64_bits_are_tensors_to_tensorflow_datasets(tmp_path: Path) -> None:
+    """Its Scalar does not look at the encoding, so that it cannot read one that is stored as bytes."""
+    with wd.record(tmp_path / "root", static={"height": 1.5}) as rec:
+        rec.step({"x": np.float64(1)}, {"u": np.float32(2)}, reward=np.float64(0.1), ts_ns=0)
+    rlds.write(wd.open_episodes(tmp_path / "root"), tmp_path / "out")
+    found: list[str] = []
+
+    def look(node: Any) -> None:
+        if isinstance(node, dict):
+            if node.get("tensor", {}).get("encoding") == "bytes":
+                found.append(node["pythonClassName"].rpartition(".")[2])
+            for each in node.values():
+                look(each)
+
+    look(json.loads((tmp_path / "out/features.json").read_text()))
+    assert found == ["Tensor"] * 3
+    assert rlds.read(tmp_path / "out")[0]["reward"].values().tolist() == [0.1]
 
 
 def test_episodes_of_one_set_have_the_same_features(tmp_path: Path) -> None:
@@ -291,3 +318,49 @@ def test_a_length_is_not_believed(tmp_path: Path) -> None:
     path.write_bytes(bytes(64))
     with pytest.raises(ChecksumError, match="length"):
         rlds.read(path)
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_whether_the_last_action_counts_is_kept(tmp_path: Path, final: bool) -> None:
+    """Said in the set that we write, kept through a root, and heeded by formats with a place for a last observation."""
+    rlds.write(recorded(tmp_path / "root", final=final, image=False), tmp_path / "out")
+    read = rlds.read(tmp_path / "out", fps=10)
+    import_episodes(read, tmp_path / "in", format="rlds", source="out")
+    for episodes in (read, wd.open(tmp_path / "in")):
+        for number, episode in enumerate(episodes):
+            assert episode.meta.get("last_row") == ("observation" if final else None)
+            assert len(episode["action"]) == 5 + number + final  # no value is dropped
+            steps = 5 + number
+            assert len(step_columns(episode)[0]) == len(aligned(episode, Alignment(), 10.0)) == steps
+    rlds.write(wd.open(tmp_path / "in"), tmp_path / "again")
+    for a, b in zip(examples(tmp_path / "out"), examples(tmp_path / "again"), strict=True):
+        assert same_lists(a, b)
+
+
+@needs_golden
+def test_a_user_may_say_that_the_last_action_means_nothing(tmp_path: Path) -> None:
+    plain, said = rlds.read(SYNTH), rlds.read(SYNTH, last_row="observation")
+    assert "last_row" not in plain[0].meta
+    assert pickle.loads(pickle.dumps(said))[0].meta["last_row"] == "observation"
+    assert np.array_equal(plain[0]["action"].values(), said[0]["action"].values())
+    assert len(step_columns(said[0])[0]) == len(plain[0].steps) - 1
+    rlds.write(said, tmp_path / "out")
+    for a, b in zip(examples(SYNTH), examples(tmp_path / "out"), strict=True):
+        assert same_lists(a, b)
+    with pytest.raises(ValueError, match="Did you mean 'observation'"):
+        rlds.read(SYNTH, last_row="observatio")  # type: ignore[arg-type]
+
+
+def test_progress_is_told_and_damaged_episodes_are_left_out(tmp_path: Path) -> None:
+    episodes = recorded(tmp_path / "root", final=False, image=False)
+    told: list[tuple[int, int]] = []
+    rlds.write(episodes, tmp_path / "out", progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 2), (2, 2)]
+    damaged = min((tmp_path / "root").rglob("count.parquet"))
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    with pytest.raises(WarpError):
+        rlds.write(wd.open_episodes(tmp_path / "root"), tmp_path / "stop")
+    assert not (tmp_path / "stop").exists()
+    receipt = rlds.write(wd.open_episodes(tmp_path / "root"), tmp_path / "skip", on_error="skip")
+    assert [each["id"] for each in receipt.to_json()["skipped"]] == ["000000000000"]
+    assert len(rlds.read(tmp_path / "skip")) == 1

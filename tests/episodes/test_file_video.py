@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -17,8 +19,9 @@ from warpdata.episodes.directory_copy import copy_to_directory
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.encoded import encoded_camera, encoded_frames, encoded_run
 from warpdata.episodes.file_video import FileVideo, SourceVideo
+from warpdata.episodes.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, WarpError
-from warpdata.formats.episodedir.stills import decode_stills, still_of
+from warpdata.formats.episodedir.stills import Still, decode_stills, still_of
 from warpdata.formats.episodedir.video import encode_png
 from warpdata.timeline.episode import Episode
 
@@ -130,13 +133,56 @@ def test_pictures_decode_each_for_itself() -> None:
         pixels = rng.integers(0, np.iinfo(dtype).max, (5, *shape)).astype(dtype)
         for write in (png, encode_png):
             data = [write(each) for each in pixels]
-            assert np.array_equal(decode_stills(data, still_of(data[0], "p"), "p"), pixels)
-    smooth = np.linspace(0, 255, 64 * 48).reshape(48, 64).astype(np.uint8)
-    colour = np.stack([smooth, smooth[::-1], smooth.T.reshape(48, 64)], axis=-1)
-    data = [jpeg(colour, quality=95, subsampling=0), jpeg(colour[::-1], quality=95, subsampling=0)]
-    seen = decode_stills(data, still_of(data[0], "p"), "p")
-    for picture, each in zip(data, seen, strict=True):
-        assert np.abs(each.astype(int) - np.asarray(Image.open(io.BytesIO(picture))).astype(int)).max() <= 3
+            assert np.array_equal(decode_stills(data, still_of(data[0], "p"), "p", range(5)), pixels)
+
+
+class Pictures(StillsSignal):
+    """Encoded pictures in memory as a camera."""
+
+    place = "p"
+
+    def __init__(self, data: list[bytes]) -> None:
+        super().__init__("top")
+        self.data = data
+
+    def pictures(self, rows: Sequence[int]) -> list[bytes]:
+        return [self.data[row] for row in rows]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def _clock(self) -> np.ndarray:
+        return np.arange(len(self.data), dtype=np.int64) * 100_000_000
+
+
+PICTURES = {
+    "4:2:0": {"quality": 75},
+    "4:2:2": {"quality": 90, "subsampling": 1},
+    "4:4:4": {"quality": 95, "subsampling": 0},
+    "progressive": {"quality": 60, "progressive": True},
+    "restarts": {"quality": 75, "restart_marker_blocks": 3},
+    "optimised": {"quality": 30, "optimize": True},
+}
+
+
+@pytest.mark.parametrize("shape", [(33, 47, 3), (48, 64, 3), (40, 24), (1, 1, 3)])
+@pytest.mark.parametrize("options", PICTURES.values(), ids=PICTURES)
+def test_jpeg_pictures_have_the_pixels_that_pillow_shows(
+    shape: tuple[int, ...], options: dict[str, object], tmp_path: Path
+) -> None:
+    """Bit for bit, where they lie, and in the video that they are copied into."""
+    rng = np.random.default_rng(3)
+    smooth = np.linspace(0, 255, int(np.prod(shape))).reshape(shape)
+    frames = [np.uint8((smooth * k + rng.integers(0, 60, shape)) % 256) for k in range(1, 4)]
+    signal = Pictures([jpeg(each, **options) for each in frames])
+    expected = np.stack([np.asarray(Image.open(io.BytesIO(data))) for data in signal.data])
+    assert np.array_equal(signal.values(), expected)
+    found = encoded_camera("top", signal)
+    assert found is not None
+    path = tmp_path / "v.mp4"
+    path.write_bytes(found.video.read(0, found.video.size))
+    copy = camera(path, 0, 3)
+    assert np.array_equal(copy.values(), expected)
 
 
 def test_pictures_that_lie_are_refused() -> None:
@@ -150,7 +196,53 @@ def test_pictures_that_lie_are_refused() -> None:
     with pytest.raises(UnsupportedDtypeError, match="colour type 6"):
         still_of(png(np.zeros((6, 8, 4), np.uint8)), "p")
     with pytest.raises(CorruptLayoutError, match=r"picture 4.*"):
-        decode_stills([png(np.zeros((5, 8, 3), np.uint8))], still_of(good, "p"), "p", 4)
+        decode_stills([png(np.zeros((5, 8, 3), np.uint8))], still_of(good, "p"), "p", [4])
     for at in range(8, len(good) - 12, 3):
         with pytest.raises(WarpError, match="p"):
-            decode_stills([good[:at]], still_of(good, "p"), "p")
+            decode_stills([good[:at]], still_of(good, "p"), "p", [0])
+
+
+def test_a_jpeg_of_four_colours_is_refused() -> None:
+    data = io.BytesIO()
+    Image.new("CMYK", (8, 6)).save(data, "JPEG")
+    with pytest.raises(UnsupportedDtypeError, match="4 colours"):
+        still_of(data.getvalue(), "p")
+
+
+def decoded_or_error(data: bytes, still: Still) -> tuple[Any, str | None]:
+    try:
+        return decode_stills([data], still, "p", [7])[0], None
+    except WarpError as error:
+        return None, str(error)
+
+
+@pytest.mark.parametrize("write", [png, jpeg])
+@pytest.mark.parametrize("shape", [(40, 30, 3), (40, 30)])
+def test_damaged_pictures_are_named_and_never_wrong_in_png(write: Any, shape: tuple[int, ...]) -> None:
+    """Cut anywhere they are refused; a changed byte of a PNG too, for all of it is under checksums."""
+    pixels = np.random.default_rng(5).integers(0, 256, shape).astype(np.uint8)
+    good = write(pixels)
+    still = still_of(good, "p")
+    for at in thinned(range(len(good)), 60):
+        with pytest.raises(WarpError, match="picture 7"):
+            decode_stills([good[:at]], still, "p", [7])
+    rng = np.random.default_rng(6)
+    for at in thinned(range(len(good)), 150):
+        bad = bytearray(good)
+        bad[at] ^= int(rng.integers(1, 256))
+        seen, said = decoded_or_error(bytes(bad), still)
+        if said is None:
+            assert write is jpeg or np.array_equal(seen, pixels)
+        else:
+            assert "picture 7" in said
+
+
+def test_a_picture_that_grows_behind_its_head_takes_no_memory() -> None:
+    """The size that counts is the one the decoder sees, not only the one of the first head."""
+    good = jpeg(np.zeros((16, 16, 3), np.uint8))
+    start = good.index(b"\xff\xc0")
+    head = good[start : start + 2 + int.from_bytes(good[start + 2 : start + 4], "big")]
+    large = head[:5] + (30_000).to_bytes(2, "big") * 2 + head[9:]
+    both = good[: start + len(head)] + large + good[start + len(head) :]
+    with pytest.raises(CorruptLayoutError, match="picture 0"):
+        decode_stills([both], still_of(both, "p"), "p", [0])

@@ -3,6 +3,7 @@
 Makes a virtualenv of its own below a temporary folder, installs lerobot there (gigabytes), exports each golden set with
 warpdata, opens the result with LeRobotDataset, and compares it item by item with the original set opened the same way
 and with `wd.lerobot_dataset`. Prints what was compared as JSON; exits with 1 where something differs.
+No run of it is committed: `results/lerobot.json` has what was compared by hand.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Do the original libraries accept what is exported as robomimic HDF5, Minari and a replay buffer?
+"""Do the original libraries accept what is exported as robomimic HDF5, Minari, a replay buffer and RLDS?
 
-    python tools/oracles/replay_sets.py robomimic|minari|diffusion-policy [--venv FOLDER] [--golden FOLDER]
+    python tools/oracles/replay_sets.py ORACLE [--venv FOLDER] [--golden FOLDER]
 
 Exports the golden sets, then reads them with the original library in a venv of its own (made and filled when it is not
 there) and compares every value with the source. The result is written beside this file, in `results/`.
@@ -23,11 +23,41 @@ PACKAGES = {
     "robomimic": ["robomimic==0.3.0", "h5py", "torch"],
     "minari": ["minari[hdf5,arrow]==0.5.4", "pillow"],
     "diffusion-policy": ["zarr==2.18.7", "numcodecs==0.15.1"],
+    "tensorflow-datasets": [
+        "tensorflow-datasets==4.9.9",
+        "tensorflow-cpu==2.19.1",
+        "tensorflow-metadata<1.18",
+    ],
 }
+
+
+def _export_rlds(golden: Path, folder: Path) -> list[str]:
+    """The set of TFDS straight and through a root of ours, and sets of other origin."""
+    from warpdata import open_episodes
+    from warpdata.convert import hdf5, minari, rlds
+    from warpdata.convert.importing import import_episodes
+
+    made: list[str] = []
+    source = golden / "rlds" / "tfrecord" / "synth_arm" / "1.0.0"
+    rlds.write(rlds.read(source), folder / "rlds")
+    import_episodes(rlds.read(source), folder / "root", format="rlds", source=str(source))
+    rlds.write(open_episodes(folder / "root"), folder / "rlds_through_a_root")
+    made += [f"rlds={source}", f"rlds_through_a_root={source}"]
+    others = {
+        "from_robomimic": hdf5.read(golden / "robomimic" / "gen_lift_image.hdf5"),
+        "from_minari": minari.read(golden / "minari" / "synth" / "dict-hdf5-v0"),
+    }
+    for name, episodes in others.items():
+        rlds.write(episodes, folder / name)
+        _keep_values(episodes, folder / f"{name}.npz")
+        made.append(f"{name}={folder / name}.npz")
+    return made
 
 
 def export(oracle: str, golden: Path, folder: Path) -> list[str]:
     """Write the golden sets again with warpdata, each beside a copy of what they must equal."""
+    if oracle == "tensorflow-datasets":
+        return _export_rlds(golden, folder)
     from warpdata.convert import hdf5, minari, zarr
 
     made: list[str] = []
@@ -59,6 +89,22 @@ def export(oracle: str, golden: Path, folder: Path) -> list[str]:
         zarr.write(hdf5.read(golden / "robomimic" / "gen_lift_image.hdf5"), folder / "from_robomimic.zarr")
         made.append("from_robomimic.zarr=")
     return made
+
+
+def _keep_values(episodes: Any, path: Path) -> None:
+    """What an export of episodes must say, as plain arrays: `episode/signal`; JPEG pictures begin with `~`."""
+    import numpy as np
+
+    from warpdata.episodes.encoded import encoded_run
+
+    found = {}
+    for number, episode in enumerate(episodes):
+        for name, signal in episode.signals.items():
+            if not signal.meta.is_object and signal.meta.role in ("observation", "action"):
+                run = encoded_run(signal)
+                mark = "~" if run is not None and run.stream.codec == "mjpeg" else ""
+                found[f"{mark}{number}/{name}"] = signal.values()
+    np.savez(path, **found)
 
 
 # What follows runs in the venv of the original library: it imports nothing of warpdata.
@@ -181,7 +227,70 @@ def check_diffusion_policy(path: Path, source: str) -> dict[str, Any]:
     return {"library": f"zarr {zarr.__version__}", "steps": int(ends[-1]), "arrays compared": compared}
 
 
-CHECKS = {"robomimic": check_robomimic, "minari": check_minari, "diffusion-policy": check_diffusion_policy}
+def check_tensorflow_datasets(path: Path, source: str) -> dict[str, Any]:
+    """Every step that TFDS reads from ours equals the one it reads from the source, or the values that went in."""
+    import numpy as np
+    import tensorflow_datasets as tfds
+
+    def read(place: str) -> list[dict[str, Any]]:
+        builder = tfds.builder_from_directory(place)
+        found = []
+        for split in sorted(builder.info.splits):
+            for episode in builder.as_dataset(split=split):
+                steps = [tfds.as_numpy(step) for step in episode.pop("steps")]
+                found.append({**tfds.as_numpy(episode), "steps": steps})
+        return found
+
+    ours, arrays, levels = read(str(path)), 0, 0
+    if source.endswith(".npz"):
+        with np.load(source) as known:
+            for key in known.files:
+                number, _, name = key.removeprefix("~").partition("/")
+                rows = [_named(step, name) for step in ours[int(number)]["steps"]]
+                # What was seen after the last action has a step of its own, whose action is no part of the source.
+                values = np.stack(rows).reshape(-1, *known[key].shape[1:])[: len(known[key])]
+                if key.startswith("~"):  # the same bytes, which TensorFlow decodes with a coarser transform
+                    levels = max(levels, int(np.abs(values.astype(int) - known[key]).max()))
+                    assert levels <= 8, key
+                else:
+                    np.testing.assert_array_equal(values, known[key], err_msg=key)
+                assert values.dtype == known[key].dtype, key
+                arrays += 1
+    else:
+        theirs = read(source)
+        assert len(ours) == len(theirs)
+        for a, b in zip(ours, theirs, strict=True):
+            _same(a, b, np)
+            arrays += len(_leaves(b["steps"][0]))
+    steps = sum(len(episode["steps"]) for episode in ours)
+    against = "the values that went in" if source.endswith(".npz") else "the source, read by it"
+    return {
+        "library": f"tensorflow-datasets {tfds.__version__}", "episodes": len(ours), "steps": steps,
+        "arrays compared": arrays, "against": against, "levels between two decoders of JPEG": levels,
+    }  # fmt: skip
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return [leaf for each in tree.values() for leaf in _leaves(each)] if isinstance(tree, dict) else [tree]
+
+
+def _named(step: dict[str, Any], name: str) -> Any:
+    """A signal in a step of RLDS: below the word of its role, or the only action."""
+    for path in (name.split("/"), ["observation", *name.split("/")], ["action"]):
+        found: Any = step
+        for part in path:
+            found = found.get(part) if isinstance(found, dict) else None
+        if found is not None and not isinstance(found, dict):
+            return found
+    raise AssertionError(f"{name} is not there")
+
+
+CHECKS = {
+    "robomimic": check_robomimic,
+    "minari": check_minari,
+    "diffusion-policy": check_diffusion_policy,
+    "tensorflow-datasets": check_tensorflow_datasets,
+}
 
 
 def main() -> int:

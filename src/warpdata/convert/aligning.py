@@ -1,7 +1,8 @@
 """Episodes at one rate, for formats that know no other: which clock, how values are held, and what that changed.
 
 Row k of an episode is what `timeline/steps.py` says it is. Where T actions have T + 1 observations, there are T rows,
-and the last observation is outside them: formats that have a place for it take it from `final`.
+and the last observation is outside them: formats that have a place for it take it from `final`. Where the last row of
+a source is an observation only, with numbers in the place of an action that mean nothing, it is no row either.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from warpdata.convert.rows import grid_times, rate_of
 from warpdata.errors import NoStepsError, nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sampling import Align
-from warpdata.timeline.steps import Steps, StepSignal
+from warpdata.timeline.steps import Steps, StepSignal, StepTimes
+
+LAST_ROW = "last_row"
+"""In the metadata of an episode: `observation` where the last row of the source has no action of its own."""
 
 Hold = Literal["hold", "nearest", "linear"]
 _EXACT_NS = 1000
@@ -98,9 +102,18 @@ def aligned(episode: Episode, options: Alignment, fps: float | None = None) -> A
     return AlignedEpisode(steps, chosen, 0 if error <= _EXACT_NS else error, steps.final_observations)
 
 
+def acted_steps(episode: Episode) -> Steps:
+    """The steps of an episode in which something was done: all, or all but a last one that only observes."""
+    steps = episode.steps
+    if episode.meta.get(LAST_ROW) != "observation" or not len(steps):
+        return steps
+    times = StepTimes.of(steps.times_ns[:-1])
+    return Steps(episode.signals, times, clock=steps.clock, outcome=steps.outcome)
+
+
 def _steps(episode: Episode, options: Alignment) -> Steps:
     if options.rate is None and options.clock is None and options.align == "hold":
-        return episode.steps
+        return acted_steps(episode)
     how: dict[str, Align] = {
         name: options.align
         for name, signal in episode.signals.items()

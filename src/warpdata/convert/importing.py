@@ -27,7 +27,6 @@ from warpdata.bytekit.locks import FileLock
 from warpdata.convert.receipt import Note, Receipt, note_of
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.directory_copy import copy_to_directory, holds_frames, is_intact
-from warpdata.episodes.disk_episode import DirectorySource
 from warpdata.episodes.encoded import encoded_parts
 from warpdata.episodes.listing import episode_path
 from warpdata.episodes.local import holds_recordings
@@ -35,6 +34,7 @@ from warpdata.episodes.opening import episode_of_shard
 from warpdata.episodes.packed import pack_episode
 from warpdata.errors import ConflictError, FormatError, WarpError, nearest
 from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
@@ -306,7 +306,7 @@ class RootTarget(Target):
 
     def notes(self, position: int) -> dict[str, Note]:
         """From the metadata of the recording."""
-        return _notes(DirectorySource(episode_path(self.path, position)).meta)
+        return _notes(read_meta(episode_path(self.path, position)))
 
     def write(self, position: int, episode: Episode, plan: ImportPlan) -> None:
         """Copy the episode into its directory."""

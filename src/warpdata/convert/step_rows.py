@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.convert.aligning import acted_steps
 from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.receipt import Note, Receipt, note_of
 from warpdata.episodes.collection import Episodes
@@ -17,13 +18,11 @@ from warpdata.errors import WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.steps import Steps, StepTimes
+from warpdata.timeline.steps import Steps
 
 _BLOCK_BYTES = 4 << 20
 _LOSSLESS = ("ffv1", "png")
 _OUTCOMES = ("reward", "terminated", "truncated")
-LAST_ROW = "last_row"
-"""In the metadata of an episode: `observation` where the last row of the source has no action of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +114,7 @@ def step_columns(episode: Episode, steps: Steps | None = None) -> tuple[Steps, d
 
     Where the last row of the source is an observation only, it is no step: actions have a row more than steps then.
     """
-    is_own, steps = steps is None, episode.steps if steps is None else steps
-    if is_own and episode.meta.get(LAST_ROW) == "observation" and len(steps):
-        times = StepTimes.of(steps.times_ns[:-1])
-        steps = Steps(episode.signals, times, clock=steps.clock, outcome=steps.outcome)
+    steps = acted_steps(episode) if steps is None else steps
     found = {}
     for name, signal in episode.signals.items():
         if not len(signal):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_file, commit_folder, map_os_errors, write_file
 from warpdata.bytekit.dtype import dtype_of
@@ -43,9 +44,10 @@ def copy_to_directory(
         directory.parent.mkdir(parents=True, exist_ok=True)
     with commit_folder(directory, durable=False) as folder:
         signals = {}
+        clocks = _Clocks()
         for name, signal in episode.signals.items():
             signal_file(folder, check_name(name)).parent.mkdir(parents=True, exist_ok=True)
-            signals[name] = _put(folder, name, signal, video)
+            signals[name] = _put(folder, name, signal, video, clocks)
         static = {check_name(name): plain_static(name, value) for name, value in episode.static.items()}
         for path, data in last_documents(folder, meta, static, signals, None, indent=None).items():
             write_file(path, data, durable=False)
@@ -69,7 +71,9 @@ def is_intact(directory: Path) -> bool:
         return False
 
 
-def _put(folder: Path, name: str, signal: Signal, video: VideoOptions | None) -> dict[str, Any]:
+def _put(
+    folder: Path, name: str, signal: Signal, video: VideoOptions | None, clocks: _Clocks
+) -> dict[str, Any]:
     """Write one signal; returns what meta.json says of it."""
     if signal.meta.kind == "image" and len(signal):
         camera = encoded_camera(name, signal)
@@ -77,12 +81,34 @@ def _put(folder: Path, name: str, signal: Signal, video: VideoOptions | None) ->
             return _copied(folder, name, camera)
         if holds_frames(signal):
             return _encoded(folder, name, signal, video)
-    table = TableFile(folder / f".{name.replace('/', '_')}.part", described(signal))
+    table = TableFile(
+        folder / f".{name.replace('/', '_')}.part", described(signal), clock=clocks.of(signal), recorded=False
+    )
     for rows in _blocks(signal):
         table.write(np.array(signal._ts_in(rows)), np.array(signal._values_in(rows)))
     found = table.complete()
     os.replace(table.path, signal_file(folder, name))
     return found
+
+
+class _Clocks:
+    """The statistics of the clocks of an episode: signals that share one share them."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[NDArray[np.int64], ClockStatistics]] = {}
+
+    def of(self, signal: Signal) -> ClockStatistics | None:
+        """Those of the clock of a signal; None where it shares its clock with none."""
+        name = signal.meta.clock
+        if name is None:
+            return None
+        times = signal.timestamps
+        known = self._known.get(name)
+        if known is None or not np.array_equal(known[0], times):
+            clock = ClockStatistics()
+            clock.add(np.asarray(times))
+            known = self._known[name] = (times, clock)
+        return known[1]
 
 
 def described(signal: Signal) -> Description:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import math
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -207,8 +206,10 @@ class Sketch:
         """The buckets as text: differences of the sorted keys and the counts as varints, in base64."""
         self._compact()
         steps = np.diff(self._keys, prepend=np.int64(0))
-        packed = encode_varints(zigzag_encode(steps[:1])) + encode_varints(steps[1:].astype(np.uint64))
-        return base64.b64encode(packed + encode_varints(self._counts.astype(np.uint64))).decode()
+        numbers = np.concatenate(
+            [zigzag_encode(steps[:1]), steps[1:].astype(np.uint64), self._counts.astype(np.uint64)]
+        )
+        return base64.b64encode(encode_varints(numbers)).decode()
 
     @classmethod
     def from_text(cls, channels: int, text: str) -> Sketch:
@@ -227,31 +228,31 @@ class Sketch:
 
     def counts(self) -> NDArray[np.int64]:
         """How many values each channel has."""
-        return np.array([counts.sum() for _, counts in self._by_channel()], np.int64)
+        edges, ranks = self._edges()
+        return np.diff(ranks[edges])
 
     def quantiles(self, wanted: list[float]) -> NDArray[np.float64]:
         """[quantile, channel]; zero where there are no values."""
-        out = np.zeros((len(wanted), self._channels))
-        for channel, (keys, counts) in enumerate(self._by_channel()):
-            if len(keys):
-                ranks = np.cumsum(counts)
-                targets = np.maximum(1, np.ceil(np.array(wanted) * ranks[-1]))
-                out[:, channel] = _value_of(keys[ranks.searchsorted(targets)])
-        return out
+        edges, ranks = self._edges()
+        totals = np.diff(ranks[edges])
+        if not totals.any():
+            return np.zeros((len(wanted), self._channels))
+        targets = np.maximum(1, np.ceil(np.array(wanted)[:, None] * totals)) + ranks[edges[:-1]]
+        at = np.minimum(ranks[1:].searchsorted(targets), len(self._keys) - 1)
+        found = _value_of(self._keys[at] - np.arange(self._channels) * _CHANNEL_STRIDE)
+        return np.where(totals > 0, found, 0.0)
 
     def count_above(self, limit: float) -> int:
         """How many values of the first channel lie in buckets above `limit`."""
-        keys, counts = self._by_channel()[0]
+        edges, _ = self._edges()
+        keys, counts = self._keys[: edges[1]], self._counts[: edges[1]]
         return int(counts[keys > int(_bucket_of(np.array([[limit]]))[0, 0])].sum())
 
-    def _by_channel(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def _edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the buckets of each channel begin, with the end behind the last; how many values lie before each."""
         self._compact()
-        middle = np.arange(self._channels) * _CHANNEL_STRIDE
-        edges = self._keys.searchsorted([*(middle - _CHANNEL_STRIDE // 2), middle[-1] + _CHANNEL_STRIDE // 2])
-        return [
-            (self._keys[low:high] - middle[channel], self._counts[low:high])
-            for channel, (low, high) in enumerate(pairwise(edges.tolist()))
-        ]
+        starts = np.arange(self._channels + 1) * _CHANNEL_STRIDE - _CHANNEL_STRIDE // 2
+        return self._keys.searchsorted(starts), np.concatenate([[0], np.cumsum(self._counts)])
 
     def _compact(self) -> None:
         if self._new:

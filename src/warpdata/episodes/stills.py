@@ -55,4 +55,4 @@ class StillsSignal(ClockedSignal):
             return np.empty((0, *self.meta.shape), self.meta.dtype)
         rows = indices.tolist()
         found = self.pictures(rows)
-        return frozen(decode_stills(found, self.still, f"{self.place} ({self.name!r})", rows[0]))
+        return frozen(decode_stills(found, self.still, f"{self.place} ({self.name!r})", rows))

@@ -39,6 +39,7 @@ _BLOCK_ROWS = (16, 16384)
 _MAX_BLOCK_BYTES = 16 << 20
 _EVENTS_PER_BLOCK = 4096
 _SLICE_ROWS = 1024
+_BUFFER_BYTES = 1 << 18
 
 
 class SummedFile(io.RawIOBase):
@@ -80,11 +81,25 @@ class SummedFile(io.RawIOBase):
 
 
 class TableFile:
-    """The growing parquet file and the statistics of a signal, fed in blocks by one thread."""
+    """The growing parquet file and the statistics of a signal, fed in blocks by one thread.
 
-    def __init__(self, path: Path, description: Description) -> None:
+    `clock` are the statistics of its times, where they are known before it is written. A file that is not `recorded`
+    but copied is written with fewer calls and makes way for nobody.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        description: Description,
+        *,
+        clock: ClockStatistics | None = None,
+        recorded: bool = True,
+    ) -> None:
         self.description = description
-        self.clock = ClockStatistics()
+        self.clock = ClockStatistics() if clock is None else clock
+        self._adds_times = clock is None
+        self._recorded = recorded
+        self._buffer: io.BufferedWriter | None = None
         is_number = description.kind not in ("text", "bytes")
         self.values = ValueStatistics(description.shape) if is_number else None
         self.path = path
@@ -98,16 +113,24 @@ class TableFile:
         if self._table is None:
             about = self.description.to_json()
             self._file = SummedFile(self.path)
-            self._table = TableWriter(self._file, signal_schema(about), about)
+            if not self._recorded:
+                self._buffer = io.BufferedWriter(self._file, _BUFFER_BYTES)
+            self._table = TableWriter(self._buffer or self._file, signal_schema(about), about)
         self._table.write(stamps, values)
         self._rows += len(stamps)
         for start in range(0, len(stamps), _SLICE_ROWS):
-            time.sleep(0)  # give way: whoever appends must not wait for statistics
             rows = slice(start, start + _SLICE_ROWS)
-            self.clock.add(stamps[rows])
+            if self._adds_times:
+                self._give_way()
+                self.clock.add(stamps[rows])
             if self.values is not None:
-                time.sleep(0)
+                self._give_way()
                 self.values.add(values[rows])
+
+    def _give_way(self) -> None:
+        """Whoever appends must not wait for statistics."""
+        if self._recorded:
+            time.sleep(0)
 
     def write_from(self, first: int, stamps: NDArray[np.int64], values: NDArray[Any]) -> None:
         """Add the records from number `first` on; those that were handed over before are not added again."""
@@ -124,6 +147,8 @@ class TableFile:
         assert self._table is not None
         assert self._file is not None
         self._table.close()
+        if self._buffer is not None:
+            self._buffer.flush()
         self._file.let_go()
         found = {**self.description.to_json(), **self.clock.to_json()}
         if self.values is not None:

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.dreamer.names import ChunkName, chunk_name, episode_name
 from warpdata.convert.kept_values import packed
 from warpdata.convert.npz_file import NpzFile
 from warpdata.convert.place import Place
-from warpdata.convert.step_rows import LAST_ROW
 from warpdata.convert.stepped import Column, JoinedRows, PartRows, Parts, Rows, SteppedEpisodes
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError

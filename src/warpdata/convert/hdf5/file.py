@@ -6,7 +6,8 @@ import contextlib
 import os
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_CHUNK_BYTES = 1 << 30
 MAX_DEPTH = 32
 MAX_MEMBERS = 1 << 22
+_KEPT_GROUPS = 256
 _FOREIGN = (
     OSError,
     RuntimeError,
@@ -56,6 +58,20 @@ def _h5py() -> Any:
     return h5py
 
 
+class Contents(NamedTuple):
+    """What lies below a group, by paths relative to it."""
+
+    shapes: dict[str, tuple[int, ...]]
+    attributes: dict[str, dict[str, Any]]
+    """Of the group itself (""), of its arrays and of groups that hold any; those without attributes are left out."""
+
+
+def _above(path: str) -> list[str]:
+    """The groups that a path goes through."""
+    pieces = path.split("/")[:-1]
+    return ["/".join(pieces[: length + 1]) for length in range(len(pieces))]
+
+
 class Hdf5File:
     """An HDF5 file open for reading; opened again in another process."""
 
@@ -63,6 +79,10 @@ class Hdf5File:
         self.source = os.path.abspath(source) if isinstance(source, str | os.PathLike) else source
         self.name = self.source if isinstance(self.source, str) else self.source.name
         self._file: Any = None
+        self._groups: dict[str, Any] = {}
+        """Groups that were gone through, checked; they hold no values."""
+        self._arrays: dict[str, Any] = {}
+        """The arrays of the last group whose contents were asked for: whoever asks opens them next."""
         self._check_magic()
         tell_in_child(self)
 
@@ -70,7 +90,8 @@ class Hdf5File:
         """In a forked child: the handle is the parent's, so it is left alone and opened anew."""
         handle, self._file = self._file, None
         if handle is not None:
-            _LEFT_TO_PARENT.append(handle)
+            _LEFT_TO_PARENT.append((handle, self._groups, self._arrays))
+        self._groups, self._arrays = {}, {}
 
     def _check_magic(self) -> None:
         if isinstance(self.source, str):
@@ -118,41 +139,59 @@ class Hdf5File:
 
     def attributes(self, path: str) -> dict[str, Any]:
         """The attributes of a group or an array, as JSON can keep them."""
+        with reading(self.name, path):
+            return self._attributes_of(self._at(path), path)
+
+    def _attributes_of(self, item: Any, path: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         h5py = _h5py()
-        with reading(self.name, path):
-            for name, value in self._at(path).attrs.items():
-                if isinstance(value, h5py.Empty):
-                    found[name] = {"__empty__": value.dtype.str}
-                    continue
-                try:
-                    found[name] = packed(value)
-                except TypeError:
-                    raise UnsupportedDtypeError(
-                        f"attribute {name!r} of {path!r} holds what cannot be kept", path=self.name
-                    ) from None
+        for name, value in item.attrs.items():
+            if isinstance(value, h5py.Empty):
+                found[name] = {"__empty__": value.dtype.str}
+                continue
+            try:
+                found[name] = packed(value)
+            except TypeError:
+                raise UnsupportedDtypeError(
+                    f"attribute {name!r} of {path!r} holds what cannot be kept", path=self.name
+                ) from None
         return found
 
     def arrays(self, path: str) -> list[str]:
         """The paths of all arrays below a group, relative to it; links that leave the file are refused."""
-        found: list[str] = []
         with reading(self.name, path):
-            self._walk(self._at(path), "", found, 0)
-        return found
+            return [found for found, _ in self._walk(self._at(path), "", 0, count())]
 
-    def _walk(self, group: Any, prefix: str, found: list[str], depth: int) -> None:
+    def contents(self, path: str) -> Contents:
+        """All arrays below a group with their shapes, and all attributes, in one walk."""
+        with reading(self.name, path):
+            top = self._at(path)
+            self._arrays = {}
+            shapes: dict[str, tuple[int, ...]] = {}
+            attributes: dict[str, dict[str, Any]] = {}
+            for found, item in self._walk(top, "", 0, count()):
+                self._check_values(item, f"{path}/{found}")
+                self._arrays[f"/{path.strip('/')}/{found}"] = item
+                shapes[found] = tuple(int(size) for size in item.shape)
+                attributes[found] = self._attributes_of(item, f"{path}/{found}")
+            for group in {above for found in shapes for above in _above(found)}:
+                attributes[group] = self._attributes_of(self._at(f"{path}/{group}"), f"{path}/{group}")
+            named = {name: each for name, each in sorted(attributes.items()) if each}
+            return Contents(shapes, {"": self._attributes_of(top, path), **named})
+
+    def _walk(self, group: Any, prefix: str, depth: int, counted: Iterator[int]) -> Iterator[tuple[str, Any]]:
         h5py = _h5py()
         if depth > MAX_DEPTH:
             raise LimitExceededError("groups nested too deeply, or inside themselves", path=self.name)
         for name in group:
+            if next(counted) >= MAX_MEMBERS:
+                raise LimitExceededError("too many arrays", path=self.name)
             self._check_link(group, name)
             item = group[name]
             if isinstance(item, h5py.Group):
-                self._walk(item, f"{prefix}{name}/", found, depth + 1)
+                yield from self._walk(item, f"{prefix}{name}/", depth + 1, counted)
             elif isinstance(item, h5py.Dataset):
-                found.append(f"{prefix}{name}")
-            if len(found) > MAX_MEMBERS:
-                raise LimitExceededError("too many arrays", path=self.name)
+                yield f"{prefix}{name}", item
 
     def _check_link(self, group: Any, name: str) -> None:
         if isinstance(group.get(name, getlink=True), _h5py().ExternalLink):
@@ -181,31 +220,46 @@ class Hdf5File:
 
     def dataset(self, path: str) -> Any:
         """An array as h5py has it, checked: its bytes lie in this file and no chunk is absurd."""
-        h5py = _h5py()
         found = self._at(path)
-        if not isinstance(found, h5py.Dataset):
+        if not isinstance(found, _h5py().Dataset):
             raise CorruptLayoutError(f"{path!r} is no array", path=self.name)
+        self._check_values(found, path)
+        return found
+
+    def _check_values(self, found: Any, path: str) -> None:
         if found.external or found.is_virtual:
             raise CorruptLayoutError(f"the values of {path!r} lie in another file", path=self.name)
         if found.chunks is not None:
             size = int(np.prod(found.chunks, dtype=object)) * found.dtype.itemsize
             if size > MAX_CHUNK_BYTES:
                 raise LimitExceededError(f"{path!r} has chunks of {size} bytes", path=self.name)
-        return found
 
     def _at(self, path: str) -> Any:
-        group = self.handle
-        parts = [part for part in path.split("/") if part]
-        for part in parts:
-            if part not in group:
-                raise CorruptLayoutError(f"there is no {path!r} in the file", path=self.name)
-            self._check_link(group, part)
-            group = group[part]
+        group, walked = self.handle, ""
+        for part in filter(None, path.split("/")):
+            walked = f"{walked}/{part}"
+            known = self._groups.get(walked)
+            if known is None:
+                known = self._arrays.get(walked)
+            if known is None:
+                if part not in group:
+                    raise CorruptLayoutError(f"there is no {path!r} in the file", path=self.name)
+                self._check_link(group, part)
+                known = group[part]
+                if isinstance(known, _h5py().Group):
+                    self._keep(walked, known)
+            group = known
         return group
+
+    def _keep(self, path: str, group: Any) -> None:
+        if len(self._groups) >= _KEPT_GROUPS:
+            del self._groups[next(iter(self._groups))]
+        self._groups[path] = group
 
     def close(self) -> None:
         """Close the file."""
         handle, self._file = self._file, None
+        self._groups, self._arrays = {}, {}
         if handle is not None:
             _close(handle)
 
@@ -262,6 +316,7 @@ class Hdf5Rows(Rows):
                 raise CorruptLayoutError(f"{path!r} is a single value, not rows", path=file.name)
             self.count, self.row_shape = int(found.shape[0]), tuple(int(size) for size in found.shape[1:])
             self.dtype, self.kind = _numpy_type(found, file.name, path)
+            self._open = (file.handle, found)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows [start, stop), and nothing else of the file."""

@@ -98,8 +98,7 @@ class _Groups(FileLayout):
     def parts(self, position: int) -> Parts:
         """The arrays of the group."""
         name, group = self.ids[position], self.group(position)
-        attributes = all_attributes(self.file, group)
-        arrays = {path: self.file.shape(f"{group}/{path}") for path in self.file.arrays(group)}
+        arrays, attributes = self.file.contents(group)
         steps = self.steps(name, arrays, attributes.get("", {}))
         columns, kept = self.columns(name, group, arrays, steps)
         facts: dict[str, Any] = {"attributes": attributes}
@@ -666,16 +665,7 @@ def open_layout(
 
 def all_attributes(file: Hdf5File, group: str) -> dict[str, dict[str, Any]]:
     """The attributes of a group and of everything below it, by path."""
-    found = {"": file.attributes(group or "/")}
-    paths = set()
-    for array in file.arrays(group or "/"):
-        pieces = array.split("/")
-        paths |= {"/".join(pieces[: length + 1]) for length in range(len(pieces))}
-    for path in sorted(paths):
-        attributes = file.attributes(f"{group}/{path}")
-        if attributes:
-            found[path] = attributes
-    return found
+    return file.contents(group or "/").attributes
 
 
 def json_object(text: Any) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from warpdata.convert.lerobot.reading import TASK
 from warpdata.episodes.encoded import encoded_parts
 from warpdata.episodes.stills import StillsSignal
 from warpdata.errors import SchemaMismatchError, nearest
-from warpdata.formats.episodedir.images import Stream
-from warpdata.formats.episodedir.video import STILL_CODECS
+from warpdata.formats.episodedir.images import STILL_CODECS, Stream
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 

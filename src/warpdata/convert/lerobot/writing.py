@@ -29,8 +29,8 @@ from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import EncodedRun, encoded_run
 from warpdata.episodes.signals import VideoSignal
 from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, nearest
-from warpdata.formats.episodedir.images import FrameShape, VideoOptions
-from warpdata.formats.episodedir.video import STILL_CODECS, encode_png
+from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, VideoOptions
+from warpdata.formats.episodedir.video import encode_png
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.steps import StepSignal
 

@@ -6,13 +6,14 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.locks import ThreadLock
+from warpdata.convert.aligning import LAST_ROW
 from warpdata.convert.pictures import PictureRows
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.rlds.example import Values, parse_example
@@ -49,6 +50,8 @@ TASKS = (
 )
 """Where sets keep what the robot was told, the first that there is counts."""
 
+LastRow = Literal["step", "observation"]
+
 _MAX_JSON = 64 << 20
 _KEPT_BYTES = 256 << 20
 _TFRECORD = re.compile(r"\.tfrecord(\b|[-.])|\.tfrecords?$")
@@ -62,15 +65,28 @@ def matches(place: Place) -> bool:
     return _version_below(place) is not None or any(_TFRECORD.search(name) for name in place.children())
 
 
-def read(source: Any, *, split: str | Sequence[str] | None = None, fps: float | None = None) -> Episodes:
+def read(
+    source: Any,
+    *,
+    split: str | Sequence[str] | None = None,
+    fps: float | None = None,
+    last_row: LastRow | None = None,
+) -> Episodes:
     """The episodes of an RLDS set; an episode is read when it is opened.
 
     `split` keeps only these splits. `fps` is the rate of the steps, which RLDS does not have. What has one value for a
     whole episode becomes a static item, an instruction the static item `task` unless it changes within the episode. The
-    action, reward and discount of a last step may mean nothing; they are kept as they are.
+    action, reward and discount of a last step may mean nothing, and only who made the set knows. `last_row` says it:
+    `observation` where they do, so that exports leave that action out; `step`, the default unless the set itself tells,
+    where the action counts. No value is changed by it.
     """
+    if last_row not in (None, *get_args(LastRow)):
+        known = get_args(LastRow)
+        raise ValueError(
+            f"last_row is one of {', '.join(known)}, not {last_row!r}.{nearest(last_row, known)}"
+        )
     splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
-    return Episodes(RldsEpisodes(Place.of(source), splits, fps))
+    return Episodes(RldsEpisodes(Place.of(source), splits, fps, last_row))
 
 
 def _version_below(place: Place) -> str | None:
@@ -91,8 +107,10 @@ class _Shard(NamedTuple):
 class RldsEpisodes(SteppedEpisodes):
     """The episodes of a TFDS folder, or of TFRecord files without a description."""
 
-    def __init__(self, place: Place, splits: tuple[str, ...] | None, fps: float | None) -> None:
-        self._place, self._splits, self._fps = place, splits, fps
+    def __init__(
+        self, place: Place, splits: tuple[str, ...] | None, fps: float | None, last_row: LastRow | None = None
+    ) -> None:
+        self._place, self._splits, self._fps, self._last_row = place, splits, fps, last_row
         self._lock = ThreadLock()
         self._records: OrderedDict[int, Record] = OrderedDict()
         _ = self.ids  # what is no such set is told at once
@@ -249,9 +267,11 @@ class RldsEpisodes(SteppedEpisodes):
         if task is not None:
             static["task"] = task[1]
         about = {"split": static["split"], "task": None if task is None else task[0]}
-        return Parts(
-            self.ids[position], record.steps, columns, static, {"rlds": about}, self._fps, place=record.where
-        )
+        meta = {"rlds": about}
+        last_row = self._last_row or static.get(LAST_ROW)
+        if last_row == "observation":
+            meta[LAST_ROW] = last_row
+        return Parts(self.ids[position], record.steps, columns, static, meta, self._fps, place=record.where)
 
     def _add(self, columns: dict[str, Column], position: int, record: Record, leaf: Leaf) -> None:
         if not record.is_there(leaf):
@@ -270,7 +290,7 @@ class RldsEpisodes(SteppedEpisodes):
         return {"rlds": {"info": self.info, "features": self.features}}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (RldsEpisodes, (self._place, self._splits, self._fps))
+        return (RldsEpisodes, (self._place, self._splits, self._fps, self._last_row))
 
 
 class Record:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_folder
-from warpdata.convert.aligning import Alignment, Hold, aligned
+from warpdata.convert.aligning import LAST_ROW, Alignment, Hold, aligned
+from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.pictures import png_of
 from warpdata.convert.place import check_inside
 from warpdata.convert.receipt import Note, Receipt
@@ -23,7 +24,7 @@ from warpdata.convert.rlds.example import Values, build_example, bytes_values
 from warpdata.convert.rlds.features import RAGGED_LENGTHS, RAGGED_VALUES, STEPS, Leaf, leaves_of
 from warpdata.convert.rlds.reading import EPISODE_METADATA, FEATURES, INFO, TASKS
 from warpdata.convert.rlds.records import MAX_RECORD_BYTES, packed_record
-from warpdata.convert.step_rows import StepColumn, step_columns
+from warpdata.convert.step_rows import StepColumn, counted, step_columns, usable
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import encoded_run
 from warpdata.errors import LimitExceededError, SchemaMismatchError
@@ -45,25 +46,30 @@ def write(
     rate: float | None = None,
     clock: str | None = None,
     align: Hold = "hold",
+    on_error: OnError = "stop",
+    progress: Progress | None = None,
 ) -> Receipt:
     """Write episodes as RLDS into a new folder, the one that TFDS opens; needs no TensorFlow.
 
     Steps are those of the episode, or a grid of `rate` per second, or the records of the signal `clock`, aligned by
     `align`. Static items become `episode_metadata`, the static item `split` says which split an episode belongs to
     (`train` without it). A set that was RLDS comes out with its own names, types and files. What was observed after the
-    last action becomes the last step, whose action and reward mean nothing, as RLDS has it.
+    last action becomes the last step, whose action and reward mean nothing, as RLDS has it; `last_row` in the metadata
+    of each episode says whether it is so. `on_error="skip"` leaves out episodes that cannot be read, and counts them.
     """
     options = Alignment(rate, clock, align)
+    receipt = Receipt("export", "rlds", episodes.source.name, os.fspath(target))
+    receipt.supplied |= options.to_json()
+    episodes = usable(episodes, on_error, receipt)
     kept = episodes.metadata.get("rlds")
     kept = kept if isinstance(kept, Mapping) and kept.get("features") else {}
     info = dict(kept.get("info") or {})
     info |= {"name": name or info.get("name") or "warpdata", "version": info.get("version") or version}
     info["fileFormat"] = "tfrecord"
     check_inside(str(info["name"]), os.fspath(target))
-    receipt = Receipt("export", "rlds", episodes.source.name, os.fspath(target), version=str(info["version"]))
-    receipt.supplied |= options.to_json()
+    receipt.version = str(info["version"])
     with commit_folder(target) as folder:
-        _Set(folder, info, kept.get("features"), options, shard_bytes, receipt).fill(episodes)
+        _Set(folder, info, kept.get("features"), options, shard_bytes, receipt).fill(episodes, progress)
     return receipt
 
 
@@ -88,10 +94,10 @@ class _Set:
         self._fields: list[_Field] = []
         self._splits: dict[str, _SplitFiles] = {}
 
-    def fill(self, episodes: Episodes) -> None:
+    def fill(self, episodes: Episodes, progress: Progress | None) -> None:
         """Write every episode, then what TFDS must know."""
         lengths = self._kept_lengths(episodes)
-        for episode in episodes:
+        for episode in counted(episodes, progress):
             record, notes = self._record(episode)
             split = str(episode.static.get("split") or "train")
             files = self._splits.get(split)
@@ -180,6 +186,8 @@ class _Set:
             path = f"{STEPS}/{flag}"
             if path not in taken:
                 found.append(_Field(Leaf(path, "tensor", "bool" if flag in _FLAGS else "float32")))
+        if LAST_ROW not in episode.static:
+            found.append(_Field(Leaf(EPISODE_METADATA + LAST_ROW, "text", "string")))
         for name, value in episode.static.items():
             if name == "task" and _TASK not in taken:
                 found.append(_Field(Leaf(_TASK, "text", "string"), static=name))
@@ -376,6 +384,8 @@ def _text(value: Any) -> bytes:
 
 def _own_lists(leaf: Leaf, columns: Mapping[str, StepColumn], steps: int, rows: int) -> dict[str, Values]:
     """What RLDS has for every step and the episode says otherwise, or not at all."""
+    if leaf.path == EPISODE_METADATA + LAST_ROW:
+        return {leaf.path: bytes_values([b"observation" if rows > steps else b"step"])}
     numbers = np.zeros(rows, np.int64)
     if leaf.name == "is_first":
         numbers[:1] = 1
@@ -437,5 +447,7 @@ def _node(value: Any) -> dict[str, Any]:
         about = {"dtype": value.dtype, "shape": shape, "encodingFormat": ""}
         return {"pythonClassName": f"{_CLASS}image_feature.Image", "image": about}
     about = {"dtype": value.dtype, "shape": shape, "encoding": value.encoding}
-    kind = "tensor_feature.Tensor" if value.shape else "scalar.Scalar"
+    # A Scalar of TFDS does not look at the encoding.
+    is_tensor = bool(value.shape) or value.encoding != "none"
+    kind = "tensor_feature.Tensor" if is_tensor else "scalar.Scalar"
     return {"pythonClassName": f"{_CLASS}{kind}", "tensor": about}

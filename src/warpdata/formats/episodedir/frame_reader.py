@@ -15,7 +15,8 @@ from warpdata.bytekit.folders import RangeFile
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.errors import ChecksumError, CorruptLayoutError
 from warpdata.formats.episodedir.frame_index import FrameIndex, image_description
-from warpdata.formats.episodedir.images import FrameShape, Stream
+from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, Stream
+from warpdata.formats.episodedir.picture_decoder import PictureDecoder
 from warpdata.formats.episodedir.video import VideoDecoder, list_packets
 
 DEFAULT_CACHE_BYTES = 32 << 20
@@ -102,6 +103,13 @@ def _planned(
     return PacketPlan(offset, size, frame, packet, before[packet], sums)
 
 
+def _decoder_of(stream: Stream, shape: FrameShape) -> VideoDecoder | PictureDecoder:
+    """What decodes such frames. Pictures look as they do one by one, whatever file they lie in."""
+    if stream.codec in STILL_CODECS:
+        return PictureDecoder(stream.codec, shape)
+    return VideoDecoder(stream, shape)
+
+
 class FrameReader:
     """One decoder over one video; any number of threads may ask, one at a time decodes."""
 
@@ -117,7 +125,7 @@ class FrameReader:
         self._plan = plan
         self._shape = shape
         self.stream = stream
-        self._decoder = VideoDecoder(stream, shape)
+        self._decoder = _decoder_of(stream, shape)
         self._lock = threading.Lock()
         self._at = -1
         self._shown = -1

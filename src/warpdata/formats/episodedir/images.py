@@ -16,6 +16,9 @@ from warpdata.formats.episodedir import layout
 
 ENCODERS = {"h264": "libx264", "hevc": "libx265", "h265": "libx265", "av1": "libsvtav1", "ffv1": "ffv1"}
 
+STILL_CODECS = ("png", "mjpeg")
+"""Every packet is a whole picture."""
+
 
 @dataclass(frozen=True, slots=True)
 class VideoOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,13 +11,12 @@ from numpy.typing import NDArray
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.images import FrameShape, Stream
-from warpdata.formats.episodedir.video import VideoDecoder
+from warpdata.formats.episodedir.layout import JPEG_MAGIC, PNG_MAGIC
+from warpdata.formats.episodedir.picture_decoder import PictureDecoder
 
 MAX_PIXELS = 1 << 27
 """More pixels than this in one picture are an attack, not a camera."""
 
-_PNG = b"\x89PNG\r\n\x1a\n"
-_JPEG = b"\xff\xd8\xff"
 _PNG_FORMATS = {(0, 8): "gray", (0, 16): "gray16be", (2, 8): "rgb24", (3, 8): "pal8"}
 _NO_SOF = {0xC4, 0xC8, 0xCC}
 
@@ -36,14 +36,14 @@ class Still(NamedTuple):
 
 def is_still(data: bytes) -> bool:
     """Whether these bytes begin as a picture we know does."""
-    return data.startswith((_PNG, _JPEG))
+    return data.startswith((PNG_MAGIC, JPEG_MAGIC))
 
 
 def still_of(data: bytes, path: str) -> Still:
     """What the head of a picture says; a typed error where it is none, or impossible."""
-    if data.startswith(_PNG):
+    if data.startswith(PNG_MAGIC):
         found = _png(data, path)
-    elif data.startswith(_JPEG):
+    elif data.startswith(JPEG_MAGIC):
         found = _jpeg(data, path)
     else:
         raise CorruptLayoutError("neither a PNG nor a JPEG picture", path=path)
@@ -82,6 +82,11 @@ def _jpeg(data: bytes, path: str) -> Still:
                 int.from_bytes(data[at + 5 : at + 7], "big"),
                 int.from_bytes(data[at + 7 : at + 9], "big"),
             )
+            if data[at + 9] not in (1, 3):
+                raise UnsupportedDtypeError(
+                    f"a JPEG picture of {data[at + 9]} colours", path=path,
+                    hint="Pictures are RGB or gray: save it again as one of them.",
+                )  # fmt: skip
             channels = 0 if data[at + 9] == 1 else 3
             sampling = data[at + 11] if len(data) > at + 11 else 0x22
             colour = {0x22: "yuvj420p", 0x21: "yuvj422p", 0x11: "yuvj444p"}.get(sampling, "yuvj420p")
@@ -92,13 +97,19 @@ def _jpeg(data: bytes, path: str) -> Still:
     raise CorruptLayoutError("a JPEG picture without its head", path=path)
 
 
-def decode_stills(pictures: list[bytes], still: Still, path: str, first: int = 0) -> NDArray[np.generic]:
+def decode_stills(
+    pictures: list[bytes], still: Still, path: str, numbers: Sequence[int]
+) -> NDArray[np.generic]:
     """Pictures of one kind as one batch; one that is of another kind, or damaged, is named by its number."""
     out = np.empty((len(pictures), *still.shape.shape), still.shape.dtype)
-    decoder = VideoDecoder(still.stream, still.shape)
-    for number, data in enumerate(pictures):
-        check_same(data, still, f"{path} (picture {first + number})")
-        _decode(decoder, data, out[number], f"{path} (picture {first + number})")
+    decoder = PictureDecoder(still.codec, still.shape)
+    for number, data, pixels in zip(numbers, pictures, out, strict=True):
+        where = f"{path} (picture {number})"
+        check_same(data, still, where)
+        try:
+            decoder.pixels(data, pixels)
+        except CorruptLayoutError as error:
+            raise CorruptLayoutError(error.message, path=where) from None
     return out
 
 
@@ -109,13 +120,3 @@ def check_same(data: bytes, still: Still, path: str) -> None:
         raise CorruptLayoutError(
             f"a {found.codec} picture of {found.shape} among {still.codec} of {still.shape}", path=path
         )
-
-
-def _decode(decoder: VideoDecoder, data: bytes, out: NDArray[np.generic], path: str) -> None:
-    try:
-        shown = list(decoder.feed(0, data)) or list(decoder.drain())
-        if len(shown) != 1:
-            raise CorruptLayoutError("the picture does not decode", path=path)
-        decoder.pixels(shown[0][1], out)
-    except CorruptLayoutError as error:
-        raise CorruptLayoutError(error.message, path=path) from None

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     import av
     from av.video.frame import VideoFrame
 
-STILL_CODECS = ("png", "mjpeg")
-"""Every packet is a whole picture."""
-
 _DECODERS = {"h265": "hevc", "av1": "libdav1d"}
 
 
@@ -144,7 +141,6 @@ class VideoDecoder:
     def __init__(self, stream: Stream, shape: FrameShape) -> None:
         library = _av()
         self._shape = shape
-        self._is_stills = stream.codec in STILL_CODECS
         name = _DECODERS.get(stream.codec, stream.codec)
         try:
             self._context = library.CodecContext.create(name, "r")
@@ -165,9 +161,6 @@ class VideoDecoder:
         item = library.Packet(len(packet))
         item.update(packet)
         item.pts = item.dts = number
-        if self._is_stills:
-            # A PNG packet that is not marked as a keyframe is added to the picture before it.
-            item.is_keyframe = True
         yield from self._out(item)
 
     def drain(self) -> Iterator[tuple[int, Any]]:
