@@ -55,6 +55,8 @@ COMMANDS = (
     "warm",
     "cache",
     "why",
+    "lane",
+    "lanes",
     "gc-remote",
     "init",
     "doctor",
