@@ -57,8 +57,9 @@ class AccessOptions:
         object.__setattr__(self, "cache_dir", _anywhere(self.cache_dir))
 
 
-def _anywhere(address: str) -> str:
+def _anywhere(address: str | os.PathLike[str]) -> str:
     """A folder as it is called from every folder and every process; other addresses as they are."""
+    address = os.fspath(address)
     return address if "://" in address else os.path.abspath(os.path.expanduser(address))
 
 

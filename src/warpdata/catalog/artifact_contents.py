@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog.artifacts import Artifact
+from warpdata.catalog.lanes import Lane, LanedSource, Place
 from warpdata.catalog.recordings import SUFFIX
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.episodes.collection import EpisodesSource, Origin
@@ -60,8 +61,10 @@ class PublishedSource(EpisodesSource):
         table: Callable[[Sequence[str] | None], pa.Table] | None,
         recipe: Any,
         metadata: Mapping[str, Any] | None = None,
+        lanes: Sequence[Lane] = (),
     ) -> None:
         self._artifact = artifact
+        self._lanes = lanes
         self._table = table
         self._recipe = recipe
         self._metadata = metadata or {}
@@ -94,8 +97,36 @@ class PublishedSource(EpisodesSource):
 
     def open_member(self, name: str) -> Episode:
         """The episode that a member of the artifact holds."""
-        found = episode_of(self._artifact, self._artifact.find([name])[0])
-        return Episode(PublishedEpisode(found.source, self._recipe, self._artifact.name, name))
+        found = self._artifact.find([name])[0]
+        source = episode_of(self._artifact, found).source
+        if self._lanes:
+            source = self._with_lanes(source, Place(self._artifact.name, name, self._hash_of(found)))
+        return Episode(PublishedEpisode(source, self._recipe, self._artifact.name, name))
+
+    def _with_lanes(self, source: EpisodeSource, place: Place) -> EpisodeSource:
+        """An episode with what models said about these very bytes of it."""
+        current = [lane for lane in self._lanes if lane.has([place])[0]]
+        return LanedSource(source, current, place) if current else source
+
+    def _hash_of(self, member: Member) -> str:
+        return self._artifact.part.shards[member.shard].hash
+
+    def places(self) -> list[Place]:
+        """The bytes of every episode, in order."""
+        found = self._artifact.find(self._members)
+        return [Place(self._artifact.name, each.name, self._hash_of(each)) for each in found]
+
+    def lane_contents(self, signals: Collection[str] | None) -> list[str] | None:
+        """Which bytes of the lanes that have such signals lie beside each episode."""
+        used = [lane for lane in self._lanes if signals is None or lane.signals.keys() & set(signals)]
+        if not used:
+            return None
+        places = self.places()
+        each = zip(*(lane.hashes(places) for lane in used), strict=True)
+        return [
+            " ".join(f"{lane.name}:{sha256}" for lane, sha256 in zip(used, hashes, strict=True) if sha256)
+            for hashes in each
+        ]
 
     def facts(self) -> pa.Table:
         """The table of the version, as far as it speaks of this artifact."""

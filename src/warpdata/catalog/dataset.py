@@ -7,7 +7,7 @@ import json
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog import refarray
@@ -16,6 +16,8 @@ from warpdata.catalog.artifact_contents import EPISODES_TABLE, PublishedSource, 
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.diff import DatasetDiff, diff_manifests
 from warpdata.catalog.history import Version, list_tags, list_versions
+from warpdata.catalog.lane_errors import LaneReport, compare_lane
+from warpdata.catalog.lanes import Lane, LaneStatus
 from warpdata.catalog.names import DatasetName, parse_name, parse_size
 from warpdata.catalog.refarray import RefType
 from warpdata.catalog.refs import REF_CLASSES, ArtifactOpener, FileRef, RefGroup
@@ -34,13 +36,17 @@ from warpdata.catalog.table import (
 from warpdata.catalog.warm import WarmReport, verify_blobs, warm_blobs
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.episodes.collection import Episodes
-from warpdata.errors import DatasetError
-from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, VECTOR_KIND, Manifest
+from warpdata.errors import DatasetError, nearest
+from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, LANE_KIND, VECTOR_KIND, Manifest
 from warpdata.settings import Settings
 from warpdata.sql.engine import ArrowSource, SqlResult, run_sql
 from warpdata.stores.cache import PageCache
 from warpdata.stores.meter import Budget, Listener, Spent
 from warpdata.timeline.cards import html_table, text, titled
+
+if TYPE_CHECKING:
+    from warpdata.catalog.lane_making import LaneMade
+    from warpdata.timeline.episode import Episode
 
 TorchOpener = Callable[[Table, StreamRequest, str], Any]
 
@@ -161,7 +167,65 @@ class Dataset:
         )
         kept = self.manifest.metadata.get("source_metadata")
         metadata = kept if isinstance(kept, dict) else None
-        return PublishedSource(found, self._episode_facts if has_table else None, self.recipe, metadata)
+        facts = self._episode_facts if has_table else None
+        return PublishedSource(found, facts, self.recipe, metadata, list(self.lanes.values()))
+
+    @functools.cached_property
+    def lanes(self) -> dict[str, Lane]:
+        """What models said about the episodes, by the name of the lane; nothing is read."""
+        found = [Lane(each) for each in self._artifacts.values() if each.kind == LANE_KIND]
+        return {lane.name: lane for lane in found}
+
+    def add_lane(
+        self,
+        name: str,
+        function: Callable[[Episode], Any],
+        *,
+        of: str | Sequence[str],
+        revision: str | None = None,
+        message: str = "",
+        tags: Sequence[str] = (),
+        retries: int = 20,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> LaneMade:
+        """Compute predictions over all episodes and publish them beside these, as a part of a new version.
+
+        `function(episode)` gives a prediction of the signal `of`: an array with one row per record of it, or a Signal
+        with times of its own; where `of` names several, a dictionary of them. Episodes that have not changed keep the
+        predictions they have, as long as `revision` is the same: by default it is a hash of the code of the function,
+        so say one where weights come from elsewhere. A run that was stopped goes on where it was.
+        """
+        # Publishing needs this module first.
+        from warpdata.catalog.lane_making import LaneOptions, make_lane
+        from warpdata.catalog.publish import PublishOptions
+
+        self._check_open()
+        wanted = LaneOptions(name, (of,) if isinstance(of, str) else tuple(of), revision)
+        given = (tags,) if isinstance(tags, str) else tuple(tags)
+        notes = PublishOptions(message=message, tags=given, retries=retries)
+        return make_lane(self, wanted, function, notes, progress)
+
+    def lane_status(self, name: str) -> LaneStatus:
+        """Which episodes a lane speaks of as they are now, and for which it is stale."""
+        sources = [
+            self.episodes_source(each.name) for each in self._artifacts.values() if each.kind == EPISODE_KIND
+        ]
+        known = {
+            place: each for source in sources for place, each in zip(source.places(), source.ids, strict=True)
+        }
+        return self._lane(name).status(known)
+
+    def compare_lane(
+        self, name: str, *, worst: int = 5, progress: Callable[[int, int], None] | None = None
+    ) -> LaneReport:
+        """How far the predictions of a lane are from what was recorded: per signal, and where they are worst."""
+        return compare_lane(self._lane(name), self.episodes, worst=worst, progress=progress)
+
+    def _lane(self, name: str) -> Lane:
+        if name not in self.lanes:
+            hint = f"It has: {', '.join(self.lanes) or 'none'}.{nearest(name, self.lanes)}"
+            raise DatasetError(f"no lane {name!r} in {self.id}", hint=hint)
+        return self.lanes[name]
 
     def _episode_facts(self, columns: Sequence[str] | None) -> Any:
         table = self.table(EPISODES_TABLE)

@@ -56,6 +56,8 @@ COMMANDS = (
     "warm",
     "cache",
     "why",
+    "lane",
+    "lanes",
     "gc-remote",
     "init",
     "doctor",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -74,6 +74,13 @@ class EpisodesSource(ABC):
             return content_of(self.open(position))
         except WarpError:
             return f"unreadable:{self.ids[position]}"
+
+    def lane_contents(self, signals: Collection[str] | None) -> list[str] | None:  # noqa: ARG002
+        """What stands for these signals (None: for any) where they lie beside the episodes and not in `contents`.
+
+        None where no such signal does.
+        """
+        return None
 
     @property
     def knows_signals(self) -> bool:
@@ -195,6 +202,11 @@ class Episodes(Sequence[Episode]):
         """What each episode holds, in one word that is equal in every form one version is stored in."""
         whole = self._source.contents()
         return whole if self._rows is None else [whole[row] for row in self._rows.tolist()]
+
+    def lane_contents(self, signals: Collection[str] | None) -> list[str] | None:
+        """What stands for signals that models added beside the episodes; None where none of these is one."""
+        whole = self._source.lane_contents(signals)
+        return whole if whole is None or self._rows is None else [whole[row] for row in self._rows.tolist()]
 
     def origin(self, position: int) -> Origin:
         """Where an episode comes from, without opening it."""
@@ -343,6 +355,16 @@ class _JoinedSource(EpisodesSource):
     def contents(self) -> list[str]:
         return [each for part in self._parts for each in part.contents]
 
+    def lane_contents(self, signals: Collection[str] | None) -> list[str] | None:
+        parts = [part.lane_contents(signals) for part in self._parts]
+        if not any(parts):
+            return None
+        filled = [
+            [""] * len(part) if found is None else found
+            for part, found in zip(self._parts, parts, strict=True)
+        ]
+        return [each for found in filled for each in found]
+
     @property
     def knows_signals(self) -> bool:
         return all(part.source.knows_signals for part in self._parts)
@@ -381,7 +403,9 @@ class _MappedSource(EpisodesSource):
 
     def contents(self) -> list[str]:
         how = code_name(self._change)
-        return [f"{each} {how}" for each in self._episodes.contents]
+        beside = self._episodes.lane_contents(None) or [""] * len(self._episodes)
+        both = zip(self._episodes.contents, beside, strict=True)
+        return [f"{each} {lanes} {how}" if lanes else f"{each} {how}" for each, lanes in both]
 
     @property
     def knows_signals(self) -> bool:

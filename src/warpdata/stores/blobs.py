@@ -25,6 +25,7 @@ from warpdata.stores.local import LocalStore
 from warpdata.stores.meter import Meter, Spent
 from warpdata.stores.pagefile import PageFile
 from warpdata.stores.reliable import ReliableStore
+from warpdata.stores.traffic import count_traffic
 
 PageSums = NDArray[np.uint32]
 """CRC-32C of each page of a blob, as its publisher computed them."""
@@ -76,6 +77,7 @@ class BlobReader:
         """Fresh state: what the threads of a parent were fetching, no thread of a forked child is."""
         self._busy: set[int] = set()
         self._turn = threading.Condition()
+        self._asked: NDArray[np.bool_] | None = None
 
     def in_child(self) -> None:
         """Begin anew."""
@@ -248,6 +250,7 @@ class BlobReader:
     def _read_cached(self, cache: PageCache, file: PageFile, ranges: Sequence[Range]) -> RangeBytes:
         streamed: dict[int, memoryview] = {}
         wanted = sorted({page for r in ranges for page in file.missing(*_pages(r))})
+        self._count_cached(ranges, wanted)
         if file.is_read_only:
             self._bring_alone(file, _runs(wanted), streamed)
             wanted = []
@@ -262,6 +265,21 @@ class BlobReader:
             wanted = [page for page in wanted if page not in streamed]
         views = [self._joined(file, r, streamed) for r in ranges]
         return RangeBytes(views, None if streamed else file.read(0, self.size))
+
+    def _count_cached(self, ranges: Sequence[Range], missing: list[int]) -> None:
+        """Count the pages that are asked for the first time and are here."""
+        if self._asked is None:
+            self._asked = np.zeros(layout.page_count(self.size), np.bool_)
+        asked, found = self._asked, 0
+        asked[missing] = True
+        for first, last in map(_pages, ranges):
+            if not asked[first:last].all():
+                found += int((~asked[first:last]).sum()) * PAGE_BYTES
+                if last == len(asked) and not asked[-1]:
+                    found -= last * PAGE_BYTES - self.size
+                asked[first:last] = True
+        if found:
+            count_traffic(cache=found)
 
     def _claim(self, pages: list[int]) -> list[int]:
         """The pages no other thread here is fetching; waits when all are taken."""
@@ -350,6 +368,7 @@ class BlobReader:
         for r in ranges:
             pieces = [next(found) for _ in _split(r)]
             out.append(pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces)))
+        count_traffic(network=sum(each.nbytes for each in out))
         return out
 
     def _checked(self, start: int, data: memoryview) -> list[int]:

@@ -67,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--staging", metavar="FOLDER", help=staging)
     extend = "add to the newest version instead of replacing it: files and rows join the parts of their name"
     parser.add_argument("--extend", action="store_true", help=extend)
+    lanes = "keep what models said about episodes of the newest version; of episodes that changed it is stale"
+    parser.add_argument("--keep-lanes", action="store_true", help=lanes)
     parser.add_argument("--retries", type=int, default=0, help="try again when latest moved meanwhile")
 
 
@@ -76,12 +78,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from warpdata.cli.console import human_bytes
 
     with (
+        contextlib.ExitStack() as opened,
         DatasetBuilder(args.dataset, catalog=args.catalog, staging=args.staging) as builder,
         _draft(builder, args) as revised,
         console.progress("sending") as progress,
     ):
         if args.extend:
             builder.extend()
+        elif args.keep_lanes:
+            _keep_lanes(builder, args, opened)
         _add_parts(builder, args)
         notes = {"description": args.description, "license": args.license}
         builder.describe(**{k: v for k, v in notes.items() if v is not None})
@@ -124,6 +129,17 @@ def _draft(builder: DatasetBuilder, args: argparse.Namespace) -> Iterator[str | 
     with dataset(of, catalog=args.catalog) as before:
         builder.revise(before, Draft(before.episodes, args.draft, of=of).episodes())
         yield before.version
+
+
+def _keep_lanes(builder: DatasetBuilder, args: argparse.Namespace, opened: contextlib.ExitStack) -> None:
+    from warpdata._api import dataset
+    from warpdata.errors import DatasetNotFoundError
+
+    try:
+        newest = opened.enter_context(dataset(args.dataset, catalog=args.catalog))
+    except DatasetNotFoundError:
+        return
+    builder.keep(newest, tables=[], artifacts=[lane.artifact.name for lane in newest.lanes.values()])
 
 
 def _add_parts(builder: DatasetBuilder, args: argparse.Namespace) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
 
@@ -44,9 +46,26 @@ def run(args: argparse.Namespace, console: Console) -> int:
         if args.filter:
             view = view.filter(args.filter)
         batches = view.batches(args.batch_size, shard=_shard(args.shard), limit=args.limit)
-        write_batches(batches, view.schema(), args.format, sys.stdout.buffer)
+        write_batches(_watched(batches, args.table), view.schema(), args.format, sys.stdout.buffer)
         sys.stdout.buffer.flush()
     return exits.OK
+
+
+def _watched(batches: Iterable[Any], label: str) -> Iterator[Any]:
+    """The batches, with a line about their pace on a terminal."""
+    import time
+
+    from warpdata.loading.pace import PaceLine
+
+    with contextlib.closing(PaceLine(label, "rows", "reader")) as line:
+        each = iter(batches)
+        while True:
+            began = time.perf_counter()
+            batch = next(each, None)
+            if batch is None:
+                return
+            line.add(batch.num_rows, batch.nbytes, time.perf_counter() - began)
+            yield batch
 
 
 def _shard(text: str | None) -> tuple[int, int] | str | None:

@@ -18,6 +18,8 @@ EPISODE_KIND = "wshard_episodes"
 CORPUS_KIND = "activation_shards"
 VECTOR_KIND = "vector_index"
 FILE_KIND = "files"
+LANE_KIND = "prediction_lane"
+"""What models say about the episodes of a version; made by `add_lane`, not added as files."""
 KINDS = (*TAR_KINDS, EPISODE_KIND, CORPUS_KIND, VECTOR_KIND, FILE_KIND)
 """What we publish; a manifest of another program may have other kinds, which are files to us."""
 REF_TYPES = ("file", "image", "audio", "video", "episode")

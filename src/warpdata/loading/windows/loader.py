@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from warpdata.bytekit.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import nearest
+from warpdata.loading.pace import PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
 from warpdata.loading.windows.batch import Batch
 from warpdata.loading.windows.faults import Verdicts
@@ -34,6 +35,7 @@ from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
 from warpdata.stores.parallel import MAX_PARALLEL, run_parallel
 from warpdata.stores.readahead import CORES, ReadAhead
+from warpdata.stores.traffic import traffic
 
 Tail = Literal["short", "drop", "pad"]
 OnError = Literal["raise", "skip"]
@@ -62,7 +64,8 @@ class Loader:
     """Batches of windows, or of a mixture of them, epoch after epoch; every iteration gives the rest of an epoch.
 
     `batch_size` is the batch of all ranks together: global batch t is the same samples in the same order for any
-    number of ranks and threads, and rank r gives its slice of each.
+    number of ranks and threads, and rank r gives its slice of each. `progress` shows on a terminal how fast it goes,
+    where bytes come from, and whether the loader or the consumer is slow.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Loader:
         on_error: OnError = "raise",
         transform: SampleTransform | None = None,
         read_ahead_bytes: int = READ_AHEAD_BYTES,
+        progress: bool = False,
     ) -> None:
         if not isinstance(windows, Windows | Mixture):
             raise TypeError(f"a loader is over wd.Windows or a wd.Mixture, not {type(windows).__name__}")
@@ -98,6 +102,8 @@ class Loader:
         self._shuffle: Shuffle = shuffle
         self._transform = transform
         self._read_ahead_bytes = read_ahead_bytes
+        self._progress = progress
+        self._traffic_before = traffic()
         self._epoch, self._position = epoch, 0
         self._skipped_before = (0, "")
         self._course: Course = _course(windows, seed, shuffle, None)
@@ -212,9 +218,13 @@ class Loader:
         epoch = self._epoch
         if not self._position:
             self._grow()
-        for step, batch in self.read_steps(epoch, self._position):
-            self._position = step.after
-            yield batch
+        with closing(PaceLine(f"epoch {epoch}", "samples") if self._progress else _NoLine()) as line:
+            waited = self._report.wait_s
+            for step, batch in self.read_steps(epoch, self._position):
+                self._position = step.after
+                wait_s, waited = self._report.wait_s - waited, self._report.wait_s
+                line.add(batch.size, self._cost(step), wait_s, f" {step.after}/{len(self._course)}")
+                yield batch
         self._epoch, self._position = epoch + 1, 0
         self._report.epochs += 1
 
@@ -483,7 +493,11 @@ class Loader:
     def report(self) -> LoaderReport:
         """What was given, what was left out and why, and how long the consumer waited."""
         damaged = self._verdicts.damaged()
-        return replace(self._report, skipped=damaged, skipped_before=self._skipped_before[0])
+        came = traffic().since(self._traffic_before)
+        return replace(
+            self._report, skipped=damaged, skipped_before=self._skipped_before[0],
+            network_bytes=came.network, cache_bytes=came.cache,
+        )  # fmt: skip
 
     def to_torch(self) -> Any:
         """A torch IterableDataset of the same batches as tensors, in the same order with any number of workers."""
@@ -503,8 +517,19 @@ class Loader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._traffic_before = traffic()
         self._course = _course(self.windows, self.seed, self._shuffle, state["_total"])
         self._verdicts = Verdicts(self._course.sources)
+
+
+class _NoLine:
+    """Nothing is shown."""
+
+    def add(self, items: int, size_bytes: int, wait_s: float, where: str) -> None:
+        """Nothing is counted."""
+
+    def close(self) -> None:
+        """Nothing is drawn."""
 
 
 def sample_rng(seed: int, epoch: int, sample_id: int, source: int = 0) -> np.random.Generator:

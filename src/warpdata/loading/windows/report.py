@@ -40,6 +40,10 @@ class LoaderReport:
     """Bytes of the arrays that were handed over."""
     wait_s: float = 0.0
     """How long whoever consumes the batches waited for them."""
+    network_bytes: int = 0
+    """Bytes that came over a network meanwhile, of everything this process read."""
+    cache_bytes: int = 0
+    """Bytes that were in the page cache when they were first asked for meanwhile."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Episodes that were left out, each with the reason."""
     skipped_before: int = 0

@@ -119,7 +119,17 @@ class Windows:
 
     @cached_property
     def _contents(self) -> list[str]:
-        return self.episodes.contents
+        found = self.episodes.contents
+        beside = self.episodes.lane_contents(self._named_signals())
+        if beside is None:
+            return found
+        return [f"{each} {lanes}" if lanes else each for each, lanes in zip(found, beside, strict=True)]
+
+    def _named_signals(self) -> list[str] | None:
+        """The signals that samples depend on; None where any may be one: a condition is not taken apart."""
+        if self.where is not None:
+            return None
+        return [*self._grid_signals, *([] if self.anchors.signal is None else [self.anchors.signal])]
 
     @property
     def contents(self) -> list[str]:

@@ -1,0 +1,56 @@
+"""The examples of training run, and what they promise holds; with torch, and without it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+def run(name: str, folder: Path, *, torch: bool) -> str:
+    """What an example prints; without torch, an import of it fails as if it were not installed."""
+    environment = {
+        **os.environ,
+        "WARP_CACHE_DIR": str(folder / "cache"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    if not torch:
+        hidden = folder / "hidden" / "torch"
+        hidden.mkdir(parents=True)
+        (hidden / "__init__.py").write_text("raise ImportError('hidden')\n")
+        environment["PYTHONPATH"] = f"{hidden.parent}{os.pathsep}{environment['PYTHONPATH']}"
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), str(folder)],
+        env=environment, capture_output=True, text=True, timeout=220,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "samples/s" not in done.stderr, "no progress in a pipe"
+    return done.stdout
+
+
+@pytest.mark.parametrize("torch", [True, False], ids=["torch", "numpy"])
+def test_behaviour_cloning_killed_and_resumed_on_two_ranks(tmp_path: Path, torch: bool) -> None:
+    pytest.importorskip("gymnasium")
+    if torch:
+        pytest.importorskip("torch")
+    told = run("train_bc.py", tmp_path, torch=torch)
+    assert "killed at step 21" in told and "rank 1 of 2 goes on after step 16" in told
+    assert f"with {'torch' if torch else 'numpy'}" in told
+    assert "the loss curve is identical" in told
+
+
+def test_a_world_model_with_lanes(tmp_path: Path) -> None:
+    told = run("world_model.py", tmp_path, torch=False)
+    assert "computed 2, kept 8" in told
+
+
+@pytest.mark.parametrize("torch", [True, False], ids=["gloo", "environment"])
+def test_ranks_find_themselves(tmp_path: Path, torch: bool) -> None:
+    if torch:
+        pytest.importorskip("torch")
+    assert "every sample once per epoch" in run("distributed.py", tmp_path, torch=torch)
