@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from warpdata.bytekit.ranges import RangeReader
     from warpdata.catalog.dataset import Dataset
+    from warpdata.catalog.table import Table
     from warpdata.convert.importing import OnError
     from warpdata.convert.importing import Progress as Counted
     from warpdata.convert.receipt import Receipt
@@ -142,7 +143,9 @@ def open_episodes(
         return dataset(text, catalog=catalog).episodes
     if kind == "recordings":
         return open_recordings(text)
-    return Episodes(ShardFolderSource(_folder(text))) if kind == "shards" else Episodes.of([open_episode(text)])
+    return (
+        Episodes(ShardFolderSource(_folder(text))) if kind == "shards" else Episodes.of([open_episode(text)])
+    )
 
 
 def _foreign(address: str | os.PathLike[str], name: str | None = None, **options: Any) -> Episodes | None:
@@ -284,7 +287,14 @@ def _any_episodes(address: str) -> Episodes:
 def _is_ours(address: str) -> bool:
     """Whether an address holds episodes of our own formats."""
     try:
-        return address_kind(address) in ("dataset", "directory", "recordings", "shards", "episode", "chunk-list")
+        return address_kind(address) in (
+            "dataset",
+            "directory",
+            "recordings",
+            "shards",
+            "episode",
+            "chunk-list",
+        )
     except BadMagicError:
         return False
 
@@ -617,7 +627,13 @@ def table_streams() -> Any:
     from warpdata.loading.stream import TableStream, plan_read
     from warpdata.loading.torch import torch_dataset
 
-    return Streams(batches=TableStream, torch=torch_dataset, plan=plan_read, vectors=_vectors)
+    return Streams(batches=TableStream, torch=torch_dataset, plan=plan_read, vectors=_vectors, ray=_ray)
+
+
+def _ray(table: Table) -> Any:
+    from warpdata.ray import read_table
+
+    return read_table(table)
 
 
 def _vectors(reader: RangeReader) -> Any:

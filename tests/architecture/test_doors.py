@@ -56,6 +56,8 @@ DOORS: dict[str, set[str]] = {
         "formats/episodedir/arrow.py",
         "loading/arrays.py",
         "loading/batch.py",
+        "ray/planning.py",
+        "ray/rows.py",
         "search/columns.py",
     },
     "urllib3": {"stores/http.py"},
@@ -64,6 +66,7 @@ DOORS: dict[str, set[str]] = {
     "av": {"catalog/media.py", "formats/episodedir/video.py"},
     "torch": {"convert/lerobot/dataset.py", "corpora/torch_passes.py"},
     "array_record": {"convert/rlds/records.py"},
+    "ray": {"ray/adapter.py"},
 }
 """Foreign library -> the only modules that may import it. numpy is free everywhere."""
 
@@ -80,6 +83,7 @@ OPTIONAL_DOORS: set[str] = {
     "corpora/torch_passes.py",
     "formats/episodedir/video.py",
     "formats/rvf/signing.py",
+    "ray/verbs.py",
     "search/ann.py",
     "stores/awskeys.py",
 }

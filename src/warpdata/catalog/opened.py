@@ -67,6 +67,11 @@ class PublishedSource(EpisodesSource):
         self._metadata = metadata or {}
         self._known: pa.Table | None = None
 
+    @property
+    def artifact(self) -> Artifact:
+        """Where the shards of the episodes are."""
+        return self._artifact
+
     @cached_property
     def _names(self) -> pa.Table | None:
         """Ids and members only: a few bytes of each episode, while all facts of it may be kilobytes."""
@@ -75,7 +80,7 @@ class PublishedSource(EpisodesSource):
         return self._known if self._known is not None else self._mine(self._table(["id", "artifact", "blob"]))
 
     @cached_property
-    def _members(self) -> list[str]:
+    def members(self) -> list[str]:
         """The member of every episode, in order."""
         if self._names is not None:
             return [str(name) for name in self._names.column("blob").to_pylist()]
@@ -86,11 +91,11 @@ class PublishedSource(EpisodesSource):
         """The id of every episode, in order."""
         if self._names is not None:
             return [str(each) for each in self._names.column("id").to_pylist()]
-        return [name.removesuffix(SUFFIX) for name in self._members]
+        return [name.removesuffix(SUFFIX) for name in self.members]
 
     def open(self, position: int) -> Episode:
         """The episode at a position."""
-        return self.open_member(self._members[position])
+        return self.open_member(self.members[position])
 
     def open_member(self, name: str) -> Episode:
         """The episode that a member of the artifact holds."""
