@@ -21,8 +21,8 @@ from warpdata.ray import rows, verbs
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    ray = pytest.importorskip("ray.data", reason="Ray is not installed: pip install 'warpdata[ray]'")
-    import ray
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'warpdata[ray]'")
+    pytest.importorskip("ray.data")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray's own making
 

@@ -132,11 +132,15 @@ def stored_by(
         fact = "Ray may drop blocks (DataContext.max_errored_blocks), and nobody would notice"
         hint = "Set it to 0, or say with expect= how many episodes, or which ids, there must be."
         raise DatasetError(fact, hint=hint)
-    sink = StoringDatasink(store)
+    sink, context = StoringDatasink(store), dataset.context
+    is_wrapped = context.raise_original_map_exception
+    context.raise_original_map_exception = True  # or what was wrong with an episode would not come back here
     try:
         dataset.write_datasink(sink, concurrency=concurrency)
     except RayError as error:
         raise own_error(error) or error from None
+    finally:
+        context.raise_original_map_exception = is_wrapped
     stored = sink.stored or []
     _check_counts(stored, sink.rows, expect)
     return stored
