@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from warpdata.corpora.source import FixedOrderSource
     from warpdata.episodes.check import Progress, Report
     from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.jobs import Runner
     from warpdata.episodes.local import LocalDataset
     from warpdata.formats.episodedir.images import VideoOptions
     from warpdata.formats.wshard.chunks import ChunkList
@@ -175,6 +175,7 @@ def import_episodes(
     to: str | None = None,
     catalog: str | os.PathLike[str] | None = None,
     jobs: int = 1,
+    ray: str | bool | None = None,
     on_error: OnError = "stop",
     video: VideoOptions | None = None,
     progress: Counted | None = None,
@@ -183,8 +184,9 @@ def import_episodes(
     """Bring a foreign set (or any episodes) into a root of recordings, a folder of shards or a published dataset.
 
     `to` is `root`, `shards` or `published`; without it a target ending in `.wshard` is a folder of shards, one of the
-    form `workspace/name` that is no folder is published, and every other one a root. Running it again continues. The
-    options are those of `wd.convert.<format>.read`.
+    form `workspace/name` that is no folder is published, and every other one a root. Running it again continues.
+    `jobs` processes convert episodes; `ray` (True, or the address of a cluster) does it there instead. The options are
+    those of `wd.convert.<format>.read`.
     """
     from warpdata.convert.formats import format_module, known_format
     from warpdata.convert.importing import import_episodes as bring
@@ -193,6 +195,7 @@ def import_episodes(
 
     if format is not None:
         format_module(format)
+    runner = _runner(jobs, ray)
     kind = _target_kind(os.fspath(target), to, catalog)
     if isinstance(source, Several):
         episodes, name, where = source, format or "warpdata", source.source.name
@@ -209,7 +212,7 @@ def import_episodes(
     version = _foreign_version(episodes, name)
     stated = dict(options)
     shared: dict[str, Any] = {
-        "format": name, "source": where, "version": version, "supplied": stated, "jobs": jobs, "on_error": on_error,
+        "format": name, "source": where, "version": version, "supplied": stated, "runner": runner, "on_error": on_error,
         "video": video, "progress": progress,
     }  # fmt: skip
     if kind == "published":
@@ -398,20 +401,27 @@ def check_dataset(
     mute: Collection[str] = (),
     raw: bool = False,
     catalog: str | os.PathLike[str] | None = None,
+    jobs: int = 1,
+    ray: str | bool | None = None,
 ) -> Report:
     """Look for what is wrong with episodes, as the edits of their root show them, wherever an address finds them.
 
     `deep` also decodes every frame; the rules in `mute` say nothing; `raw` looks at the recordings beneath the edits.
+    `jobs` processes look at episodes; `ray` (True, or the address of a cluster) does it there instead.
     """
-    from warpdata.episodes.check import check_root, check_rules
+    from warpdata.episodes.check import check_rules
+    from warpdata.episodes.check_each import check_each, check_root
 
     check_rules(mute)
+    runner = _runner(jobs, ray)
     text = os.fspath(source)
     base, inside = divided_address(text)
     if inside is None and (_is_published(base) or (_is_root(base) and address_kind(base) == "shards")):
-        found = _check_each(open_episodes(base, catalog=catalog), progress, deep=deep)
+        found = check_each(
+            open_episodes(base, catalog=catalog).source, progress=progress, deep=deep, runner=runner
+        )
     elif inside is None and _is_root(base):
-        found = check_root(_folder(base), progress=progress, deep=deep, raw=raw)
+        found = check_root(_folder(base), progress=progress, deep=deep, raw=raw, runner=runner)
     elif inside is not None and raw and address_kind(base) == "recordings":
         found = _check_one(lambda: open_recordings(base, edited=False).open(inside), inside, deep=deep)
     else:
@@ -428,23 +438,17 @@ def _check_one(opened: Callable[[], Episode], name: str, *, deep: bool) -> Repor
     return Report(1, list(check_opened(opened, name, deep=deep)))
 
 
-def _check_each(episodes: Episodes, progress: Progress | None, *, deep: bool) -> Report:
-    """Episodes one by one, and each beside the others."""
-    from warpdata.episodes.check import Report, check_opened, merged, new_set, set_findings
-    from warpdata.episodes.shard_folder import ShardFolderSource
+def _runner(jobs: int, ray: str | bool | None) -> Runner:
+    """Where the work on many episodes is done: here, in processes, or on a cluster."""
+    from warpdata.episodes.jobs import runner_of
 
-    beside, reports = new_set(), []
-    source = episodes.source
-    names = source.names if isinstance(source, ShardFolderSource) else episodes.ids
-    for position, name in enumerate(names):
-        opened = functools.partial(source.open, position)
-        report = Report(1, list(check_opened(opened, name, deep=deep, beside=beside)))
-        if isinstance(source, ShardFolderSource) and not report.is_damaged:
-            report = _with_blocks(report, source.bytes_of(position), name)
-        reports.append(report)
-        if progress is not None:
-            progress(position + 1, len(episodes))
-    return merged([*reports, Report(0, set_findings(beside))])
+    if ray is None or ray is False:
+        return runner_of(jobs)
+    if jobs != 1:
+        raise ValueError("jobs are processes of this machine, ray is a cluster: choose one of them")
+    from warpdata.ray.verbs import runner
+
+    return runner(None if ray is True else ray)
 
 
 def _with_blocks(report: Report, found: Any, name: str) -> Report:

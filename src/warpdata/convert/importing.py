@@ -6,10 +6,8 @@ run, running it again continues, and its result is that of a run nobody interrup
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import hashlib
-import multiprocessing
 import os
 import re
 import shutil
@@ -29,6 +27,7 @@ from warpdata.episodes.collection import Episodes
 from warpdata.episodes.directory_copy import copy_to_directory, holds_frames, is_intact
 from warpdata.episodes.disk_episode import DirectorySource
 from warpdata.episodes.encoded import encoded_parts
+from warpdata.episodes.jobs import Here, Runner
 from warpdata.episodes.listing import episode_path
 from warpdata.episodes.local import holds_recordings
 from warpdata.episodes.opening import episode_of_shard
@@ -50,7 +49,6 @@ NOTES = "import"
 """The key of an episode's metadata under which the notes of its conversion stand."""
 STATE_FILE = ".import.json"
 """In a target that is not complete: what is being imported into it."""
-_IN_FLIGHT = 2
 _TEMP = re.compile(r"\.[^/]{1,200}" + re.escape(TEMP_MARK) + r"[0-9a-f]{12}")
 
 
@@ -75,22 +73,21 @@ def import_episodes(
     version: str = "",
     supplied: Mapping[str, Any] | None = None,
     kind: TargetKind = "root",
-    jobs: int = 1,
+    runner: Runner | None = None,
     on_error: OnError = "stop",
     video: VideoOptions | None = None,
     progress: Progress | None = None,
 ) -> Receipt:
     """Write all episodes into a root of recordings or a folder of shards; running it again continues.
 
-    `on_error="skip"` goes on behind an episode that cannot be read and counts it. `video` encodes cameras that come
-    as raw frames, which are kept exactly otherwise; encoded ones are always copied.
+    `runner` says where episodes are converted; other machines must see the target under the same path.
+    `on_error="skip"` goes on behind an episode that cannot be read and counts it. `video` encodes cameras that come as
+    raw frames, which are kept exactly otherwise; encoded ones are always copied.
     """
     if on_error not in ("stop", "skip"):
         raise ValueError(
             f"on_error is 'stop' or 'skip', not {on_error!r}.{nearest(on_error, ('stop', 'skip'))}"
         )
-    if jobs < 1:
-        raise ValueError(f"jobs is at least 1, not {jobs}")
     plan = ImportPlan(format, source, version, dict(supplied or {}), video)
     path = Path(os.path.abspath(target))
     place = _target(path, kind)
@@ -101,7 +98,7 @@ def import_episodes(
         with contextlib.ExitStack() as stack:
             stack.enter_context(_alone(path))
             place.begin(episodes, plan)
-            receipt = _run(episodes, place, plan, jobs, on_error, progress)
+            receipt = _run(episodes, place, plan, runner or Here(), on_error, progress)
             place.finish(episodes, receipt)
     except BaseException:
         if is_new:
@@ -130,7 +127,12 @@ def _remove_if_empty(path: Path) -> None:
 
 
 def _run(
-    episodes: Episodes, place: Target, plan: ImportPlan, jobs: int, on_error: str, progress: Progress | None
+    episodes: Episodes,
+    place: Target,
+    plan: ImportPlan,
+    runner: Runner,
+    on_error: str,
+    progress: Progress | None,
 ) -> Receipt:
     ids = episodes.ids
     waiting = [position for position in range(len(ids)) if not place.is_done(position)]
@@ -140,8 +142,7 @@ def _run(
     failed: dict[int, WarpError] = {}
     if progress is not None:
         progress(done, len(ids))
-    work = _parallel if jobs > 1 and len(waiting) > 1 else _serial
-    for position, error in work(episodes, place, plan, waiting, jobs):
+    for position, error in runner.run(ImportTask(episodes, place, plan), waiting):
         if error is not None:
             named = _in_episode(error, ids[position])
             if on_error == "stop":
@@ -158,51 +159,17 @@ def _run(
     return receipt
 
 
-Done = tuple[int, WarpError | None]
+@dataclass(frozen=True)
+class ImportTask:
+    """Converts the episode at a position; it travels to other processes."""
 
+    episodes: Episodes
+    place: Target
+    plan: ImportPlan
 
-def _serial(
-    episodes: Episodes, place: Target, plan: ImportPlan, waiting: list[int], _: int
-) -> Iterator[Done]:
-    for position in waiting:
-        yield position, _one(episodes, place, plan, position)
-
-
-def _parallel(
-    episodes: Episodes, place: Target, plan: ImportPlan, waiting: list[int], jobs: int
-) -> Iterator[Done]:
-    """In processes of their own, which open the source again by its address; few are handed out ahead."""
-    context = multiprocessing.get_context("spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_remember, initargs=(episodes, place, plan)
-    )
-    try:
-        rest = iter(waiting)
-        running: dict[Any, int] = {}
-        while True:
-            for position in rest:
-                running[pool.submit(_remembered, position)] = position
-                if len(running) >= _IN_FLIGHT * jobs:
-                    break
-            if not running:
-                return
-            finished, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
-            for each in finished:
-                yield running.pop(each), each.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-_WORK: list[Any] = []
-
-
-def _remember(*work: Any) -> None:
-    _WORK[:] = work
-
-
-def _remembered(position: int) -> WarpError | None:
-    episodes, place, plan = _WORK
-    return _one(episodes, place, plan, position)
+    def __call__(self, position: int) -> WarpError | None:
+        """What is wrong with the episode, if anything."""
+        return _one(self.episodes, self.place, self.plan, position)
 
 
 def _one(episodes: Episodes, place: Target, plan: ImportPlan, position: int) -> WarpError | None:

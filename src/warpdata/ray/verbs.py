@@ -16,6 +16,7 @@ from warpdata.catalog.publish import Published
 from warpdata.catalog.recordings import CHUNK_BYTES
 from warpdata.catalog.stored import EpisodeStore, StoredEpisode
 from warpdata.catalog.table import Table
+from warpdata.episodes.jobs import Runner
 from warpdata.errors import MissingExtraError, nearest
 from warpdata.ray.planning import Plan, TablePlan, Tail, Windows, plan_episodes, plan_windows
 from warpdata.ray.rows import KEY, changed_row, store_rows
@@ -161,6 +162,12 @@ def publish(
             expect_latest=expect_latest,
         )  # fmt: skip
     return _with_sent(published, stored)
+
+
+def runner(address: str | None = None) -> Runner:
+    """Runs the work of `warp import` and `warp check` on a cluster: the one at an address, or a new one here."""
+    found: Runner = _adapter().RayRunner(address)
+    return found
 
 
 def _with_sent(published: Published, stored: Sequence[StoredEpisode]) -> Published:
