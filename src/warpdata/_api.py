@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from warpdata.bytekit.ranges import RangeReader
+    from warpdata.catalog.builder import DatasetBuilder
     from warpdata.catalog.dataset import Dataset
     from warpdata.catalog.table import Table
     from warpdata.convert.importing import OnError
@@ -215,6 +216,8 @@ def import_episodes(
         "format": name, "source": where, "version": version, "supplied": stated, "runner": runner, "on_error": on_error,
         "video": video, "progress": progress,
     }  # fmt: skip
+    if kind == "published" and ray:
+        return _import_stored(episodes, os.fspath(target), catalog, shared)
     if kind == "published":
         return _import_published(episodes, os.fspath(target), catalog, shared)
     return bring(episodes, target, kind="shards" if kind == "shards" else "root", **shared)
@@ -227,6 +230,7 @@ def _import_published(
     import hashlib
     import shutil
     from pathlib import Path
+    from urllib.parse import unquote
 
     from warpdata.catalog.builder import DatasetBuilder
     from warpdata.convert.importing import import_episodes as bring
@@ -236,13 +240,37 @@ def _import_published(
     staging = Path(Settings.from_env().cache_dir).expanduser() / "imports" / identity
     receipt = bring(episodes, staging, kind="shards", **shared)
     receipt.target = target
-    kept = {key: value for key, value in receipt.to_json().items() if key != "continued"}
+    # By id, as stored episodes are: the version is the same however it was imported.
+    found = sorted(staging.glob("*.wshard"), key=lambda path: unquote(path.name.removesuffix(".wshard")))
     with DatasetBuilder(target, catalog=catalog) as builder:
-        builder.add_episodes("episodes", [str(each) for each in sorted(staging.glob("*.wshard"))])
-        builder.describe(source_metadata=dict(episodes.metadata), receipt=kept)
-        builder.publish(message=f"imported from {shared['format']}")
+        builder.add_episodes("episodes", [str(each) for each in found])
+        _publish_imported(builder, episodes, receipt)
     shutil.rmtree(staging)
     return receipt
+
+
+def _import_stored(
+    episodes: Episodes, target: str, catalog: str | os.PathLike[str] | None, shared: Mapping[str, Any]
+) -> Receipt:
+    """The same from machines that share the catalog and no disk: they store blobs, and this process publishes."""
+    from functools import partial
+
+    from warpdata.catalog.builder import DatasetBuilder
+    from warpdata.catalog.stored import store_episode
+    from warpdata.convert.importing import StoredTarget, store_episodes
+
+    with DatasetBuilder(target, catalog=catalog) as builder:
+        place = StoredTarget(target, partial(store_episode, builder.catalog, "episodes"))
+        receipt = store_episodes(episodes, place, **shared)
+        builder.add_stored_episodes("episodes", place.stored)
+        _publish_imported(builder, episodes, receipt)
+    return receipt
+
+
+def _publish_imported(builder: DatasetBuilder, episodes: Episodes, receipt: Receipt) -> None:
+    kept = {key: value for key, value in receipt.to_json().items() if key != "continued"}
+    builder.describe(source_metadata=dict(episodes.metadata), receipt=kept)
+    builder.publish(message=f"imported from {receipt.format}")
 
 
 def export_episodes(

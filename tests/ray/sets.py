@@ -19,10 +19,11 @@ def made(number: int, *, steps: int = 20, width: int = 3) -> wd.Episode:
     return wd.Episode.of(signals, static, id=f"ep{number:02d}", steps=StepClock("joints"))
 
 
-def publish_arm(catalog: str, count: int = 8, *, name: str = "lab/arm", **options):
-    with wd.DatasetBuilder(name, catalog=catalog) as builder:
-        builder.add_episodes("episodes", wd.Episodes.of([made(n, **options) for n in range(count)]))
-        return builder.publish()
+def publish_arm(catalog: str, count: int = 8, *, odd: int | None = None, **options):
+    """`odd` is the number of an episode that is much longer than the others."""
+    episodes = [made(n, **({"steps": 400} if n == odd else options)) for n in range(count)]
+    with wd.DatasetBuilder("lab/arm", catalog=catalog) as builder:
+        return builder.add_episodes("episodes", wd.Episodes.of(episodes)).publish()
 
 
 def speed(episode: wd.Episode) -> dict[str, np.ndarray]:

@@ -293,6 +293,41 @@ def test_one_key_with_two_contents_is_a_conflict(catalog: str) -> None:
         assert len(dataset.episodes) == 8
 
 
+def test_imports_on_a_cluster_are_those_of_one_process(tmp_path: Path) -> None:
+    from tests.convert.sets import made_set, tree
+
+    source, catalog = made_set(tmp_path / "source"), str(tmp_path / "catalog")
+    seen: list[tuple[int, int]] = []
+    alone = wd.import_episodes(source, tmp_path / "one")
+    spread = wd.import_episodes(source, tmp_path / "two", ray=True, progress=lambda *each: seen.append(each))
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+    assert {**alone.to_json(), "target": ""} == {**spread.to_json(), "target": ""}
+    assert seen == [(number, 4) for number in range(5)]
+    alone = wd.import_episodes(source, "lab/alone", catalog=catalog)
+    spread = wd.import_episodes(source, "lab/spread", catalog=catalog, ray=True)
+    assert {**alone.to_json(), "target": ""} == {**spread.to_json(), "target": ""}
+    with wd.dataset("lab/alone", catalog=catalog) as one, wd.dataset("lab/spread", catalog=catalog) as two:
+        assert two.manifest.artifacts == one.manifest.artifacts
+        assert two.manifest.tables == one.manifest.tables
+
+
+def test_checks_on_a_cluster_find_what_one_process_finds(tmp_path: Path) -> None:
+    publish_arm(str(tmp_path), 9, odd=4)
+    alone = wd.check_dataset("lab/arm", catalog=tmp_path)
+    assert "outlier-length" in {each.rule for each in alone.findings}
+    assert wd.check_dataset("lab/arm", catalog=tmp_path, ray=True) == alone
+
+
+def test_errors_of_a_cluster_are_ours(tmp_path: Path) -> None:
+    from tests.convert.sets import made_set
+
+    source = made_set(tmp_path / "source")
+    next(source.rglob("*.parquet")).write_bytes(b"PAR1")
+    with pytest.raises(wd.WarpError):
+        wd.import_episodes(source, tmp_path / "ours", ray=True)
+    assert not (tmp_path / "ours").exists()
+
+
 def test_rows_that_are_no_episodes_are_told(catalog: str) -> None:
     with pytest.raises(ValueError, match="no column 'episode_id' but id"):
         wd.ray.publish(ray.data.range(3), "lab/fast", catalog=catalog)

@@ -92,17 +92,20 @@ class EpisodeStore:
         self._staging: Staging | None = None
         self._count = 0
 
-    def store(self, episode_id: str, content: Episode | bytes) -> StoredEpisode:
-        """Store an episode under an id, by packing it unless it is the bytes of a shard with that id already."""
+    def store(self, episode_id: str, content: Episode | bytes, *, name: str | None = None) -> StoredEpisode:
+        """Store an episode under an id, by packing it unless it is the bytes of a shard with that id already.
+
+        `name`: what its shard is called in the artifact, if not after the id.
+        """
         if isinstance(content, Episode):
-            return self._packed(episode_id, content)
+            return self._packed(episode_id, content, name)
         with ShardReader.open(content) as shard:
             opened = episode_of_shard(shard)
             if opened.id != episode_id or len(content) > self._chunk_bytes:
-                return self._packed(episode_id, opened)
+                return self._packed(episode_id, opened, name)
         path = self._folder() / SUFFIX
         path.write_bytes(content)
-        return self._staged(episode_id, [(f"{episode_id}{SUFFIX}", path)])
+        return self._staged(episode_id, [(name or f"{episode_id}{SUFFIX}", path)])
 
     def store_published(self, episode_id: str, source: PublishedSource, member: str) -> StoredEpisode:
         """Store an episode of another version as it is, copying only what this catalog has not."""
@@ -141,10 +144,10 @@ class EpisodeStore:
         made.mkdir()
         return made
 
-    def _packed(self, episode_id: str, episode: Episode) -> StoredEpisode:
-        return self._staged(
-            episode_id, staged_episode(episode, episode_id, self._folder(), self._chunk_bytes)
-        )
+    def _packed(self, episode_id: str, episode: Episode, name: str | None = None) -> StoredEpisode:
+        staged = staged_episode(episode, episode_id, self._folder(), self._chunk_bytes)
+        is_whole = len(staged) == 1
+        return self._staged(episode_id, [(name, staged[0][1])] if name and is_whole else staged)
 
     def _staged(self, episode_id: str, named: list[Named]) -> StoredEpisode:
         shards = whole_files(named)
@@ -159,6 +162,12 @@ class EpisodeStore:
 
     def _send(self, uploads: list[Upload]) -> tuple[str, ...]:
         return tuple(upload.sha256 for upload in send(self._store, uploads).uploads)
+
+
+def store_episode(catalog: str, artifact: str, episode: Episode, name: str) -> StoredEpisode:
+    """Store one episode in a catalog, its shard under a name."""
+    with EpisodeStore(catalog, artifact) as store:
+        return store.store(episode.id, episode, name=name)
 
 
 def packed_bytes(episode: Episode, episode_id: str) -> bytes:

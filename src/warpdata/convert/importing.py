@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from warpdata._version import __version__
@@ -40,6 +40,9 @@ from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import SourceAround
+
+if TYPE_CHECKING:
+    from warpdata.catalog.stored import StoredEpisode
 
 Progress = Callable[[int, int], None]
 OnError = Literal["stop", "skip"]
@@ -84,10 +87,7 @@ def import_episodes(
     `on_error="skip"` goes on behind an episode that cannot be read and counts it. `video` encodes cameras that come as
     raw frames, which are kept exactly otherwise; encoded ones are always copied.
     """
-    if on_error not in ("stop", "skip"):
-        raise ValueError(
-            f"on_error is 'stop' or 'skip', not {on_error!r}.{nearest(on_error, ('stop', 'skip'))}"
-        )
+    _check_on_error(on_error)
     plan = ImportPlan(format, source, version, dict(supplied or {}), video)
     path = Path(os.path.abspath(target))
     place = _target(path, kind)
@@ -142,8 +142,10 @@ def _run(
     failed: dict[int, WarpError] = {}
     if progress is not None:
         progress(done, len(ids))
-    for position, error in runner.run(ImportTask(episodes, place, plan), waiting):
-        if error is not None:
+    for position, (error, kept) in runner.run(ImportTask(episodes, place, plan), waiting):
+        if error is None:
+            place.keep(position, kept)
+        else:
             named = _in_episode(error, ids[position])
             if on_error == "stop":
                 raise named
@@ -159,6 +161,10 @@ def _run(
     return receipt
 
 
+Done = tuple[WarpError | None, Any]
+"""What is wrong with an episode, or what its target wants to know of it."""
+
+
 @dataclass(frozen=True)
 class ImportTask:
     """Converts the episode at a position; it travels to other processes."""
@@ -167,22 +173,16 @@ class ImportTask:
     place: Target
     plan: ImportPlan
 
-    def __call__(self, position: int) -> WarpError | None:
-        """What is wrong with the episode, if anything."""
-        return _one(self.episodes, self.place, self.plan, position)
-
-
-def _one(episodes: Episodes, place: Target, plan: ImportPlan, position: int) -> WarpError | None:
-    """Convert one episode; what is wrong with it comes back, anything else is raised."""
-    try:
-        place.write(position, episodes[position], plan)
-    except WarpError as error:
-        if error.code in ("out_of_space", "permission"):
-            raise
-        return error
-    except (ValueError, TypeError) as error:  # a name or a value that episodes cannot have
-        return FormatError(str(error), hint="Rename it, or leave it out with a mapping.")
-    return None
+    def __call__(self, position: int) -> Done:
+        """What came of the episode; what is wrong with the machine rather than with it is raised."""
+        try:
+            return None, self.place.write(position, self.episodes[position], self.plan)
+        except WarpError as error:
+            if error.code in ("out_of_space", "permission"):
+                raise
+            return error, None
+        except (ValueError, TypeError) as error:  # a name or a value that episodes cannot have
+            return FormatError(str(error), hint="Rename it, or leave it out with a mapping."), None
 
 
 def _in_episode(error: WarpError, episode_id: str) -> WarpError:
@@ -207,8 +207,11 @@ class Target(ABC):
         """The notes of a finished episode."""
 
     @abstractmethod
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> None:
-        """Convert one episode."""
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Any:
+        """Convert one episode, in any process; what comes back is given to `keep`."""
+
+    def keep(self, position: int, kept: Any) -> None:  # noqa: B027 - folders remember by themselves
+        """Remember what a target without files has to remember of a finished episode."""
 
     @abstractmethod
     def _is_taken(self) -> bool:
@@ -291,7 +294,7 @@ class ShardTarget(Target):
     """A folder of shards: one file per episode, named by its id."""
 
     def _name(self, episodes: Episodes) -> None:
-        self._files = [f"{quote(each, safe='-_. @+=,')}.wshard" for each in episodes.ids]
+        self._files = [_file_name(each) for each in episodes.ids]
         if len(set(self._files)) != len(self._files):
             raise FormatError("two episodes have the same id", path=episodes.source.name)
 
@@ -313,6 +316,74 @@ class ShardTarget(Target):
 
     def _folders(self) -> Iterator[Path]:
         yield self.path
+
+
+class StoredTarget(Target):
+    """Blobs of a catalog, stored from any machine: which episodes they are is known here, until a version says it."""
+
+    def __init__(self, name: str, store: Callable[[Episode, str], StoredEpisode]) -> None:
+        super().__init__(Path(name))
+        self._store = store
+        self._kept: dict[int, tuple[StoredEpisode, dict[str, Any]]] = {}
+
+    @property
+    def stored(self) -> list[StoredEpisode]:
+        """What is to be published."""
+        return [stored for stored, _ in self._kept.values()]
+
+    def is_done(self, position: int) -> bool:
+        """An episode is converted again to know what it is; its blob is stored once."""
+        return position in self._kept
+
+    def notes(self, position: int) -> dict[str, Note]:
+        """As they came back."""
+        return _notes(self._kept[position][1])
+
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Any:
+        """Store the episode."""
+        del position
+        noted = _Noted(episode, plan, into_root=False)
+        return self._store(Episode(noted), _file_name(episode.id)), {NOTES: noted.meta[NOTES]}
+
+    def keep(self, position: int, kept: Any) -> None:
+        """What was stored."""
+        self._kept[position] = kept
+
+    def _is_taken(self) -> bool:
+        return False
+
+    def _folders(self) -> Iterator[Path]:
+        return iter(())
+
+
+def store_episodes(
+    episodes: Episodes,
+    target: StoredTarget,
+    *,
+    format: str,  # noqa: A002 - the word of the commands
+    source: str,
+    version: str = "",
+    supplied: Mapping[str, Any] | None = None,
+    runner: Runner | None = None,
+    on_error: OnError = "stop",
+    video: VideoOptions | None = None,
+    progress: Progress | None = None,
+) -> Receipt:
+    """Convert all episodes into blobs of a catalog, which nothing names before `target.stored` is published."""
+    _check_on_error(on_error)
+    plan = ImportPlan(format, source, version, dict(supplied or {}), video)
+    return _run(episodes, target, plan, runner or Here(), on_error, progress)
+
+
+def _file_name(episode_id: str) -> str:
+    return f"{quote(episode_id, safe='-_. @+=,')}.wshard"
+
+
+def _check_on_error(on_error: str) -> None:
+    if on_error not in ("stop", "skip"):
+        raise ValueError(
+            f"on_error is 'stop' or 'skip', not {on_error!r}.{nearest(on_error, ('stop', 'skip'))}"
+        )
 
 
 def _target(path: Path, kind: str) -> Target:
@@ -377,4 +448,6 @@ def _notes(meta: Mapping[str, Any]) -> dict[str, Note]:
     return {str(name): Note.from_json(each) for name, each in signals.items()}
 
 
-__all__ = ["ImportPlan", "OnError", "Progress", "TargetKind", "import_episodes"]
+__all__ = [
+    "ImportPlan", "OnError", "Progress", "StoredTarget", "TargetKind", "import_episodes", "store_episodes",
+]  # fmt: skip
