@@ -318,6 +318,16 @@ def test_checks_on_a_cluster_find_what_one_process_finds(tmp_path: Path) -> None
     assert wd.check_dataset("lab/arm", catalog=tmp_path, ray=True) == alone
 
 
+def test_the_command_takes_a_cluster(tmp_path: Path, cluster: str, capsys) -> None:
+    import json
+
+    from warpdata.cli.main import main
+
+    publish_arm(str(tmp_path), 9, odd=4)
+    assert main(["check", "lab/arm", "--catalog", str(tmp_path), "--json", "--ray", cluster]) == 0
+    assert json.loads(capsys.readouterr().out)["by_rule"] == {"outlier-length": 1}
+
+
 def test_errors_of_a_cluster_are_ours(tmp_path: Path) -> None:
     from tests.convert.sets import made_set
 
