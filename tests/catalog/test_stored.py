@@ -80,6 +80,15 @@ def test_bytes_with_another_id_are_packed_under_the_new_one(tmp_path: Path) -> N
         assert np.array_equal(dataset.episodes[0]["joints"].values(), made(0)["joints"].values())
 
 
+@pytest.mark.parametrize("name", ["../out", "/out", "a//b", ""])
+def test_no_id_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    with EpisodeStore(tmp_path / "catalog", "episodes") as store:
+        for content in (made(0), packed_bytes(made(0), "a")):
+            with pytest.raises(DatasetError, match="cannot have the id"):
+                store.store(name, content)
+    assert not list(tmp_path.rglob("*.wshard"))
+
+
 def test_damaged_bytes_are_not_stored(tmp_path: Path) -> None:
     whole = packed_bytes(made(0), "a")
     with EpisodeStore(tmp_path, "episodes") as store, pytest.raises(FormatError):

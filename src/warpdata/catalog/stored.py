@@ -25,6 +25,7 @@ from warpdata.episodes.opening import episode_of_shard
 from warpdata.episodes.packed import pack_episode
 from warpdata.errors import ConflictError, DatasetError
 from warpdata.formats.manifest.model import BlobRef
+from warpdata.formats.tarshard.reader import is_safe_name
 from warpdata.formats.wshard.chunks import read_chunk_list
 from warpdata.formats.wshard.layout import ROLE_CHUNK_LIST
 from warpdata.formats.wshard.reader import ShardReader
@@ -97,6 +98,8 @@ class EpisodeStore:
 
         `name`: what its shard is called in the artifact, if not after the id.
         """
+        if not episode_id or not is_safe_name(f"{episode_id}{SUFFIX}"):
+            raise DatasetError(f"an episode cannot have the id {episode_id!r}", hint="Choose another.")
         if isinstance(content, Episode):
             return self._packed(episode_id, content, name)
         with ShardReader.open(content) as shard:
@@ -152,8 +155,7 @@ class EpisodeStore:
     def _staged(self, episode_id: str, named: list[Named]) -> StoredEpisode:
         shards = whole_files(named)
         rows = episode_rows(self._artifact, shards)
-        if [row["id"] for row in rows] != [episode_id]:
-            raise DatasetError(f"an episode cannot have the id {episode_id!r}", hint="Choose another.")
+        assert [row["id"] for row in rows] == [episode_id]
         sent = self._send([upload_file(each.path, each.digest, is_staged=True) for each in shards])
         for each in shards:  # a worker stores many: what the catalog did not take is not kept until it ends
             each.path.unlink(missing_ok=True)

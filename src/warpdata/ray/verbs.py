@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -50,8 +51,7 @@ def read_episodes(
     """
     if unit not in UNITS:
         raise ValueError(f"unit is 'episode' or 'window', not {unit!r}.{nearest(unit, UNITS)}")
-    dataset = _opened(name, catalog)
-    plan: Plan
+    windows = None
     if unit == "window":
         if window is None:
             raise ValueError("say with window= how many steps a window has")
@@ -59,12 +59,16 @@ def read_episodes(
             raise ValueError("columns are facts of whole episodes; windows have signals=")
         chosen = None if signals is None else tuple(signals)
         windows = Windows(window, window if stride is None else stride, tail, chosen)
-        plan = plan_windows(dataset, windows, where=where, artifact=artifact)
-    else:
-        if window is not None or stride is not None or signals is not None:
-            raise ValueError("window, stride and signals are for unit='window'")
-        plan = plan_episodes(dataset, where=where, columns=tuple(columns), artifact=artifact)
-    return _adapter().read(plan, tasks)
+    elif window is not None or stride is not None or signals is not None:
+        raise ValueError("window, stride and signals are for unit='window'")
+    adapter = _adapter()
+    with _opened(name, catalog) as dataset:
+        plan: Plan
+        if windows is None:
+            plan = plan_episodes(dataset, where=where, columns=tuple(columns), artifact=artifact)
+        else:
+            plan = plan_windows(dataset, windows, where=where, artifact=artifact)
+    return adapter.read(plan, tasks)
 
 
 def read_table(table: Table) -> Any:
@@ -180,11 +184,14 @@ def _with_sent(published: Published, stored: Sequence[StoredEpisode]) -> Publish
     )  # fmt: skip
 
 
-def _opened(name: str | Dataset, catalog: str | os.PathLike[str] | None) -> Dataset:
+def _opened(
+    name: str | Dataset, catalog: str | os.PathLike[str] | None
+) -> contextlib.AbstractContextManager[Dataset]:
+    """A dataset by name, closed after use; one that is the caller's stays open."""
     if isinstance(name, Dataset):
         if catalog is not None:
             raise ValueError("a dataset that is open has its catalog already")
-        return name
+        return contextlib.nullcontext(name)
     given = access_options(Settings.from_env(), catalogs=catalog_tuple(catalog))
     return open_recipe({"name": name, "catalogs": given.catalogs})
 
