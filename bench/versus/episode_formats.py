@@ -26,7 +26,7 @@ import zarr
 import warpdata as wd
 from bench import data as bench_data
 from bench import measure
-from warpdata.formats.wshard import ShardReader, seen
+from warpdata.formats.wshard import ShardReader, known_heads
 
 Arrays = dict[str, np.ndarray]
 WINDOW = 16
@@ -91,7 +91,7 @@ def one_block(kind: str, folder: Path) -> Callable[[], object]:
             return shard.read("action/ctrl")
 
     def first_time() -> object:
-        seen.forget_heads()
+        known_heads.forget_heads()
         return wd.load_wshard(folder / "a.wshard").actions["ctrl"].data
 
     def h5() -> object:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from warpdata import ray as ray
     from warpdata._api import check_dataset as check_dataset
     from warpdata._api import chunk_episode as chunk_episode
     from warpdata._api import dataset as dataset
@@ -238,7 +239,7 @@ __all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("errors", "convert"):
+    if name in ("errors", "convert", "ray"):
         return importlib.import_module(f"warpdata.{name}")
     home = _HOMES.get(name)
     if home is None:

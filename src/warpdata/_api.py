@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from warpdata.bytekit.ranges import RangeReader
+    from warpdata.catalog.builder import DatasetBuilder
     from warpdata.catalog.dataset import Dataset
+    from warpdata.catalog.table import Table
     from warpdata.convert.importing import OnError
     from warpdata.convert.importing import Progress as Counted
     from warpdata.convert.receipt import Receipt
     from warpdata.corpora.source import FixedOrderSource
     from warpdata.episodes.check import Progress, Report
     from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.jobs import Runner
     from warpdata.episodes.local import LocalDataset
     from warpdata.formats.episodedir.images import VideoOptions
     from warpdata.formats.wshard.chunks import ChunkList
@@ -61,7 +64,9 @@ def open_episode(
         if not isinstance(found, str) or not os.path.isdir(found):
             raise
     if _is_root(found) and address_kind(found) in ("recordings", "shards"):
-        raise _one_of_many(found, open_episodes(found))
+        several = open_episodes(found)
+        if len(several):
+            raise _one_of_many(found, several)
     return _directory(found)
 
 
@@ -184,6 +189,7 @@ def import_episodes(
     to: str | None = None,
     catalog: str | os.PathLike[str] | None = None,
     jobs: int = 1,
+    ray: str | bool | None = None,
     on_error: OnError = "stop",
     video: VideoOptions | None = None,
     progress: Counted | None = None,
@@ -192,8 +198,9 @@ def import_episodes(
     """Bring a foreign set (or any episodes) into a root of recordings, a folder of shards or a published dataset.
 
     `to` is `root`, `shards` or `published`; without it a target ending in `.wshard` is a folder of shards, one of the
-    form `workspace/name` that is no folder is published, and every other one a root. Running it again continues. The
-    options are those of `wd.convert.<format>.read`.
+    form `workspace/name` that is no folder is published, and every other one a root. Running it again continues.
+    `jobs` processes convert episodes; `ray` (True, or the address of a cluster) does it there instead. The options are
+    those of `wd.convert.<format>.read`.
     """
     from warpdata.convert.formats import format_module, known_format
     from warpdata.convert.importing import import_episodes as bring
@@ -202,6 +209,7 @@ def import_episodes(
 
     if format is not None:
         format_module(format)
+    runner = _runner(jobs, ray)
     kind = _target_kind(os.fspath(target), to, catalog)
     if isinstance(source, Several):
         episodes, name, where = source, format or "warpdata", source.source.name
@@ -218,9 +226,11 @@ def import_episodes(
     version = _foreign_version(episodes, name)
     stated = dict(options)
     shared: dict[str, Any] = {
-        "format": name, "source": where, "version": version, "supplied": stated, "jobs": jobs, "on_error": on_error,
+        "format": name, "source": where, "version": version, "supplied": stated, "runner": runner, "on_error": on_error,
         "video": video, "progress": progress,
     }  # fmt: skip
+    if kind == "published" and ray:
+        return _import_stored(episodes, os.fspath(target), catalog, shared)
     if kind == "published":
         return _import_published(episodes, os.fspath(target), catalog, shared)
     return bring(episodes, target, kind="shards" if kind == "shards" else "root", **shared)
@@ -233,6 +243,7 @@ def _import_published(
     import hashlib
     import shutil
     from pathlib import Path
+    from urllib.parse import unquote
 
     from warpdata.catalog.builder import DatasetBuilder
     from warpdata.convert.importing import import_episodes as bring
@@ -242,13 +253,37 @@ def _import_published(
     staging = Path(Settings.from_env().cache_dir).expanduser() / "imports" / identity
     receipt = bring(episodes, staging, kind="shards", **shared)
     receipt.target = target
-    kept = {key: value for key, value in receipt.to_json().items() if key != "continued"}
+    # By id, as stored episodes are: the version is the same however it was imported.
+    found = sorted(staging.glob("*.wshard"), key=lambda path: unquote(path.name.removesuffix(".wshard")))
     with DatasetBuilder(target, catalog=catalog) as builder:
-        builder.add_episodes("episodes", [str(each) for each in sorted(staging.glob("*.wshard"))])
-        builder.describe(source_metadata=dict(episodes.metadata), receipt=kept)
-        builder.publish(message=f"imported from {shared['format']}")
+        builder.add_episodes("episodes", [str(each) for each in found])
+        _publish_imported(builder, episodes, receipt)
     shutil.rmtree(staging)
     return receipt
+
+
+def _import_stored(
+    episodes: Episodes, target: str, catalog: str | os.PathLike[str] | None, shared: Mapping[str, Any]
+) -> Receipt:
+    """The same from machines that share the catalog and no disk: they store blobs, and this process publishes."""
+    from functools import partial
+
+    from warpdata.catalog.builder import DatasetBuilder
+    from warpdata.catalog.stored import store_episode
+    from warpdata.convert.importing import StoredTarget, store_episodes
+
+    with DatasetBuilder(target, catalog=catalog) as builder:
+        place = StoredTarget(target, partial(store_episode, builder.catalog, "episodes"))
+        receipt = store_episodes(episodes, place, **shared)
+        builder.add_stored_episodes("episodes", place.stored)
+        _publish_imported(builder, episodes, receipt)
+    return receipt
+
+
+def _publish_imported(builder: DatasetBuilder, episodes: Episodes, receipt: Receipt) -> None:
+    kept = {key: value for key, value in receipt.to_json().items() if key != "continued"}
+    builder.describe(source_metadata=dict(episodes.metadata), receipt=kept)
+    builder.publish(message=f"imported from {receipt.format}")
 
 
 def export_episodes(
@@ -407,20 +442,27 @@ def check_dataset(
     mute: Collection[str] = (),
     raw: bool = False,
     catalog: str | os.PathLike[str] | None = None,
+    jobs: int = 1,
+    ray: str | bool | None = None,
 ) -> Report:
     """Look for what is wrong with episodes, as the edits of their root show them, wherever an address finds them.
 
     `deep` also decodes every frame; the rules in `mute` say nothing; `raw` looks at the recordings beneath the edits.
+    `jobs` processes look at episodes; `ray` (True, or the address of a cluster) does it there instead.
     """
-    from warpdata.episodes.check import check_root, check_rules
+    from warpdata.episodes.check import check_rules
+    from warpdata.episodes.check_each import check_each, check_root
 
     check_rules(mute)
+    runner = _runner(jobs, ray)
     text = os.fspath(source)
     base, inside = divided_address(text)
     if inside is None and (_is_published(base) or (_is_root(base) and address_kind(base) == "shards")):
-        found = _check_each(open_episodes(base, catalog=catalog), progress, deep=deep)
+        found = check_each(
+            open_episodes(base, catalog=catalog).source, progress=progress, deep=deep, runner=runner
+        )
     elif inside is None and _is_root(base):
-        found = check_root(_folder(base), progress=progress, deep=deep, raw=raw)
+        found = check_root(_folder(base), progress=progress, deep=deep, raw=raw, runner=runner)
     elif inside is not None and raw and address_kind(base) == "recordings":
         found = _check_one(lambda: open_recordings(base, edited=False).open(inside), inside, deep=deep)
     else:
@@ -437,23 +479,17 @@ def _check_one(opened: Callable[[], Episode], name: str, *, deep: bool) -> Repor
     return Report(1, list(check_opened(opened, name, deep=deep)))
 
 
-def _check_each(episodes: Episodes, progress: Progress | None, *, deep: bool) -> Report:
-    """Episodes one by one, and each beside the others."""
-    from warpdata.episodes.check import Report, check_opened, merged, new_set, set_findings
-    from warpdata.episodes.shard_folder import ShardFolderSource
+def _runner(jobs: int, ray: str | bool | None) -> Runner:
+    """Where the work on many episodes is done: here, in processes, or on a cluster."""
+    from warpdata.episodes.jobs import runner_of
 
-    beside, reports = new_set(), []
-    source = episodes.source
-    names = source.names if isinstance(source, ShardFolderSource) else episodes.ids
-    for position, name in enumerate(names):
-        opened = functools.partial(source.open, position)
-        report = Report(1, list(check_opened(opened, name, deep=deep, beside=beside)))
-        if isinstance(source, ShardFolderSource) and not report.is_damaged:
-            report = _with_blocks(report, source.bytes_of(position), name)
-        reports.append(report)
-        if progress is not None:
-            progress(position + 1, len(episodes))
-    return merged([*reports, Report(0, set_findings(beside))])
+    if ray is None or ray is False:
+        return runner_of(jobs)
+    if jobs != 1:
+        raise ValueError("jobs are processes of this machine, ray is a cluster: choose one of them")
+    from warpdata.ray.verbs import runner
+
+    return runner(None if ray is True else ray)
 
 
 def _with_blocks(report: Report, found: Any, name: str) -> Report:
@@ -663,7 +699,13 @@ def table_streams() -> Any:
     from warpdata.loading.stream import plan_read
     from warpdata.loading.torch import torch_dataset
 
-    return Streams(batches=open_stream, torch=torch_dataset, plan=plan_read, vectors=_vectors)
+    return Streams(batches=open_stream, torch=torch_dataset, plan=plan_read, vectors=_vectors, ray=_ray)
+
+
+def _ray(table: Table) -> Any:
+    from warpdata.ray import read_table
+
+    return read_table(table)
 
 
 def _vectors(reader: RangeReader) -> Any:

@@ -18,6 +18,7 @@ WarpError                      .code is stable, .hint says what to do next
 │   ├── AuthenticationError
 │   ├── PermissionError_       (also PermissionError) wd.PermissionError
 │   ├── ConflictError          the pointer moved or the blob exists: re-read and decide
+│   │   └── PointerMovedError  somebody else published meanwhile: go on from there
 │   ├── OutOfSpaceError        (also OSError) no room left: free some, then run again
 │   ├── NoLocksError           this file system cannot lock files: write elsewhere
 │   └── UnavailableError       timeout, 5xx: retry

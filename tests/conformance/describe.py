@@ -99,7 +99,7 @@ def _channel(name: str, channel: Channel, fresh: Channel) -> dict[str, Any]:
     stamps = channel.timestamps_ns
     return {
         "name": name, "id": rest or name, "lane": lane, "role": role.role, "of": role.of, "model": role.model,
-        "dtype": str(channel.dtype), "shape": [length, *channel.shape],
+        "dtype": str(channel.dtype), "shape": [length, *channel.row_shape],
         "sha256": _sha256(_bytes(channel.row_source, 0, length)),
         "clock": None if stamps is None else {"length": len(stamps), "sha256": _sha256(stamps)},
         "window": {"start": start, "end": end, "sha256": _sha256(window)},

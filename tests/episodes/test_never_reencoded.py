@@ -17,7 +17,7 @@ import warpdata as wd
 from tests.episodes.test_edits_machine import CHANGES, REFUSED, Impossible, Model, Shown, shifts_of
 from tests.episodes.test_video import scene
 from warpdata.cli.main import main as warp
-from warpdata.episodes.check import check_root
+from warpdata.episodes.check_each import check_root
 from warpdata.formats.wshard.load import load_wshard
 
 RECORDINGS, FRAMES, PAUSE = 2, 23, 10

@@ -70,6 +70,11 @@ class PublishedSource(EpisodesSource):
         self._metadata = metadata or {}
         self._known: pa.Table | None = None
 
+    @property
+    def artifact(self) -> Artifact:
+        """Where the shards of the episodes are."""
+        return self._artifact
+
     @cached_property
     def _names(self) -> pa.Table | None:
         """Ids and members only: a few bytes of each episode, while all facts of it may be kilobytes."""
@@ -78,7 +83,7 @@ class PublishedSource(EpisodesSource):
         return self._known if self._known is not None else self._mine(self._table(["id", "artifact", "blob"]))
 
     @cached_property
-    def _members(self) -> list[str]:
+    def members(self) -> list[str]:
         """The member of every episode, in order."""
         if self._names is not None:
             return [str(name) for name in self._names.column("blob").to_pylist()]
@@ -89,11 +94,11 @@ class PublishedSource(EpisodesSource):
         """The id of every episode, in order."""
         if self._names is not None:
             return [str(each) for each in self._names.column("id").to_pylist()]
-        return [name.removesuffix(SUFFIX) for name in self._members]
+        return [name.removesuffix(SUFFIX) for name in self.members]
 
     def open(self, position: int) -> Episode:
         """The episode at a position."""
-        return self.open_member(self._members[position])
+        return self.open_member(self.members[position])
 
     def open_member(self, name: str) -> Episode:
         """The episode that a member of the artifact holds."""
@@ -113,7 +118,7 @@ class PublishedSource(EpisodesSource):
 
     def places(self) -> list[Place]:
         """The bytes of every episode, in order."""
-        found = self._artifact.find(self._members)
+        found = self._artifact.find(self.members)
         return [Place(self._artifact.name, each.name, self._hash_of(each)) for each in found]
 
     def lane_contents(self, signals: Collection[str] | None) -> list[str] | None:
@@ -152,7 +157,7 @@ class PublishedSource(EpisodesSource):
     def origin(self, position: int) -> Origin:
         """The dataset, its version, and the hash of the blob that holds the episode."""
         dataset, _, version = str(self._recipe["name"]).partition("@")
-        member = self._artifact.find([self._members[position]])[0]
+        member = self._artifact.find([self.members[position]])[0]
         return Origin(dataset, version, self._artifact.part.shards[member.shard].hash)
 
     def address(self) -> dict[str, Any] | None:

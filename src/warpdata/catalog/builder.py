@@ -46,6 +46,7 @@ from warpdata.catalog.recordings import CHUNK_BYTES, episode_rows, episodes_tabl
 from warpdata.catalog.rowgroups import schema_fields, schema_to_base64
 from warpdata.catalog.sources import ParquetFacts, ParquetOptions
 from warpdata.catalog.staging import Staging, staging_for
+from warpdata.catalog.stored import StoredEpisode, agreed
 from warpdata.catalog.table import StreamRequest
 from warpdata.catalog.transfer import Progress, Upload, upload_blob, upload_bytes, upload_file
 from warpdata.errors import DatasetError, nearest
@@ -88,6 +89,8 @@ class _StagedArtifact:
     kind: str
     shards: list[PackedShard]
     members: dict[str, Member] = field(default_factory=dict)
+    stored: tuple[BlobRef, ...] = ()
+    """Shards that are in the catalog already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,11 @@ class DatasetBuilder:
         self._extends = False
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._growths = 0
+
+    @property
+    def catalog(self) -> str:
+        """Where it publishes to."""
+        return self._options.catalogs[0]
 
     @property
     def _staging(self) -> Path:
@@ -203,6 +211,20 @@ class DatasetBuilder:
         self._artifacts[name] = _StagedArtifact(model.EPISODE_KIND, shards, _whole_files(shards))
         if staged.edits:
             self._metadata["edits"] = {**self._metadata.get("edits", {}), name: staged.edits}
+        return self
+
+    def add_stored_episodes(self, name: str, stored: Iterable[StoredEpisode]) -> DatasetBuilder:
+        """Episodes that workers stored in this catalog already (`EpisodeStore`), in the order of their ids.
+
+        So the version does not depend on who stored what and when. The same episode may be given twice; the same id
+        with other bytes is a ConflictError.
+        """
+        self._new_part(name)
+        episodes = agreed(stored)
+        blobs = tuple(blob for each in episodes for blob in each.blobs)
+        members = {b.name: Member(b.name, i, 0, b.byte_size, -1) for i, b in enumerate(blobs) if b.name}
+        self._artifacts[name] = _StagedArtifact(model.EPISODE_KIND, [], members, blobs)
+        self._rows[name] = [{**each.facts, "artifact": name} for each in episodes]
         return self
 
     def add_webdataset(self, name: str, tars: Any, *, artifact: str | None = None) -> DatasetBuilder:
@@ -337,7 +359,9 @@ class DatasetBuilder:
         access = Access(self._options)
         try:
             if self._extends:
-                early = [self._upload(s.path, s.digest) for a in self._artifacts.values() for s in a.shards]
+                early: list[Upload] = []
+                for each in self._artifacts.values():
+                    self._shards(each, early)
                 return publish_grown(access, self.name, self._grown, early, options)
             manifest, uploads = self._built()
             options = replace(options, bases=tuple(sorted(self._long_bases())))
@@ -470,7 +494,7 @@ class DatasetBuilder:
         if binding.addressing == "range":
             held = base.manifest.artifacts.get(binding.artifact)
             sizes = [shard.byte_size for shard in held.shards] if held else []
-            sizes += [] if staged is None else [s.digest.size for s in staged.shards]
+            sizes += [] if staged is None else _shard_sizes(staged)
         elif binding.artifact in base.artifacts:
             wanted = sorted(
                 {str(v) for array in values for v in array.to_pylist() if v is not None} - members
@@ -576,7 +600,9 @@ class DatasetBuilder:
 
     def _shards(self, staged: _StagedArtifact, uploads: list[Upload]) -> tuple[BlobRef, ...]:
         uploads += [self._upload(shard.path, shard.digest) for shard in staged.shards]
-        return tuple(BlobRef(s.digest.sha256, s.digest.size, name=s.name) for s in staged.shards)
+        uploads += [Upload(blob.hash, blob.byte_size) for blob in staged.stored]
+        here = (BlobRef(s.digest.sha256, s.digest.size, name=s.name) for s in staged.shards)
+        return (*here, *staged.stored)
 
     @staticmethod
     def _packed(packed: Packed[_Shard], uploads: list[Upload]) -> Sequence[_Shard]:
@@ -677,4 +703,4 @@ def _kept_members(binding: Binding, artifact: _KeptArtifact) -> Iterable[str]:
 def _shard_sizes(artifact: _StagedArtifact | _KeptArtifact) -> list[int]:
     if isinstance(artifact, _KeptArtifact):
         return [shard.byte_size for shard in artifact.part.shards]
-    return [shard.digest.size for shard in artifact.shards]
+    return [*(s.digest.size for s in artifact.shards), *(blob.byte_size for blob in artifact.stored)]

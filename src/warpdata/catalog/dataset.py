@@ -59,6 +59,7 @@ class Streams:
     torch: TorchOpener
     plan: Callable[[Table, StreamRequest], ReadPlan]
     vectors: Callable[[RangeReader], Any]
+    ray: Callable[[Table], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +281,21 @@ class Dataset:
             columns=columns, limit=limit, drop_last=drop_last, pad=pad, nulls=nulls,
         )  # fmt: skip
 
+    def to_ray(
+        self,
+        table: str = "main",
+        *,
+        columns: str | Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> Any:
+        """A Ray dataset of the rows of a table of this version; columns and condition are applied where it is read.
+
+        Bound columns hold the names of the members, as in the table. Needs `warpdata[ray]`.
+        """
+        view = self.table(table)
+        view = view if columns is None else view.select(columns)
+        return self._streams.ray(view if where is None else view.filter(where))
+
     def warm(
         self,
         tables: Sequence[str] | None = None,
@@ -424,11 +440,12 @@ def budget_of(max_bytes: str | int | None, max_requests: int | None) -> Budget:
 
 def reopened_artifacts(recipe: str) -> ArtifactOpener:
     """The artifacts of a dataset whose batches outlived it or came to another process."""
-    return _reopened(json.loads(recipe)["dataset"]).artifact_and_cache
+    return open_recipe(json.loads(recipe)["dataset"]).artifact_and_cache
 
 
-def _reopened(fields: dict[str, Any]) -> Dataset:
-    given = {key: fields[key] for key in ("mode", "cache_dir", "cache_bytes")}
+def open_recipe(fields: dict[str, Any]) -> Dataset:
+    """The dataset that `recipe` names, or only its name and catalogs; for its tables and references only."""
+    given = {key: fields.get(key) for key in ("mode", "cache_dir", "cache_bytes")}
     options = access_options(Settings.from_env(), catalogs=tuple(fields["catalogs"]), **given)
     name = parse_name(fields["name"])
     access = Access(options)
@@ -436,16 +453,22 @@ def _reopened(fields: dict[str, Any]) -> Dataset:
 
 
 @functools.lru_cache(maxsize=8)
+def reopened_dataset(recipe: str) -> Dataset:
+    """A dataset that another process named, for its tables and references only; opened once in this one."""
+    return open_recipe(json.loads(recipe))
+
+
+@functools.lru_cache(maxsize=8)
 def reopened_episodes(recipe: str, artifact: str) -> PublishedSource:
     """The episodes of a dataset that came to another process."""
-    return _reopened(json.loads(recipe)).episodes_source(artifact)
+    return reopened_dataset(recipe).episodes_source(artifact)
 
 
 def _no_streams(*_: Any, **__: Any) -> Any:
     raise DatasetError("this dataset was opened for references only")
 
 
-_NO_STREAMS = Streams(_no_streams, _no_streams, _no_streams, _no_streams)
+_NO_STREAMS = Streams(_no_streams, _no_streams, _no_streams, _no_streams, _no_streams)
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:

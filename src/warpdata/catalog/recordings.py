@@ -52,6 +52,13 @@ def staged_episodes(source: Any, staging: Path, chunk_bytes: int = CHUNK_BYTES) 
     return _Staging(staging, chunk_bytes).staged(source)
 
 
+def staged_episode(
+    episode: Episode, episode_id: str, staging: Path, chunk_bytes: int = CHUNK_BYTES
+) -> list[Named]:
+    """One episode under an id as a shard, or as chunks with their list where it is long."""
+    return list(_Staging(staging, chunk_bytes).of_episode(episode, episode_id))
+
+
 class _Staging:
     """Where shards are written that are not there yet, and what is known of them."""
 
@@ -72,7 +79,7 @@ class _Staging:
     def _of_path(self, path: Path) -> Iterator[Named]:
         kind = _kind_of(path)
         if kind == "directory":
-            yield from self._of_episode(shown(path), path.name)
+            yield from self.of_episode(shown(path), path.name)
         elif kind == "recordings":
             yield from self._of_episodes(LocalDataset(path))
         elif kind == "shards":
@@ -86,19 +93,19 @@ class _Staging:
             _check_finished(episodes)
             self._edits += episodes.edits.log
         for name, episode in zip(episodes.ids, episodes, strict=True):
-            yield from self._of_episode(episode, name)
+            yield from self.of_episode(episode, name)
 
     def _of_shard(self, path: Path, name: str, *, is_alone: bool) -> Iterator[Named]:
         """A shard as it is, or cut if it is long; a chunk list that stands alone brings its chunks along."""
         if path.stat().st_size > self._chunk_bytes and not _is_chunk(path):
-            yield from self._of_episode(episode_of_shard(ShardReader.open(path)), None)
+            yield from self.of_episode(episode_of_shard(ShardReader.open(path)), None)
             return
         yield name, path
         if is_alone and file_kind(path) == "chunk-list":
             chunks = read_chunk_list(path)
             yield from ((entry.uri, chunks.chunk_path(entry)) for entry in chunks.chunks)
 
-    def _of_episode(self, episode: Episode, name: str | None) -> Iterator[Named]:
+    def of_episode(self, episode: Episode, name: str | None) -> Iterator[Named]:
         name = name or episode.id
         self._folder.mkdir(parents=True, exist_ok=True)
         target = self._folder / f"{name}{SUFFIX}"

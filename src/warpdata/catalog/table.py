@@ -44,6 +44,9 @@ _ROW_FIELD = pa.field(ROW_NUMBER, pa.int64())
 
 Shard = tuple[int, int] | str | None
 
+ShardPart = tuple[int, int, int]
+"""(k, i, n): of the row groups of file k, the i-th of n parts."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest:
@@ -406,13 +409,24 @@ class Table:
     def _scan(self, columns: Sequence[EngineColumn], expression: Any) -> Iterator[pa.Table]:
         """The rows of the view, group by group and in order; groups that an expression rules out are not read."""
         stored = {column.field.name for column in columns} - {ROW_NUMBER}
+        return self._read(stored, expression, [(number, 0, 1) for number in range(len(self.part.shards))])
+
+    def pieces(self, parts: Sequence[ShardPart] | None = None) -> Iterator[pa.Table]:
+        """The rows of the view row group by row group, in order: all of them, or those in some parts of its files."""
+        view = self.select(self.schema().names)
+        names = view.schema().names
+        wanted = [(number, 0, 1) for number in range(len(self.part.shards))] if parts is None else parts
+        for table in view._read(set(names), None, wanted):
+            yield table.select(names)
+
+    def _read(self, stored: set[str], expression: Any, files: Sequence[ShardPart]) -> Iterator[pa.Table]:
         with contextlib.closing(RowFilter(self)) as condition:
             needed = sorted({*stored, *condition.columns})
             parts = [part for part in (expression, condition.pruning) if part is not None]
             ahead = ReadAhead(
                 lambda task: self.files.file(task[0]).fetch(task[1], needed),
                 lambda task, fetched: (task, self.files.file(task[0]).read(task[1], needed, fetched)),
-                self._groups(parts), workers=4, cost=self._group_bytes, max_cost=_AHEAD_BYTES,
+                self._groups(parts, files), workers=4, cost=self._group_bytes, max_cost=_AHEAD_BYTES,
             )  # fmt: skip
             with contextlib.closing(ahead):
                 for task, table in ahead:
@@ -420,10 +434,11 @@ class Table:
                     numbers = np.arange(first, first + table.num_rows, dtype=np.int64)
                     yield condition.keep(table.append_column(_ROW_FIELD, pa.array(numbers)), first)
 
-    def _groups(self, pruning: Sequence[Any]) -> Iterator[tuple[int, int]]:
-        for number in range(len(self.part.shards)):
+    def _groups(self, pruning: Sequence[Any], files: Sequence[ShardPart]) -> Iterator[tuple[int, int]]:
+        for number, share, shares in files:
             file = self.files.file(number)
-            groups = list(range(file.metadata.num_row_groups))
+            count = file.metadata.num_row_groups
+            groups = list(range(share * count // shares, (share + 1) * count // shares))
             for expression in pruning:
                 groups = file.matching_groups(groups, expression)
             yield from ((number, group) for group in groups)

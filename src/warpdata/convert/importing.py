@@ -6,10 +6,8 @@ run, running it again continues, and its result is that of a run nobody interrup
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import hashlib
-import multiprocessing
 import os
 import re
 import shutil
@@ -17,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from warpdata._version import __version__
@@ -28,6 +26,7 @@ from warpdata.convert.receipt import Note, Receipt, note_of
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.directory_copy import copy_to_directory, holds_frames, is_intact
 from warpdata.episodes.encoded import encoded_parts
+from warpdata.episodes.jobs import Here, Runner
 from warpdata.episodes.listing import episode_path
 from warpdata.episodes.local import holds_recordings
 from warpdata.episodes.opening import episode_of_shard
@@ -42,6 +41,9 @@ from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import SourceAround
 
+if TYPE_CHECKING:
+    from warpdata.catalog.stored import StoredEpisode
+
 Progress = Callable[[int, int], None]
 OnError = Literal["stop", "skip"]
 TargetKind = Literal["root", "shards"]
@@ -50,7 +52,6 @@ NOTES = "import"
 """The key of an episode's metadata under which the notes of its conversion stand."""
 STATE_FILE = ".import.json"
 """In a target that is not complete: what is being imported into it."""
-_IN_FLIGHT = 2
 _TEMP = re.compile(r"\.[^/]{1,200}" + re.escape(TEMP_MARK) + r"[0-9a-f]{12}")
 
 
@@ -75,22 +76,18 @@ def import_episodes(
     version: str = "",
     supplied: Mapping[str, Any] | None = None,
     kind: TargetKind = "root",
-    jobs: int = 1,
+    runner: Runner | None = None,
     on_error: OnError = "stop",
     video: VideoOptions | None = None,
     progress: Progress | None = None,
 ) -> Receipt:
     """Write all episodes into a root of recordings or a folder of shards; running it again continues.
 
-    `on_error="skip"` goes on behind an episode that cannot be read and counts it. `video` encodes cameras that come
-    as raw frames, which are kept exactly otherwise; encoded ones are always copied.
+    `runner` says where episodes are converted; other machines must see the target under the same path.
+    `on_error="skip"` goes on behind an episode that cannot be read and counts it. `video` encodes cameras that come as
+    raw frames, which are kept exactly otherwise; encoded ones are always copied.
     """
-    if on_error not in ("stop", "skip"):
-        raise ValueError(
-            f"on_error is 'stop' or 'skip', not {on_error!r}.{nearest(on_error, ('stop', 'skip'))}"
-        )
-    if jobs < 1:
-        raise ValueError(f"jobs is at least 1, not {jobs}")
+    _check_on_error(on_error)
     plan = ImportPlan(format, source, version, dict(supplied or {}), video)
     path = Path(os.path.abspath(target))
     place = _target(path, kind)
@@ -101,7 +98,7 @@ def import_episodes(
         with contextlib.ExitStack() as stack:
             stack.enter_context(_alone(path))
             place.begin(episodes, plan)
-            receipt = _run(episodes, place, plan, jobs, on_error, progress)
+            receipt = _run(episodes, place, plan, runner or Here(), on_error, progress)
             place.finish(episodes, receipt)
     except BaseException:
         if is_new:
@@ -130,7 +127,12 @@ def _remove_if_empty(path: Path) -> None:
 
 
 def _run(
-    episodes: Episodes, place: Target, plan: ImportPlan, jobs: int, on_error: str, progress: Progress | None
+    episodes: Episodes,
+    place: Target,
+    plan: ImportPlan,
+    runner: Runner,
+    on_error: str,
+    progress: Progress | None,
 ) -> Receipt:
     ids = episodes.ids
     waiting = [position for position in range(len(ids)) if not place.is_done(position)]
@@ -140,9 +142,10 @@ def _run(
     failed: dict[int, WarpError] = {}
     if progress is not None:
         progress(done, len(ids))
-    work = _parallel if jobs > 1 and len(waiting) > 1 else _serial
-    for position, error in work(episodes, place, plan, waiting, jobs):
-        if error is not None:
+    for position, (error, kept) in runner.run(ImportTask(episodes, place, plan), waiting):
+        if error is None:
+            place.keep(position, kept)
+        else:
             named = _in_episode(error, ids[position])
             if on_error == "stop":
                 raise named
@@ -158,64 +161,28 @@ def _run(
     return receipt
 
 
-Done = tuple[int, WarpError | None]
+Done = tuple[WarpError | None, Any]
+"""What is wrong with an episode, or what its target wants to know of it."""
 
 
-def _serial(
-    episodes: Episodes, place: Target, plan: ImportPlan, waiting: list[int], _: int
-) -> Iterator[Done]:
-    for position in waiting:
-        yield position, _one(episodes, place, plan, position)
+@dataclass(frozen=True)
+class ImportTask:
+    """Converts the episode at a position; it travels to other processes."""
 
+    episodes: Episodes
+    place: Target
+    plan: ImportPlan
 
-def _parallel(
-    episodes: Episodes, place: Target, plan: ImportPlan, waiting: list[int], jobs: int
-) -> Iterator[Done]:
-    """In processes of their own, which open the source again by its address; few are handed out ahead."""
-    context = multiprocessing.get_context("spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_remember, initargs=(episodes, place, plan)
-    )
-    try:
-        rest = iter(waiting)
-        running: dict[Any, int] = {}
-        while True:
-            for position in rest:
-                running[pool.submit(_remembered, position)] = position
-                if len(running) >= _IN_FLIGHT * jobs:
-                    break
-            if not running:
-                return
-            finished, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
-            for each in finished:
-                yield running.pop(each), each.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-_WORK: list[Any] = []
-
-
-def _remember(*work: Any) -> None:
-    _WORK[:] = work
-
-
-def _remembered(position: int) -> WarpError | None:
-    episodes, place, plan = _WORK
-    return _one(episodes, place, plan, position)
-
-
-def _one(episodes: Episodes, place: Target, plan: ImportPlan, position: int) -> WarpError | None:
-    """Convert one episode; what is wrong with it comes back, anything else is raised."""
-    try:
-        place.write(position, episodes[position], plan)
-    except WarpError as error:
-        if error.code in ("out_of_space", "permission"):
-            raise
-        return error
-    except (ValueError, TypeError) as error:  # a name or a value that episodes cannot have
-        return FormatError(str(error), hint="Rename it, or leave it out with a mapping.")
-    return None
+    def __call__(self, position: int) -> Done:
+        """What came of the episode; what is wrong with the machine rather than with it is raised."""
+        try:
+            return None, self.place.write(position, self.episodes[position], self.plan)
+        except WarpError as error:
+            if error.code in ("out_of_space", "permission"):
+                raise
+            return error, None
+        except (ValueError, TypeError) as error:  # a name or a value that episodes cannot have
+            return FormatError(str(error), hint="Rename it, or leave it out with a mapping."), None
 
 
 def _in_episode(error: WarpError, episode_id: str) -> WarpError:
@@ -240,8 +207,11 @@ class Target(ABC):
         """The notes of a finished episode."""
 
     @abstractmethod
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> None:
-        """Convert one episode."""
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Any:
+        """Convert one episode, in any process; what comes back is given to `keep`."""
+
+    def keep(self, position: int, kept: Any) -> None:  # noqa: B027 - folders remember by themselves
+        """Remember what a target without files has to remember of a finished episode."""
 
     @abstractmethod
     def _is_taken(self) -> bool:
@@ -324,7 +294,7 @@ class ShardTarget(Target):
     """A folder of shards: one file per episode, named by its id."""
 
     def _name(self, episodes: Episodes) -> None:
-        self._files = [f"{quote(each, safe='-_. @+=,')}.wshard" for each in episodes.ids]
+        self._files = [_file_name(each) for each in episodes.ids]
         if len(set(self._files)) != len(self._files):
             raise FormatError("two episodes have the same id", path=episodes.source.name)
 
@@ -346,6 +316,74 @@ class ShardTarget(Target):
 
     def _folders(self) -> Iterator[Path]:
         yield self.path
+
+
+class StoredTarget(Target):
+    """Blobs of a catalog, stored from any machine: which episodes they are is known here, until a version says it."""
+
+    def __init__(self, name: str, store: Callable[[Episode, str], StoredEpisode]) -> None:
+        super().__init__(Path(name))
+        self._store = store
+        self._kept: dict[int, tuple[StoredEpisode, dict[str, Any]]] = {}
+
+    @property
+    def stored(self) -> list[StoredEpisode]:
+        """What is to be published."""
+        return [stored for stored, _ in self._kept.values()]
+
+    def is_done(self, position: int) -> bool:
+        """An episode is converted again to know what it is; its blob is stored once."""
+        return position in self._kept
+
+    def notes(self, position: int) -> dict[str, Note]:
+        """As they came back."""
+        return _notes(self._kept[position][1])
+
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> Any:
+        """Store the episode."""
+        del position
+        noted = _Noted(episode, plan, into_root=False)
+        return self._store(Episode(noted), _file_name(episode.id)), {NOTES: noted.meta[NOTES]}
+
+    def keep(self, position: int, kept: Any) -> None:
+        """What was stored."""
+        self._kept[position] = kept
+
+    def _is_taken(self) -> bool:
+        return False
+
+    def _folders(self) -> Iterator[Path]:
+        return iter(())
+
+
+def store_episodes(
+    episodes: Episodes,
+    target: StoredTarget,
+    *,
+    format: str,  # noqa: A002 - the word of the commands
+    source: str,
+    version: str = "",
+    supplied: Mapping[str, Any] | None = None,
+    runner: Runner | None = None,
+    on_error: OnError = "stop",
+    video: VideoOptions | None = None,
+    progress: Progress | None = None,
+) -> Receipt:
+    """Convert all episodes into blobs of a catalog, which nothing names before `target.stored` is published."""
+    _check_on_error(on_error)
+    plan = ImportPlan(format, source, version, dict(supplied or {}), video)
+    return _run(episodes, target, plan, runner or Here(), on_error, progress)
+
+
+def _file_name(episode_id: str) -> str:
+    return f"{quote(episode_id, safe='-_. @+=,')}.wshard"
+
+
+def _check_on_error(on_error: str) -> None:
+    if on_error not in ("stop", "skip"):
+        raise ValueError(
+            f"on_error is 'stop' or 'skip', not {on_error!r}.{nearest(on_error, ('stop', 'skip'))}"
+        )
 
 
 def _target(path: Path, kind: str) -> Target:
@@ -410,4 +448,6 @@ def _notes(meta: Mapping[str, Any]) -> dict[str, Note]:
     return {str(name): Note.from_json(each) for name, each in signals.items()}
 
 
-__all__ = ["ImportPlan", "OnError", "Progress", "TargetKind", "import_episodes"]
+__all__ = [
+    "ImportPlan", "OnError", "Progress", "StoredTarget", "TargetKind", "import_episodes", "store_episodes",
+]  # fmt: skip

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.episodes.check_set import SET_RULES, EpisodeSet
-from warpdata.episodes.local import LocalDataset
+from warpdata.episodes.check_set import SET_RULES, EpisodeSet, Member, remembered
 from warpdata.episodes.signals import VideoSignal
 from warpdata.episodes.statistics import GAP_FACTOR, ClockStatistics, ValueStatistics
 from warpdata.errors import FormatError, JournalInUseError, WarpError, nearest
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import Folder
 from warpdata.formats.wshard.verify import Finding as Damage
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
@@ -150,36 +146,7 @@ class _Place:
     stated: Mapping[str, Any]
 
     def found(self, rule: str, message: str, **details: Any) -> Finding:
-        return _found(rule, self.episode, self.signal, message, **details)
-
-
-def check_root(
-    folder: str | os.PathLike[str] | Folder,
-    *,
-    progress: Progress | None = None,
-    deep: bool = False,
-    raw: bool = False,
-) -> Report:
-    """Check every episode of a root as the edits show it; `raw`, or edits that cannot be read: as it was recorded."""
-    try:
-        dataset, findings = LocalDataset(folder, edited=not raw), []
-    except FormatError as error:
-        dataset, findings = LocalDataset(folder, edited=False), [_found("edits", "", None, str(error))]
-    beside = new_set()
-    for position, name in enumerate(dataset.ids):
-        findings += check_opened(partial(dataset.source.open, position), name, deep=deep, beside=beside)
-        if progress is not None:
-            progress(position + 1, len(dataset))
-    findings += [
-        _found(
-            "unfinished",
-            os.path.basename(str(each.path)),
-            None,
-            "run `warp salvage`, or wait for its recorder",
-        )
-        for each in dataset.unfinished
-    ]
-    return Report(len(dataset), [*findings, *set_findings(beside)])
+        return found(rule, self.episode, self.signal, message, **details)
 
 
 def new_set() -> EpisodeSet:
@@ -190,25 +157,32 @@ def new_set() -> EpisodeSet:
 def set_findings(beside: EpisodeSet) -> list[Finding]:
     """What is wrong with episodes beside the others."""
     return [
-        _found(each.rule, each.episode, each.signal, each.message, **each.details)
+        found(each.rule, each.episode, each.signal, each.message, **each.details)
         for each in beside.findings()
     ]
 
 
 def check_opened(
-    opened: Callable[[], Episode], name: str, *, deep: bool = False, beside: EpisodeSet | None = None
+    opened: Callable[[], Episode],
+    name: str,
+    *,
+    deep: bool = False,
+    beside: Callable[[Member], object] | None = None,
 ) -> Iterator[Finding]:
-    """Everything wrong with an episode of any form, also that it cannot be opened; it joins those `beside` it."""
+    """Everything wrong with an episode of any form, also that it cannot be opened.
+
+    `beside` is told what is remembered of it, to compare it with others.
+    """
     try:
         episode = opened()
     except JournalInUseError as error:
-        yield _found("unfinished", name, None, str(error))
+        yield found("unfinished", name, None, str(error))
     except FormatError as error:
-        yield _found("damaged-file", name, None, str(error), code=error.code)
+        yield found("damaged-file", name, None, str(error), code=error.code)
     else:
         yield from check_episode(episode, name, deep=deep)
         if beside is not None:
-            beside.add(name, episode)
+            beside(remembered(name, episode, _is_action))
 
 
 def check_episode(episode: Episode, name: str, *, deep: bool = False) -> Iterator[Finding]:
@@ -216,9 +190,9 @@ def check_episode(episode: Episode, name: str, *, deep: bool = False) -> Iterato
     yield from _check_documents(episode, name)
     names = list(episode.signals)
     if not names:
-        yield _found("empty-episode", name, None, "no signals")
+        yield found("empty-episode", name, None, "no signals")
     elif not any(_is_action(each) or _has_role(episode, each, "action") for each in names):
-        yield _found("no-actions", name, None, f"signals are {', '.join(names)}")
+        yield found("no-actions", name, None, f"signals are {', '.join(names)}")
     stated = _described(episode)
     for each in names:
         about = stated.get(each)
@@ -232,10 +206,10 @@ def _check_documents(episode: Episode, name: str) -> Iterator[Finding]:
         try:
             getattr(episode, attribute)
         except WarpError as error:
-            yield _found("damaged-file", name, None, str(error), file=file, code=error.code)
+            yield found("damaged-file", name, None, str(error), file=file, code=error.code)
             continue
         if file == layout.META_FILE and episode.meta.get("interrupted"):
-            yield _found("interrupted", name, None, str(episode.meta["interrupted"]))
+            yield found("interrupted", name, None, str(episode.meta["interrupted"]))
 
 
 def _described(episode: Episode) -> Mapping[str, Any]:
@@ -380,8 +354,9 @@ def is_directory(folder: Path) -> bool:
 
 def damaged_block(episode: str, damage: Damage) -> Finding:
     """A damaged block of a shard as a finding of its episode."""
-    return _found("damaged-file", episode, None, damage.message, block=damage.block, code=damage.code)
+    return found("damaged-file", episode, None, damage.message, block=damage.block, code=damage.code)
 
 
-def _found(rule: str, episode: str, signal: str | None, message: str, **details: Any) -> Finding:
+def found(rule: str, episode: str, signal: str | None, message: str, **details: Any) -> Finding:
+    """A finding of a rule."""
     return Finding(rule, RULES[rule][0], episode, signal, message, details)

@@ -78,7 +78,9 @@ class _Track:
 
 
 @dataclass(slots=True)
-class _Member:
+class Member:
+    """What is remembered of an episode."""
+
     name: str
     seconds: float
     total_reward: float | None = None
@@ -92,24 +94,10 @@ class EpisodeSet:
 
     def __init__(self, is_action: Callable[[str], bool]) -> None:
         self._is_action = is_action
-        self._members: list[_Member] = []
+        self._members: list[Member] = []
 
-    def add(self, name: str, episode: Episode) -> None:
-        """Look at one more episode; signals that cannot be read are findings of other rules."""
-        member = _Member(name, 0.0)
-        cameras: dict[str, Signal] = {}
-        for each in episode.signals:
-            try:
-                signal = episode.signals[each]
-                if len(signal):
-                    member.seconds = max(member.seconds, (signal.last_ts - signal.first_ts) / 1e9)
-                if signal.meta.kind == "image":
-                    cameras[each] = signal
-                elif not signal.meta.is_object and len(signal) >= _MIN_RECORDS:
-                    self._track(member, each, signal)
-            except WarpError:
-                continue
-        self._look(member, cameras, episode)
+    def add(self, member: Member) -> None:
+        """One more episode."""
         self._members.append(member)
 
     def findings(self) -> Iterator[SetFinding]:
@@ -128,31 +116,6 @@ class EpisodeSet:
         yield from self._jerks()
         yield from self._shifts()
         yield from self._copies()
-
-    def _track(self, member: _Member, name: str, signal: Signal) -> None:
-        values = np.asarray(signal.values(), np.float64).reshape(len(signal), -1)
-        if values.shape[1] > _MAX_CHANNELS or not np.isfinite(values).all():
-            return
-        if name.rpartition("/")[2].startswith("reward"):
-            member.total_reward = float(values.sum())
-            return
-        times = signal.timestamps - signal.first_ts
-        grid = np.linspace(0, float(times[-1]), _POINTS)
-        shape = np.stack([np.interp(grid, times, column) for column in values.T], 1)
-        low, high = np.quantile(values, (0.1, 0.9), axis=0)
-        profile = np.stack([values.mean(0), values.std(0), values[0], values[-1], low, high])
-        bend = np.sqrt((np.diff(values, 2, axis=0) ** 2).mean(0))
-        member.tracks[name] = _Track(values[-1], values.std(0), bend, profile, shape)
-
-    def _look(self, member: _Member, cameras: dict[str, Signal], episode: Episode) -> None:
-        states = [episode.signals[name] for name in sorted(member.tracks) if not self._is_action(name)]
-        for name, camera in cameras.items():
-            try:
-                sight = look(camera, states)
-            except WarpError:
-                continue
-            if sight is not None:
-                member.sights[name] = sight
 
     def _lengths(self) -> Iterator[SetFinding]:
         seconds = np.array([each.seconds for each in self._members])
@@ -304,6 +267,48 @@ class EpisodeSet:
     def _found(self, rule: str, at: int, signal: str | None, text: str, **details: Any) -> SetFinding:
         plain = {key: float(each) if isinstance(each, np.floating) else each for key, each in details.items()}
         return SetFinding(rule, self._members[at].name, signal, text, plain)
+
+
+def remembered(name: str, episode: Episode, is_action: Callable[[str], bool]) -> Member:
+    """Look at an episode; signals that cannot be read are findings of other rules."""
+    member = Member(name, 0.0)
+    cameras: dict[str, Signal] = {}
+    for each in episode.signals:
+        try:
+            signal = episode.signals[each]
+            if len(signal):
+                member.seconds = max(member.seconds, (signal.last_ts - signal.first_ts) / 1e9)
+            if signal.meta.kind == "image":
+                cameras[each] = signal
+            elif not signal.meta.is_object and len(signal) >= _MIN_RECORDS:
+                _track(member, each, signal)
+        except WarpError:
+            continue
+    states = [episode.signals[each] for each in sorted(member.tracks) if not is_action(each)]
+    for each, camera in cameras.items():
+        try:
+            sight = look(camera, states)
+        except WarpError:
+            continue
+        if sight is not None:
+            member.sights[each] = sight
+    return member
+
+
+def _track(member: Member, name: str, signal: Signal) -> None:
+    values = np.asarray(signal.values(), np.float64).reshape(len(signal), -1)
+    if values.shape[1] > _MAX_CHANNELS or not np.isfinite(values).all():
+        return
+    if name.rpartition("/")[2].startswith("reward"):
+        member.total_reward = float(values.sum())
+        return
+    times = signal.timestamps - signal.first_ts
+    grid = np.linspace(0, float(times[-1]), _POINTS)
+    shape = np.stack([np.interp(grid, times, column) for column in values.T], 1)
+    low, high = np.quantile(values, (0.1, 0.9), axis=0)
+    profile = np.stack([values.mean(0), values.std(0), values[0], values[-1], low, high])
+    bend = np.sqrt((np.diff(values, 2, axis=0) ** 2).mean(0))
+    member.tracks[name] = _Track(values[-1], values.std(0), bend, profile, shape)
 
 
 def _far(values: Numbers, least: float) -> list[int]:

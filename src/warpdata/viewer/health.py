@@ -29,7 +29,7 @@ class Health:
         for name in snapshot.ids:
             if name not in self._found:
                 # One that was edited is not compared a second time: it would be found to be a copy of itself.
-                beside = None if name in self._joined else self._beside
+                beside = None if name in self._joined else self._beside.add
                 self._joined.add(name)
                 findings = list(check_opened(partial(snapshot.open, name), name, beside=beside))
                 with self._lock:

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
+from warpdata.cli.commands._runner import add_runner, ray_of
 from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def add_import(parser: argparse.ArgumentParser) -> None:
     """Arguments of bringing a set in."""
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that convert episodes")
+    add_runner(parser, "convert episodes")
     parser.add_argument("--fps", type=float, help="steps per second, where the source does not say")
     parser.add_argument(
         "--codec", help="encode raw frames as h264, h265 or av1; without it every pixel is kept"
@@ -69,8 +70,8 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
 def import_options(args: argparse.Namespace) -> dict[str, Any]:
     """What `wd.import_episodes` gets, and the options of the format."""
     more = {"fps": args.fps} if args.fps is not None else {}
-    return {"jobs": args.jobs, "on_error": args.on_error, "catalog": args.catalog, "video": _codec(args.codec),
-            **more, **options_of(args)}  # fmt: skip
+    return {"jobs": args.jobs, "ray": ray_of(args), "on_error": args.on_error, "catalog": args.catalog,
+            "video": _codec(args.codec), **more, **options_of(args)}  # fmt: skip
 
 
 def _codec(name: str | None) -> VideoOptions | None:

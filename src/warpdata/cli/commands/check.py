@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from warpdata.cli import exits
 from warpdata.cli.commands._address import FORMS, address_of, naming_errors
 from warpdata.cli.commands._dataset import add_catalog_argument
+from warpdata.cli.commands._runner import add_runner, ray_of
 from warpdata.cli.console import add_json_flag, table
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all", action="store_true", help="a line per finding instead of one per rule and signal"
     )
+    add_runner(parser, "check episodes")
     add_json_flag(parser)
 
 
@@ -59,8 +61,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise ValueError("give a root of recordings or an episode")
     with console.progress("checking") as bar, naming_errors():
         report = check_dataset(
-            address_of(args), progress=bar, deep=args.deep, mute=args.mute, raw=args.raw, catalog=args.catalog
-        )
+            address_of(args), progress=bar, deep=args.deep, mute=args.mute, raw=args.raw, catalog=args.catalog,
+            jobs=args.jobs, ray=ray_of(args),
+        )  # fmt: skip
     console.emit(report.to_json())
     for group in report.groups():
         label = f"{console.paint(group.severity, _STYLES[group.severity])}[{group.rule}]"

@@ -83,7 +83,7 @@ def read(
     if last_row not in (None, *get_args(LastRow)):
         known = get_args(LastRow)
         raise ValueError(
-            f"last_row is one of {', '.join(known)}, not {last_row!r}.{nearest(last_row, known)}"
+            f"last_row is one of {', '.join(known)}, not {last_row!r}.{nearest(str(last_row), known)}"
         )
     splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
     return Episodes(RldsEpisodes(Place.of(source), splits, fps, last_row))
@@ -267,7 +267,7 @@ class RldsEpisodes(SteppedEpisodes):
         if task is not None:
             static["task"] = task[1]
         about = {"split": static["split"], "task": None if task is None else task[0]}
-        meta = {"rlds": about}
+        meta: dict[str, Any] = {"rlds": about}
         last_row = self._last_row or static.get(LAST_ROW)
         if last_row == "observation":
             meta[LAST_ROW] = last_row

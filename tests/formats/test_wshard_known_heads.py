@@ -12,7 +12,7 @@ import pytest
 
 import warpdata as wd
 from warpdata.errors import FormatError
-from warpdata.formats.wshard import ShardReader, reader, seen
+from warpdata.formats.wshard import ShardReader, known_heads, reader
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_unverified_heads_are_not_remembered(tmp_path: Path) -> None:
 def test_few_are_remembered_and_threads_do_not_disturb_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seen, "MAX_SHARDS", 3)
+    monkeypatch.setattr(known_heads, "MAX_SHARDS", 3)
     for number in range(8):
         save(tmp_path / str(number), f"e{number}")
     wrong: list[str] = []
@@ -126,4 +126,4 @@ def test_few_are_remembered_and_threads_do_not_disturb_each_other(
     for thread in threads:
         thread.join()
     assert not wrong
-    assert len(seen._heads) <= 3
+    assert len(known_heads._heads) <= 3

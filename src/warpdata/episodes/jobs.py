@@ -1,0 +1,89 @@
+"""Work on many episodes, one position after the other: here, or in processes of this machine.
+
+A runner takes a task and positions and gives back results as they come in, in any order. The task goes to other
+processes by pickle and is unpacked once in each. A cluster is one more runner (`warpdata.ray`), of the same tasks.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Protocol, TypeVar
+
+from warpdata.errors import WarpError
+
+R = TypeVar("R")
+
+_AHEAD = 2
+"""Positions per process that are handed out before their turn."""
+
+
+class Runner(Protocol):
+    """Where tasks run."""
+
+    def run(self, task: Callable[[int], R], positions: Sequence[int]) -> Iterator[tuple[int, R]]:
+        """What the task gives for each position, as it comes in; what it raises is raised."""
+
+
+class Here:
+    """One after the other in this process."""
+
+    def run(self, task: Callable[[int], R], positions: Sequence[int]) -> Iterator[tuple[int, R]]:
+        """What the task gives for each position, in order."""
+        for position in positions:
+            yield position, task(position)
+
+
+class Processes:
+    """In so many processes of this machine, which open the source again by its address."""
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+
+    def run(self, task: Callable[[int], R], positions: Sequence[int]) -> Iterator[tuple[int, R]]:
+        """What the task gives for each position, as it comes in; few are handed out ahead."""
+        if len(positions) < 2:
+            yield from Here().run(task, positions)
+            return
+        context = multiprocessing.get_context("spawn")
+        pool = concurrent.futures.ProcessPoolExecutor(
+            min(self._jobs, len(positions)), mp_context=context, initializer=_remember, initargs=(task,)
+        )
+        try:
+            rest = iter(positions)
+            running: dict[Any, int] = {}
+            while True:
+                for position in rest:
+                    running[pool.submit(_remembered, position)] = position
+                    if len(running) >= _AHEAD * self._jobs:
+                        break
+                if not running:
+                    return
+                done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+                for each in done:
+                    yield running.pop(each), each.result()
+        except BrokenProcessPool:
+            hint = "Perhaps memory ran out: try fewer jobs. Running it again is harmless."
+            raise WarpError("a process that did part of the work was killed", hint=hint) from None
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def runner_of(jobs: int) -> Runner:
+    """The runner with so many processes; one is this one."""
+    if jobs < 1:
+        raise ValueError(f"jobs is at least 1, not {jobs}")
+    return Here() if jobs == 1 else Processes(jobs)
+
+
+_TASK: list[Callable[[int], Any]] = []
+
+
+def _remember(task: Callable[[int], Any]) -> None:
+    _TASK[:] = [task]
+
+
+def _remembered(position: int) -> Any:
+    return _TASK[0](position)

@@ -1,0 +1,241 @@
+"""The adapter of Ray: plans as its data sources, stored episodes as its sink, work on episodes as its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import ray
+import ray.data
+from ray.data.block import BlockAccessor, BlockMetadata
+from ray.data.datasource import Datasink, Datasource, ReadTask
+from ray.exceptions import RayError
+
+from warpdata.catalog.stored import StoredEpisode
+from warpdata.errors import DatasetError, WarpError
+from warpdata.ray.planning import Plan, Task
+
+R = TypeVar("R")
+
+_AHEAD = 2
+"""Tasks per processor that are handed out before their turn."""
+
+
+class PlannedDatasource(Datasource):  # type: ignore[misc]
+    """A plan as Ray asks for it: often, and with what is to be left out."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self._projection_map: dict[str, str] | None = None
+        self._plan = plan
+        self._tasks: dict[int, list[Task]] = {}
+
+    def get_name(self) -> str:
+        """The version that is read."""
+        return f"({self._plan.name})"
+
+    def supports_projection_pushdown(self) -> bool:
+        """Columns nobody wants are not read."""
+        return True
+
+    def supports_predicate_pushdown(self) -> bool:
+        """Rows nobody wants are not read, where the plan knows."""
+        return self._plan.filters
+
+    def apply_projection(self, projection_map: dict[str, str] | None) -> PlannedDatasource:
+        """The same with fewer columns."""
+        made: PlannedDatasource = super().apply_projection(projection_map)
+        wanted = made.get_projection_map()
+        return made if not wanted else made._with(self._plan.select(list(wanted)))
+
+    def apply_predicate(self, predicate_expr: Any) -> PlannedDatasource:
+        """The same with fewer rows."""
+        made: PlannedDatasource = super().apply_predicate(predicate_expr)
+        return made._with(self._plan.where(predicate_expr.to_pyarrow()))
+
+    def _with(self, plan: Plan) -> PlannedDatasource:
+        self._plan, self._tasks = plan, {}
+        return self
+
+    def estimate_inmemory_data_size(self) -> int:
+        """What the manifest says."""
+        return self._plan.size_bytes
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        """The tasks of the plan; Ray asks several times, and gets the same."""
+        del data_context
+        if parallelism not in self._tasks:
+            self._tasks[parallelism] = self._plan.tasks(parallelism)
+        return [
+            ReadTask(
+                partial(_blocks, task.read),
+                BlockMetadata(
+                    num_rows=task.rows, size_bytes=task.size_bytes, input_files=None, exec_stats=None
+                ),
+                schema=self._plan.schema,
+                per_task_row_limit=per_task_row_limit,
+            )
+            for task in self._tasks[parallelism]
+        ]
+
+
+def _blocks(read: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    for each in read():
+        yield BlockAccessor.batch_to_block(each) if isinstance(each, dict) else each
+
+
+def read(plan: Plan, tasks: int | None) -> Any:
+    """A Ray dataset that reads a plan."""
+    return ray.data.read_datasource(PlannedDatasource(plan), override_num_blocks=tasks)
+
+
+def is_dataset(value: object) -> bool:
+    """Whether something is a dataset of Ray."""
+    return isinstance(value, ray.data.Dataset)
+
+
+class StoringDatasink(Datasink[list[StoredEpisode]]):  # type: ignore[misc]
+    """Workers store episodes and say what they stored; what is made of it is up to whoever reads `stored`."""
+
+    def __init__(self, store: Callable[[Iterable[Mapping[str, Any]]], list[StoredEpisode]]) -> None:
+        self._store = store
+        self.stored: list[StoredEpisode] | None = None
+        self.rows = 0
+
+    def get_name(self) -> str:
+        """What the tasks do."""
+        return "Store episodes"
+
+    def write(self, blocks: Iterable[Any], ctx: Any) -> list[StoredEpisode]:
+        """Store the episodes of some blocks; however often Ray does that, the blobs are the same."""
+        del ctx
+        return self._store(row for block in blocks for row in BlockAccessor.for_block(block).iter_rows(True))
+
+    def on_write_complete(self, write_result: Any) -> None:
+        """Everything that was stored, in any order."""
+        self.rows = int(write_result.num_rows)
+        self.stored = [each for part in write_result.write_returns for each in part]
+
+
+def stored_by(
+    dataset: Any,
+    store: Callable[[Iterable[Mapping[str, Any]]], list[StoredEpisode]],
+    *,
+    expect: int | Collection[str] | None,
+    concurrency: int | None,
+) -> list[StoredEpisode]:
+    """Store every row of a Ray dataset; unless all of them were, an error."""
+    if dataset.context.max_errored_blocks != 0 and expect is None:
+        fact = "Ray may drop blocks (DataContext.max_errored_blocks), and nobody would notice"
+        hint = "Set it to 0, or say with expect= how many episodes, or which ids, there must be."
+        raise DatasetError(fact, hint=hint)
+    sink, context = StoringDatasink(store), dataset.context
+    is_wrapped = context.raise_original_map_exception
+    context.raise_original_map_exception = True  # or what was wrong with an episode would not come back here
+    try:
+        dataset.write_datasink(sink, concurrency=concurrency)
+    except RayError as error:
+        raise own_error(error) or error from None
+    finally:
+        context.raise_original_map_exception = is_wrapped
+    stored = sink.stored or []
+    _check_counts(stored, sink.rows, expect)
+    return stored
+
+
+def _check_counts(stored: Sequence[StoredEpisode], rows: int, expect: int | Collection[str] | None) -> None:
+    hint = "Nothing was published. Run it again: what is stored already is used again."
+    if len(stored) != rows:
+        raise DatasetError(f"{rows} rows were written, and {len(stored)} episodes stored", hint=hint)
+    if isinstance(expect, int) and len(stored) != expect:
+        raise DatasetError(f"{len(stored)} of {expect} episodes came to be stored", hint=hint)
+    if expect is not None and not isinstance(expect, int):
+        wanted, there = set(map(str, expect)), {each.id for each in stored}
+        if wanted != there:
+            odd = sorted(wanted ^ there)
+            some = ", ".join(odd[:5]) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
+            fact = f"{len(wanted - there)} expected episodes are missing and {len(there - wanted)} are not expected"
+            raise DatasetError(f"{fact}: {some}", hint=hint)
+
+
+def own_error(error: BaseException | None) -> WarpError | None:
+    """The error of ours among those that Ray put around it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        inner = getattr(error, "cause", None)
+        if type(error).__module__.startswith("warpdata.") and isinstance(error, WarpError):
+            return error
+        error = inner if isinstance(inner, BaseException) else error.__cause__ or error.__context__
+    return None
+
+
+class RayRunner:
+    """Runs work on a Ray cluster: the one at `address`, that of the environment, or a new one on this machine."""
+
+    def __init__(self, address: str | None = None) -> None:
+        self._address = address or None
+
+    def run(self, work: Callable[[int], R], positions: Sequence[int]) -> Iterator[tuple[int, R]]:
+        """What `work` gives for each position, as it comes in; lost workers are replaced by Ray."""
+        was_running = ray.is_initialized()
+        if not was_running:
+            ray.init(self._address, log_to_driver=False, logging_level="warning")
+        try:
+            yield from _run(work, positions)
+        finally:
+            if not was_running:
+                ray.shutdown()
+
+
+def _run(work: Callable[[int], R], positions: Sequence[int]) -> Iterator[tuple[int, R]]:
+    boxed = [ray.put(work)]
+    processors = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    rest, running = iter(positions), {}
+    try:
+        while True:
+            for position in rest:
+                running[_work.remote(boxed, position)] = position
+                if len(running) >= _AHEAD * processors:
+                    break
+            if not running:
+                return
+            for done in ray.wait(list(running))[0]:
+                position = running.pop(done)
+                try:
+                    found = ray.get(done)
+                except RayError as error:
+                    raise own_error(error) or error from None
+                yield position, found
+    finally:
+        for each in running:
+            ray.cancel(each)
+
+
+_KEPT: dict[str, Callable[[int], Any]] = {}
+"""The work of this process, unpacked once: it keeps its source open from one position to the next."""
+
+
+def _at(boxed: list[Any], position: int) -> Any:
+    name = boxed[0].hex()
+    if name not in _KEPT:
+        _KEPT.clear()
+        _KEPT[name] = ray.get(boxed[0])
+    return _KEPT[name](position)
+
+
+_work = ray.remote(_at)
+
+
+__all__ = [
+    "PlannedDatasource",
+    "RayRunner",
+    "StoringDatasink",
+    "is_dataset",
+    "own_error",
+    "read",
+    "stored_by",
+]

@@ -1,0 +1,417 @@
+"""What is read, decided before anything is: rows as references, in tasks of about a second of work. Knows no Ray.
+
+A plan is made from the manifest and the table `episodes` of one version, which it names by its hash: whoever reads,
+again or elsewhere, reads the same. A task carries names, hashes and row numbers, never bytes of episodes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from warpdata.catalog.artifact_contents import EPISODES_TABLE
+from warpdata.catalog.dataset import Dataset, reopened_dataset
+from warpdata.catalog.table import ShardPart, Table
+from warpdata.errors import NoStepsError, nearest
+from warpdata.formats.manifest.model import EPISODE_KIND
+from warpdata.ray.rows import EPISODE, KEY, reference_type
+from warpdata.ray.rows import open as open_row
+from warpdata.sql.engine import matching_rows
+from warpdata.timeline.episode import Episode
+
+TASK_BYTES = 64 << 20
+"""Stored bytes that take about a second to read and decode."""
+
+_SMALL_BYTES = 1 << 20
+"""To use more processors, tasks may be as small as this."""
+
+_PIECE_BYTES = 32 << 20
+"""Windows that are handed on together."""
+
+Block: TypeAlias = "pa.Table | dict[str, NDArray[Any]]"
+Tail = Literal["drop", "pad", "short"]
+TAILS: tuple[Tail, ...] = ("drop", "pad", "short")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One piece of reading."""
+
+    read: Callable[[], Iterable[Block]]
+    rows: int | None
+    """How many rows it gives, where that is known before it is read."""
+    size_bytes: int
+
+
+class Plan(Protocol):
+    """What is read."""
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The columns, where they are known before anything is read."""
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much there is."""
+
+    @property
+    def filters(self) -> bool:
+        """Whether `where` can be asked."""
+
+    def select(self, columns: Sequence[str]) -> Plan:
+        """The same with these columns only."""
+
+    def where(self, condition: Any) -> Plan:
+        """Only the rows for which an Arrow expression holds."""
+
+    def tasks(self, parallelism: int) -> list[Task]:
+        """The tasks; the same for the same number."""
+
+
+def runs(sizes: NDArray[np.int64], parallelism: int) -> list[range]:
+    """Cut things of these sizes, in their order, into runs of about a second; more of them for more processors."""
+    if not len(sizes):
+        return [range(0)]
+    ends = np.cumsum(np.maximum(sizes, 1))
+    total = int(ends[-1])
+    count = max(-(-total // TASK_BYTES), min(parallelism, -(-total // _SMALL_BYTES)), 1)
+    marks = np.arange(1, min(count, len(sizes)) + 1) * total / min(count, len(sizes))
+    borders = [0, *np.unique(np.searchsorted(ends, marks - 0.5) + 1).tolist()]
+    return [range(low, high) for low, high in pairwise(borders)]
+
+
+# Episodes.
+
+
+@dataclass(frozen=True)
+class EpisodesPlan:
+    """Episodes of a version, a row each."""
+
+    name: str
+    rows: pa.Table
+    """`episode_id`, `episode` (the reference), and the facts that were asked for."""
+    sizes: NDArray[np.int64]
+    columns: tuple[str, ...]
+    filters: bool = True
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Ids, references and facts."""
+        return pa.schema([self.rows.schema.field(name) for name in self.columns])
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the rows, not of the episodes."""
+        return int(self.rows.nbytes)
+
+    def select(self, columns: Sequence[str]) -> EpisodesPlan:
+        """Fewer columns."""
+        return replace(self, columns=tuple(columns))
+
+    def where(self, condition: Any) -> EpisodesPlan:
+        """Fewer episodes."""
+        numbered = self.rows.append_column("", pa.array(np.arange(len(self.rows))))
+        kept = numbered.filter(condition)
+        chosen = kept.column("").to_numpy()
+        return replace(self, rows=kept.drop_columns([""]), sizes=self.sizes[chosen])
+
+    def tasks(self, parallelism: int) -> list[Task]:
+        """Runs of episodes by how much there is to read of them."""
+        shown = self.rows.select(list(self.columns))
+        found = []
+        for run in runs(self.sizes, parallelism):
+            part = _rows(shown, run)
+            found.append(Task(partial(_given, part), part.num_rows, int(part.nbytes)))
+        return found
+
+
+def _rows(table: pa.Table, run: range) -> pa.Table:
+    """A copy: a slice would travel with all the other rows."""
+    return table.take(pa.array(run, pa.int64()))
+
+
+def _given(rows: pa.Table) -> list[pa.Table]:
+    return [rows]
+
+
+def plan_episodes(
+    dataset: Dataset, *, where: str | None, columns: Sequence[str], artifact: str | None
+) -> EpisodesPlan:
+    """The episodes of a version; only the columns that are needed of the table `episodes` are read."""
+    facts = _facts(dataset, where, ("bytes", *columns), artifact)
+    return _planned(dataset, facts, columns)
+
+
+def _planned(dataset: Dataset, facts: pa.Table, columns: Sequence[str]) -> EpisodesPlan:
+    references = _references(dataset, facts)
+    stored = np.array([each["bytes"] for each in references], np.int64)
+    known = facts.column("bytes").to_pylist()
+    sizes = np.array([b if a is None else max(a, b) for a, b in zip(known, stored.tolist(), strict=True)])
+    made = {
+        KEY: facts.column("id").cast(pa.string()),
+        EPISODE: pa.array(references, reference_type()),
+        **{name: facts.column(name) for name in columns},
+    }
+    name = f"{dataset.id}@{dataset.version[:12]}"
+    return EpisodesPlan(name, pa.table(made), sizes.astype(np.int64), tuple(made))
+
+
+def _facts(dataset: Dataset, where: str | None, columns: Sequence[str], artifact: str | None) -> pa.Table:
+    names = [each for each in dataset.artifacts if dataset.artifact(each).kind == EPISODE_KIND]
+    if artifact is not None or not names:
+        names = [dataset.episodes_source(artifact or "").artifact.name]  # which says what there is
+    table = dataset.table(EPISODES_TABLE) if EPISODES_TABLE in dataset.tables else None
+    if table is not None and {"id", "artifact", "blob"} <= set(table.schema().names):
+        wanted = list(dict.fromkeys(["id", "artifact", "blob", *columns]))
+        view = table.select(wanted) if where is None else table.select(wanted).filter(where)
+        found = list(view.pieces())
+        whole = pa.concat_tables(found) if found else view.schema().empty_table()
+        return whole.filter(pc.is_in(whole.column("artifact"), pa.array(names)))
+    # Versions from before there was such a table: every episode is asked.
+    parts = []
+    for each in names:
+        source = dataset.episodes_source(each)
+        facts = source.facts()
+        facts = facts.append_column("artifact", pa.array([each] * len(facts)))
+        parts.append(facts.append_column("blob", pa.array(source.members)))
+    whole = pa.concat_tables(parts, promote_options="permissive")
+    _check_columns(columns, whole.column_names)
+    return whole if where is None else whole.take(pa.array(matching_rows(whole, where)))
+
+
+def _check_columns(asked: Sequence[str], known: Sequence[str]) -> None:
+    for name in asked:
+        if name not in known:
+            raise ValueError(f"episodes have no fact {name!r}.{nearest(name, known)}")
+
+
+def _references(dataset: Dataset, facts: pa.Table) -> list[dict[str, Any]]:
+    """Where the episodes lie: this version, its catalogs, and the blob of each."""
+    base = recipe_of(dataset)
+    artifacts = facts.column("artifact").to_pylist()
+    members = [str(each) for each in facts.column("blob").to_pylist()]
+    found: list[dict[str, Any]] = [{}] * len(members)
+    for name in dict.fromkeys(artifacts):
+        artifact = dataset.artifact(name)
+        rows = [row for row, each in enumerate(artifacts) if each == name]
+        for row, member in zip(rows, artifact.find([members[row] for row in rows]), strict=True):
+            blob = artifact.part.shards[member.shard]
+            found[row] = {
+                "dataset": base["name"], "catalog": ",".join(base["catalogs"]), "artifact": name,
+                "member": members[row], "hash": blob.hash, "bytes": blob.byte_size,
+            }  # fmt: skip
+    return found
+
+
+def recipe_of(dataset: Dataset) -> dict[str, Any]:
+    """How other machines open this very version: where they cache is their own affair."""
+    return {key: dataset.recipe[key] for key in ("name", "catalogs")}
+
+
+# Windows of episodes.
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Which steps make a row."""
+
+    length: int
+    stride: int
+    tail: Tail = "drop"
+    signals: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.stride < 1:
+            raise ValueError(
+                f"windows have 1 step at least and move by 1, not {self.length} and {self.stride}"
+            )
+        if self.tail not in TAILS:
+            raise ValueError(f"tail is {', '.join(TAILS)}, not {self.tail!r}.{nearest(self.tail, TAILS)}")
+
+    def starts(self, steps: int) -> NDArray[np.int64]:
+        """The first step of every window; unless the tail is dropped, the windows hold every step."""
+        whole = np.arange(0, steps - self.length + 1, self.stride, dtype=np.int64)
+        held = int(whole[-1]) + self.length if len(whole) else 0
+        if self.tail == "drop" or held >= steps:
+            return whole
+        rest = int(whole[-1]) + self.stride if len(whole) else 0
+        return np.append(whole, rest) if rest < steps else whole
+
+    def pieces(self, episode_id: str, episode: Episode, wanted: Sequence[str] | None) -> Iterator[Block]:
+        """The windows of an episode, so many at a time as memory allows; `wanted` are the columns to read."""
+        steps = episode.steps
+        names = self._names(episode)
+        if wanted is not None:
+            names = [name for name in names if {name, f"{name}.valid"} & set(wanted)]
+        starts = self.starts(steps.length)
+        row_bytes = sum(steps[name].meta.row_bytes for name in names)
+        count = max(1, _PIECE_BYTES // max(1, row_bytes * self.length))
+        for chosen in self._batches(starts, steps.length, count):
+            low, high = int(chosen[0]), min(int(chosen[-1]) + self.length, steps.length)
+            length = min(self.length, high - low) if self.tail == "short" else self.length
+            at = chosen[:, None] + np.arange(length)
+            inside = at < steps.length
+            at = np.minimum(at, steps.length - 1) - low
+            block: dict[str, NDArray[Any]] = {
+                KEY: np.array([episode_id] * len(chosen)), "start": chosen,
+                "ts_ns": steps.times_ns[low:high][at],
+            }  # fmt: skip
+            for name in names:
+                signal = steps[name]
+                block[name] = signal.rows(low, high)[at]
+                block[f"{name}.valid"] = signal.mask[low:high][at] & inside
+            yield block if wanted is None else {name: block[name] for name in wanted}
+
+    def _batches(self, starts: NDArray[np.int64], steps: int, count: int) -> Iterator[NDArray[np.int64]]:
+        whole = len(starts)
+        if self.tail == "short" and whole and int(starts[-1]) + self.length > steps:
+            whole -= 1
+        yield from (starts[i : min(i + count, whole)] for i in range(0, whole, count))
+        if whole < len(starts):
+            yield starts[whole:]
+
+    def _names(self, episode: Episode) -> list[str]:
+        known = [name for name, signal in episode.signals.items() if not signal.meta.is_object]
+        if self.signals is None:
+            return known
+        for name in self.signals:
+            if name not in known:
+                raise KeyError(
+                    f"no signal {name!r} of numbers in episode {episode.id}.{nearest(name, known)}"
+                )
+        return list(self.signals)
+
+
+@dataclass(frozen=True)
+class WindowsPlan:
+    """Windows of the episodes of a plan, a row each."""
+
+    episodes: EpisodesPlan
+    windows: Windows
+    counts: NDArray[np.int64]
+    wanted: tuple[str, ...] | None = None
+    schema: None = None
+    filters: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the version."""
+        return self.episodes.name
+
+    @property
+    def size_bytes(self) -> int:
+        """What is stored of the episodes."""
+        return int(self.episodes.sizes.sum())
+
+    def select(self, columns: Sequence[str]) -> WindowsPlan:
+        """Fewer signals: the others are not read."""
+        return replace(self, wanted=tuple(columns))
+
+    def where(self, condition: Any) -> WindowsPlan:
+        """Not asked: a condition on tensors has to read them."""
+        raise NotImplementedError
+
+    def tasks(self, parallelism: int) -> list[Task]:
+        """Runs of whole episodes."""
+        shown = self.episodes.rows.select([KEY, EPISODE])
+        found = []
+        for run in runs(self.episodes.sizes, parallelism):
+            part = _rows(shown, run)
+            size = int(self.episodes.sizes[run.start : run.stop].sum())
+            count = int(self.counts[run.start : run.stop].sum())
+            found.append(Task(partial(_windows, part, self.windows, self.wanted), count, size))
+        return found
+
+
+def plan_windows(
+    dataset: Dataset, windows: Windows, *, where: str | None, artifact: str | None
+) -> WindowsPlan:
+    """Windows of the episodes of a version; how many follows from the lengths in the table."""
+    facts = _facts(dataset, where, ("bytes", "length"), artifact)
+    episodes = _planned(dataset, facts, ())
+    lengths = facts.column("length").to_pylist()
+    for episode_id, length in zip(facts.column("id").to_pylist(), lengths, strict=True):
+        if length is None:
+            hint = 'Leave it out (where="length is not null"), or read episodes and choose steps with steps_at().'
+            raise NoStepsError(f"episode {episode_id} has no steps to make windows of", hint=hint)
+    counts = np.array([len(windows.starts(length)) for length in lengths], np.int64)
+    return WindowsPlan(episodes, windows, counts)
+
+
+def _windows(rows: pa.Table, windows: Windows, wanted: Sequence[str] | None) -> Iterator[Block]:
+    for row in rows.to_pylist():
+        yield from windows.pieces(row[KEY], open_row(row), wanted)
+
+
+# Tables.
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """The rows of a view of a table."""
+
+    view: Table
+    filters: bool = True
+
+    @property
+    def name(self) -> str:
+        """The table and its version."""
+        return f"{self.view.dataset.id}@{self.view.dataset.version[:12]}.{self.view.name}"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the view."""
+        return self.view.schema()
+
+    @property
+    def size_bytes(self) -> int:
+        """What is stored of the whole table."""
+        return self.view.part.byte_size
+
+    def select(self, columns: Sequence[str]) -> TablePlan:
+        """Fewer columns."""
+        return TablePlan(self.view.select(columns))
+
+    def where(self, condition: Any) -> TablePlan:
+        """Fewer rows; row groups that cannot hold any are not read."""
+        return TablePlan(self.view.filter(condition))
+
+    def tasks(self, parallelism: int) -> list[Task]:
+        """Runs of files, and parts of large ones: how many row groups a file has is not asked here."""
+        view, shards = self.view, self.view.part.shards
+        parts: list[ShardPart] = []
+        for number, shard in enumerate(shards):
+            shares = max(1, shard.byte_size // TASK_BYTES)
+            parts += [(number, share, shares) for share in range(shares)]
+        sizes = np.array([shards[number].byte_size // shares for number, _, shares in parts], np.int64)
+        recipe = json.dumps(recipe_of(view.dataset), sort_keys=True)
+        chosen = (view.name, view.columns, view.predicate, view.expression)
+        found = []
+        for run in runs(sizes, parallelism):
+            mine = [parts[at] for at in run]
+            is_known = not view.is_filtered and all(shares == 1 for _, _, shares in mine)
+            rows = sum(shards[number].row_count for number, _, _ in mine) if is_known else None
+            size = int(sizes[run.start : run.stop].sum())
+            found.append(Task(partial(_table_rows, recipe, chosen, mine), rows, size))
+        return found
+
+
+def _table_rows(recipe: str, chosen: tuple[Any, ...], parts: Sequence[ShardPart]) -> Iterator[pa.Table]:
+    name, columns, predicate, expression = chosen
+    dataset = reopened_dataset(recipe)
+    view = Table(dataset, name, dataset.table(name).files, columns, predicate, expression)
+    yield view.schema().empty_table()  # so that there are columns where there are no rows
+    yield from view.pieces(parts)

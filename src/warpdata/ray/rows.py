@@ -1,0 +1,92 @@
+"""Rows that stand for episodes: a reference to a published one, or the shard of a new one as bytes. Knows no Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from warpdata.catalog.artifact_contents import PublishedSource
+from warpdata.catalog.dataset import reopened_episodes
+from warpdata.catalog.stored import EpisodeStore, StoredEpisode, packed_bytes
+from warpdata.episodes.derived import with_signals
+from warpdata.episodes.edits import shown
+from warpdata.episodes.opening import episode_of_shard
+from warpdata.errors import nearest
+from warpdata.formats.wshard.reader import ShardReader
+from warpdata.timeline.episode import Episode
+
+KEY, EPISODE = "episode_id", "episode"
+
+_FIELDS = ("dataset", "catalog", "artifact", "member", "hash", "bytes")
+
+
+def reference_type() -> pa.DataType:
+    """The Arrow type of references: the version and its catalogs, the member, and the hash and size of its blob."""
+    return pa.struct([(name, pa.int64() if name == "bytes" else pa.string()) for name in _FIELDS])
+
+
+def open(row: Mapping[str, Any] | bytes) -> Episode:  # noqa: A001 - wd.ray.open, as wd.open
+    """The episode of a row, or of the value of its column `episode`; a published one is read when it is asked for."""
+    value = row.get(EPISODE, row) if isinstance(row, Mapping) else row
+    if isinstance(value, bytes | bytearray | memoryview):
+        return episode_of_shard(ShardReader.open(bytes(value)))
+    source, member = _published(value)
+    return source.open_member(member)
+
+
+def row(
+    episode: Episode | str | os.PathLike[str], episode_id: str | None = None, **columns: Any
+) -> dict[str, Any]:
+    """A row to publish, of an episode or of the folder of a recording; the same episode gives the same bytes."""
+    opened = shown(episode)
+    name = episode_id or opened.id
+    if not name:
+        raise ValueError("the episode has no id: give one with episode_id=")
+    return {KEY: name, EPISODE: packed_bytes(opened, name), **columns}
+
+
+def changed_row(change: Callable[[Episode], Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with what `change` made of its episode; the id and the other columns stay."""
+    episode = open(given)
+    made = change(episode)
+    if isinstance(made, str | os.PathLike):
+        made = shown(made)
+    if not isinstance(made, Mapping):  # which an Episode is too
+        hint = "give an Episode, the folder of a recording, or a dict of arrays by signal"
+        raise TypeError(f"for episode {given[KEY]} there came a {type(made).__name__}: {hint}")
+    return {**given, EPISODE: packed_bytes(with_signals(episode, made), str(given[KEY]))}
+
+
+def store_rows(
+    rows: Iterable[Mapping[str, Any]], *, key: str, catalog: str, artifact: str, chunk_bytes: int
+) -> list[StoredEpisode]:
+    """Store the episodes of rows in a catalog; nothing names them yet."""
+    with EpisodeStore(catalog, artifact, chunk_bytes=chunk_bytes) as store:
+        return [_stored(store, each, key) for each in rows]
+
+
+def _stored(store: EpisodeStore, given: Mapping[str, Any], key: str) -> StoredEpisode:
+    for name in (key, EPISODE):
+        if name not in given:
+            raise ValueError(
+                f"the rows have no column {name!r} but {', '.join(given)}.{nearest(name, given)}"
+            )
+    episode_id, value = str("" if given[key] is None else given[key]), given[EPISODE]
+    if not episode_id:
+        raise ValueError(f"a row has no {key!r}")
+    if isinstance(value, bytes | bytearray | memoryview):
+        return store.store(episode_id, bytes(value))
+    return store.store_published(episode_id, *_published(value))
+
+
+def _published(value: Any) -> tuple[PublishedSource, str]:
+    if not isinstance(value, Mapping) or not set(_FIELDS) <= set(value):
+        what = type(value).__name__
+        hint = "rows come from wd.ray.read_episodes, wd.ray.map_episodes or wd.ray.row"
+        raise TypeError(f"a {what} is no episode and no reference to one: {hint}")
+    recipe = {"catalogs": value["catalog"].split(","), "name": value["dataset"]}
+    return reopened_episodes(json.dumps(recipe, sort_keys=True), value["artifact"]), value["member"]

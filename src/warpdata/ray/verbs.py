@@ -1,0 +1,206 @@
+"""`wd.ray`: episodes and tables as Ray datasets, and Ray datasets as versions. Ray is loaded when a verb needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+from warpdata.catalog.access import access_options, catalog_tuple
+from warpdata.catalog.builder import DatasetBuilder
+from warpdata.catalog.dataset import Dataset, open_recipe
+from warpdata.catalog.names import check_tag, parse_size
+from warpdata.catalog.publish import Published
+from warpdata.catalog.recordings import CHUNK_BYTES
+from warpdata.catalog.stored import EpisodeStore, StoredEpisode
+from warpdata.catalog.table import Table
+from warpdata.episodes.jobs import Runner
+from warpdata.errors import MissingExtraError, nearest
+from warpdata.ray.planning import Plan, TablePlan, Tail, Windows, plan_episodes, plan_windows
+from warpdata.ray.rows import KEY, changed_row, store_rows
+from warpdata.settings import Settings
+from warpdata.timeline.episode import Episode
+
+Unit = Literal["episode", "window"]
+UNITS: tuple[Unit, ...] = ("episode", "window")
+
+
+def read_episodes(
+    name: str | Dataset,
+    *,
+    where: str | None = None,
+    unit: Unit = "episode",
+    columns: Sequence[str] = (),
+    window: int | None = None,
+    stride: int | None = None,
+    tail: Tail = "drop",
+    signals: Sequence[str] | None = None,
+    artifact: str | None = None,
+    catalog: str | os.PathLike[str] | None = None,
+    tasks: int | None = None,
+) -> Any:
+    """The episodes of a published dataset as a Ray dataset, of the version there is now, whatever comes after.
+
+    `unit="episode"`: rows of `episode_id`, a reference `episode` that `wd.ray.open(row)` opens, and the facts that
+    `columns` names. `unit="window"`: rows of `window` steps, every `stride` steps, with `episode_id`, `start`, `ts_ns`
+    and for each signal its values and which of them are valid. `where` is a SQL condition on the facts of episodes;
+    `tasks` is how many read tasks there are at least, instead of as many as make about a second of work each.
+    """
+    if unit not in UNITS:
+        raise ValueError(f"unit is 'episode' or 'window', not {unit!r}.{nearest(unit, UNITS)}")
+    windows = None
+    if unit == "window":
+        if window is None:
+            raise ValueError("say with window= how many steps a window has")
+        if columns:
+            raise ValueError("columns are facts of whole episodes; windows have signals=")
+        chosen = None if signals is None else tuple(signals)
+        windows = Windows(window, window if stride is None else stride, tail, chosen)
+    elif window is not None or stride is not None or signals is not None:
+        raise ValueError("window, stride and signals are for unit='window'")
+    adapter = _adapter()
+    with _opened(name, catalog) as dataset:
+        plan: Plan
+        if windows is None:
+            plan = plan_episodes(dataset, where=where, columns=tuple(columns), artifact=artifact)
+        else:
+            plan = plan_windows(dataset, windows, where=where, artifact=artifact)
+    return adapter.read(plan, tasks)
+
+
+def read_table(table: Table) -> Any:
+    """A view of a table of a published dataset as a Ray dataset; `ds.to_ray(...)` is the same."""
+    return _adapter().read(TablePlan(table), None)
+
+
+def map_episodes(
+    source: Any,
+    fn: Callable[[Episode], Any],
+    *,
+    where: str | None = None,
+    artifact: str | None = None,
+    catalog: str | os.PathLike[str] | None = None,
+    tasks: int | None = None,
+    **ray_options: Any,
+) -> Any:
+    """A Ray dataset of what `fn(episode)` makes of every episode, to be published.
+
+    The source is the name of a published dataset, a Dataset, or a Ray dataset from `read_episodes`. `fn` gives an
+    Episode, the folder of a recording, or a dict of arrays by name: signals with one row per step, which are added to
+    the episode. Its id stays. A class is made once per worker and then called. Further options are those of
+    `ray.data.Dataset.map` (`concurrency`, `num_gpus`, …).
+    """
+    adapter = _adapter()
+    if adapter.is_dataset(source):
+        if where is not None or artifact is not None or catalog is not None or tasks is not None:
+            raise ValueError(
+                "where, artifact, catalog and tasks are for names; a Ray dataset has its rows already"
+            )
+        rows = source
+    else:
+        rows = read_episodes(source, where=where, artifact=artifact, catalog=catalog, tasks=tasks)
+    return rows.map(_changing(fn) if isinstance(fn, type) else partial(changed_row, fn), **ray_options)
+
+
+def _changing(kind: type) -> type:
+    """A class for Ray's actors around the caller's class."""
+
+    class Changing:
+        def __init__(self, *given: Any, **options: Any) -> None:
+            self._change = kind(*given, **options)
+
+        def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+            return changed_row(self._change, row)
+
+    return Changing
+
+
+def publish(
+    dataset: Any,
+    name: str,
+    *,
+    key: str = KEY,
+    catalog: str | os.PathLike[str] | None = None,
+    artifact: str = "episodes",
+    expect: int | Collection[str] | None = None,
+    extend: bool = False,
+    chunk_bytes: str | int = CHUNK_BYTES,
+    metadata: Mapping[str, Any] | None = None,
+    concurrency: int | None = None,
+    set_latest: bool = True,
+    tags: Sequence[str] = (),
+    message: str = "",
+    sign_key: str | os.PathLike[str] | None = None,
+    retries: int = 0,
+    expect_latest: str | None = None,
+) -> Published:
+    """Publish the episodes of a Ray dataset as a version; what it is does not depend on the cluster or on retries.
+
+    Workers store the episodes as blobs named by their content; this process then publishes once, in the order of the
+    keys. Whatever fails before that publishes nothing, and a second run uses what is stored. One key with two contents
+    is a ConflictError. `expect`: how many rows, or which keys, there must be; without it, Ray must not be allowed to
+    drop blocks. `extend` adds to the newest version; the rest is as for `DatasetBuilder.publish`.
+    """
+    adapter = _adapter()
+    tags = (tags,) if isinstance(tags, str) else tuple(tags)
+    for tag in tags:
+        check_tag(tag)
+    with DatasetBuilder(name, catalog=catalog) as builder:
+        EpisodeStore(builder.catalog, artifact).close()  # a catalog that cannot be written is found out now
+        store = partial(
+            store_rows,
+            key=key,
+            catalog=builder.catalog,
+            artifact=artifact,
+            chunk_bytes=parse_size(chunk_bytes),
+        )
+        stored = adapter.stored_by(dataset, store, expect=expect, concurrency=concurrency)
+        if extend:
+            builder.extend()
+        builder.add_stored_episodes(artifact, stored).describe(**(metadata or {}))
+        published = builder.publish(
+            set_latest=set_latest, tags=tags, message=message, sign_key=sign_key, retries=retries,
+            expect_latest=expect_latest,
+        )  # fmt: skip
+    return _with_sent(published, stored)
+
+
+def runner(address: str | None = None) -> Runner:
+    """Runs the work of `warp import` and `warp check` on a cluster: the one at an address, or a new one here."""
+    found: Runner = _adapter().RayRunner(address)
+    return found
+
+
+def _with_sent(published: Published, stored: Sequence[StoredEpisode]) -> Published:
+    """What the workers sent counts too."""
+    sizes = {blob.hash: blob.byte_size for each in stored for blob in each.blobs}
+    sent = {name for each in stored for name in each.sent}
+    return replace(
+        published, blobs_sent=published.blobs_sent + len(sent), blobs_present=published.blobs_present - len(sent),
+        bytes_sent=published.bytes_sent + sum(sizes[name] for name in sent),
+    )  # fmt: skip
+
+
+def _opened(
+    name: str | Dataset, catalog: str | os.PathLike[str] | None
+) -> contextlib.AbstractContextManager[Dataset]:
+    """A dataset by name, closed after use; one that is the caller's stays open."""
+    if isinstance(name, Dataset):
+        if catalog is not None:
+            raise ValueError("a dataset that is open has its catalog already")
+        return contextlib.nullcontext(name)
+    given = access_options(Settings.from_env(), catalogs=catalog_tuple(catalog))
+    return open_recipe({"name": name, "catalogs": given.catalogs})
+
+
+def _adapter() -> Any:
+    try:
+        from warpdata.ray import adapter
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ray":
+            raise
+        raise MissingExtraError.for_extra("ray", "ray") from None
+    return adapter
