@@ -35,7 +35,7 @@ class Rows:
 SHAPES = [(5,), (7, 3), (4, 2, 3), (0, 3), (3, 0, 2), (1, 1, 1, 2)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.data())
 @pytest.mark.parametrize("itemsize", [None, GAP_BYTES], ids=["dense", "every row apart"])
 def test_like_numpy(itemsize: int | None, data: st.DataObject) -> None:

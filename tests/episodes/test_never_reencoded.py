@@ -98,7 +98,7 @@ def check_shown(episode: wd.Episode, shown: Shown, frames: np.ndarray[Any, Any])
 
 
 @settings(
-    max_examples=20,
+    max_examples=10,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

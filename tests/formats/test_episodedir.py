@@ -64,7 +64,7 @@ def test_round_trip(tmp_path: Path, values: np.ndarray[Any, Any], first: int, pa
     assert found.timestamps.tolist() == [first + i * pause for i in range(len(values))]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.text(max_size=30))
 def test_a_name_never_leaves_its_folder(name: str) -> None:
     try:

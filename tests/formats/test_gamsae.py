@@ -262,7 +262,7 @@ def test_shard_writer_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.shard"]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.binary(max_size=80))
 def test_any_bytes_are_refused_or_read(data: bytes) -> None:
     read_all(data)

@@ -14,6 +14,7 @@ from tools.make_golden_manifest import example, guide_shards, main
 
 from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
+from tests.sweeps import thinned
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.catalog.names import parse_name
@@ -242,7 +243,7 @@ def test_inexact_values_have_no_place_in_the_hash(value: object) -> None:
 def test_every_flip_of_a_manifest_is_noticed_or_harmless() -> None:
     good = pack_manifest(example())
     parsed = to_json(parse_manifest(good))
-    for bit in range(len(good) * 8):
+    for bit in thinned(range(len(good) * 8), 2500):
         damaged = bytearray(good)
         damaged[bit // 8] ^= 1 << bit % 8
         try:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.sweeps import thinned
 from warpdata.errors import ChecksumError, FormatError, LimitExceededError, UnsupportedVersionError
 from warpdata.formats.rvf import deletion, layout, manifest, segment
 from warpdata.formats.rvf.layout import DirectoryEntry, Flag, OverlayChain, RootPointer, SegmentType
@@ -410,13 +411,13 @@ def test_cut_and_flipped_payloads_never_raise_anything_else(
 ) -> None:
     """Hashes guard payloads in a file; here they are bare, and the decoders alone must stay safe."""
     decode(payload)
-    for end in range(len(payload)):
+    for end in thinned(range(len(payload)), 500):
         try:
             decode(payload[:end])
         except FormatError:
             pass
     data = bytearray(payload)
-    step = max(1, len(payload) * 8 // 1500)
+    step = max(1, len(payload) * 8 // 800)
     for bit in range(0, len(payload) * 8, step):
         data[bit // 8] ^= 1 << bit % 8
         try:

@@ -15,6 +15,7 @@ from tools.make_golden_tarshard import FILES, main
 
 from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
+from tests.sweeps import thinned
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.errors import FormatError, TruncatedError
@@ -151,7 +152,7 @@ def test_every_flip_and_cut_of_a_shard_is_noticed_or_harmless() -> None:
     """Headers carry a sum; data is guarded by the member index."""
     good = plain_tar({"a/b": b"hello", "c": b"x" * 600})
     names = {name: len(data) for name, data in scan(good).items()}
-    for bit in range(len(good) * 8):
+    for bit in thinned(range(len(good) * 8), 4000):
         damaged = bytearray(good)
         damaged[bit // 8] ^= 1 << bit % 8
         try:

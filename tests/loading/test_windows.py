@@ -82,7 +82,7 @@ def check_sample(sample, wanted) -> None:
                 np.testing.assert_allclose(given_row, value, rtol=1e-6)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(
     episodes=episode_sets(), a=field_options(), b=field_options(),
     anchors=st.sampled_from([
