@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from warpdata._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from warpdata import ray as ray
     from warpdata._api import check_dataset as check_dataset
     from warpdata._api import chunk_episode as chunk_episode
     from warpdata._api import dataset as dataset

@@ -30,7 +30,7 @@ def dying(position: int) -> int:
 def test_every_position_comes_once(runner) -> None:
     assert sorted(runner.run(squared, range(3, 9))) == [(k, k * k) for k in range(3, 9)]
     assert list(runner.run(squared, [])) == []
-    with pytest.raises(ChecksumError, match="position 3 is damaged"):
+    with pytest.raises(ChecksumError, match=r"position [34] is damaged"):
         list(runner.run(raising, [3, 4]))
 
 
