@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests.convert.foreign import expected, imported, sample, sha256
 from tests.convert.sets import assert_same, made_episode, made_episodes
 from warpdata.bytekit.codec import encode as encode_bytes
 from warpdata.convert import mcap as ours
+from warpdata.convert.importing import import_episodes
 from warpdata.convert.mcap.container import McapFile, record
 from warpdata.convert.mcap.layout import MAGIC
 from warpdata.convert.messages.log import Channel
@@ -270,6 +273,42 @@ def test_actions_and_topics_are_chosen() -> None:
     assert len(episode.steps) == 40
     with pytest.raises(ValueError, match="Did you mean '/cmd_vel'"):
         _ = list(ours.read(sample(*CDR), topics=["/cmd_val"])[0].signals)
+
+
+def test_episodes_cross_to_other_processes(tmp_path: Path) -> None:
+    (episode,) = pickle.loads(pickle.dumps(ours.read(sample(*CDR), time="header")))
+    again = pickle.loads(pickle.dumps(episode))
+    for name, signal in episode.signals.items():
+        np.testing.assert_array_equal(again[name].values(), signal.values())
+        alone = pickle.loads(pickle.dumps(signal))
+        np.testing.assert_array_equal(alone.timestamps, signal.timestamps)
+    folder = tmp_path / "two"
+    folder.mkdir()
+    for name in ("ros2_cdr_zstd.mcap", "json_foxglove.mcap"):
+        shutil.copy(sample("mcap", "gen", name), folder)
+    receipts = [
+        import_episodes(ours.read(folder), tmp_path / str(jobs), format="mcap", source="x", jobs=jobs)
+        for jobs in (1, 2)
+    ]
+    assert receipts[0].signals["joint_states/position"].to_json() == (
+        receipts[1].signals["joint_states/position"].to_json()
+    )
+
+
+def test_large_topics_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warpdata.convert.mcap import records
+    from warpdata.convert.messages import topic
+
+    (before,) = ours.read(sample(*CDR))
+    expected_values = {name: signal.values() for name, signal in before.signals.items()}
+    monkeypatch.setattr(records, "_SMALL_BYTES", 10)
+    monkeypatch.setattr(records, "_CACHE_BYTES", 10)
+    monkeypatch.setattr(topic, "_KEPT_BYTES", 10)
+    monkeypatch.setattr(topic, "_BLOCK_BYTES", 3000)
+    (episode,) = ours.read(sample(*CDR))
+    for name, values in expected_values.items():
+        np.testing.assert_array_equal(episode[name].values(), values)
+        np.testing.assert_array_equal(episode[name].rows(3, 9), values[3:9])
 
 
 # Damage.

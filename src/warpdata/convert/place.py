@@ -109,6 +109,17 @@ class Place:
             return sorted(os.listdir(self.path)) if self.path.is_dir() else []
         return sorted({name.partition("/")[0] for name in self.names()})
 
+    def near(self) -> list[str]:
+        """The names directly below, and below the folders there, without looking further."""
+        if self.path is None:
+            return [name for name in self.names() if name.count("/") <= 1]
+        found: list[str] = []
+        for name in self.children():
+            inner = self.path / name
+            is_folder = inner.is_dir() and not inner.is_symlink()
+            found += [f"{name}/{each}" for each in sorted(os.listdir(inner))] if is_folder else [name]
+        return found
+
     def inside(self, name: str) -> Path:
         """Where a file below lies on this machine."""
         if self.path is None:

@@ -87,7 +87,7 @@ class McapEpisodes(EpisodesSource):
 
 def _files(place: Place) -> list[str]:
     """The MCAP files of a folder and of the folders in it."""
-    return [name for name in place.names() if name.endswith(".mcap") and name.count("/") <= 1]
+    return [name for name in place.near() if name.endswith(".mcap")]
 
 
 def recordings_of(place: Place, files: Sequence[str]) -> dict[str, list[str]]:

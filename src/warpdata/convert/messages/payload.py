@@ -23,6 +23,7 @@ Kind = Literal["stills", "pixels", "video", "bytes"]
 WHOLE = (1 << 64) - 1
 """Where an envelope is the whole message."""
 _OFFSET_BYTES = 8
+_LOOKED_FOR, _TRIES = 64, 16
 _DEPTH_HEAD = 12
 """Bytes before the PNG of a `compressedDepth` picture."""
 
@@ -152,7 +153,7 @@ class Payload:
         whole = bytes(message)
         if self.pixels is None or not self.pixels.is_padded:
             content = self.stored(self.content(value))
-            at = whole.find(content) if content else -1
+            at = _place_of(content, whole)
             codes = self._codes(value)
             if at >= 0 and codes is not None:
                 head = at.to_bytes(_OFFSET_BYTES, "little") + codes
@@ -178,6 +179,16 @@ class Payload:
         if at > len(rest):
             raise CorruptLayoutError("what is kept of a message is damaged")
         return rest[:at] + self.stored(content) + rest[at:]
+
+
+def _place_of(content: bytes, whole: bytes) -> int:
+    """Where the content lies in a message, by its first bytes: to look for all of it takes long. -1 of none."""
+    head, at = content[:_LOOKED_FOR], -1
+    for _ in range(_TRIES if content else 0):
+        at = whole.find(head, at + 1)
+        if at < 0 or whole[at : at + len(content)] == content:
+            return at
+    return -1
 
 
 def is_whole(envelope: bytes) -> bool:

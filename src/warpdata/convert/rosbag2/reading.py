@@ -120,9 +120,9 @@ class BagEpisodes(EpisodesSource):
 def _bags(place: Place) -> dict[str, list[str]]:
     """The folders with SQLite files, and the files of each."""
     found: dict[str, list[str]] = {}
-    for name in place.names():
+    for name in place.near():
         folder = name.rpartition("/")[0]
-        if is_database(name) and folder.count("/") < 1:
+        if is_database(name):
             owner = folder or PurePosixPath(place.name).name
             found.setdefault(owner, []).append(name)
     return found

@@ -1,0 +1,97 @@
+"""Ask the libraries of MCAP and ROS about what we export: `python tools/oracles/ros.py OUR_PYTHON [THEIR_PYTHON]`.
+
+Makes a virtualenv of its own with mcap-ros2-support, mcap-protobuf-support and rosbags (light), unless one is given.
+Brings every golden recording into a root and out again as MCAP, and exports a set of another kind; their decoders must
+read the same from the results as from the originals. Prints what was compared as JSON; exits with 1 where it differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GOLDEN = Path(os.environ.get("WARPDATA_SHARED_GOLDEN", ROOT.parent / "shared" / "golden")) / "foreign"
+PACKAGES = ("mcap-ros2-support", "mcap-protobuf-support", "rosbags")
+RECORDINGS = (
+    "mcap/gen/ros2_cdr_zstd.mcap", "mcap/gen/ros2_cdr_lz4.mcap", "mcap/gen/foxglove_protobuf.mcap",
+    "mcap/gen/json_foxglove.mcap", "mcap/rosbag2/rosbag2_py/test/resources/mcap/talker/talker.mcap",
+)  # fmt: skip
+OTHER = "webdataset/gen/robot-000000.tar"
+
+ASKED = """
+import hashlib, json, sys
+from importlib.metadata import version
+from mcap.reader import make_reader
+from mcap_protobuf.decoder import DecoderFactory as Protobuf
+from mcap_ros2.decoder import DecoderFactory as Ros
+found = {}
+versions = {name: version(name) for name in ("mcap", "mcap-ros2-support", "mcap-protobuf-support", "rosbags")}
+with open(sys.argv[1], "rb") as file:
+    reader = make_reader(file, validate_crcs=True, decoder_factories=[Ros(), Protobuf()])
+    raw = [(s, c, m) for s, c, m in reader.iter_messages() if c.message_encoding == "json"]
+    decoded = [(s, c, m, d) for s, c, m, d in reader.iter_decoded_messages(topics=sorted(
+        {c.topic for s, c, m in reader.iter_messages() if c.message_encoding != "json"}) or ["/none"])]
+def plain(value):
+    if hasattr(value, "DESCRIPTOR"):
+        return str(value)
+    slots = getattr(value, "__slots__", None)
+    if slots and not isinstance(value, (bytes, str)):
+        return {name: plain(getattr(value, name)) for name in slots}
+    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else repr(value)
+for s, c, m, d in decoded + [(s, c, m, m.data) for s, c, m in raw]:
+    about = json.dumps([m.log_time, m.publish_time, plain(d)])
+    topic = found.setdefault(c.topic, [0, hashlib.sha256()])
+    topic[0] += 1
+    topic[1].update(about.encode())
+print(json.dumps({"versions": versions, "topics": {t: [n, h.hexdigest()] for t, (n, h) in sorted(found.items())}}))
+"""
+
+
+def main() -> int:
+    """Run everything and print what was compared."""
+    ours = sys.argv[1] if len(sys.argv) > 1 else sys.executable
+    compared, versions = [], {}
+    with tempfile.TemporaryDirectory(prefix="oracle-ros-") as temp:
+        work = Path(temp)
+        theirs = sys.argv[2] if len(sys.argv) > 2 else _virtualenv(work / "venv")
+        for number, name in enumerate(RECORDINGS):
+            root, out = work / f"root{number}", work / f"out{number}.mcap"
+            for command in (["import", "mcap", GOLDEN / name, root], ["export", "mcap", root, out]):
+                subprocess.run([ours, "-m", "warpdata", *map(str, command)], check=True, capture_output=True)
+            before, after = _asked(theirs, GOLDEN / name), _asked(theirs, out)
+            versions = before["versions"]
+            compared.append({"recording": name, "topics": len(before["topics"]),
+                             "same": before["topics"] == after["topics"]})  # fmt: skip
+        out = work / "other"
+        subprocess.run(
+            [ours, "-m", "warpdata", "export", "mcap", str(GOLDEN / OTHER), str(out)],
+            check=True,
+            capture_output=True,
+        )
+        read = [_asked(theirs, path)["topics"] for path in sorted(out.iterdir())]
+        compared.append({"exported": OTHER, "files": len(read), "topics": len(read[0]),
+                         "same": all(count for each in read for count, _ in each.values())})  # fmt: skip
+    print(json.dumps({"versions": versions, "compared": compared}, indent=1))
+    return int(not all(each["same"] for each in compared))
+
+
+def _virtualenv(folder: Path) -> str:
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = str(folder / "bin" / "python")
+    subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES], check=True)
+    return python
+
+
+def _asked(python: str, path: Path) -> dict[str, dict[str, list[object]]]:
+    done = subprocess.run([python, "-c", ASKED, str(path)], check=True, capture_output=True, text=True)
+    found: dict[str, dict[str, list[object]]] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
