@@ -80,7 +80,7 @@ def read(
     `observation` where they do, so that exports leave that action out; `step`, the default unless the set itself tells,
     where the action counts. No value is changed by it.
     """
-    if last_row not in (None, *get_args(LastRow)):
+    if last_row is not None and last_row not in get_args(LastRow):
         known = get_args(LastRow)
         raise ValueError(
             f"last_row is one of {', '.join(known)}, not {last_row!r}.{nearest(last_row, known)}"
@@ -267,7 +267,7 @@ class RldsEpisodes(SteppedEpisodes):
         if task is not None:
             static["task"] = task[1]
         about = {"split": static["split"], "task": None if task is None else task[0]}
-        meta = {"rlds": about}
+        meta: dict[str, Any] = {"rlds": about}
         last_row = self._last_row or static.get(LAST_ROW)
         if last_row == "observation":
             meta[LAST_ROW] = last_row
