@@ -223,7 +223,7 @@ def run(folder: Path, *, quick: bool, tfds: str | None = None) -> dict[str, Any]
     rounds = 1 if quick else 5
     found: dict[str, Any] = {}
 
-    episodes, steps = (2, 8) if quick else (24, 120)
+    episodes, steps = (2, 4) if quick else (24, 120)
     source = made_lerobot(folder, episodes, steps)
     size = sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
     bring = fresh(folder / "in", lambda target: import_episodes(
@@ -235,7 +235,7 @@ def run(folder: Path, *, quick: bool, tfds: str | None = None) -> dict[str, Any]
         **turns({"warpdata": bring, "copy": copy}, rounds),
     }
 
-    few, rows = (1, 8) if quick else (2, 60)
+    few, rows = (1, 3) if quick else (2, 60)
     raw = made_hdf5(folder / "raw.hdf5", few, rows, cameras=True)
     out = fresh(folder / "v30", lambda target: lerobot.write(hdf5.read(raw), target, task="lift"))
     found["raw_frames_out"] = {"steps": few * rows, **turns({"warpdata": out}, min(rounds, 3))}

@@ -80,7 +80,7 @@ def read(
     `observation` where they do, so that exports leave that action out; `step`, the default unless the set itself tells,
     where the action counts. No value is changed by it.
     """
-    if last_row not in (None, *get_args(LastRow)):
+    if last_row is not None and last_row not in get_args(LastRow):
         known = get_args(LastRow)
         raise ValueError(
             f"last_row is one of {', '.join(known)}, not {last_row!r}.{nearest(str(last_row), known)}"

@@ -77,7 +77,7 @@ def check_png(data: bytes) -> None:
             break
         if zlib.crc32(view[at + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
             raise CorruptLayoutError("a PNG picture was changed after it was written: a checksum is wrong")
-        if bytes(view[at + 4 : at + 8]) == b"IEND":
+        if data[at + 4 : at + 8] == b"IEND":
             return
         at = end
     raise CorruptLayoutError("a PNG picture is cut short")
