@@ -98,7 +98,8 @@ def main(folder: Path) -> None:
     with wd.dataset(NAME, catalog=catalog) as ds:
         loader = sequences(ds)
         for batch in loader:
-            assert batch["state"].shape == (BATCH, LENGTH, 2) and batch.mask["state"].all()
+            assert batch["state"].shape == (BATCH, LENGTH, 2)
+            assert batch.mask["state"].all()
             model.see(batch["state"], batch["push"])
         print(f"{loader.report().samples} sequences; state after the epoch: {loader.state_dict()}")
         made = ds.add_lane("linear", model.predict, of="state", revision="epoch-1")

@@ -59,6 +59,7 @@ COMMANDS = (
     "lanes",
     "gc-remote",
     "init",
+    "demo",
     "doctor",
     "spec",
     "completion",
