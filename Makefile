@@ -7,7 +7,7 @@ WORKERS ?= 2
 .PHONY: demo test test-all setup lint check bench soak coverage format viewer clean
 
 demo: $(VENV)/.installed
-	$(BIN)/python -m tools.demo
+	$(BIN)/warp demo
 
 test: setup lint
 	$(BIN)/python -m pytest -n $(WORKERS) tests bench
@@ -87,4 +87,4 @@ $(VENV)/.installed-go: $(VENV)/.created packages/wshard-go/go.mod packages/wshar
 	touch $@
 
 clean:
-	rm -rf $(VENV) packages/wshard/node_modules packages/wshard/dist packages/wshard-go/vendor .mypy_cache .ruff_cache .pytest_cache demo
+	rm -rf $(VENV) packages/wshard/node_modules packages/wshard/dist packages/wshard-go/vendor .mypy_cache .ruff_cache .pytest_cache warp-demo*

@@ -102,11 +102,11 @@ def check(out: Path, world: int = 2) -> None:
     told = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(world)]
     assert [(each["rank"], each["world"]) for each in told] == [(rank, world) for rank in range(world)]
     assert all(each["state"] == told[0]["state"] for each in told)
-    seen = zip(*(each["seen"] for each in told), strict=True)
-    together = [[each for part in parts for each in part] for parts in seen]
+    steps = zip(*(each["seen"] for each in told), strict=True)
+    together = [[sample for part in step for sample in part] for step in steps]
     half = len(together) // 2
     for epoch in (together[:half], together[half:]):
-        assert sorted(each for part in epoch for each in part) == list(range(EPISODES * STEPS))
+        assert sorted(sample for step in epoch for sample in step) == list(range(EPISODES * STEPS))
     if torch is not None:
         assert told[0]["weights"] == told[1]["weights"], "the models drifted apart"
         assert told[0]["losses"][-1] < told[0]["losses"][0]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.catalog.test_trust import new_key
 from warpdata.catalog.lanes import LaneAbout, Place
 from warpdata.errors import DatasetError, WarpError
 
@@ -313,6 +314,40 @@ def test_windows_know_the_predictions_they_use(catalog: Path) -> None:
     with pytest.raises(ValueError, match="windows"):
         wd.Loader(second, batch_size=8).load_state_dict(wd.Loader(first, batch_size=8).state_dict())
     assert len(wd.Windows(ds.episodes, with_lane, anchor=LANE)) == 120
+
+
+def test_statistics_of_predictions(catalog: Path) -> None:
+    opened(catalog).add_lane("dreamer", lambda e: late(e) * 3, of="joints")
+    ds = opened(catalog)
+    said = np.concatenate([episode[LANE].values() for episode in ds.episodes]).astype(np.float64)
+    windows = wd.Windows(ds.episodes, {"said": LANE}, anchor="joints")
+    loader = wd.Loader(windows, batch_size=120, normalize="auto")
+    np.testing.assert_allclose(loader.statistics["said"].mean, said.mean(axis=0), rtol=1e-5)
+    assert next(iter(loader))["said"].std() == pytest.approx(1.0, rel=0.01)
+    np.testing.assert_allclose(ds.episodes.stats([LANE])[LANE].mean, said.mean(axis=0), rtol=1e-5)
+
+
+def test_a_signed_lane_is_trusted(tmp_path: Path, catalog: Path) -> None:
+    key = new_key(tmp_path / "key.pem")
+    public = opened(catalog).add_lane("dreamer", late, of="joints", sign_key=key).published.signed_by
+    with wd.dataset("lab/arm", catalog=catalog, verify="require", trusted_keys=(public,)) as ds:
+        assert LANE in ds.episodes[0]
+
+
+def test_two_lanes_and_a_version_that_was_overtaken(catalog: Path, tmp_path: Path) -> None:
+    """Somebody else published meanwhile: the lane goes on top of it."""
+    old = opened(catalog)
+    opened(catalog).add_lane("other", late, of="joints")
+    record(tmp_path / "root", 1, first=7)
+    with wd.DatasetBuilder("lab/arm", catalog=catalog) as builder:
+        builder.extend().add_episodes("demos", tmp_path / "root")
+        builder.publish()
+    old.add_lane("dreamer", late, of="joints")
+    now = opened(catalog)
+    assert len(now.episodes) == 4
+    assert set(now.lanes) == {"other", "dreamer"}
+    assert len(now.lane_status("dreamer").current) == 3
+    assert {LANE, "prediction/joints/other"} <= set(now.episodes[0].keys)
 
 
 def test_names_of_predictions_say_what_they_are_about() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import operator
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpdata.bytekit.ranges import RangeReader
@@ -186,6 +188,7 @@ class Dataset:
         revision: str | None = None,
         message: str = "",
         tags: Sequence[str] = (),
+        sign_key: str | os.PathLike[str] | None = None,
         retries: int = 20,
         progress: Callable[[int, int], None] | None = None,
     ) -> LaneMade:
@@ -203,7 +206,8 @@ class Dataset:
         self._check_open()
         wanted = LaneOptions(name, (of,) if isinstance(of, str) else tuple(of), revision)
         given = (tags,) if isinstance(tags, str) else tuple(tags)
-        notes = PublishOptions(message=message, tags=given, retries=retries)
+        key = None if sign_key is None else Path(sign_key)
+        notes = PublishOptions(message=message, tags=given, sign_key=key, retries=retries)
         return make_lane(self, wanted, function, notes, progress)
 
     def lane_status(self, name: str) -> LaneStatus:

@@ -60,6 +60,7 @@ COMMANDS = (
     "lanes",
     "gc-remote",
     "init",
+    "demo",
     "doctor",
     "spec",
     "completion",

@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--message", default="")
     parser.add_argument("--tag", action="append", default=[])
+    parser.add_argument("--sign", metavar="KEY.pem", help="put an Ed25519 signature beside the manifest")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     with open_named(args) as dataset, console.progress(f"computing {args.name}") as progress:
         made = dataset.add_lane(
             args.name, function, of=args.of, revision=args.revision, message=args.message, tags=args.tag,
+            sign_key=args.sign,
             progress=progress,
         )  # fmt: skip
     console.emit({**asdict(made), "version": made.version})
