@@ -21,9 +21,14 @@ from warpdata.episodes.summary import SignalSummary, summaries_of
 from warpdata.errors import WarpError, nearest
 from warpdata.ordering.splitmix import splitmix64, stream_key
 from warpdata.sql.engine import matching_rows
+from warpdata.stores.parallel import run_parallel
 from warpdata.timeline.episode import Episode
 
 Rows = NDArray[np.int64]
+
+
+_OPENING = 8
+"""Episodes that are opened at the same time."""
 
 
 class EpisodesSource(ABC):
@@ -60,7 +65,9 @@ class EpisodesSource(ABC):
         stated = (
             facts.column("content").to_pylist() if "content" in facts.column_names else [None] * len(facts)
         )
-        return [each or self._content(position) for position, each in enumerate(stated)]
+        unknown = [position for position, each in enumerate(stated) if not each]
+        found = dict(zip(unknown, run_parallel(self._content, unknown, _OPENING), strict=True))
+        return [each or found[position] for position, each in enumerate(stated)]
 
     def _content(self, position: int) -> str:
         try:

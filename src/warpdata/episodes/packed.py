@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.checksum import crc32c, join_crc32c
 from warpdata.bytekit.commit import commit_file, commit_folder, write_file
 from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
@@ -508,6 +508,13 @@ class PackedRows(ClockedSignal):
         """The file it was recorded in, where it could not be written again byte for byte."""
         return None if self._how.file is None else self._shard.read(self._how.file)
 
+    def checksum(self) -> int:
+        """CRC-32C of all values, as the file states it."""
+        total = self._parts[0].checksum() if self._parts else 0
+        for part in self._parts[1:]:
+            total = join_crc32c(total, part.checksum(), part.length * part.spec.row_bytes)
+        return total
+
     def _clock(self) -> NDArray[np.int64]:
         if self._ts is None:
             block = self._how.times or "time/timestamps_ns"
@@ -630,6 +637,9 @@ class ShardVideo(VideoSignal):
 
     def _bytes(self) -> RangeReader:
         return self._part(self._video_block)
+
+    def _is_far(self) -> bool:
+        return not self._shard.is_local
 
     def index_bytes(self) -> RangeReader:
         """The bytes of the frame index."""
