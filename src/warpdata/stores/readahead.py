@@ -31,9 +31,8 @@ class ReadAhead(Generic[T, F, R]):
     """Tasks fetched far ahead and worked on near ahead, by threads that begin at once; results in order.
 
     Many fetches may wait for a network at the same time, but only as many tasks as there are cores (or `cores`
-    says) are worked on, and few finished results lie in memory. With `first`, so many are begun at first and twice as many
-    after
-    each result: what is needed last does not slow down what is needed now.
+    says) are worked on, and few finished results lie in memory. With `first`, so many are begun at the beginning
+    and twice as many after each result: what is needed last does not slow down what is needed now.
     """
 
     def __init__(
