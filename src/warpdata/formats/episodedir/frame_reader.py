@@ -22,6 +22,7 @@ DEFAULT_CACHE_BYTES = 32 << 20
 _AHEAD_BYTES = 8 << 20
 """Encoded frames fetched at once for a batch."""
 _CHECK_BYTES = 2 << 20
+_DECODER_TABLES, _REFERENCES = 256 << 10, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,11 @@ class FrameReader:
     def kept_bytes(self) -> int:
         """How many bytes of decoded frames are kept."""
         return len(self._kept) * self._shape.nbytes
+
+    @property
+    def decoder_bytes(self) -> int:
+        """About what the decoder itself takes: its tables, and the pictures it refers back to."""
+        return _DECODER_TABLES + _REFERENCES * self._shape.height * self._shape.width * 3 // 2
 
     def forget_frames(self) -> None:
         """Let go of the frames that are kept; they are decoded again when they are asked for."""
