@@ -638,9 +638,6 @@ class ShardVideo(VideoSignal):
     def _bytes(self) -> RangeReader:
         return self._part(self._video_block)
 
-    def _is_far(self) -> bool:
-        return not self._shard.is_local
-
     def index_bytes(self) -> RangeReader:
         """The bytes of the frame index."""
         return self._part(self._frames_block)

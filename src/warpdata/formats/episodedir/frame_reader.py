@@ -22,7 +22,7 @@ DEFAULT_CACHE_BYTES = 32 << 20
 _AHEAD_BYTES = 8 << 20
 """Encoded frames fetched at once for a batch."""
 _CHECK_BYTES = 2 << 20
-_DECODER_TABLES, _REFERENCES = 256 << 10, 16
+_DECODER_TABLES, _REFERENCES = 1 << 20, 16
 
 
 @dataclass(frozen=True, slots=True)
