@@ -542,6 +542,10 @@ class PackedRows(ClockedSignal):
             return frozen(self._run(low, high)[indices - low])
         return frozen(np.stack([self._run(number, number + 1)[0] for number in indices.tolist()]))
 
+    def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        found = self._parts[0].rows_kept(indices) if len(self._parts) == 1 else None
+        return self._values_at(indices) if found is None else found
+
     def _in_memory(self) -> MappedRows | None:
         found = self._parts[0].mapped_rows() if len(self._parts) == 1 else None
         return None if found is None else MappedRows(*found)
