@@ -15,7 +15,7 @@ from bench.measure import RESULTS
 from bench.slipped import committed, slipped
 
 HERE = Path(__file__).parent
-PARTS = {"streaming_peers"}
+PARTS = {"streaming_peers", "training_peers"}
 """Modules of a comparison that are no comparison themselves."""
 
 

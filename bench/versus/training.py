@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -333,7 +333,8 @@ def run(sizes: Sizes, *, lerobot_python: str = sys.executable, with_peers: bool 
     try:
         write_data(work, sizes)
         results: dict[str, Any] = {
-            "first batch (s)": first_batch(lambda: windows_of(wd.open_episodes(work / "raw")))
+            "sizes": asdict(sizes),
+            "first batch (s)": first_batch(lambda: windows_of(wd.open_episodes(work / "raw"))),
         }
         results["memory"] = memory(work, sizes)
         results["local"] = local(work, sizes)

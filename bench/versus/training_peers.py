@@ -141,8 +141,7 @@ def read_zarr(work: Path, folder: Path) -> Iterator[Any]:
         root = zarr.open_group(folder / "replay.zarr", mode="r")
         return root["img"], root["action"]
 
-    data = WindowsOf(opened, len(images), steps)
-    return torch_loader(data, shuffle=True, multiprocessing_context="spawn" if WORKERS else None)
+    return torch_loader(WindowsOf(opened, len(images), steps), shuffle=True)
 
 
 def cut_windows(work: Path) -> Iterator[dict[str, Any]]:

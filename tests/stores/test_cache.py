@@ -386,3 +386,19 @@ def test_a_page_written_in_part_is_not_kept(tmp_path: Path, monkeypatch: pytest.
     reader = BlobReader(address, store, PageCache(tmp_path / "cache", 1 << 30), digest_bytes(data).page_sums)
     for _ in range(2):
         assert bytes(reader.read(50, 300_000)) == data[50:300_000]
+
+
+def test_resident_bytes_are_a_view_once_all_are_here_and_fetch_nothing(tmp_path: Path) -> None:
+    reader, *_ = opened(tmp_path)
+    store = reader._store
+    assert reader.resident(0, SIZE) is None
+    reader.read(0, PAGE_BYTES)
+    assert reader.resident(0, SIZE) is None
+    found = reader.resident(5, PAGE_BYTES)
+    assert found is not None
+    assert bytes(found) == DATA[5:PAGE_BYTES]
+    reader.read(0, SIZE)
+    store.delete(reader.address.key)
+    whole = reader.resident(0, SIZE)
+    assert whole is not None
+    assert bytes(whole) == DATA

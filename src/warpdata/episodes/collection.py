@@ -21,6 +21,7 @@ from warpdata.episodes.summary import SignalSummary, summaries_of
 from warpdata.errors import WarpError, nearest
 from warpdata.ordering.splitmix import splitmix64, stream_key
 from warpdata.sql.engine import matching_rows
+from warpdata.stores.parallel import run_parallel
 from warpdata.timeline.cards import html_table, picture_html, text, titled
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrunk
@@ -31,6 +32,10 @@ Rows = NDArray[np.int64]
 _SHOWN_ROWS = 20
 _THUMBNAIL_SIDE = 64
 """What a notebook shows of a sequence."""
+
+
+_OPENING = 8
+"""Episodes that are opened at the same time."""
 
 
 class EpisodesSource(ABC):
@@ -67,7 +72,9 @@ class EpisodesSource(ABC):
         stated = (
             facts.column("content").to_pylist() if "content" in facts.column_names else [None] * len(facts)
         )
-        return [each or self._content(position) for position, each in enumerate(stated)]
+        unknown = [position for position, each in enumerate(stated) if not each]
+        found = dict(zip(unknown, run_parallel(self._content, unknown, _OPENING), strict=True))
+        return [each or found[position] for position, each in enumerate(stated)]
 
     def _content(self, position: int) -> str:
         try:

@@ -9,6 +9,7 @@ import numpy as np
 from warpdata.bytekit.checksum import crc32c, sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.view import byte_view
+from warpdata.episodes.packed import PackedRows
 from warpdata.episodes.shard_episode import ChannelSignal
 from warpdata.episodes.signals import VideoSignal
 from warpdata.formats.episodedir.documents import plain_static
@@ -44,7 +45,15 @@ def _of_values(episode: Episode) -> str:
 
 
 def _is_stated(signal: Signal) -> bool:
-    return isinstance(signal, ChannelSignal) and isinstance(signal.row_source, BlockRows)
+    return _stated_sum(signal) is not None
+
+
+def _stated_sum(signal: Signal) -> int | None:
+    """CRC-32C of all values where a shard states it."""
+    if isinstance(signal, PackedRows):
+        return signal.checksum()
+    rows = signal.row_source if isinstance(signal, ChannelSignal) else None
+    return rows.checksum() if isinstance(rows, BlockRows) else None
 
 
 def _signal_content(signal: Signal) -> list[Any]:
@@ -55,8 +64,9 @@ def _signal_content(signal: Signal) -> list[Any]:
 
 def _values_sum(signal: Signal) -> int:
     """CRC-32C of all values as bytes; a block of a shard states it, everything else is read once."""
-    if isinstance(signal, ChannelSignal) and isinstance(signal.row_source, BlockRows):
-        return signal.row_source.checksum()
+    stated = _stated_sum(signal)
+    if stated is not None:
+        return stated
     if isinstance(signal, VideoSignal):
         reader = signal.video_bytes()
         try:

@@ -13,7 +13,11 @@ from warpdata.bytekit.forks import tell_in_child
 from warpdata.formats.episodedir.frame_reader import FrameReader
 
 MOST_OPEN = 128
-"""Decoders, and files, that may be open while nobody uses them."""
+"""Decoders, and files, that may be open while nobody uses them: as many as a shuffle has blocks of images in play."""
+
+ALWAYS_OPEN = 32
+DECODER_BYTES = 96 << 20
+"""What those beyond the first `ALWAYS_OPEN` may take together with them."""
 
 FRAME_BYTES = 128 << 20
 """Decoded frames that all of them keep together."""
@@ -84,12 +88,17 @@ class OpenCameras:
             self._open.move_to_end(key)
         return entry
 
+    def _room(self) -> int:
+        """How many decoders may stay open: fewer of large pictures."""
+        largest = max((entry.reader.decoder_bytes for entry in self._open.values()), default=1)
+        return min(self.most_open, max(ALWAYS_OPEN, DECODER_BYTES // largest))
+
     def _surplus(self) -> list[FrameReader]:
         """Take out what is to be closed: cameras that are gone, then those unused for longest; frames go first."""
         gone = [self._open.pop(key, None) for key in [self._gone.popleft() for _ in range(len(self._gone))]]
         closing = [entry.reader for entry in gone if entry is not None]
         idle = [key for key, entry in self._open.items() if not entry.users]
-        for key in idle[: max(0, len(self._open) - self.most_open)]:
+        for key in idle[: max(0, len(self._open) - self._room())]:
             closing.append(self._open.pop(key).reader)
         kept = sum(entry.reader.kept_bytes for entry in self._open.values())
         for entry in list(self._open.values())[:-1]:

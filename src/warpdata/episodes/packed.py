@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.checksum import crc32c, join_crc32c
 from warpdata.bytekit.commit import commit_file, commit_folder, write_file
 from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
@@ -508,6 +508,13 @@ class PackedRows(ClockedSignal):
         """The file it was recorded in, where it could not be written again byte for byte."""
         return None if self._how.file is None else self._shard.read(self._how.file)
 
+    def checksum(self) -> int:
+        """CRC-32C of all values, as the file states it."""
+        total = self._parts[0].checksum() if self._parts else 0
+        for part in self._parts[1:]:
+            total = join_crc32c(total, part.checksum(), part.length * part.spec.row_bytes)
+        return total
+
     def _clock(self) -> NDArray[np.int64]:
         if self._ts is None:
             block = self._how.times or "time/timestamps_ns"
@@ -534,6 +541,10 @@ class PackedRows(ClockedSignal):
         if high - low < 4 * len(indices) + 64:
             return frozen(self._run(low, high)[indices - low])
         return frozen(np.stack([self._run(number, number + 1)[0] for number in indices.tolist()]))
+
+    def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        found = self._parts[0].rows_kept(indices) if len(self._parts) == 1 else None
+        return self._values_at(indices) if found is None else found
 
     def _in_memory(self) -> MappedRows | None:
         found = self._parts[0].mapped_rows() if len(self._parts) == 1 else None

@@ -99,6 +99,11 @@ class ChannelSignal(ClockedSignal):
             return self._values_in(range(0))
         return frozen(self._channel[indices])
 
+    def _values_kept(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        rows = self._channel.row_source
+        found = rows.rows_kept(indices) if isinstance(rows, BlockRows) and not self.meta.is_object else None
+        return self._values_at(indices) if found is None else found
+
     def _in_memory(self) -> MappedRows | None:
         rows = self._channel.row_source
         if isinstance(rows, BlockRows) and not self.meta.is_object:

@@ -31,7 +31,8 @@ class ReadAhead(Generic[T, F, R]):
     """Tasks fetched far ahead and worked on near ahead, by threads that begin at once; results in order.
 
     Many fetches may wait for a network at the same time, but only as many tasks as there are cores (or `cores`
-    says) are worked on, and few finished results lie in memory.
+    says) are worked on, and few finished results lie in memory. With `first`, so many are begun at the beginning
+    and twice as many after each result: what is needed last does not slow down what is needed now.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class ReadAhead(Generic[T, F, R]):
         max_cost: int,
         is_here: Callable[[T], bool] = lambda _: False,
         cores: int | None = None,
+        first: int | None = None,
     ) -> None:
         self._fetch = fetch
         self._work = work
@@ -55,6 +57,7 @@ class ReadAhead(Generic[T, F, R]):
         self._cores = CORES if cores is None else cores
         self._depth = workers + 1
         self._near = min(self._depth, self._cores + 2)
+        self._open = self._depth if first is None else first
         self._max_cost = max_cost
         self._jobs: deque[_Job[T, F, R]] = deque()
         self._pending = 0
@@ -90,6 +93,7 @@ class ReadAhead(Generic[T, F, R]):
         assert job.done is not None
         result = job.done.result()
         self._pending -= job.cost
+        self._open = min(self._depth, 2 * self._open)
         self._submit()
         return result
 
@@ -121,7 +125,7 @@ class ReadAhead(Generic[T, F, R]):
         return self._work(job.task, self._fetch(job.task) if job.fetched is None else job.fetched.result())
 
     def _has_room(self) -> bool:
-        return not self._jobs or (len(self._jobs) < self._depth and self._pending < self._max_cost)
+        return not self._jobs or (len(self._jobs) < self._open and self._pending < self._max_cost)
 
     def _taken(self) -> T:
         if self._next is None:

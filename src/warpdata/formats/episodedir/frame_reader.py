@@ -25,6 +25,7 @@ _AHEAD_BYTES = 8 << 20
 _CHECK_BYTES = 2 << 20
 _GROUP_PACKETS = 64
 """Packets of a group that are given together, where the frame asked for does not need more."""
+_DECODER_TABLES, _REFERENCES = 1 << 20, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,11 @@ class FrameReader:
     def kept_bytes(self) -> int:
         """How many bytes of decoded frames are kept."""
         return len(self._kept) * self._shape.nbytes
+
+    @property
+    def decoder_bytes(self) -> int:
+        """About what the decoder itself takes: its tables, and the pictures it refers back to."""
+        return _DECODER_TABLES + _REFERENCES * self._shape.height * self._shape.width * 3 // 2
 
     def forget_frames(self) -> None:
         """Let go of the frames that are kept; they are decoded again when they are asked for."""

@@ -77,6 +77,14 @@ class BlockRows:
                 start = int(starts[member]) - low
                 out[targets[member]] = run[start : start + width]
 
+    def rows_kept(self, rows: NDArray[np.int64]) -> NDArray[Any] | None:
+        """Single rows of a block in frames, which are kept for those that lie near; None of any other block."""
+        if not self._shard.is_seekable(self.block):
+            return None
+        out = np.empty((len(rows), 1, *self.spec.shape), self.spec.dtype.dtype)
+        self.read_windows(rows, out)
+        return out[:, 0]
+
     def mapped_rows(self) -> tuple[NDArray[Any], Callable[[int, int], bool] | None] | None:
         """All rows where they lie, and what checks a run of them before it is used; None where they lie elsewhere."""
         if self._mapped is None:

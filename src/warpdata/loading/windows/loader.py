@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,7 +22,7 @@ from warpdata.loading.pace import PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
 from warpdata.loading.windows.batch import Batch
 from warpdata.loading.windows.faults import Verdicts
-from warpdata.loading.windows.fetching import is_near, is_remote, prefetch
+from warpdata.loading.windows.fetching import Fetchers, is_near, is_remote
 from warpdata.loading.windows.gathering import gather, planned
 from warpdata.loading.windows.mixture import Mixture, MixtureCourse
 from warpdata.loading.windows.order import Chosen, Course, PlainCourse, Shuffle
@@ -33,7 +34,6 @@ from warpdata.loading.windows.windows import SHORT_ID, Windows
 from warpdata.ordering.epoch import rank_slice
 from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
-from warpdata.stores.parallel import MAX_PARALLEL, run_parallel
 from warpdata.stores.readahead import CORES, ReadAhead
 from warpdata.stores.traffic import traffic
 
@@ -243,12 +243,13 @@ class Loader:
         """Steps and their batches, read ahead by threads and handed over in order."""
         steps = self.steps(epoch, position, worker, workers)
         is_far = self.threads > 0 and any(is_remote(each) for each in self._course.sources)
+        fetchers = Fetchers()
         ahead: ReadAhead[Step, None, tuple[Step, Batch]] = ReadAhead(
-            self._fetch if is_far else _nothing, self._work, steps,
+            partial(self._fetch, fetchers) if is_far else _nothing, self._work, steps,
             workers=_AHEAD if is_far else self.threads, cost=self._cost, max_cost=self._read_ahead_bytes,
-            cores=max(1, self.threads),
+            cores=max(1, self.threads), first=1 if is_far else None,
         )  # fmt: skip
-        with closing(ahead):
+        with closing(fetchers), closing(ahead):
             while True:
                 began = time.perf_counter()
                 found = next(ahead, None)
@@ -266,7 +267,7 @@ class Loader:
         schema = self._course.sources[0].schema
         return len(step.chosen) * sum(each.sample_bytes for each in schema.values())
 
-    def _fetch(self, step: Step) -> None:
+    def _fetch(self, fetchers: Fetchers, step: Step) -> None:
         """Open what a batch needs, and bring its bytes into the cache, all episodes at the same time."""
         tasks = [
             (source, part)
@@ -274,7 +275,7 @@ class Loader:
             for part in planned(source, step.chosen.sample[step.chosen.source == number])
             if not is_near(source, part)
         ]
-        run_parallel(lambda task: prefetch(*task), tasks, MAX_PARALLEL)
+        fetchers.bring(tasks)
 
     def _work(self, step: Step, _: None) -> tuple[Step, Batch]:
         return step, self.read(step)
