@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from warpdata.bytekit.forks import tell_in_child
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -18,3 +20,24 @@ def run_parallel(call: Callable[[T], R], tasks: Sequence[T], workers: int = MAX_
         return [call(task) for task in tasks]
     with ThreadPoolExecutor(min(workers, len(tasks)), thread_name_prefix="warp-read") as pool:
         return list(pool.map(call, tasks))
+
+
+class Fetchers:
+    """Threads that several callers share; calls begin in the order they were asked for, so what is needed first is."""
+
+    def __init__(self) -> None:
+        self.in_child()
+        tell_in_child(self)
+
+    def in_child(self) -> None:
+        """A forked child has none of its parent's threads."""
+        self._threads = ThreadPoolExecutor(MAX_PARALLEL, "warp-bring")
+
+    def run(self, call: Callable[[T], object], tasks: Sequence[T]) -> None:
+        """Returns when `call` was made for every task; raises what the first of them that failed did."""
+        for each in [self._threads.submit(call, task) for task in tasks]:
+            each.result()
+
+    def close(self) -> None:
+        """Begin nothing more, and wait for nothing."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

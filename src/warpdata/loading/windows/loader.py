@@ -22,7 +22,7 @@ from warpdata.loading.pace import PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
 from warpdata.loading.windows.batch import Batch
 from warpdata.loading.windows.faults import Verdicts
-from warpdata.loading.windows.fetching import Fetchers, is_near, is_remote
+from warpdata.loading.windows.fetching import is_near, is_remote, prefetch
 from warpdata.loading.windows.gathering import gather, planned
 from warpdata.loading.windows.mixture import Mixture, MixtureCourse
 from warpdata.loading.windows.order import Chosen, Course, PlainCourse, Shuffle
@@ -34,6 +34,7 @@ from warpdata.loading.windows.windows import SHORT_ID, Windows
 from warpdata.ordering.epoch import rank_slice
 from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
+from warpdata.stores.parallel import Fetchers
 from warpdata.stores.readahead import CORES, ReadAhead
 from warpdata.stores.traffic import traffic
 
@@ -275,7 +276,7 @@ class Loader:
             for part in planned(source, step.chosen.sample[step.chosen.source == number])
             if not is_near(source, part)
         ]
-        fetchers.bring(tasks)
+        fetchers.run(lambda task: prefetch(*task), tasks)
 
     def _work(self, step: Step, _: None) -> tuple[Step, Batch]:
         return step, self.read(step)
