@@ -11,6 +11,7 @@ import pytest
 import warpdata as wd
 from warpdata.bytekit import seekable
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.kept import DEFAULT_BYTES
 from warpdata.episodes.content import stated_content
 from warpdata.episodes.kept_frames import stretch_starts
 from warpdata.episodes.packed import PackedRows
@@ -65,7 +66,7 @@ def test_values_are_the_same_whatever_may_be_kept(shard: Path, budget: int) -> N
             assert np.array_equal(batch["image"], values[rows])
             assert np.array_equal(batch.mask["image"], samples[:, None] + np.arange(7) < STEPS)
     finally:
-        wd.keep_decoded(224 << 20)
+        wd.keep_decoded(DEFAULT_BYTES)
 
 
 def test_a_damaged_frame_is_an_error_that_names_the_field(shard: Path) -> None:

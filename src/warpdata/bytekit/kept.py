@@ -9,7 +9,7 @@ from collections.abc import Collection, Hashable
 
 from warpdata.bytekit.forks import tell_in_child
 
-DEFAULT_BYTES = 224 << 20
+DEFAULT_BYTES = 192 << 20
 """Enough for what a shuffle of small images has in play; `wd.keep_decoded` says otherwise."""
 
 
