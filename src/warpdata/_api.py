@@ -639,7 +639,7 @@ def chunk_episode(
 
 
 def keep_decoded(max_bytes: str | int) -> None:
-    """Keep at most this much of decoded blocks in this process (512 MiB unless told; 0 for none, "2GB" for more).
+    """Keep at most this much of decoded blocks in this process (192 MiB unless told; 0 for none, "2GB" for more).
 
     A compressed block that is one frame is decoded whole for any of its rows: kept, it is decoded once.
     """
