@@ -24,6 +24,7 @@ from warpdata.convert.messages.log import Channel
 from warpdata.convert.place import Place
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import encoded_frames
+from warpdata.episodes.jobs import runner_of
 from warpdata.errors import (
     BadMagicError,
     ChecksumError,
@@ -287,7 +288,9 @@ def test_episodes_cross_to_other_processes(tmp_path: Path) -> None:
     for name in ("ros2_cdr_zstd.mcap", "json_foxglove.mcap"):
         shutil.copy(sample("mcap", "gen", name), folder)
     receipts = [
-        import_episodes(ours.read(folder), tmp_path / str(jobs), format="mcap", source="x", jobs=jobs)
+        import_episodes(
+            ours.read(folder), tmp_path / str(jobs), format="mcap", source="x", runner=runner_of(jobs)
+        )
         for jobs in (1, 2)
     ]
     assert receipts[0].signals["joint_states/position"].to_json() == (
