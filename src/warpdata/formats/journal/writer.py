@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MIN_WINDOW_BYTES, MAX_WINDOW_BYTES = 1 << 20, 8 << 20
-_RECORDS_PER_WINDOW = 8
+_SMALL_RECORDS_PER_WINDOW, _RECORDS_PER_WINDOW = 256, 8
+"""A window of few small records would be full before the next one is made."""
 MAX_MAPPED_RECORD_BYTES = 8 << 20
 """Journals of larger records write those past their windows, which would have to be several times as large."""
 
@@ -68,7 +69,9 @@ class JournalWriter:
             is_large = max_record_bytes > MAX_MAPPED_RECORD_BYTES
             mapped_record_bytes = _SMALL_RECORD_BYTES if is_large else max_record_bytes
         self._overlap = align_up(layout.record_span(mapped_record_bytes), PAGE_BYTES)
-        wanted = min(_RECORDS_PER_WINDOW * self._overlap, MAX_WINDOW_BYTES)
+        is_small = self._overlap < _SMALL_RECORD_BYTES
+        records = _SMALL_RECORDS_PER_WINDOW if is_small else _RECORDS_PER_WINDOW
+        wanted = min(records * self._overlap, MAX_WINDOW_BYTES)
         self._stride = max(MIN_WINDOW_BYTES, wanted, self._overlap)
         self._next: tuple[int, mmap.mmap] | None = None
         self._retired: list[mmap.mmap] = []
