@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.varint import decode_varints, encode_varints
+from warpdata.convert.wire import DELIMITED, FIXED32, VARINT, wire_fields
 from warpdata.errors import CorruptLayoutError, FormatError
 
 Kind = Literal["bytes", "floats", "ints", "nothing"]
 
-_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _KINDS: dict[int, Kind] = {1: "bytes", 2: "floats", 3: "ints"}
 _NUMBERS = {kind: number for number, kind in _KINDS.items()}
 _EMPTY = np.empty(0, np.int64)
@@ -79,53 +79,21 @@ def _joined(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
 
 
 def _floats(wire: int, value: memoryview | int) -> NDArray[Any]:
-    if wire not in (_DELIMITED, _FIXED32) or len(_view(value)) % 4:
+    if wire not in (DELIMITED, FIXED32) or len(_view(value)) % 4:
         raise CorruptLayoutError("a list of floats has no whole number of them")
     return np.frombuffer(_view(value), "<f4")
 
 
 def _ints(wire: int, value: memoryview | int) -> NDArray[Any]:
-    if wire == _VARINT:
+    if wire == VARINT:
         return np.array([value], np.uint64).view(np.int64)
     return decode_varints(_view(value)).view(np.int64)
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
     """The fields of a message: number, wire type, and the bytes or the number."""
-    at, end = 0, len(data)
-    while at < end:
-        tag, at = _varint(data, at)
-        number, wire = tag >> 3, tag & 7
-        if wire == _VARINT:
-            value, at = _varint(data, at)
-            yield number, wire, value
-            continue
-        if wire == _DELIMITED:
-            size, at = _varint(data, at)
-        elif wire in (_FIXED32, _FIXED64):
-            size = 4 if wire == _FIXED32 else 8
-        else:
-            raise CorruptLayoutError(f"wire type {wire}")
-        if size > end - at:
-            raise CorruptLayoutError(f"a field of {size} bytes where {end - at} are left")
-        yield number, wire, data[at : at + size]
-        at += size
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(data):
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value >> 64:
-                break
-            return value, at
-        shift += 7
-        if shift > 63:
-            break
-    raise CorruptLayoutError("a number without an end")
+    for number, wire, value, start, stop in wire_fields(data):
+        yield number, wire, value if wire == VARINT else data[start:stop]
 
 
 def _view(value: memoryview | int) -> memoryview:
@@ -157,7 +125,7 @@ def _list(values: Values) -> bytes:
 
 
 def _field(number: int, data: bytes | memoryview) -> bytes:
-    return b"".join((_small(number << 3 | _DELIMITED), _small(len(data)), data))
+    return b"".join((_small(number << 3 | DELIMITED), _small(len(data)), data))
 
 
 def _small(value: int) -> bytes:
