@@ -18,7 +18,7 @@ from warpdata.timeline.memory import ClockedSignal, check_increasing
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.source import STEPS, EpisodeSource, StepClock
+from warpdata.timeline.source import STEPS, StatedSource, StepClock
 from warpdata.timeline.times import frozen
 
 Times = NDArray[np.int64]
@@ -96,7 +96,7 @@ class RowsSignal(ClockedSignal):
         return (RowsSignal, (self._times, self._meta, self._read, self._count))
 
 
-class ForeignSource(EpisodeSource):
+class ForeignSource(StatedSource):
     """An episode of a foreign set; `again` makes it anew in another process, by address."""
 
     def __init__(
@@ -111,37 +111,17 @@ class ForeignSource(EpisodeSource):
         steps: StepClock | None = None,
         stored_bytes: int = 0,
     ) -> None:
-        self._id, self._signals, self._place = id, signals, place
-        self._static, self._stated = ReadOnlyDict(dict(static)), meta
-        self._meta: Mapping[str, Any] | None = None
-        self._again, self._steps, self._stored_bytes = again, steps, stored_bytes
-
-    @property
-    def id(self) -> str:
-        """Its name in the set."""
-        return self._id
-
-    @property
-    def signals(self) -> Mapping[str, Signal]:
-        """Its signals under the names of the set."""
-        return self._signals
-
-    @property
-    def static(self) -> Mapping[str, Any]:
-        """What does not change in time: the task, and what the set says of the episode."""
-        return self._static
+        super().__init__(id, signals, static, {}, steps or StepClock(STEPS))
+        self._stated: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = meta
+        self._place, self._again, self._stored_bytes = place, again, stored_bytes
 
     @property
     def meta(self) -> Mapping[str, Any]:
         """What is needed to write it again as it was, under the name of the format; read when first asked for."""
-        if self._meta is None:
-            self._meta = ReadOnlyDict(dict(self._stated() if callable(self._stated) else self._stated))
+        if self._stated is not None:
+            self._meta = ReadOnlyDict(self._stated() if callable(self._stated) else self._stated)
+            self._stated = None
         return self._meta
-
-    @property
-    def step_clock(self) -> StepClock | None:
-        """Its rows."""
-        return self._steps or StepClock(STEPS)
 
     @property
     def place(self) -> str | None:

@@ -56,9 +56,8 @@ from warpdata.formats.wshard.schema import TensorSpec, Timebase, check_channel_i
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal, ClockedSignal
 from warpdata.timeline.meta import guess_role
-from warpdata.timeline.readonly import ReadOnlyDict
 from warpdata.timeline.signal import MappedRows, Signal
-from warpdata.timeline.source import EpisodeSource, StepClock
+from warpdata.timeline.source import StatedSource, StepClock
 from warpdata.timeline.steps import Steps, StepSignal
 from warpdata.timeline.times import frozen
 
@@ -359,7 +358,7 @@ class _Stored:
     file: str | None = None
 
 
-class PackedSource(EpisodeSource):
+class PackedSource(StatedSource):
     """A packed recording opened in place: the same names, signals, static items and metadata."""
 
     def __init__(self, shard: ShardReader) -> None:
@@ -372,43 +371,18 @@ class PackedSource(EpisodeSource):
                     f"a recording packed in version {version}", block=DIRECTORY_BLOCK, path=shard.path,
                     hint="Upgrade warpdata.",
                 )  # fmt: skip
-            self._static = ReadOnlyDict({k: restored_static(v) for k, v in about["static"].items()})
-            self._meta = ReadOnlyDict(dict(about["meta"]))
-            self._id = str(about.get("id") or shard.read_json("meta/episode").get("episode_id"))
-            self._steps = StepClock.from_json(about.get("steps"))
+            static = {k: restored_static(v) for k, v in about["static"].items()}
+            meta = dict(about["meta"])
+            name = str(about.get("id") or shard.read_json("meta/episode").get("episode_id"))
             if version == 1:
-                self._signals: Mapping[str, Signal] = _FirstSignals(shard, about["signals"])
+                signals: Mapping[str, Signal] = _FirstSignals(shard, about["signals"])
             else:
-                self._signals = _PackedSignals(shard, _stored(about["signals"], shard.path))
+                signals = _PackedSignals(shard, _stored(about["signals"], shard.path))
+            super().__init__(name, signals, static, meta, StepClock.from_json(about.get("steps")))
         except (KeyError, TypeError, AttributeError, ValueError):
             raise CorruptLayoutError(
                 "what it says of the recording is damaged", block=DIRECTORY_BLOCK, path=shard.path
             ) from None
-
-    @property
-    def id(self) -> str:
-        """The id of the recording."""
-        return self._id
-
-    @property
-    def signals(self) -> Mapping[str, Signal]:
-        """The signals of the recording."""
-        return self._signals
-
-    @property
-    def static(self) -> Mapping[str, Any]:
-        """The static items of the recording."""
-        return self._static
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """The metadata of the recording."""
-        return self._meta
-
-    @property
-    def step_clock(self) -> StepClock | None:
-        """The steps of the recording."""
-        return self._steps or super().step_clock
 
     @property
     def place(self) -> str | None:

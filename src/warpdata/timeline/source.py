@@ -105,26 +105,19 @@ class EpisodeSource(ABC):
         return 0
 
 
-class MemorySource(EpisodeSource):
-    """Signals and static items that are already in memory."""
+class StatedSource(EpisodeSource):
+    """A source of which everything is known when it is made; its signals may still be opened when asked for."""
 
     def __init__(
         self,
+        id: str,  # noqa: A002 - the word of the model
         signals: Mapping[str, Signal],
-        static: Mapping[str, Any] | None = None,
-        meta: Mapping[str, Any] | None = None,
-        *,
-        id: str = "",  # noqa: A002 - the word of the model
+        static: Mapping[str, Any],
+        meta: Mapping[str, Any],
         step_clock: StepClock | None = None,
     ) -> None:
-        self._id = id
-        self._signals = {
-            name: signal.named(name) if isinstance(signal, ArraySignal) else signal
-            for name, signal in signals.items()
-        }
-        self._static = ReadOnlyDict(static or {})
-        self._meta = ReadOnlyDict(meta or {})
-        self._step_clock = step_clock
+        self._id, self._signals, self._step_clock = id, signals, step_clock
+        self._static, self._meta = ReadOnlyDict(static), ReadOnlyDict(meta)
 
     @property
     def id(self) -> str:
@@ -150,6 +143,25 @@ class MemorySource(EpisodeSource):
     def step_clock(self) -> StepClock | None:
         """The steps that were given, or that the metadata states."""
         return self._step_clock or super().step_clock
+
+
+class MemorySource(StatedSource):
+    """Signals and static items that are already in memory."""
+
+    def __init__(
+        self,
+        signals: Mapping[str, Signal],
+        static: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        *,
+        id: str = "",  # noqa: A002 - the word of the model
+        step_clock: StepClock | None = None,
+    ) -> None:
+        named = {
+            name: signal.named(name) if isinstance(signal, ArraySignal) else signal
+            for name, signal in signals.items()
+        }
+        super().__init__(id, named, static or {}, meta or {}, step_clock)
 
 
 class SourceAround(EpisodeSource):
