@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from warpdata._api import lerobot_dataset as lerobot_dataset
     from warpdata._api import load as load
     from warpdata._api import load_wshard as load_wshard
-    from warpdata._api import open as open  # noqa: A004 - the one door
+    from warpdata._api import open as open  # noqa: A004 - the one way in
     from warpdata._api import open_corpus as open_corpus
     from warpdata._api import open_episode as open_episode
     from warpdata._api import open_episodes as open_episodes

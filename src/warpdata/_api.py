@@ -48,7 +48,8 @@ def open_episode(
     """
     opening = _opening()
     if isinstance(source, opening.ChunkList):
-        return opening.Episode(opening.chunks_source(source))  # type: ignore[no-any-return]
+        whole: Episode = opening.Episode(opening.chunks_source(source))
+        return whole
     if isinstance(source, str):
         source, inside = divided_address(source)
         if inside is not None:
@@ -59,7 +60,8 @@ def open_episode(
     if found is None and place is not None:
         return _directory(place)
     try:
-        return opening.episode_of_shard(opening.ShardReader.open(found), place)  # type: ignore[no-any-return]
+        episode: Episode = opening.episode_of_shard(opening.ShardReader.open(found), place)
+        return episode
     except StoreError:
         if not isinstance(found, str) or not os.path.isdir(found):
             raise
@@ -178,7 +180,8 @@ def _foreign(address: str | os.PathLike[str], name: str | None = None, **options
     if not hasattr(module, "read"):
         raise ValueError(f"{found} can be written, not read")
     check_options(module.read, options, f"reading {found}")
-    return module.read(place, **options)  # type: ignore[no-any-return]
+    episodes: Episodes = module.read(place, **options)
+    return episodes
 
 
 def import_episodes(
@@ -308,7 +311,8 @@ def export_episodes(
     else:
         named = None if source_format is None else _foreign(source, source_format)
         episodes = _any_episodes(os.fspath(source)) if named is None else named
-    return module.write(episodes, target, progress=progress, **options)  # type: ignore[no-any-return]
+    receipt: Receipt = module.write(episodes, target, progress=progress, **options)
+    return receipt
 
 
 def _any_episodes(address: str) -> Episodes:
@@ -610,7 +614,8 @@ def load_wshard(
     place, found = _located(source)
     if found is None and place is not None:
         raise _directory_error(source)
-    return _opening().load_wshard(found, channels, verify=verify)  # type: ignore[no-any-return]
+    loaded: WShardEpisode = _opening().load_wshard(found, channels, verify=verify)
+    return loaded
 
 
 def chunk_episode(
