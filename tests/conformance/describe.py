@@ -67,10 +67,9 @@ def _described(path: Path) -> dict[str, Any]:
         "blocks": [{"name": name, "sha256": _sha256(data)} for name, data in episode.blocks.items()],
     }  # fmt: skip
     if packed is not None:
-        clock = packed._steps
         found["signals"] = [_signal(name, each, packed) for name, each in packed.signals.items()]
         about = shard.read_json("meta/directory")
-        found |= {"static": about["static"], "meta": about["meta"], "steps": clock and clock.to_json()}
+        found |= {"static": about["static"], "meta": about["meta"], "steps": about.get("steps")}
     return found
 
 
