@@ -536,7 +536,7 @@ def _located(source: object) -> tuple[Any, Any]:
         path := os.fspath(source)
     ):
         # The process may go elsewhere before everything is read.
-        return None, path if os.path.isabs(path) else os.path.abspath(path)
+        return None, path if path.startswith("/") else os.path.abspath(path)
     if not isinstance(source, str):
         return None, source
     import urllib.parse

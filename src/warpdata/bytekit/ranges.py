@@ -209,6 +209,8 @@ class JoinedRangeReader:
 class FileRangeReader:
     """Ranges of a local file through positioned reads: safe for files that another process may cut."""
 
+    _fd = -1
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
         self._fd, self.size = _open_file(self.name)
@@ -248,8 +250,8 @@ class FileRangeReader:
 
     def __del__(self) -> None:
         # At the very end of the interpreter modules are gone, and the system closes the file.
-        if getattr(self, "_fd", -1) >= 0 and os is not None:
-            self.close()
+        if self._fd >= 0 and os is not None:
+            os.close(self._fd)
 
     def __reduce__(self) -> tuple[type[FileRangeReader], tuple[str]]:
         return (FileRangeReader, (self.name,))
@@ -321,10 +323,7 @@ class LocalRangeReader(FileRangeReader):
     """Ranges of a local file: small ones by one positioned read, large ones as views of a mapping."""
 
     is_local = True
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(path)
-        self._view: memoryview | None = None
+    _view: memoryview | None = None
 
     @classmethod
     def of_file(cls, file: io.RawIOBase | io.BufferedIOBase) -> LocalRangeReader:
@@ -334,7 +333,7 @@ class LocalRangeReader(FileRangeReader):
         reader = cls.__new__(cls)
         name = getattr(file, "name", None)
         reader.name = name if isinstance(name, str) else "<open file>"
-        reader._fd, reader._view = os.dup(file.fileno()), None
+        reader._fd = os.dup(file.fileno())
         reader.size = _regular_size(reader._fd, reader.name)
         return reader
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -218,22 +217,24 @@ class ChannelSignals(Mapping[str, Signal]):
         self._tensors = tensors
         self._chunks = chunks
         self._known_head = known_head
+        self._named = None if known_head is None else known_head.signals
         self._made: dict[str, Signal] = {}
 
-    @cached_property
+    @property
     def _channels(self) -> dict[str, NamedChannel]:
-        if self._known_head is None:
-            return _named_channels(self._tensors)
-        if self._known_head.signals is None:
-            self._known_head.signals = _named_channels(self._tensors)
-        return self._known_head.signals
+        if self._named is None:
+            self._named = _named_channels(self._tensors)
+            if self._known_head is not None:
+                self._known_head.signals = self._named
+        return self._named
 
     def __getitem__(self, name: str) -> Signal:
-        if name not in self._made:
+        made = self._made.get(name)
+        if made is None:
             found = self._channels[name]
-            channel = found.of(self._tensors)
-            self._made[name] = ChannelSignal(self._tensors, channel, name, found.role, self._chunks)
-        return self._made[name]
+            made = ChannelSignal(self._tensors, found.of(self._tensors), name, found.role, self._chunks)
+            self._made[name] = made
+        return made
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._channels)

@@ -94,7 +94,9 @@ def grid(start: int, stop: int, step: int) -> NDArray[np.int64]:
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """A view of an array that nobody can write through."""
+    """A view of an array that nobody can write through; the array itself where that is so already."""
+    if not array.flags.writeable:
+        return array
     view = array.view()
     view.flags.writeable = False
     return view

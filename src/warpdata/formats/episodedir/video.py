@@ -336,7 +336,10 @@ def _codec_options(codec: str, options: VideoOptions, shape: FrameShape) -> dict
     chosen = {"g": gop, "crf": str(options.quality)} if options.quality is not None else {"g": gop}
     if codec == "av1":
         preset = options.preset or "10"
-        return {**chosen, "preset": preset, "svtav1-params": f"pred-struct=1:keyint={gop}:lp=1"}
+        # Low delay: each frame's packet comes before the next frame. Without `rtc` the encoder's threads then wait
+        # for each other for ever in one file of about sixty (release 4.1, on a busy machine).
+        parameters = f"pred-struct=1:rtc=1:keyint={gop}:lp=1"
+        return {**chosen, "preset": preset, "svtav1-params": parameters}
     chosen |= {"preset": options.preset or "veryfast", "tune": "zerolatency"}
     if codec == "h264":
         chosen["x264-params"] = f"keyint={gop}:min-keyint={gop}:scenecut=0:bframes=0"

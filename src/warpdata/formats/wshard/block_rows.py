@@ -21,13 +21,14 @@ _GAP_BYTES = 64 << 10
 class BlockRows:
     """Rows of a block that stays in its shard."""
 
+    _array: NDArray[Any] | None = None
+    _mapped: NDArray[Any] | None = None
+    _is_checked = False
+    _pieces: PieceChecksums | None = None
+
     def __init__(self, shard: ShardReader, block: str, spec: TensorSpec, length: int) -> None:
         self._shard = shard
         self.block = block
-        self._array: NDArray[Any] | None = None
-        self._mapped: NDArray[Any] | None = None
-        self._is_checked = False
-        self._pieces: PieceChecksums | None = None
         self.spec = spec
         self.length = length
 

@@ -132,7 +132,9 @@ class WShardEpisode:
     def of_later(cls, known: Mapping[str, Any], later: Callable[[str], Any]) -> Self:
         """An episode of which some fields are known and `later` makes the others (of `_LAZY_FIELDS`) by name."""
         made = cls.__new__(cls)
-        made.__dict__ = {**known, _LATER: later}
+        fields = made.__dict__
+        fields.update(known)
+        fields[_LATER] = later
         return made
 
     @classmethod

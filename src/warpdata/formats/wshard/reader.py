@@ -50,10 +50,14 @@ alone and unchecked. False: the bytes of blocks are trusted.
 class ShardReader:
     """An open shard: its table was read and checked, its blocks are read when asked for."""
 
+    # Opening is short enough for these to be felt: what an instance does not have yet stands here.
+    _owner = 0
+    _specs: dict[str, TensorSpec] | None = None
+    _schema: EpisodeSchema | None = None
+
     def __init__(self, reader: RangeReader, *, verify: Verify = "block") -> None:
         self._reader = reader
         self._verify = _checked_choice(verify)
-        self._owner = 0
         self._is_local: bool = getattr(reader, "is_local", False)
         self.path = reader.name
         first = LOCAL_HEAD_BYTES if self._is_local else HEAD_BYTES
@@ -69,8 +73,6 @@ class ShardReader:
         self._verified: set[str] = set()
         self._pieces: dict[str, PieceChecksums | None] = {}
         self._seek_tables: dict[str, SeekTable] = {}
-        self._specs: dict[str, TensorSpec] | None = None
-        self._schema: EpisodeSchema | None = None
 
     @classmethod
     def open(cls, source: Source, *, verify: Verify = "block") -> ShardReader:
@@ -403,7 +405,7 @@ class ShardReader:
             KEPT.forget(self._owner)
 
     def __del__(self) -> None:
-        if getattr(self, "_owner", 0):
+        if self._owner:
             self._forget()
 
     def __enter__(self) -> Self:
