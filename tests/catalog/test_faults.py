@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
-import contextlib
 import os
 import random
 import re
