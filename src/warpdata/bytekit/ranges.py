@@ -250,8 +250,10 @@ class FileRangeReader:
 
     def __del__(self) -> None:
         # At the very end of the interpreter modules are gone, and the system closes the file.
+        # What is collected with it may close it after this.
         if self._fd >= 0 and os is not None:
-            os.close(self._fd)
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
     def __reduce__(self) -> tuple[type[FileRangeReader], tuple[str]]:
         return (FileRangeReader, (self.name,))
