@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
+from tests.architecture.sources import every, parsed
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "src" / "warpdata"
@@ -130,13 +130,14 @@ def type_checking_nodes(tree: ast.AST) -> set[ast.AST]:
     return found
 
 
+@functools.cache
 def runtime_imports(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     hidden = type_checking_nodes(tree)
     return {name for name, node in imports(tree) if node not in hidden}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
+@every(MODULES)
 def test_foreign_libraries_come_through_their_door(path: Path) -> None:
     import sys
 
@@ -148,23 +149,23 @@ def test_foreign_libraries_come_through_their_door(path: Path) -> None:
         assert relative(path) in ADAPTERS[library], f"{library} is imported outside its adapter"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
+@every(MODULES)
 def test_struct_only_in_layouts_and_bytekit(path: Path) -> None:
     if "struct" in runtime_imports(path):
         assert path.name == "layout.py" or relative(path).startswith("bytekit/")
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
+@every(MODULES)
 def test_environment_only_in_settings(path: Path) -> None:
-    names = {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
+    names = {n.attr for n in ast.walk(parsed(path)) if isinstance(n, ast.Attribute)}
     if names & {"environ", "getenv", "environb"}:
         assert relative(path) == "settings.py"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
+@every(MODULES)
 def test_threads_have_an_owner(path: Path) -> None:
-    names = {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
-    names |= {n.id for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Name)}
+    names = {n.attr for n in ast.walk(parsed(path)) if isinstance(n, ast.Attribute)}
+    names |= {n.id for n in ast.walk(parsed(path)) if isinstance(n, ast.Name)}
     if names & {"Thread", "ThreadPoolExecutor"}:
         assert relative(path).startswith(THREAD_MODULES)
 
@@ -178,23 +179,23 @@ LATE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
+@every(MODULES)
 def test_no_import_hides_in_a_function(path: Path) -> None:
     if relative(path) == "_api.py" or relative(path).startswith("cli/commands/"):
         return
     if relative(path) in OPTIONAL_ADAPTERS | LATE:
         return
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             inner = [child for child in ast.walk(node) if isinstance(child, ast.Import | ast.ImportFrom)]
             assert not inner, f"{relative(path)}:{inner[0].lineno} imports inside a function"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
+@every(MODULES)
 def test_no_module_can_run_code_from_data(path: Path) -> None:
     assert not runtime_imports(path) & FORBIDDEN_MODULES
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
+@every(MODULES)
 def test_no_room_for_leftovers(path: Path) -> None:
     assert not set(Path(relative(path)).with_suffix("").parts) & FORBIDDEN_NAMES

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.sources import every, parsed
 from tests.conftest import ROOT
 
 TESTS = sorted([*(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").glob("test_*.py")])
@@ -61,16 +62,16 @@ def _name(node: ast.AST) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-@pytest.mark.parametrize("path", TESTS, ids=relative)
+@every(TESTS)
 def test_no_test_looks_at_the_clock(path: Path) -> None:
     if relative(path) not in MAY_LOOK_AT_THE_CLOCK:
-        found = list(clocks(ast.parse(path.read_text())))
+        found = list(clocks(parsed(path)))
         assert found == [], "wait with tests/waiting.py, measure in bench/versus"
 
 
-@pytest.mark.parametrize("path", [p for p in TESTS if relative(p).startswith("bench/")], ids=relative)
+@every([p for p in TESTS if relative(p).startswith("bench/")])
 def test_no_shrunk_benchmark_judges_a_figure_of_the_machine(path: Path) -> None:
-    assert list(judged_figures(ast.parse(path.read_text()))) == [], "this is judged by `make bench`"
+    assert list(judged_figures(parsed(path))) == [], "this is judged by `make bench`"
 
 
 @pytest.mark.parametrize(

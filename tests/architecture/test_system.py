@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.sources import every, parsed
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "src" / "warpdata"
@@ -54,19 +55,19 @@ def imported(tree: ast.AST) -> set[str]:
     return names | {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=relative)
+@every(sorted(PACKAGE.rglob("*.py")))
 def test_what_only_linux_has_is_in_one_place(path: Path) -> None:
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     if relative(path) not in HOME:
         assert list(linux_only(tree)) == []
     for name, places in MODULES_OF_ONE_PLACE.items():
         assert relative(path) in places or name not in imported(tree)
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=relative)
+@every(sorted(PACKAGE.rglob("*.py")))
 def test_one_place_knows_of_forks(path: Path) -> None:
-    names = {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
-    names |= {n.name for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.alias)}
+    names = {n.attr for n in ast.walk(parsed(path)) if isinstance(n, ast.Attribute)}
+    names |= {n.name for n in ast.walk(parsed(path)) if isinstance(n, ast.alias)}
     assert relative(path) == "bytekit/forks.py" or not names & FORKS
 
 
