@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 2
+# More than cores: many tests wait for disks, servers and processes that were killed.
+WORKERS ?= 3
 
 .PHONY: demo test test-all setup lint check bench soak coverage format viewer clean
 

@@ -19,6 +19,7 @@ import pytest
 
 import warpdata as wd
 from tests.episodes.nursery import run_small
+from tests.sweeps import SOAK
 from tests.waiting import until
 from warpdata.episodes.salvage_folder import salvage_root
 from warpdata.episodes.wakeup import Wakeup
@@ -319,16 +320,20 @@ def test_two_processes_share_a_root(tmp_path: Path) -> None:
     assert found == {(n, e) for n in range(2) for e in range(8)}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("how", "seed"), [("episode", 7), ("episode", 8), ("files", 9)])
 def test_killed_recordings_lose_nothing(tmp_path: Path, how: str, seed: int) -> None:
-    assert run_small("tests.episodes.crash_recorder", tmp_path / "root", 24, seed, how)["records"] > 400
+    kills = 60 if SOAK else 12
+    assert run_small("tests.episodes.crash_recorder", tmp_path / "root", kills, seed, how)["records"] > 200
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("how", ["leave", "stay", "killed"])
 def test_interrupted_recordings_lose_nothing(tmp_path: Path, how: str) -> None:
     """Ctrl-C at any moment: of an append, of the end of a block, of closing; nobody waits for ever."""
-    ends = run_small("tests.episodes.interrupting", tmp_path / "root", 16, 3, how)
-    assert sum(ends.values()) == 16
+    rounds = 60 if SOAK else 10
+    ends = run_small("tests.episodes.interrupting", tmp_path / "root", rounds, 3, how)
+    assert sum(ends.values()) == rounds
     assert ends["salvaged" if how == "killed" else "interrupted"] > 2
 
 
