@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -184,7 +185,7 @@ def test_a_state_is_refused_by_name() -> None:
     other = windows_of(memory_episodes([17, 0, 40, 3, 25], seed=9))
     fields = wd.Windows(SMALL.episodes, {"state": wd.Field("joints")}, anchor="action")
     for windows, options, word in (
-        (other, {}, "another version of the data"), (fields, {}, "fields"),
+        (other, {}, "another version of the data"), (fields, {}, "the same data with other fields"),
         (SMALL, {"shuffle": "full"}, "another shuffle"), (SMALL, {"seed": 2}, "seed 2"), (MIXED, {}, "windows"),
     ):  # fmt: skip
         loader = wd.Loader(windows, 8, **{"seed": 1, **options})
@@ -198,6 +199,21 @@ def test_a_state_is_refused_by_name() -> None:
         with pytest.raises(ValueError, match=r"state|position|epoch"):
             loader.load_state_dict(bad)
     loader.load_state_dict(state)
+    older = {name: each for name, each in state.items() if name != "data"}
+    loader.load_state_dict(older)
+    with pytest.raises(ValueError, match=r"version of the data.*fields"):
+        wd.Loader(fields, 8, seed=1).load_state_dict(older)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"seed": -1}, "seed"), ({"seed": 1.5}, "seed"), ({"epoch": -1}, "epoch"), ({"epoch": "1"}, "epoch")],
+)
+def test_what_is_no_seed_and_no_epoch(options, word) -> None:
+    with pytest.raises(ValueError, match=word):
+        wd.Loader(SMALL, 8, **options)
+    with pytest.raises(ValueError, match="epoch"):
+        wd.Loader(SMALL, 8).set_epoch(-1)
 
 
 def noisy(values, rng):
@@ -246,6 +262,14 @@ def test_why_names_every_sample_of_any_step() -> None:
         assert all(each.episode_id in SMALL.ids and each.content for each in why)
     with pytest.raises(IndexError, match="step 99"):
         loader.why(99)
+    for tail in ("drop", "pad"):
+        loader = wd.Loader(SMALL, 8, seed=5, tail=tail)
+        given = [batch.sample_id.tolist() for batch in loader]
+        assert [
+            [each.sample_id for each in loader.why(step, epoch=0)] for step in range(len(loader))
+        ] == given
+        with pytest.raises(IndexError, match=f"step {len(loader)} of {len(loader)}"):
+            loader.why(len(loader))
     mixed = wd.Loader(MIXED, 8, seed=5)
     assert [each.source for each in mixed.why(0)] == [MIXED.names[s] for s in next(iter(mixed)).source]
 
@@ -535,13 +559,9 @@ def test_damage_is_raised_by_name(tmp_path) -> None:
 @pytest.mark.parametrize("kind", ["changed", "missing"])
 def test_damaged_episodes_are_skipped_on_every_rank_and_counted(tmp_path, kind) -> None:
     damaged_folder(tmp_path / "d")
-    make = lambda: windows_of(wd.open_episodes(tmp_path / "d"))  # noqa: E731
-    windows = make()
-    len(windows)
+    windows = windows_of(wd.open_episodes(tmp_path / "d"))
     clean = [each for step in ids(wd.Loader(windows, 16, seed=1)) for each in step]
-    sets = [make() for _ in range(3)]
-    for each in sets:
-        len(each)
+    sets = [pickle.loads(pickle.dumps(windows)) for _ in range(3)]  # counted, and nothing of them is open
     if kind == "changed":
         damage(tmp_path / "d", "2.wshard")
     else:
@@ -557,8 +577,10 @@ def test_damaged_episodes_are_skipped_on_every_rank_and_counted(tmp_path, kind) 
     assert len(json.dumps(alone.state_dict())) < 300
     ranks = [wd.Loader(sets[1 + r], 16, seed=1, on_error="skip", rank=r, world=2) for r in range(2)]
     assert joined([ids(rank) for rank in ranks]) == batches
+    fresh = wd.Loader(sets[2], 16, seed=1, on_error="skip")
     for step, batch in enumerate(batches):
         assert [each.sample_id for each in alone.why(step, epoch=0)] == batch
+        assert [each.sample_id for each in fresh.why(step)] == batch, "also before anything was read"
     states = []
     resumed = wd.Loader(sets[0], 16, seed=1, on_error="skip")
     for _, _batch in zip(range(4), resumed, strict=False):

@@ -1,4 +1,4 @@
-"""Which of several sources gives the next batch, or the next sample: a deterministic largest-remainder schedule."""
+"""Which of several sources gives the next batch, or the next sample: always the one furthest behind its share."""
 
 from __future__ import annotations
 
@@ -23,23 +23,6 @@ def mixture_counts(weights: Sequence[float], batches: int) -> list[int]:
     for index in rest[: batches - sum(counts)]:
         counts[index] += 1
     return counts
-
-
-def mixture_schedule(weights: Sequence[float], batches: int) -> list[int]:
-    """The source of each of the next `batches` batches: always the one furthest behind its share."""
-    shares = mixture_shares(weights)
-    given = [0] * len(shares)
-    order = []
-    for _ in range(batches):
-        order.append(next_source(shares, given))
-        given[order[-1]] += 1
-    return order
-
-
-def next_source(shares: Sequence[Fraction], given: Sequence[int]) -> int:
-    """Which source is furthest behind its share after each gave so many batches; the first of equals."""
-    step = sum(given) + 1
-    return max(range(len(shares)), key=lambda i: (shares[i] * step - given[i], -i))
 
 
 def mixture_shares(weights: Sequence[float]) -> list[Fraction]:
@@ -90,3 +73,32 @@ class PeriodicSchedule:
         """How many of each source come before a position."""
         rounds, inside = divmod(position, self.period)
         return rounds * self._quotas + np.bincount(self._source[:inside], minlength=len(self._quotas))
+
+
+class WeightSchedule:
+    """Schedules one after the other: other weights from a position on."""
+
+    def __init__(self, pieces: Sequence[tuple[int, Sequence[float]]]) -> None:
+        self._starts = np.array([start for start, _ in pieces], np.int64)
+        self._schedules = [PeriodicSchedule(weights) for _, weights in pieces]
+        base = np.zeros(len(pieces[0][1]), np.int64)
+        self._bases = [base]
+        for number in range(1, len(pieces)):
+            span = int(self._starts[number] - self._starts[number - 1])
+            base = base + self._schedules[number - 1].given(span)
+            self._bases.append(base)
+
+    def at(self, positions: I64) -> tuple[I64, I64]:
+        """The source at each position, and how many of that source came before."""
+        pieces = self._starts.searchsorted(positions, "right") - 1
+        source, before = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
+        for number in np.unique(pieces).tolist():
+            here = pieces == number
+            source[here], inside = self._schedules[number].at(positions[here] - self._starts[number])
+            before[here] = inside + self._bases[number][source[here]]
+        return source, before
+
+    def given(self, position: int) -> I64:
+        """How many of each source come before a position."""
+        number = int(self._starts.searchsorted(position, "right")) - 1
+        return self._bases[number] + self._schedules[number].given(position - int(self._starts[number]))
