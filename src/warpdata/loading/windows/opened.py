@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.buffers import BUFFERS
 from warpdata.errors import BlobNotFoundError, FormatError, WarpError
 from warpdata.loading.windows.aligning import Aligned, Bools, Clock, Int64s, align_rows
 from warpdata.loading.windows.anchors import Anchors
-from warpdata.loading.windows.buffers import BUFFERS
 from warpdata.loading.windows.field import Field
 from warpdata.loading.windows.images import cut_box, scaled
 from warpdata.loading.windows.schema import FieldSchema, check_same, find_schema, signal_named
