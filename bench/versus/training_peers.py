@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -178,7 +179,9 @@ def write_mosaic(work: Path, folder: Path) -> None:
 
 def read_mosaic(work: Path, folder: Path) -> Iterator[Any]:
     from streaming import StreamingDataset
+    from streaming.base.util import clean_stale_shared_memory
 
+    clean_stale_shared_memory()  # what an earlier process left keeps a new one from reading the same folder
     remote = os.environ.get("BENCH_REMOTE")
     place = {"remote": remote, "local": str(folder / "cold")} if remote else {"local": str(folder)}
     return torch_loader(StreamingDataset(**place, shuffle=True, batch_size=BATCH))
@@ -242,7 +245,6 @@ def _cut(episodes: Any) -> Iterator[dict[str, Any]]:
 
 
 FPS = 20
-LEROBOT = [["torch==2.13.0", "numpy"], ["lerobot"]]
 
 
 def write_lerobot(work: Path, folder: Path) -> None:
@@ -320,9 +322,25 @@ ENVIRONMENTS: dict[str, list[list[str]]] = {
             "h5py",
         ],
     ],
-    "lerobot": LEROBOT,
 }
-"""What is installed for the peers, step by step: torch first, or a later step takes a build with gigabytes of CUDA."""
+"""What is installed for the peers, step by step: torch first, or a later step takes a build with gigabytes of CUDA.
+
+lerobot is not among them: 0.4.4 pins such a torch, and no build of torchvision and torchcodec fits the plain one.
+"""
+
+
+def ffmpeg_of(python: str, folder: Path) -> dict[str, str]:
+    """What makes torchcodec find the FFmpeg that PyAV brings along, where the system has none: the faster decoder."""
+    code = "import av, pathlib; print(pathlib.Path(av.__file__).parent.parent / 'av.libs')"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False).stdout.strip()
+    links = folder / "ffmpeg"
+    links.mkdir(parents=True, exist_ok=True)
+    for path in Path(found).glob("*.so*") if found else ():
+        plain = re.sub(r"-[0-9a-f]{8}(\.so(?:\.[0-9]+)?).*", r"\1", path.name)
+        for name in {path.name, plain}:
+            if not (links / name).exists():
+                (links / name).symlink_to(path)
+    return {"LD_LIBRARY_PATH": str(links)}
 
 
 def peer(name: str, work: Path, batches: int, *, python: str, **env: str) -> float | str:

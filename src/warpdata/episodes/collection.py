@@ -35,7 +35,7 @@ _THUMBNAIL_SIDE = 64
 """What a notebook shows of a sequence."""
 
 
-_OPENING = 8
+_OPENING = 16
 """Episodes that are opened at the same time."""
 
 
