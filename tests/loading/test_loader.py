@@ -476,6 +476,26 @@ def test_workers_of_torch_give_the_same_order(start, recorded) -> None:
         assert [b.sample_id.tolist() for b in loader] == ids(wd.Loader(windows, 8, seed=3, epoch=1))
 
 
+def test_a_batch_goes_to_a_device_with_all_that_belongs_to_it() -> None:
+    import torch
+
+    batch = next(iter(wd.Loader(MIXED, 8, seed=5, tail="pad").to_torch()))
+    moved = batch.to("cpu", non_blocking=True)
+    half = batch.to(torch.float64)
+    assert type(moved) is type(batch)
+    assert set(moved.mask) == set(batch.mask) == set(batch)
+    for name in batch:
+        if not isinstance(batch[name], list):
+            assert torch.equal(moved[name], batch[name])
+            assert half[name].dtype == torch.float64
+        assert torch.equal(moved.mask[name], batch.mask[name])
+        assert torch.equal(moved.age_ns[name], batch.age_ns[name])
+    assert torch.equal(moved.sample_id, batch.sample_id)
+    assert torch.equal(moved.source, batch.source)
+    assert torch.equal(moved.repeated, batch.repeated)
+    assert moved.position == batch.position
+
+
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_torch_loader_goes_on_anywhere(workers) -> None:
     wanted = ids(wd.Loader(SMALL, 8, seed=3))

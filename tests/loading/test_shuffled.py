@@ -101,6 +101,7 @@ def test_torch_goes_on_in_another_world_with_other_workers(table, workers, then)
     for rank in range(2):
         part = table.to_torch(30, shard=(rank, 2), shuffle=True, seed=3).loader(num_workers=then)
         part.load_state_dict(state)
+        assert len(part) == 17, "of a whole epoch: trainers count from its beginning"
         ranks.append([torch_ids([batch]) for batch in part])
         assert part.state_dict()["epoch"] == 1
         assert part.state_dict()["position"] == 0

@@ -121,7 +121,8 @@ class _TorchEpochs:
         return (epoch + number) % (1 << 64), 0 if number else position
 
     def __len__(self) -> int:
-        return self._source.steps_left(self._next_start()[1])
+        """Steps of a whole epoch, also where the next iteration gives the rest of one: trainers count from there."""
+        return self._source.steps_left(0)
 
     def loader(self, **options: Any) -> StatefulLoader:
         """A DataLoader (its options are `options`) whose `state_dict` is after the batch handed over last."""

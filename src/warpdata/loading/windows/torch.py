@@ -12,14 +12,7 @@ from warpdata.loading.windows.batch import Batch
 
 def as_tensors(batch: Batch) -> Batch:
     """A batch whose arrays are tensors over the same memory; text stays as lists."""
-    return Batch(
-        {name: _tensor(each) for name, each in batch.items()},
-        {name: _tensor(each) for name, each in batch.mask.items()},
-        {name: _tensor(each) for name, each in batch.age_ns.items()},
-        _tensor(batch.sample_id), _tensor(batch.ts_ns), batch.position,
-        None if batch.repeated is None else _tensor(batch.repeated),
-        None if batch.source is None else _tensor(batch.source),
-    )  # fmt: skip
+    return batch.map(_tensor)
 
 
 def _tensor(array: Any) -> Any:
