@@ -157,6 +157,21 @@ def test_a_mixture_keeps_its_quotas_everywhere(weights, length) -> None:
     assert sum(each["samples"] for each in total.values()) == length
 
 
+@settings(max_examples=20, deadline=None)
+@given(
+    weights=st.lists(st.floats(0.01, 10), min_size=2, max_size=5),
+    length=st.integers(1, 300_000),
+    epoch=st.integers(0, 3),
+)
+def test_quotas_of_an_epoch_are_exact_for_any_weights(weights, length, epoch) -> None:
+    mixture = wd.Mixture({f"s{i}": (SMALL, weight) for i, weight in enumerate(weights)}, length=length)
+    found = [each["samples"] for each in mixture.quotas(epoch).values()]
+    assert sum(found) == length
+    for count, weight in zip(found, weights, strict=True):
+        # The rounding at both ends of the epoch, as small as the schedule's steps, and no drift.
+        assert abs(count - length * weight / sum(weights)) < 2 + len(weights) / 2
+
+
 def test_a_mixture_follows_its_schedule() -> None:
     a, b = windows_of(memory_episodes([20], 1)), windows_of(memory_episodes([20], 2))
     mixture = wd.Mixture(

@@ -32,7 +32,7 @@ class MixedRows:
     """Batches of several ShuffledRows by weight, without end: a stream that is used up begins its next epoch.
 
     The schedule is that of `wd.Mixture`: it depends on the weights alone, so ranks agree on it and every stream keeps
-    its own order. Shares that are simple fractions are exact, any others kept to one part in ten thousand.
+    its own order.
     """
 
     def __init__(self, streams: Sequence[ShuffledRows], weights: Sequence[float]) -> None:

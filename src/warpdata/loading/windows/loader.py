@@ -420,7 +420,7 @@ class Loader:
         if parsed.order != here.order:
             raise ValueError(
                 f"the state was taken with order {parsed.order}, this is {here.order}: another shuffle, "
-                "or other weights of a mixture"
+                "other weights of a mixture, or a release that mixed in another order"
             )
         if parsed.seed != here.seed:
             raise ValueError(f"the state was taken with seed {parsed.seed}, this loader has seed {here.seed}")

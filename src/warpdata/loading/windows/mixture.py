@@ -14,7 +14,7 @@ from warpdata.errors import SchemaMismatchError, nearest
 from warpdata.loading.windows.order import Chosen, PlainCourse, Shuffle
 from warpdata.loading.windows.statistics import FieldStatistics, finished, running_statistics
 from warpdata.loading.windows.windows import Windows
-from warpdata.ordering.mixture import WeightSchedule, mixture_shares
+from warpdata.ordering.mixture import SCHEDULE_VERSION, WeightSchedule, mixture_shares
 from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
 
@@ -24,9 +24,9 @@ _WHOLE = 1 << 30
 class Mixture:
     """Several windows with the same fields, each with a weight: `wd.Mixture({"a": (windows_a, 0.7), …})`.
 
-    Every stretch of an epoch has each source's share to within one sample. A source that is used up begins its next
-    epoch. An epoch has `length` samples, by default as many as all sources together. `schedule` gives other weights
-    from a number of samples on, counted over all epochs: `{100_000: {"a": 0.5, "b": 0.5}}`.
+    The samples of a source are spread evenly, so every stretch of an epoch has its share. A source that is used up
+    begins its next epoch. An epoch has `length` samples, by default as many as all sources together. `schedule` gives
+    other weights from a number of samples on, counted over all epochs: `{100_000: {"a": 0.5, "b": 0.5}}`.
     """
 
     def __init__(
@@ -211,7 +211,8 @@ class MixtureCourse:
     def fingerprint(self) -> str:
         """Differs where weights, schedule, length or the order of a source differ."""
         plans = [course.fingerprint() for course in self._courses]
-        return sha256_hex(dump_json([plans, self._mixture.schedule, self._mixture.length]))[:8]
+        parts = [plans, self._mixture.schedule, self._mixture.length, SCHEDULE_VERSION]
+        return sha256_hex(dump_json(parts))[:8]
 
     def __len__(self) -> int:
         return self._mixture.length
