@@ -426,7 +426,7 @@ def _kept_copy(data: bytes) -> memoryview:
     """The same bytes in memory that is used again: what is kept comes and goes all the time."""
     memory = BUFFERS.array((len(data),), _BYTE)
     memory[:] = np.frombuffer(data, np.uint8)
-    return memoryview(memory).toreadonly()
+    return memory.data.toreadonly()
 
 
 def _reopen(reader: RangeReader, verify: Verify) -> ShardReader:

@@ -98,12 +98,12 @@ class Batch(Sample):
 
     def map(self, change: Callable[[Any], Any]) -> Batch:
         """A batch whose arrays, masks and ages among them, are what `change` makes of them."""
-        named = [
+        values, mask, age_ns = (
             {name: change(each) for name, each in part.items()} for part in (self, self.mask, self.age_ns)
-        ]
+        )
         alone = (self.sample_id, self.ts_ns, self.repeated, self.source)
         sample_id, ts_ns, repeated, source = (None if each is None else change(each) for each in alone)
-        return Batch(*named, sample_id, ts_ns, self.position, repeated, source)
+        return Batch(values, mask, age_ns, sample_id, ts_ns, self.position, repeated, source)
 
     def to(self, *where: Any, **options: Any) -> Batch:
         """The same with every tensor on a device, as Lightning and accelerate ask for it: masks go along."""
