@@ -625,6 +625,14 @@ def test_damaged_episodes_are_skipped_on_every_rank_and_counted(tmp_path, kind) 
     assert ids(other) == batches[4:]
 
 
+def test_what_was_skipped_before_stays_in_the_state() -> None:
+    state = {**wd.Loader(SMALL, 8, seed=1, on_error="skip").state_dict(), "skipped": 2, "skip": "ab"}
+    for resumed in (wd.Loader(SMALL, 8, seed=1), wd.Loader(SMALL, 8, seed=1).to_torch()):
+        resumed.load_state_dict(state)
+        next(iter(resumed))
+        assert (resumed.state_dict()["skipped"], resumed.state_dict()["skip"]) == (2, "ab")
+
+
 def test_a_saved_state_answers_why_from_the_shell(recorded, tmp_path, capsys) -> None:
     from warpdata.cli.main import main
 

@@ -402,10 +402,9 @@ class Loader:
         """
         parsed = self.checked_state(state)
         self._epoch, self._position = parsed.epoch, parsed.position
-        self._skipped_before = (parsed.skipped, parsed.skip)
 
     def checked_state(self, state: Mapping[str, Any]) -> LoaderState:
-        """A state that belongs to this loader, or ValueError that names what differs."""
+        """A state that belongs to this loader, or ValueError that names what differs; what it skipped counts on."""
         parsed = parse_state(state)
         if parsed.samples is not None and isinstance(self.windows, Windows) and self.windows.follow:
             if parsed.samples > len(self.windows):
@@ -426,6 +425,7 @@ class Loader:
             raise ValueError(f"the state was taken with seed {parsed.seed}, this loader has seed {here.seed}")
         if parsed.position > len(self._course):
             raise ValueError(f"the state stands at sample {parsed.position} of {len(self._course)}")
+        self._skipped_before = (parsed.skipped, parsed.skip)
         return parsed
 
     def save_state(self, path: str | os.PathLike[str]) -> None:
