@@ -1,11 +1,10 @@
-"""Environments of their own for peers whose packages do not run beside ours: made once, used again.
+"""Virtualenvs for peers whose packages do not run beside ours: made once, used again.
 
-They lie in `~/.cache/warpdata-bench` (or where `WARP_BENCH_ENVIRONMENTS` says), one per set of requirements.
+They lie below a folder that is kept, `~/.cache/warpdata-peers`, each under its name: making them takes minutes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -13,29 +12,33 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+FOLDER = Path.home() / ".cache" / "warpdata-peers"
 INSTALL_TIMEOUT_S = 1800.0
+
+
+class Environment(NamedTuple):
+    """With which Python, and what is installed, one list after the other."""
+
+    python: str
+    installs: tuple[tuple[str, ...], ...]
 
 
 class NotInstalled(Exception):
     """An environment could not be made; the text says why."""
 
 
-def folder() -> Path:
-    return Path(os.environ.get("WARP_BENCH_ENVIRONMENTS") or Path.home() / ".cache" / "warpdata-bench")
-
-
-def python_of(name: str, steps: Sequence[Sequence[str]]) -> str:
-    """The interpreter of an environment in which these requirements were installed, one step after the other."""
-    text = repr((sys.version_info[:3], [list(step) for step in steps]))
-    place = folder() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    python = place / "bin" / "python"
-    if not (place / "installed").exists():
+def python_of(name: str, wanted: Environment, folder: Path = FOLDER) -> str:
+    """The interpreter of an environment, which is made if it is not there yet."""
+    place = folder / name
+    python, mark = place / "bin" / "python", place / "complete"
+    if not mark.exists():
         shutil.rmtree(place, ignore_errors=True)
-        _run(sys.executable, "-m", "venv", str(place))
-        for step in steps:
-            _run(str(python), "-m", "pip", "install", "--quiet", *step)
-        (place / "installed").write_text(text)
+        _run(shutil.which(f"python{wanted.python}") or sys.executable, "-m", "venv", str(place))
+        for each in wanted.installs:
+            _run(str(python), "-m", "pip", "install", "--quiet", *each)
+        mark.touch()
     return str(python)
 
 

@@ -1,6 +1,6 @@
 """Shuffled windows for training against other loaders: local, compressed, as video, and from S3 with 20 ms round trips.
 
-python -m bench.versus.training [--quick] [--no-peers] [--lerobot PYTHON]
+python -m bench.versus.training [--quick] [--no-peers]
 
 Peers are installed in environments of their own first, which takes minutes the first time (`bench/environments.py`).
 """
@@ -381,20 +381,20 @@ def s3_peers(
     return found
 
 
-def installed(lerobot: str | None) -> dict[str, str]:
+def installed() -> dict[str, str]:
     """The interpreter of every environment of peers, or why there is none."""
-    found = {"lerobot": lerobot or "name a Python that has it with --lerobot"}
-    for name, steps in ENVIRONMENTS.items():
+    found = {}
+    for name, wanted in ENVIRONMENTS.items():
         try:
-            found[name] = environments.python_of(name, steps)
+            found[name] = environments.python_of(name, wanted)
         except environments.NotInstalled as error:
             found[name] = str(error)
     return found
 
 
-def run(sizes: Sizes, lerobot: str | None = None) -> dict[str, Any]:
+def run(sizes: Sizes) -> dict[str, Any]:
     """Everything, in one run on one machine."""
-    pythons = installed(lerobot) if sizes.peer_rounds else {}
+    pythons = installed() if sizes.peer_rounds else {}
     work = Path(tempfile.mkdtemp(prefix="warp-bench-"))
     try:
         began = time.perf_counter()
@@ -503,10 +503,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--no-peers", action="store_true", help="install and run no other loader")
-    parser.add_argument("--lerobot", metavar="PYTHON", help="a Python that has lerobot")
     args = parser.parse_args()
     sizes = QUICK if args.quick else Sizes()
-    results = run(replace(sizes, peer_rounds=0) if args.no_peers else sizes, args.lerobot)
+    results = run(replace(sizes, peer_rounds=0) if args.no_peers else sizes)
     results = {"bars": bars(results), "windows/s": listed(results), **results}
     print(json.dumps(results, indent=1, default=float))
     if not args.quick:

@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.environments import Environment
+
 WIDTH, BATCH = 16, 64
 WORKERS = int(os.environ.get("BENCH_WORKERS", "2"))
 TIMEOUT_S = 300.0
@@ -292,7 +294,7 @@ class Peer:
     write: Callable[[Path, Path], None]
     read: Callable[[Path, Path], Iterator[Any]]
     folder: str
-    environment: str = "loaders"
+    environment: str = "training-loaders"
     is_video: bool = False
     is_remote: bool = False
     """Whether it streams from S3 with a shuffle of everything."""
@@ -307,26 +309,18 @@ PEERS: dict[str, Peer] = {
     "mosaicml-streaming, windows cut in advance": Peer(write_mosaic, read_mosaic, "mosaic", is_remote=True),
     "litdata, windows cut in advance": Peer(write_litdata, read_litdata, "litdata", is_remote=True),
     "webdataset, no global shuffle": Peer(write_webdataset, read_webdataset, "webdataset"),
-    "LeRobot, video": Peer(write_lerobot, read_lerobot, "lerobot", "lerobot", is_video=True),
+    "LeRobot, video": Peer(write_lerobot, read_lerobot, "lerobot", "lerobot-0.6.1", is_video=True),
 }
 
-ENVIRONMENTS: dict[str, list[list[str]]] = {
-    "loaders": [
-        ["torch==2.13.0", "numpy"],
-        [
-            "grain>=0.2.18",
-            "litdata>=0.2.76",
-            "mosaicml-streaming>=0.13",
-            "webdataset>=1.0",
-            "zarr>=3.0",
-            "h5py",
-        ],
-    ],
-}
-"""What is installed for the peers, step by step: torch first, or a later step takes a build with gigabytes of CUDA.
-
-lerobot is not among them: 0.4.4 pins such a torch, and no build of torchvision and torchcodec fits the plain one.
-"""
+LOADERS, LEROBOT = "training-loaders", "lerobot-0.6.1"
+ENVIRONMENTS = {
+    LOADERS: Environment("3.11", (
+        ("torch==2.13.0", "numpy"),
+        ("grain>=0.2.18", "litdata>=0.2.76", "mosaicml-streaming>=0.13", "webdataset>=1.0", "zarr>=3.0", "h5py"),
+    )),
+    LEROBOT: Environment("3.12", (("torch==2.11.0",), ("lerobot[dataset]==0.6.1", "mcap-ros2-support"))),
+}  # fmt: skip
+"""Torch is installed first, or a later step takes another build; LeRobot needs its own."""
 
 
 def ffmpeg_of(python: str, folder: Path) -> dict[str, str]:
