@@ -19,6 +19,12 @@ def table(report: dict[str, Any]) -> str:
             f"| {name} | {row['value']:.3g} | {row['bar']} | {'yes' if row['holds'] else '**no**'} |"
             for name, row in report["bars"].items()
         ]
+        rates = report.get("windows/s", {})
+        lines += ["", "| loader | windows per s |", "|---|---|"] if rates else []
+        lines += [
+            f"| {name} | {each if isinstance(each, str) else f'{each:,.0f}'} |"
+            for name, each in rates.items()
+        ]
     else:
         lines = ["| what | number |", "|---|---|"]
         lines += [

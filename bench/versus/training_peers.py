@@ -1,6 +1,9 @@
 """Other loaders on the same windows, each in its own format and process: what it leaves open dies with it.
 
-python -m bench.versus.training_peers <peer> '{"work": …, "batches": …}'
+python -m bench.versus.training_peers rate <peer> '{"work": …, "batches": …}'
+python -m bench.versus.training_peers check '{"work": …}' <peer> …
+
+They run in environments of their own, without warpdata; see `bench/environments.py`.
 """
 
 from __future__ import annotations
@@ -8,17 +11,22 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-WIDTH, BATCH, WORKERS = 16, 64, 2
-TIMEOUT_S = 900.0
+from bench.environments import Environment
+
+WIDTH, BATCH = 16, 64
+WORKERS = int(os.environ.get("BENCH_WORKERS", "2"))
+TIMEOUT_S = 300.0
 CUT_WINDOWS = 2000
 """Where windows must be cut in advance each holds its frames sixteen times over, so only so many are written."""
 
@@ -144,6 +152,16 @@ def read_zarr(work: Path, folder: Path) -> Iterator[Any]:
     return torch_loader(WindowsOf(opened, len(images), steps), shuffle=True)
 
 
+def read_zarr_in_ram(work: Path, folder: Path) -> Iterator[Any]:
+    """As diffusion-policy trains: everything is copied into memory first."""
+    import zarr
+
+    images, _, steps = arrays(work)
+    root = zarr.open_group(folder / "replay.zarr", mode="r")
+    image, action = root["img"][:], root["action"][:]
+    return torch_loader(WindowsOf(lambda: (image, action), len(images), steps), shuffle=True)
+
+
 def cut_windows(work: Path) -> Iterator[dict[str, Any]]:
     images, actions, steps = arrays(work)
     for start in shuffled_starts(len(images), steps)[:CUT_WINDOWS].tolist():
@@ -163,7 +181,9 @@ def write_mosaic(work: Path, folder: Path) -> None:
 
 def read_mosaic(work: Path, folder: Path) -> Iterator[Any]:
     from streaming import StreamingDataset
+    from streaming.base.util import clean_stale_shared_memory
 
+    clean_stale_shared_memory()  # what an earlier process left keeps a new one from reading the same folder
     remote = os.environ.get("BENCH_REMOTE")
     place = {"remote": remote, "local": str(folder / "cold")} if remote else {"local": str(folder)}
     return torch_loader(StreamingDataset(**place, shuffle=True, batch_size=BATCH))
@@ -267,54 +287,123 @@ def read_lerobot(work: Path, folder: Path) -> Iterator[Any]:
     return torch_loader(data, shuffle=True)
 
 
-PEERS: dict[str, tuple[Callable[[Path, Path], None], Callable[[Path, Path], Iterator[Any]]]] = {
-    "memmap, DataLoader": (write_nothing, read_memmap),
-    "Grain": (write_nothing, read_grain),
-    "h5py, robomimic layout": (write_h5py, read_h5py),
-    "zarr, diffusion-policy layout": (write_zarr, read_zarr),
-    "mosaicml-streaming, windows cut in advance": (write_mosaic, read_mosaic),
-    "litdata, windows cut in advance": (write_litdata, read_litdata),
-    "webdataset, no global shuffle": (write_webdataset, read_webdataset),
-    "LeRobot, video": (write_lerobot, read_lerobot),
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """How a peer writes its own form of the data and reads it, and the environment it runs in."""
+
+    write: Callable[[Path, Path], None]
+    read: Callable[[Path, Path], Iterator[Any]]
+    folder: str
+    environment: str = "training-loaders"
+    is_video: bool = False
+    is_remote: bool = False
+    """Whether it streams from S3 with a shuffle of everything."""
+
+
+PEERS: dict[str, Peer] = {
+    "memmap, DataLoader": Peer(write_nothing, read_memmap, "memmap"),
+    "Grain": Peer(write_nothing, read_grain, "grain"),
+    "h5py, robomimic layout": Peer(write_h5py, read_h5py, "h5py"),
+    "zarr, diffusion-policy layout": Peer(write_zarr, read_zarr, "zarr"),
+    "zarr, diffusion-policy layout, all in RAM": Peer(write_zarr, read_zarr_in_ram, "zarr"),
+    "mosaicml-streaming, windows cut in advance": Peer(write_mosaic, read_mosaic, "mosaic", is_remote=True),
+    "litdata, windows cut in advance": Peer(write_litdata, read_litdata, "litdata", is_remote=True),
+    "webdataset, no global shuffle": Peer(write_webdataset, read_webdataset, "webdataset"),
+    "LeRobot, video": Peer(write_lerobot, read_lerobot, "lerobot", "lerobot-0.6.1", is_video=True),
 }
 
+LOADERS, LEROBOT = "training-loaders", "lerobot-0.6.1"
+ENVIRONMENTS = {
+    LOADERS: Environment("3.11", (
+        ("torch==2.13.0", "numpy"),
+        ("grain>=0.2.18", "litdata>=0.2.76", "mosaicml-streaming>=0.13", "webdataset>=1.0", "zarr>=3.0", "h5py"),
+    )),
+    LEROBOT: Environment("3.12", (("torch==2.11.0",), ("lerobot[dataset]==0.6.1", "mcap-ros2-support"))),
+}  # fmt: skip
+"""Torch is installed first, or a later step takes another build; LeRobot needs its own."""
 
-def peer(name: str, work: Path, batches: int, *, python: str = sys.executable, **env: str) -> float | str:
+
+def ffmpeg_of(python: str, folder: Path) -> dict[str, str]:
+    """What makes torchcodec find the FFmpeg that PyAV brings along, where the system has none: the faster decoder."""
+    code = "import av, pathlib; print(pathlib.Path(av.__file__).parent.parent / 'av.libs')"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False).stdout.strip()
+    links = folder / "ffmpeg"
+    links.mkdir(parents=True, exist_ok=True)
+    for path in Path(found).glob("*.so*") if found else ():
+        plain = re.sub(r"-[0-9a-f]{8}(\.so(?:\.[0-9]+)?).*", r"\1", path.name)
+        for name in {path.name, plain}:
+            if not (links / name).exists():
+                (links / name).symlink_to(path)
+    return {"LD_LIBRARY_PATH": str(links)}
+
+
+def peer(name: str, work: Path, batches: int, *, python: str, **env: str) -> float | str:
     """Windows per second of a peer, or why there is no such number."""
     asked = json.dumps({"work": str(work), "batches": batches})
-    command = [python, "-m", "bench.versus.training_peers", name, asked]
+    return _answer([python, "-m", "bench.versus.training_peers", "rate", name, asked], env)
+
+
+def _answer(command: list[str], env: Mapping[str, str]) -> float | str:
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, **env}
     try:
         found = subprocess.run(
-            command, env={**os.environ, **env}, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            command, env=environment, cwd=root, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
         return f"no answer within {TIMEOUT_S:.0f} s"
     if found.returncode:
         last = (found.stderr.strip().splitlines() or ["no message"])[-1]
-        return (
-            "not installed: " if "ModuleNotFoundError" in last or "ImportError" in last else "failed: "
-        ) + last[:200]
+        return f"failed: {last[:200]}"
     return float(found.stdout.strip().splitlines()[-1])
 
 
-def main() -> None:
-    name, asked = sys.argv[1], json.loads(sys.argv[2])
-    write, read = PEERS[name]
-    work = Path(asked["work"])
-    folder = work / "peers" / name.partition(",")[0]
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        write(work, folder)
-    batches = read(work, folder)
-    warm = 0 if "BENCH_REMOTE" in os.environ else 2
-    for _ in range(warm):
-        next(batches)
+def opened(name: str, work: Path) -> Iterator[Any]:
+    """The batches of a peer; its form of the data is written first, if it is not there yet."""
+    made = PEERS[name]
+    folder = work / "peers" / made.folder
+    if not (folder / "written").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        made.write(work, folder)
+        (folder / "written").touch()
+    return made.read(work, folder)
+
+
+def rate(name: str, work: Path, batches: int) -> float:
+    """Windows per second once the first batches are there."""
+    found = opened(name, work)
+    for _ in range(0 if "BENCH_REMOTE" in os.environ else 4):
+        next(found)
     start, count = time.perf_counter(), 0
-    for _ in batches:
+    for _ in found:
         count += 1
-        if count == asked["batches"]:
+        if count == batches:
             break
-    print(BATCH * count / (time.perf_counter() - start), flush=True)
+    return BATCH * count / (time.perf_counter() - start)
+
+
+def check(name: str, work: Path) -> None:
+    """Raise unless the first batches hold windows of the data, whole and unchanged."""
+    images, actions, _ = arrays(work)
+    rows = {action.tobytes(): row for row, action in enumerate(actions)}
+    found = opened(name, work)
+    for _ in range(2):
+        batch = next(found)
+        assert len(batch["action"]) == BATCH, name
+        pairs = zip(np.asarray(batch["image"]), np.asarray(batch["action"]), strict=True)
+        for image, action in pairs:
+            row = rows[action[0].tobytes()]
+            np.testing.assert_array_equal(action, actions[row : row + WIDTH])
+            np.testing.assert_array_equal(image, images[row : row + WIDTH])
+
+
+def main() -> None:
+    if sys.argv[1] == "check":
+        for name in sys.argv[3:]:
+            check(name, Path(json.loads(sys.argv[2])["work"]))
+    else:
+        asked = json.loads(sys.argv[3])
+        print(rate(sys.argv[2], Path(asked["work"]), asked["batches"]), flush=True)
     os._exit(0)  # workers of some libraries never end by themselves
 
 

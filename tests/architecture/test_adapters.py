@@ -36,6 +36,7 @@ ADAPTERS: dict[str, set[str]] = {
         "catalog/growing.py",
         "catalog/artifact_contents.py",
         "catalog/recordings.py",
+        "sql/arrow_source.py",
         "sql/engine.py",
         "sql/enginetypes.py",
         "catalog/refarray.py",
@@ -175,6 +176,7 @@ LATE = {
     "episodes/opening.py",  # a shard by step needs no parquet library
     "stores/http.py",  # urllib3 opens a socket when it is loaded, which local mode must not
     "catalog/refs.py", "catalog/artifact_contents.py",  # what was pickled opens its dataset again
+    "catalog/rowfilter.py", "catalog/rowgroups.py",  # pyarrow's datasets load pandas: only for SQL
     "catalog/dataset.py",  # a dataset publishes a lane about itself, and publishing opens datasets
 }  # fmt: skip
 

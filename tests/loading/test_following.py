@@ -138,3 +138,10 @@ def test_the_camera_of_an_episode_that_is_recorded(tmp_path) -> None:
         sample = finished[row]
         assert finished.at(0, int(stamp)).sample_id == sample.sample_id
         assert np.array_equal(sample["image"][-1], frame)
+
+
+def test_a_mixture_does_not_grow(tmp_path) -> None:
+    record(tmp_path, 4)
+    windows = windows_of(tmp_path)
+    with pytest.raises(ValueError, match="'a' grows"):
+        wd.Mixture({"a": (windows, 1.0)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +157,21 @@ def test_a_mixture_keeps_its_quotas_everywhere(weights, length) -> None:
     assert sum(each["samples"] for each in total.values()) == length
 
 
+@settings(max_examples=20, deadline=None)
+@given(
+    weights=st.lists(st.floats(0.01, 10), min_size=2, max_size=5),
+    length=st.integers(1, 300_000),
+    epoch=st.integers(0, 3),
+)
+def test_quotas_of_an_epoch_are_exact_for_any_weights(weights, length, epoch) -> None:
+    mixture = wd.Mixture({f"s{i}": (SMALL, weight) for i, weight in enumerate(weights)}, length=length)
+    found = [each["samples"] for each in mixture.quotas(epoch).values()]
+    assert sum(found) == length
+    for count, weight in zip(found, weights, strict=True):
+        # The rounding at both ends of the epoch, as small as the schedule's steps, and no drift.
+        assert abs(count - length * weight / sum(weights)) < 2 + len(weights) / 2
+
+
 def test_a_mixture_follows_its_schedule() -> None:
     a, b = windows_of(memory_episodes([20], 1)), windows_of(memory_episodes([20], 2))
     mixture = wd.Mixture(
@@ -184,7 +200,7 @@ def test_a_state_is_refused_by_name() -> None:
     other = windows_of(memory_episodes([17, 0, 40, 3, 25], seed=9))
     fields = wd.Windows(SMALL.episodes, {"state": wd.Field("joints")}, anchor="action")
     for windows, options, word in (
-        (other, {}, "another version of the data"), (fields, {}, "fields"),
+        (other, {}, "another version of the data"), (fields, {}, "the same data with other fields"),
         (SMALL, {"shuffle": "full"}, "another shuffle"), (SMALL, {"seed": 2}, "seed 2"), (MIXED, {}, "windows"),
     ):  # fmt: skip
         loader = wd.Loader(windows, 8, **{"seed": 1, **options})
@@ -198,6 +214,21 @@ def test_a_state_is_refused_by_name() -> None:
         with pytest.raises(ValueError, match=r"state|position|epoch"):
             loader.load_state_dict(bad)
     loader.load_state_dict(state)
+    older = {name: each for name, each in state.items() if name != "data"}
+    loader.load_state_dict(older)
+    with pytest.raises(ValueError, match=r"version of the data.*fields"):
+        wd.Loader(fields, 8, seed=1).load_state_dict(older)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"seed": -1}, "seed"), ({"seed": 1.5}, "seed"), ({"epoch": -1}, "epoch"), ({"epoch": "1"}, "epoch")],
+)
+def test_what_is_no_seed_and_no_epoch(options, word) -> None:
+    with pytest.raises(ValueError, match=word):
+        wd.Loader(SMALL, 8, **options)
+    with pytest.raises(ValueError, match="epoch"):
+        wd.Loader(SMALL, 8).set_epoch(-1)
 
 
 def noisy(values, rng):
@@ -246,6 +277,14 @@ def test_why_names_every_sample_of_any_step() -> None:
         assert all(each.episode_id in SMALL.ids and each.content for each in why)
     with pytest.raises(IndexError, match="step 99"):
         loader.why(99)
+    for tail in ("drop", "pad"):
+        loader = wd.Loader(SMALL, 8, seed=5, tail=tail)
+        given = [batch.sample_id.tolist() for batch in loader]
+        assert [
+            [each.sample_id for each in loader.why(step, epoch=0)] for step in range(len(loader))
+        ] == given
+        with pytest.raises(IndexError, match=f"step {len(loader)} of {len(loader)}"):
+            loader.why(len(loader))
     mixed = wd.Loader(MIXED, 8, seed=5)
     assert [each.source for each in mixed.why(0)] == [MIXED.names[s] for s in next(iter(mixed)).source]
 
@@ -452,6 +491,26 @@ def test_workers_of_torch_give_the_same_order(start, recorded) -> None:
         assert [b.sample_id.tolist() for b in loader] == ids(wd.Loader(windows, 8, seed=3, epoch=1))
 
 
+def test_a_batch_goes_to_a_device_with_all_that_belongs_to_it() -> None:
+    import torch
+
+    batch = next(iter(wd.Loader(MIXED, 8, seed=5, tail="pad").to_torch()))
+    moved = batch.to("cpu", non_blocking=True)
+    half = batch.to(torch.float64)
+    assert type(moved) is type(batch)
+    assert set(moved.mask) == set(batch.mask) == set(batch)
+    for name in batch:
+        if not isinstance(batch[name], list):
+            assert torch.equal(moved[name], batch[name])
+            assert half[name].dtype == torch.float64
+        assert torch.equal(moved.mask[name], batch.mask[name])
+        assert torch.equal(moved.age_ns[name], batch.age_ns[name])
+    assert torch.equal(moved.sample_id, batch.sample_id)
+    assert torch.equal(moved.source, batch.source)
+    assert torch.equal(moved.repeated, batch.repeated)
+    assert moved.position == batch.position
+
+
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_torch_loader_goes_on_anywhere(workers) -> None:
     wanted = ids(wd.Loader(SMALL, 8, seed=3))
@@ -535,13 +594,9 @@ def test_damage_is_raised_by_name(tmp_path) -> None:
 @pytest.mark.parametrize("kind", ["changed", "missing"])
 def test_damaged_episodes_are_skipped_on_every_rank_and_counted(tmp_path, kind) -> None:
     damaged_folder(tmp_path / "d")
-    make = lambda: windows_of(wd.open_episodes(tmp_path / "d"))  # noqa: E731
-    windows = make()
-    len(windows)
+    windows = windows_of(wd.open_episodes(tmp_path / "d"))
     clean = [each for step in ids(wd.Loader(windows, 16, seed=1)) for each in step]
-    sets = [make() for _ in range(3)]
-    for each in sets:
-        len(each)
+    sets = [pickle.loads(pickle.dumps(windows)) for _ in range(3)]  # counted, and nothing of them is open
     if kind == "changed":
         damage(tmp_path / "d", "2.wshard")
     else:
@@ -557,8 +612,10 @@ def test_damaged_episodes_are_skipped_on_every_rank_and_counted(tmp_path, kind) 
     assert len(json.dumps(alone.state_dict())) < 300
     ranks = [wd.Loader(sets[1 + r], 16, seed=1, on_error="skip", rank=r, world=2) for r in range(2)]
     assert joined([ids(rank) for rank in ranks]) == batches
+    fresh = wd.Loader(sets[2], 16, seed=1, on_error="skip")
     for step, batch in enumerate(batches):
         assert [each.sample_id for each in alone.why(step, epoch=0)] == batch
+        assert [each.sample_id for each in fresh.why(step)] == batch, "also before anything was read"
     states = []
     resumed = wd.Loader(sets[0], 16, seed=1, on_error="skip")
     for _, _batch in zip(range(4), resumed, strict=False):
@@ -566,6 +623,14 @@ def test_damaged_episodes_are_skipped_on_every_rank_and_counted(tmp_path, kind) 
     other = wd.Loader(sets[1], 16, seed=1, on_error="skip")
     other.load_state_dict(states[3])
     assert ids(other) == batches[4:]
+
+
+def test_what_was_skipped_before_stays_in_the_state() -> None:
+    state = {**wd.Loader(SMALL, 8, seed=1, on_error="skip").state_dict(), "skipped": 2, "skip": "ab"}
+    for resumed in (wd.Loader(SMALL, 8, seed=1), wd.Loader(SMALL, 8, seed=1).to_torch()):
+        resumed.load_state_dict(state)
+        next(iter(resumed))
+        assert (resumed.state_dict()["skipped"], resumed.state_dict()["skip"]) == (2, "ab")
 
 
 def test_a_saved_state_answers_why_from_the_shell(recorded, tmp_path, capsys) -> None:

@@ -74,3 +74,39 @@ def test_a_state_goes_on_in_another_world(table) -> None:
     ):  # fmt: skip
         with pytest.raises(ValueError, match=word):
             other.load_state_dict(state)
+
+
+def torch_ids(batches) -> list[int]:
+    return [each for batch in batches for each in batch["id"].tolist()]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torch_has_the_same_order_epoch_after_epoch(table, workers) -> None:
+    options = {"shuffle": True, "seed": 3, "drop_last": workers > 0}
+    expected = [ids(table.batches(60, epoch=epoch, **options)) for epoch in (2, 3)]
+    loader = table.to_torch(60, epoch=2, **options).loader(num_workers=workers)
+    assert [torch_ids(loader) for _ in range(2)] == expected
+    assert len(loader) == (16 if workers else 17)
+
+
+@pytest.mark.parametrize(("workers", "then"), [(0, 2), (2, 0)])
+def test_torch_goes_on_in_another_world_with_other_workers(table, workers, then) -> None:
+    whole = ids(table.batches(60, shuffle=True, seed=3))
+    loader = table.to_torch(60, shuffle=True, seed=3).loader(num_workers=workers)
+    batches = iter(loader)
+    first = torch_ids([next(batches) for _ in range(5)])
+    state = json.loads(json.dumps(loader.state_dict()))
+    del batches
+    ranks = []
+    for rank in range(2):
+        part = table.to_torch(30, shard=(rank, 2), shuffle=True, seed=3).loader(num_workers=then)
+        part.load_state_dict(state)
+        assert len(part) == 17, "of a whole epoch: trainers count from its beginning"
+        ranks.append([torch_ids([batch]) for batch in part])
+        assert part.state_dict()["epoch"] == 1
+        assert part.state_dict()["position"] == 0
+    assert first + [each for step in zip(*ranks, strict=True) for rank in step for each in rank] == whole
+    with pytest.raises(ValueError, match="seed"):
+        table.to_torch(60, shuffle=True, seed=4).load_state_dict(state)
+    with pytest.raises(ValueError, match="Did you mean 'full'"):
+        table.to_torch(60, shuffle="ful")

@@ -275,19 +275,50 @@ def test_counting_opens_no_episode_where_the_facts_suffice(tmp_path, monkeypatch
 
 def test_the_index_is_counted_once_and_kept(monkeypatch) -> None:
     episodes = one(a=([0, 10, 20, 30], [1.0, 2.0, 3.0, 4.0]))
-    make = lambda: wd.Windows(episodes, {"x": wd.Field("a", past=2)}, anchor="a", edges="skip")  # noqa: E731
+    options = {"anchor": "a", "edges": "skip", "where": "a > 0"}
+    make = lambda: wd.Windows(episodes, {"x": wd.Field("a", past=2)}, **options)  # noqa: E731
     assert len(make()) == 3
     from warpdata.loading.windows.windows import Windows
 
     monkeypatch.setattr(Windows, "opened", lambda *_: pytest.fail("counted again"))
     assert len(make()) == 3
-    changed = wd.Windows(episodes, {"x": wd.Field("a", past=3)}, anchor="a", edges="skip")
+    changed = wd.Windows(episodes, {"x": wd.Field("a", past=3)}, **options)
     assert changed.id != make().id
+
+
+def test_nothing_is_read_to_count_what_counting_is_cheaper_than_naming(monkeypatch) -> None:
+    from warpdata.timeline.memory import ArraySignal
+
+    class Unread(ArraySignal):
+        def _values_in(self, rows):
+            pytest.fail("values were read")
+
+    signal = Unread(np.arange(20) * MS, np.arange(20.0))
+    windows = wd.Windows(
+        [wd.Episode.of({"a": signal}, id="x")], {"x": wd.Field("a", horizon=4)}, anchor="a", edges="skip"
+    )
+    assert len(wd.Loader(windows, 4)) == 5
+
+
+def test_only_damage_makes_an_episode_unreadable() -> None:
+    """A connection that fails while samples are counted is an error: with other samples ranks would not agree."""
+    from warpdata.errors import UnavailableError
+
+    class Far(type(wd.Episodes.of([]).source)):
+        def open(self, position):
+            raise UnavailableError("no answer")
+
+    windows = wd.Windows(one(a=([0, 10], [1.0, 2.0])), {"x": wd.Field("a", past=2)}, anchor="a", edges="skip")
+    windows.episodes = wd.Episodes(Far(list(windows.episodes)))
+    for ask in (lambda: len(windows), lambda: windows.id):
+        with pytest.raises(UnavailableError):
+            ask()
 
 
 def test_a_damaged_index_is_counted_again(tmp_path) -> None:
     episodes = one(a=([0, 10, 20, 30], [1.0, 2.0, 3.0, 4.0]))
-    make = lambda: wd.Windows(episodes, {"x": wd.Field("a", past=2)}, anchor="a", edges="skip")  # noqa: E731
+    options = {"anchor": "a", "edges": "skip", "where": "a > 0"}
+    make = lambda: wd.Windows(episodes, {"x": wd.Field("a", past=2)}, **options)  # noqa: E731
     assert len(make()) == 3
     (path,) = (tmp_path / "cache" / "windows").glob("*.npz")
     whole = path.read_bytes()

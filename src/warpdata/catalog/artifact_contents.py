@@ -133,6 +133,11 @@ class PublishedSource(EpisodesSource):
             for hashes in each
         ]
 
+    @property
+    def has_facts(self) -> bool:
+        """Whether the version has a table of its episodes."""
+        return self._table is not None
+
     def facts(self) -> pa.Table:
         """The table of the version, as far as it speaks of this artifact."""
         if self._table is None:

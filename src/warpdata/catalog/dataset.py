@@ -41,13 +41,14 @@ from warpdata.episodes.collection import Episodes
 from warpdata.errors import DatasetError, nearest
 from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, LANE_KIND, VECTOR_KIND, Manifest
 from warpdata.settings import Settings
-from warpdata.sql.engine import ArrowSource, SqlResult, run_sql
+from warpdata.sql.engine import SqlResult, run_sql
 from warpdata.stores.cache import PageCache
 from warpdata.stores.meter import Budget, Listener, Spent
 from warpdata.timeline.cards import html_table, text, titled
 
 if TYPE_CHECKING:
     from warpdata.catalog.lane_making import LaneMade
+    from warpdata.sql.arrow_source import ArrowSource
     from warpdata.timeline.episode import Episode
 
 TorchOpener = Callable[[Table, StreamRequest, str], Any]
@@ -278,11 +279,15 @@ class Dataset:
         drop_last: bool = False,
         pad: bool = False,
         nulls: str = "error",
+        shuffle: bool | str = False,
+        seed: int = 0,
+        epoch: int = 0,
     ) -> Any:
         """A torch IterableDataset of a table's batches as tensors; see `Table.to_torch`."""
         return self.table(table).to_torch(
             batch_size, shard, prefetch,
             columns=columns, limit=limit, drop_last=drop_last, pad=pad, nulls=nulls,
+            shuffle=shuffle, seed=seed, epoch=epoch,
         )  # fmt: skip
 
     def to_ray(

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
 
 from warpdata.errors import DatasetError
-from warpdata.sql.engine import RowMatcher, fields_in, parse_condition, pushed_down
-from warpdata.sql.enginetypes import engine_columns
+from warpdata.sql.engine import RowMatcher, parse_condition, pushed_down
+from warpdata.sql.enginetypes import engine_columns, fields_in
 from warpdata.sql.rowpicking import Positions, rows_at
 
 if TYPE_CHECKING:
@@ -70,6 +69,8 @@ class RowFilter:
 
     def _satisfying(self, piece: pa.Table, kept: Positions | None) -> Positions:
         """Of the rows at `kept`, those for which the Arrow expression holds."""
+        import pyarrow.dataset as pads
+
         try:
             looked_at = piece.select(fields_in(self._expression, piece.schema.names))
             answers = pads.dataset(looked_at).to_table(columns={"kept": self._expression})["kept"]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from warpdata.bytekit.locks import ThreadLock
@@ -143,6 +142,8 @@ class ShardFile:
 
     def matching_groups(self, groups: Sequence[int], expression: Any) -> list[int]:
         """The row groups whose statistics do not rule out an expression."""
+        import pyarrow.dataset as pads  # costs as much as everything else that is imported to read
+
         metadata = self.metadata
         tail = self._tail if self._tail is not None else read_tail(self.reader)
         try:

@@ -20,7 +20,7 @@ from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
 from warpdata.errors import DatasetError, TooLargeError, nearest
 from warpdata.formats.manifest.guide import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
-from warpdata.sql.engine import ROW_NUMBER, ArrowSource, check_condition, run_sql
+from warpdata.sql.engine import ROW_NUMBER, arrow_source, check_condition, run_sql
 from warpdata.sql.enginetypes import EngineColumn
 from warpdata.sql.frames import pandas_from, polars_from
 from warpdata.sql.rowpicking import Positions, rows_at
@@ -32,6 +32,7 @@ from warpdata.timeline.cards import html_table, text, titled
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
+    from warpdata.sql.arrow_source import ArrowSource
 
 T = TypeVar("T")
 
@@ -297,13 +298,19 @@ class Table:
         drop_last: bool = False,
         pad: bool = False,
         nulls: str = "error",
+        shuffle: bool | str = False,
+        seed: int = 0,
+        epoch: int = 0,
     ) -> Any:
         """A torch IterableDataset of batches of tensors, split over ranks and DataLoader workers.
 
         The type of a tensor follows from the schema. A null is NaN among floats and an error among other numbers;
         with `nulls="mask"` it is 0, and for every tensor `x` there is one `x.valid` that is False there.
+        `shuffle` as in `batches`: the first iteration gives `epoch`, each further one the next epoch, in one order
+        for any number of workers.
         """
-        request = StreamRequest(batch_size, shard, limit, prefetch, _even(drop_last, pad))
+        even = _even(drop_last, pad)
+        request = StreamRequest(batch_size, shard, limit, prefetch, even, shuffle, seed, epoch)
         return self.dataset.open_torch(self._of(columns), request, nulls)
 
     def _of(self, columns: str | Sequence[str] | None) -> Table:
@@ -395,12 +402,12 @@ class Table:
 
     def source(self) -> ArrowSource:
         """The view as the SQL engine sees it."""
-        return ArrowSource(list(self.schema()), self._scan)
+        return arrow_source(list(self.schema()), self._scan)
 
     def rows_where(self, condition: Condition) -> Positions:
         """Where in the table the rows are that satisfy a condition with subqueries, found in one query."""
         whole = Table(self.dataset, self.name, self.files)
-        numbered = ArrowSource([_ROW_FIELD, *self.files.schema], whole._scan)
+        numbered = arrow_source([_ROW_FIELD, *self.files.schema], whole._scan)
         query = f"select {ROW_NUMBER} from {VIEW} where {condition.clause}"
         tables = {**self.dataset.sources(), VIEW: numbered}
         found = run_sql(query, tables, spill=self.dataset.spill).arrow().column(0).to_numpy()

@@ -8,11 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from warpdata.corpora.batch import RowBatch, Rows
 from warpdata.corpora.shuffled import ShuffledRows
-from warpdata.ordering.mixture import mixture_shares, next_source
+from warpdata.ordering.mixture import WeightSchedule, mixture_shares
+from warpdata.ordering.state import checked_integer
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+GIVEN_VERSION = 1
+"""States of earlier releases say how many batches each stream gave, not where the schedule stands."""
+MAX_BATCHES = 10**15
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,8 +31,8 @@ class MixedBatch(RowBatch):
 class MixedRows:
     """Batches of several ShuffledRows by weight, without end: a stream that is used up begins its next epoch.
 
-    The schedule depends on the weights alone, so ranks agree on it and every stream keeps its own order; after
-    any number of batches each stream has given its share to within one batch.
+    The schedule is that of `wd.Mixture`: it depends on the weights alone, so ranks agree on it and every stream keeps
+    its own order.
     """
 
     def __init__(self, streams: Sequence[ShuffledRows], weights: Sequence[float]) -> None:
@@ -42,17 +48,19 @@ class MixedRows:
         self._first = [(stream.epoch, stream.position) for stream in streams]
         if any(position for _, position in self._first):
             raise ValueError("a mixture begins with streams at the beginning of an epoch")
-        self._given = [0] * len(streams)
+        self._schedule = WeightSchedule([(0, weights)])
+        self._position = 0
+        """Batches that all streams together have given."""
 
     def next_batch(self, out: Rows | None = None) -> MixedBatch:
         """The next batch of the schedule."""
-        source = next_source(self._shares, self._given)
+        source = int(self._schedule.at(np.array([self._position], np.int64))[0][0])
         stream = self.streams[source]
         batch = stream.next_batch(out)
         if batch is None:  # the end of an epoch: the next begins
             batch = stream.next_batch(out)
         assert batch is not None
-        self._given[source] += 1
+        self._position += 1
         return MixedBatch(batch.rows, batch.row_ids, source)
 
     def __iter__(self) -> Iterator[MixedBatch]:
@@ -60,23 +68,34 @@ class MixedRows:
             yield self.next_batch()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the mixture stands, the same on every rank: how many batches each stream has given."""
-        return {"v": STATE_VERSION, "given": list(self._given), "plan": self._plan()}
+        """Where the mixture stands, the same on every rank: how many batches it has given."""
+        return {"v": STATE_VERSION, "position": self._position, "plan": self._plan()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another mixture of the same streams and weights stood, whatever its rank and world."""
-        if not isinstance(state, Mapping) or state.get("v") != STATE_VERSION:
+        if not isinstance(state, Mapping) or state.get("v") not in (STATE_VERSION, GIVEN_VERSION):
             raise ValueError(f"this is no state of a mixture of version {STATE_VERSION}: {state!r}")
         if state.get("plan") != self._plan():
             raise ValueError("the state belongs to other streams, weights or seeds")
-        given = state.get("given")
+        if state["v"] == GIVEN_VERSION:
+            position = self._position_of(state.get("given"))
+        else:
+            position = checked_integer("position of a state", state.get("position"), MAX_BATCHES)
+        for index, count in enumerate(self._schedule.given(position).tolist()):
+            self._place(index, count)
+        self._position = position
+
+    def _position_of(self, given: Any) -> int:
+        """The position at which each stream has given so many batches, or ValueError where there is none."""
         if not isinstance(given, list) or len(given) != len(self.streams):
             raise ValueError(f"the state does not say what each of {len(self.streams)} streams gave")
-        for index, count in enumerate(given):
-            if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-                raise ValueError(f"a stream gives a count of batches, not {count!r}")
-            self._place(index, count)
-        self._given = list(given)
+        position = sum(checked_integer("a count of batches", count, MAX_BATCHES) for count in given)
+        if self._schedule.given(position).tolist() != given:
+            raise ValueError(
+                "the state is of an earlier release, which divided these weights in another order: "
+                f"its streams gave {given}; finish the epoch with that release, or begin a new one"
+            )
+        return position
 
     def _place(self, index: int, count: int) -> None:
         """Put one stream where it stands after so many batches."""

@@ -97,8 +97,9 @@ class _Corpus:
         return replace(first, position=min(position, self._total_rows))
 
     def __len__(self) -> int:
-        left = self._total_rows - self._next_start().position
-        return left // self._batch_size if self._options.tail == "drop" else -(-left // self._batch_size)
+        """Batches of a whole epoch, also where the next iteration gives the rest of one: trainers count from there."""
+        rows, size = self._total_rows, self._batch_size
+        return rows // size if self._options.tail == "drop" else -(-rows // size)
 
     def loader(self, **options: Any) -> StatefulLoader:
         """A DataLoader (its options are `options`) whose `state_dict` is after the batch handed over last."""

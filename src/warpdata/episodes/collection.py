@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -16,9 +17,9 @@ from warpdata.bytekit.keys import positions
 from warpdata.episodes.code_name import code_name
 from warpdata.episodes.content import content_of
 from warpdata.episodes.derived import with_signals
-from warpdata.episodes.facts import facts_of, joined_tables, table_of
+from warpdata.episodes.facts import facts_of, int_array, joined_tables, table_of
 from warpdata.episodes.summary import SignalSummary, summaries_of
-from warpdata.errors import WarpError, nearest
+from warpdata.errors import BlobNotFoundError, FormatError, WarpError, nearest
 from warpdata.ordering.splitmix import splitmix64, stream_key
 from warpdata.sql.engine import matching_rows
 from warpdata.stores.parallel import run_parallel
@@ -34,7 +35,7 @@ _THUMBNAIL_SIDE = 64
 """What a notebook shows of a sequence."""
 
 
-_OPENING = 8
+_OPENING = 16
 """Episodes that are opened at the same time."""
 
 
@@ -63,23 +64,38 @@ class EpisodesSource(ABC):
         except WarpError as error:
             return {"id": self.ids[position], "problems": [str(error)]}
 
+    @property
+    def has_facts(self) -> bool:
+        """Whether the facts are known without opening every episode."""
+        return False
+
+    @property
+    def opens_at_once(self) -> int:
+        """How many episodes are worth opening at the same time: several where that waits for a network."""
+        return _OPENING
+
     def contents(self) -> list[str]:
         """What each episode holds, as `content_of` says it: equal in every form one version is stored in.
 
         From the facts where they say so; an episode that cannot be read is called by its id.
         """
-        facts = self.facts()
-        stated = (
-            facts.column("content").to_pylist() if "content" in facts.column_names else [None] * len(facts)
-        )
+        stated = self.stated_contents()
         unknown = [position for position, each in enumerate(stated) if not each]
-        found = dict(zip(unknown, run_parallel(self._content, unknown, _OPENING), strict=True))
+        found = dict(zip(unknown, run_parallel(self._content, unknown, self.opens_at_once), strict=True))
         return [each or found[position] for position, each in enumerate(stated)]
+
+    def stated_contents(self) -> list[str | None]:
+        """The same as far as it is known without opening an episode."""
+        facts = self.facts() if self.has_facts else None
+        if facts is None or "content" not in facts.column_names:
+            return [None] * len(self.ids)
+        found: list[str | None] = facts.column("content").to_pylist()
+        return found
 
     def _content(self, position: int) -> str:
         try:
             return content_of(self.open(position))
-        except WarpError:
+        except (FormatError, BlobNotFoundError):  # anything else may be over in a moment, and is no identity
             return f"unreadable:{self.ids[position]}"
 
     def lane_contents(self, signals: Collection[str] | None) -> list[str] | None:  # noqa: ARG002
@@ -201,13 +217,18 @@ class Episodes(Sequence[Episode]):
         """One row per episode: id, length, duration_s, task, success, total_reward, rates, every scalar static."""
         if self._facts is None:
             whole = self._source.facts()
-            self._facts = whole if self._rows is None else whole.take(pa.array(self._rows))
+            self._facts = whole if self._rows is None else whole.take(int_array(self._rows))
         return self._facts
 
     @property
     def contents(self) -> list[str]:
         """What each episode holds, in one word that is equal in every form one version is stored in."""
         whole = self._source.contents()
+        return whole if self._rows is None else [whole[row] for row in self._rows.tolist()]
+
+    def stated_contents(self) -> list[str | None]:
+        """The same as far as it is known without opening an episode."""
+        whole = self._source.stated_contents()
         return whole if self._rows is None else [whole[row] for row in self._rows.tolist()]
 
     def lane_contents(self, signals: Collection[str] | None) -> list[str] | None:
@@ -332,6 +353,10 @@ class _ListSource(EpisodesSource):
         self._episodes = episodes
 
     @property
+    def opens_at_once(self) -> int:
+        return 1  # they are open
+
+    @property
     def ids(self) -> Sequence[str]:
         return [episode.id for episode in self._episodes]
 
@@ -361,6 +386,17 @@ class _JoinedSource(EpisodesSource):
 
     def contents(self) -> list[str]:
         return [each for part in self._parts for each in part.contents]
+
+    def stated_contents(self) -> list[str | None]:
+        return [each for part in self._parts for each in part.stated_contents()]
+
+    @property
+    def has_facts(self) -> bool:
+        return all(part.source.has_facts for part in self._parts)
+
+    @property
+    def opens_at_once(self) -> int:
+        return max((part.source.opens_at_once for part in self._parts), default=1)
 
     def lane_contents(self, signals: Collection[str] | None) -> list[str] | None:
         parts = [part.lane_contents(signals) for part in self._parts]
@@ -408,11 +444,27 @@ class _MappedSource(EpisodesSource):
     def facts(self) -> pa.Table:
         return self._episodes.facts
 
+    @property
+    def has_facts(self) -> bool:
+        return self._episodes.source.has_facts
+
+    @property
+    def opens_at_once(self) -> int:
+        return self._episodes.source.opens_at_once
+
     def contents(self) -> list[str]:
+        return [f"{each}{self._more[position]}" for position, each in enumerate(self._episodes.contents)]
+
+    def stated_contents(self) -> list[str | None]:
+        stated = self._episodes.stated_contents()
+        return [each and f"{each}{self._more[position]}" for position, each in enumerate(stated)]
+
+    @cached_property
+    def _more(self) -> list[str]:
+        """What was done to each episode, and which lanes were there to do it with."""
         how = code_name(self._change)
         beside = self._episodes.lane_contents(None) or [""] * len(self._episodes)
-        both = zip(self._episodes.contents, beside, strict=True)
-        return [f"{each} {lanes} {how}" if lanes else f"{each} {how}" for each, lanes in both]
+        return [f" {lanes} {how}" if lanes else f" {how}" for lanes in beside]
 
     @property
     def knows_signals(self) -> bool:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import write_file
-from warpdata.episodes.facts import COLUMNS, facts_table, joined_tables
+from warpdata.episodes.facts import COLUMNS, facts_table, int_array, joined_tables
 from warpdata.episodes.listing import episode_name
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir import layout
@@ -38,7 +38,7 @@ def recorded_facts(root: Path, numbers: Sequence[int], opened: Callable[[int], E
     rows = _rows_of(known, wanted, marks)
     new = np.flatnonzero(rows < 0)
     if not len(new):
-        return known.drop_columns(list(_OWN)).take(pa.array(rows))
+        return known.drop_columns(list(_OWN)).take(int_array(rows))
     fresh = facts_table(opened(int(number)) for number in wanted[new])
     for name, column in zip(_OWN, (wanted[new], marks[new, 0], marks[new, 1]), strict=True):
         fresh = fresh.append_column(name, pa.array(column))
@@ -54,7 +54,7 @@ def _rows_of(known: pa.Table, wanted: NDArray[np.int64], marks: NDArray[np.int64
     """Where the facts of each number stand, -1 where they are missing or older than the recording."""
     if not len(known) or not len(wanted):
         return np.full(len(wanted), -1, np.int64)
-    numbers, mtimes, sizes = (known.column(name).to_numpy() for name in _OWN)
+    numbers, mtimes, sizes = (np.array(known.column(name).to_pylist(), np.int64) for name in _OWN)
     order = np.argsort(numbers, kind="stable")
     at = order[np.minimum(np.searchsorted(numbers[order], wanted), len(numbers) - 1)]
     fits = (numbers[at] == wanted) & (mtimes[at] == marks[:, 0]) & (sizes[at] == marks[:, 1])

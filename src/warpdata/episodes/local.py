@@ -109,6 +109,16 @@ class LocalSource(EpisodesSource):
             self._trim()
         return made
 
+    @property
+    def has_facts(self) -> bool:
+        """Whether facts are kept beside the recordings."""
+        return isinstance(self.folder, Path)
+
+    @property
+    def opens_at_once(self) -> int:
+        """One on this machine: opening is work, not waiting."""
+        return 1 if isinstance(self.folder, Path) else super().opens_at_once
+
     def facts(self) -> pa.Table:
         """The facts of all episodes; those of recordings are kept beside them and read again from there."""
         if not isinstance(self.folder, Path):

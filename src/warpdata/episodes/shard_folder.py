@@ -16,7 +16,7 @@ from warpdata.episodes.collection import EpisodesSource
 from warpdata.episodes.opening import episode_of_shard
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir.documents import read_set_metadata
-from warpdata.formats.wshard.chunks import read_chunk_list
+from warpdata.formats.wshard.chunks import claims_chunks, read_chunk_list
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
 
@@ -56,6 +56,11 @@ class ShardFolderSource(EpisodesSource):
         folder = None if isinstance(self._folder, str) else self._folder
         return episode_of_shard(ShardReader.open(self.bytes_of(position)), folder)
 
+    @property
+    def opens_at_once(self) -> int:
+        """One on this machine: opening is work, not waiting."""
+        return 1 if isinstance(self._folder, str) else super().opens_at_once
+
     def bytes_of(self, position: int) -> str | RangeReader:
         """The file of an episode."""
         name, folder = self.names[position], self._folder
@@ -77,10 +82,8 @@ class ShardFolderSource(EpisodesSource):
 def shards_in(folder: str | os.PathLike[str]) -> list[str]:
     """The shards of a folder on this machine that are episodes, by name; chunks belong to the list that names them."""
     names = dict.fromkeys(path.name for path in sorted(Path(folder).glob(f"*{SUFFIX}")))
-    for name in list(names):
-        with contextlib.suppress(
-            WarpError
-        ):  # not a chunk list, or a damaged one: that is seen when it is opened
+    for name in [each for each in names if claims_chunks(Path(folder, each))]:
+        with contextlib.suppress(WarpError):  # a damaged one: that is seen when it is opened
             for chunk in read_chunk_list(Path(folder, name)).chunks:
                 names.pop(chunk.uri, None)
     return list(names)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,20 @@ def open_stream(table: Table, request: StreamRequest) -> BatchStream:
     return ShuffledStream(table, request) if request.shuffle else TableStream(table, request)
 
 
+class TableStep(NamedTuple):
+    """One global batch: where the epoch stands once all ranks have it, and once every worker gave as many."""
+
+    after: int
+    settled: int
+
+
+class TablePlace(NamedTuple):
+    """Where a state stands: rows of an epoch that all ranks together are past."""
+
+    epoch: int
+    position: int
+
+
 class ShuffledStream:
     """Record batches of a view of a table in a shuffled order, with a state under 400 bytes that fits any world.
 
@@ -56,7 +70,7 @@ class ShuffledStream:
         self._epoch = checked_integer("epoch", request.epoch, MAX_EPOCH)
         self._position = 0
         self._workers = fetch.worker_count(table, request.prefetch)
-        self._iterator: Iterator[pa.RecordBatch] | None = None
+        self._iterator: Iterator[tuple[TableStep, pa.RecordBatch]] | None = None
 
     @cached_property
     def _rows(self) -> NDArray[np.int64] | None:
@@ -79,13 +93,30 @@ class ShuffledStream:
         rows = max(16, _BLOCK_BYTES // row_bytes, group)
         return BlockShape(total, rows, int(np.clip(_POOL_BYTES // (rows * row_bytes), 4, 64)))
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that the stream gives."""
+        return self._epoch
+
+    @property
+    def position(self) -> int:
+        """Rows of the epoch that all ranks together are past."""
+        return self._position
+
+    @property
+    def total(self) -> int:
+        """Rows of an epoch."""
+        return self.shape.total_rows
+
     def __iter__(self) -> ShuffledStream:
         return self
 
     def __next__(self) -> pa.RecordBatch:
         if self._iterator is None:
-            self._iterator = self._batches()
-        return next(self._iterator)
+            self._iterator = self.read_steps(self._epoch, self._position)
+        step, batch = next(self._iterator)
+        self._position = step.after
+        return batch
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -93,41 +124,47 @@ class ShuffledStream:
             self._iterator.close()  # type: ignore[attr-defined]
             self._iterator = None
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        """This rank's slices of the global batches from the position on."""
-        size, world, even = self._request.batch_size, self._world, self._request.even
-        first, total = self._position, self.shape.total_rows
-        left = total - first
-        steps = left // (size * world) if even == "drop" else -(-left // (size * world))
-        with closing(self._ahead(first, steps)) as ahead:
-            pieces = (batch for table in ahead for batch in batches_of(table))
-            for step, batch in enumerate(exact_batches(pieces, size)):
-                self._position = min(total, first + (step + 1) * size * world)
-                yield batch
+    def steps_left(self, position: int) -> int:
+        """How many steps the ranks take from a position of an epoch on."""
+        left, size = self.total - position, self._request.batch_size * self._world
+        return left // size if self._request.even == "drop" else -(-left // size)
 
-    def _ahead(self, first: int, steps: int) -> ReadAhead[Any, None, pa.Table]:
+    def read_steps(
+        self, epoch: int, position: int, worker: int = 0, workers: int = 1
+    ) -> Iterator[tuple[TableStep, pa.RecordBatch]]:
+        """This rank's slices of the global batches from a position on; of several workers each gives every n-th."""
+        size, steps = self._request.batch_size * self._world, self.steps_left(position)
+        mine = range(worker, steps, workers)
+        with closing(self._ahead(epoch, [position + step * size for step in mine])) as ahead:
+            pieces = (batch for table in ahead for batch in batches_of(table))
+            for step, batch in zip(mine, exact_batches(pieces, self._request.batch_size), strict=False):
+                settled = position + (step // workers + 1) * workers * size
+                after = position + (step + 1) * size
+                yield TableStep(min(self.total, after), min(self.total, settled)), batch
+
+    def _ahead(self, epoch: int, starts: Sequence[int]) -> ReadAhead[Any, None, pa.Table]:
         return ReadAhead(
-            lambda _: None, lambda rows, _: self._taken(rows), self._pools(first, steps),
+            lambda _: None, lambda rows, _: self._taken(rows), self._pools(epoch, starts),
             workers=min(2, self._workers), cost=len, max_cost=1 << 62, cores=2,
         )  # fmt: skip
 
-    def _pools(self, first: int, steps: int) -> Iterator[NDArray[np.int64]]:
+    def _pools(self, epoch: int, starts: Sequence[int]) -> Iterator[NDArray[np.int64]]:
         """The rows of this rank in order, as many at a time as share their blocks."""
         size = self._request.batch_size * self._world
-        order = BlockOrder(self.shape, self._seed, self._epoch)
+        order = BlockOrder(self.shape, self._seed, epoch)
         at_once = (
             max(1, self.shape.block_rows * self.shape.blocks_in_play // size)
             if self.shape.block_rows > 1
             else 64
         )
-        for step in range(0, steps, at_once):
-            found = [self._mine(first + each * size) for each in range(step, min(step + at_once, steps))]
-            ids = order.rows_at(np.concatenate(found) % max(1, self.shape.total_rows))
+        for first in range(0, len(starts), at_once):
+            found = [self._mine(start) for start in starts[first : first + at_once]]
+            ids = order.rows_at(np.concatenate(found) % max(1, self.total))
             yield ids if self._rows is None else self._rows[ids]
 
     def _mine(self, start: int) -> NDArray[np.int64]:
         """The positions of this rank in the global batch that begins at `start`; padding comes from the beginning."""
-        size, total = self._request.batch_size * self._world, self.shape.total_rows
+        size, total = self._request.batch_size * self._world, self.total
         count = size if self._request.even == "pad" else min(size, total - start)
         low, high = rank_slice(count, self._rank, self._world)
         positions = np.arange(start + low, start + high, dtype=np.int64)
@@ -139,13 +176,27 @@ class ShuffledStream:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is, the same on every rank, valid for any number of ranks and any batch size."""
+        return self._state(self._epoch, self._position)
+
+    def state_at(self, epoch: int, position: int, *, is_worker: bool = False) -> dict[str, Any]:
+        """The state at a position of an epoch; at its end that is the beginning of the next, unless a worker is."""
+        is_over = position > 0 and not is_worker and not self.steps_left(position)
+        return self._state(epoch + 1, 0) if is_over else self._state(epoch, position)
+
+    def _state(self, epoch: int, position: int) -> dict[str, Any]:
         return {
             "format": STATE_FORMAT, **self._identity(), "order": self.shape.fingerprint(), "seed": self._seed,
-            "epoch": self._epoch, "position": self._position,
+            "epoch": epoch, "position": position,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on after the rows a state was taken at."""
+        place = self.checked_state(state)
+        self.close()
+        self._epoch, self._position = place.epoch, place.position
+
+    def checked_state(self, state: Mapping[str, Any]) -> TablePlace:
+        """Where a state of this stream stands, or ValueError that names what differs."""
         if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT:
             raise ValueError(f"this is no state of a shuffled stream of format {STATE_FORMAT}")
         for key, value in {**self._identity(), "order": self.shape.fingerprint(), "seed": self._seed}.items():
@@ -155,10 +206,9 @@ class ShuffledStream:
                 )
         epoch = checked_integer("epoch", state.get("epoch"), MAX_EPOCH)
         position = checked_integer("position", state.get("position"), MAX_POSITION)
-        if position > self.shape.total_rows:
-            raise ValueError(f"the state stands at row {position} of {self.shape.total_rows}")
-        self.close()
-        self._epoch, self._position = epoch, position
+        if position > self.total:
+            raise ValueError(f"the state stands at row {position} of {self.total}")
+        return TablePlace(epoch, position)
 
     def _identity(self) -> dict[str, Any]:
         dataset = self._table.dataset

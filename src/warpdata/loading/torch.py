@@ -14,7 +14,9 @@ from warpdata.corpora.torch_passes import Passes, StatefulLoader, imported_torch
 from warpdata.loading.arrays import Numbers, check_nulls, numbers_of
 from warpdata.loading.ranks import known_rank
 from warpdata.loading.share import Progress
+from warpdata.loading.shuffled import ShuffledStream, TableStep
 from warpdata.loading.stream import TableStream
+from warpdata.loading.torch_epochs import torch_epochs
 
 Tag = tuple[int, int, int, int]
 """Which reader of how many gave a batch, the rows that are done after it, and those it gave."""
@@ -22,6 +24,8 @@ Tag = tuple[int, int, int, int]
 
 def torch_dataset(table: Table, request: StreamRequest, nulls: str = "error") -> Any:
     """An IterableDataset of dictionaries of tensors; ranks and DataLoader workers share the rows."""
+    if request.shuffle:
+        return torch_epochs(ShuffledTensors(table, request, nulls))
     torch = imported_torch()
 
     class TorchTable(_TorchTable, torch.utils.data.IterableDataset):  # type: ignore[misc, name-defined]
@@ -70,7 +74,7 @@ class _TorchTable:
         self._stream, self._own = stream, None
         for batch in stream:
             done = stream.progress[reader]
-            yield (reader, readers, done.rows, done.given), self._tensors(batch)
+            yield (reader, readers, done.rows, done.given), tensors_of(self._table, batch, self._nulls)
         if worker_info() is None:
             self._stream = None
 
@@ -141,23 +145,45 @@ class _TorchTable:
         self._passes.restart()
         self._start_number = self._passes.start_number
 
-    def _tensors(self, batch: Any) -> dict[str, Any]:
-        types = self._table.ref_types()
-        lists = bound_dict(batch.select(list(types)), types) if types else {}
-        found: dict[str, Any] = {}
-        for index, name in enumerate(batch.schema.names):
-            if name in lists:
-                found[name] = lists[name]
-                continue
-            numbers = numbers_of(batch.column(index), name, self._nulls)
-            found[name] = batch.column(index).to_pylist() if numbers is None else _tensor(numbers)
-            if numbers is not None and self._nulls == "mask":
-                found[f"{name}.valid"] = _as_tensor(numbers.valid)
-        return found
-
     def __reduce__(self) -> tuple[Any, ...]:
         request = replace(self._request, shard=known_rank(self._request.shard))
         return _rebuilt, (self._table, request, self._nulls, self._passes, self._state)
+
+
+class ShuffledTensors(ShuffledStream):
+    """A shuffled table whose batches are tensors: every iteration of the dataset over it is an epoch."""
+
+    def __init__(self, table: Table, request: StreamRequest, nulls: str) -> None:
+        check_nulls(nulls)
+        super().__init__(table, request)
+        self._nulls = nulls
+
+    def tensor_steps(
+        self, epoch: int, position: int, worker: int, workers: int
+    ) -> Iterator[tuple[TableStep, dict[str, Any]]]:
+        """Batches of tensors; of several workers each gives every n-th."""
+        for step, batch in self.read_steps(epoch, position, worker, workers):
+            yield step, tensors_of(self._table, batch, self._nulls)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        request = replace(self._request, shard=known_rank(self._request.shard))
+        return ShuffledTensors, (self._table, request, self._nulls)
+
+
+def tensors_of(table: Table, batch: Any, nulls: str) -> dict[str, Any]:
+    """The columns of a batch: numbers as tensors, everything else as lists."""
+    types = table.ref_types()
+    lists = bound_dict(batch.select(list(types)), types) if types else {}
+    found: dict[str, Any] = {}
+    for index, name in enumerate(batch.schema.names):
+        if name in lists:
+            found[name] = lists[name]
+            continue
+        numbers = numbers_of(batch.column(index), name, nulls)
+        found[name] = batch.column(index).to_pylist() if numbers is None else _tensor(numbers)
+        if numbers is not None and nulls == "mask":
+            found[f"{name}.valid"] = _as_tensor(numbers.valid)
+    return found
 
 
 def _reader() -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Which of several sources gives the next batch, or the next sample: a deterministic largest-remainder schedule."""
+"""Which of several sources gives the next batch, or the next sample: a fixed schedule by weight."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import numpy as np
 
 from warpdata.ordering.splitmix import I64
 
-MAX_PERIOD = 10_000
-"""A schedule repeats after at most so many: shares are kept to one part in ten thousand."""
+MAX_PERIOD = 1 << 20
+"""A schedule repeats after at most so many: shares are kept to one part in a million."""
+SCHEDULE_VERSION = 2
+"""The first one let the source come that was furthest behind; of two sources the order is the same."""
 
 
 def mixture_counts(weights: Sequence[float], batches: int) -> list[int]:
@@ -25,23 +27,6 @@ def mixture_counts(weights: Sequence[float], batches: int) -> list[int]:
     return counts
 
 
-def mixture_schedule(weights: Sequence[float], batches: int) -> list[int]:
-    """The source of each of the next `batches` batches: always the one furthest behind its share."""
-    shares = mixture_shares(weights)
-    given = [0] * len(shares)
-    order = []
-    for _ in range(batches):
-        order.append(next_source(shares, given))
-        given[order[-1]] += 1
-    return order
-
-
-def next_source(shares: Sequence[Fraction], given: Sequence[int]) -> int:
-    """Which source is furthest behind its share after each gave so many batches; the first of equals."""
-    step = sum(given) + 1
-    return max(range(len(shares)), key=lambda i: (shares[i] * step - given[i], -i))
-
-
 def mixture_shares(weights: Sequence[float]) -> list[Fraction]:
     """The exact share of every source."""
     if not weights or min(weights) < 0 or sum(weights) <= 0:
@@ -53,32 +38,29 @@ def mixture_shares(weights: Sequence[float]) -> list[Fraction]:
 class PeriodicSchedule:
     """A schedule by weight that repeats: what comes at any position, and how often each source came before, at once.
 
-    Weights that are simple fractions are met exactly in every period; any others to one part in `MAX_PERIOD`.
+    The turns of a source are spread evenly: turn k stands at (k + ½) / weight, and turns come in that order, the first
+    source of equals. Every period has each source's exact count; weights that do not add up within `MAX_PERIOD` are
+    met to one part in that many.
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
         shares = [share.limit_denominator(MAX_PERIOD) for share in mixture_shares(weights)]
-        period = math.lcm(*(share.denominator for share in shares))
-        if sum(shares) == 1 and period <= MAX_PERIOD:
-            self.counts = [int(share * period) for share in shares]
+        self.period = math.lcm(*(share.denominator for share in shares))
+        if sum(shares) == 1 and self.period <= MAX_PERIOD:
+            self.counts = [int(share * self.period) for share in shares]
         else:
-            period = MAX_PERIOD
-            self.counts = mixture_counts(weights, period)
+            self.period = MAX_PERIOD
+            self.counts = mixture_counts(weights, self.period)
         for weight, count in zip(weights, self.counts, strict=True):
             if weight > 0 and not count:
                 raise ValueError(f"a weight of {weight} is less than one part in {MAX_PERIOD} of all")
-        self.period = period
-        quotas = np.array(self.counts, np.int64)
-        given = np.zeros(len(quotas), np.int64)
-        self._source = np.empty(period, np.int64)
-        self._before = np.empty(period, np.int64)
-        for step in range(period):
-            source = int(
-                np.argmax(quotas * (step + 1) - given * period)
-            )  # furthest behind, the first of equals
-            self._source[step], self._before[step] = source, given[source]
-            given[source] += 1
-        self._quotas = quotas
+        turns = [np.arange(count) for count in self.counts]
+        order = np.argsort(
+            np.concatenate([(each + 0.5) / max(1, len(each)) for each in turns]), kind="stable"
+        )
+        self._source = np.repeat(np.arange(len(turns)), self.counts)[order]
+        self._before = np.concatenate(turns)[order]
+        self._quotas = np.array(self.counts, np.int64)
 
     def at(self, positions: I64) -> tuple[I64, I64]:
         """The source at each position, and how many of that source came before."""
@@ -90,3 +72,32 @@ class PeriodicSchedule:
         """How many of each source come before a position."""
         rounds, inside = divmod(position, self.period)
         return rounds * self._quotas + np.bincount(self._source[:inside], minlength=len(self._quotas))
+
+
+class WeightSchedule:
+    """Schedules one after the other: other weights from a position on."""
+
+    def __init__(self, pieces: Sequence[tuple[int, Sequence[float]]]) -> None:
+        self._starts = np.array([start for start, _ in pieces], np.int64)
+        self._schedules = [PeriodicSchedule(weights) for _, weights in pieces]
+        base = np.zeros(len(pieces[0][1]), np.int64)
+        self._bases = [base]
+        for number in range(1, len(pieces)):
+            span = int(self._starts[number] - self._starts[number - 1])
+            base = base + self._schedules[number - 1].given(span)
+            self._bases.append(base)
+
+    def at(self, positions: I64) -> tuple[I64, I64]:
+        """The source at each position, and how many of that source came before."""
+        pieces = self._starts.searchsorted(positions, "right") - 1
+        source, before = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
+        for number in np.unique(pieces).tolist():
+            here = pieces == number
+            source[here], inside = self._schedules[number].at(positions[here] - self._starts[number])
+            before[here] = inside + self._bases[number][source[here]]
+        return source, before
+
+    def given(self, position: int) -> I64:
+        """How many of each source come before a position."""
+        number = int(self._starts.searchsorted(position, "right")) - 1
+        return self._bases[number] + self._schedules[number].given(position - int(self._starts[number]))

@@ -12,21 +12,20 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pads
 
 from warpdata.bytekit.forks import OwnProcess, generation
-from warpdata.errors import DatasetError, TooLargeError, WarpError, nearest
-from warpdata.sql.enginetypes import EngineColumn, engine_columns, refuse_unheld
+from warpdata.errors import DatasetError, TooLargeError, nearest
+from warpdata.sql.enginetypes import EngineColumn, engine_columns, engine_schema, fields_in, refuse_unheld
 from warpdata.sql.frames import pandas_from, polars_from
 from warpdata.sql.rowpicking import Positions
 from warpdata.sql.sqltext import VIEW, Condition, condition_of, condition_query, folded, tables_of
 
-TableScan = Callable[[Sequence[EngineColumn], Any], Iterator[pa.Table]]
-"""Given columns and an expression that may rule row groups out, the rows in order, as they are stored."""
+if TYPE_CHECKING:
+    from warpdata.sql.arrow_source import ArrowSource, TableScan
 
 
 class SpillFolder(Protocol):
@@ -49,44 +48,6 @@ _SANDBOX = {
     "temp_directory": "",
 }
 _KEPT_TREES = 256
-
-
-class ArrowSource(pads.Dataset):  # type: ignore[misc]
-    """A table as DuckDB sees it: a schema, and scans that read only the columns and rows asked for."""
-
-    def __init__(self, fields: Sequence[pa.Field], scan: TableScan) -> None:
-        columns = engine_columns(fields)
-        # Who only counts rows asks for the first column, so that must be one that can be read.
-        self._columns = {c.name: c for c in sorted(columns, key=lambda column: column.held is None)}
-        self._scan = scan
-        self.failures: list[BaseException] = []
-        """Why scans failed: DuckDB passes only the text on."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns."""
-        return _engine_schema(self._columns.values())
-
-    def scanner(self, columns: list[str] | None = None, filter: Any = None, **_: Any) -> Any:  # noqa: A002
-        """A scan with projection and filter, as DuckDB asks for it."""
-        names = list(self._columns) if columns is None else columns
-        in_filter = fields_in(filter, list(self._columns))
-        needed = [self._columns[name] for name in dict.fromkeys([*names, *in_filter])]
-        schema = _engine_schema(self._columns[name] for name in names)
-        can_prune = all(self._columns[name].is_as_stored for name in in_filter)
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            try:
-                refuse_unheld(needed)
-                for stored in self._scan(needed, filter if can_prune else None):
-                    held = pa.table([column.of(stored) for column in needed], _engine_schema(needed))
-                    kept = held if filter is None else held.filter(filter)
-                    yield from kept.select(names).to_batches()
-            except WarpError as error:
-                self.failures.append(error)
-                raise
-
-        return pads.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, batches()))
 
 
 class SqlResult:
@@ -136,6 +97,13 @@ class SqlResult:
         self._resources.close()
 
 
+def arrow_source(fields: Sequence[pa.Field], scan: TableScan) -> ArrowSource:
+    """A table as the engine scans it; what that needs of pyarrow is loaded now, and not before."""
+    from warpdata.sql.arrow_source import ArrowSource
+
+    return ArrowSource(fields, scan)
+
+
 def run_sql(
     query: str,
     tables: Mapping[str, ArrowSource],
@@ -178,6 +146,8 @@ def check_condition(text: str, tables: Sequence[str]) -> None:
 
 def pushed_down(condition: Condition, columns: Sequence[EngineColumn]) -> Any:
     """As much of a condition as can be said about row groups beforehand, as an Arrow expression, or None."""
+    from warpdata.sql.arrow_source import ArrowSource
+
     asked: list[Any] = []
 
     class Noting(ArrowSource):
@@ -201,17 +171,11 @@ def engine_check() -> bool:
     """Run a query over a table in memory, or raise; whether filters reach the sources."""
     table = pa.table({"a": [1, 2], "b": [3, 4]})
     found = run_sql(
-        "select b from main where a > 1", {"main": ArrowSource(list(table.schema), lambda *_: iter([table]))}
+        "select b from main where a > 1", {"main": arrow_source(list(table.schema), lambda *_: iter([table]))}
     )
     if found.arrow().to_pylist() != [{"b": 4}]:
         raise DatasetError("the engine gave a wrong answer")
     return pushed_down(parse_condition("a > 1"), engine_columns(table.schema)) is not None
-
-
-def fields_in(expression: Any, names: Sequence[str]) -> list[str]:
-    """The columns an Arrow expression may name: it has no way to list them, so its text is searched."""
-    text = "" if expression is None else str(expression)
-    return [name for name in names if name in text]
 
 
 def matching_rows(table: pa.Table, text: str) -> Positions:
@@ -241,7 +205,7 @@ class RowMatcher:
         """Where in `table` the rows are that satisfy the condition, in order."""
         rows = np.arange(table.num_rows, dtype=np.int64)
         held = [column.of(table) for column in self._columns]
-        fields = [*_engine_schema(self._columns), pa.field(ROW_NUMBER, pa.int64())]
+        fields = [*engine_schema(self._columns), pa.field(ROW_NUMBER, pa.int64())]
         query = f"select {ROW_NUMBER} from {VIEW} where {self._condition.clause}"
         with _mapped([], self._hint()):
             self._cursor.register(VIEW, pa.table([*held, pa.array(rows)], pa.schema(fields)))
@@ -260,11 +224,6 @@ class RowMatcher:
     def close(self) -> None:
         """Close the engine."""
         self._cursor.close()
-
-
-def _engine_schema(columns: Any) -> pa.Schema:
-    # A column without a type the engine knows is shown as text: whoever asks for it gets the error.
-    return pa.schema([pa.field(column.name, column.held or pa.string()) for column in columns])
 
 
 @functools.lru_cache(_KEPT_TREES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -148,3 +149,15 @@ def _plain(array: pa.Array) -> pa.Array:
         values = array.dictionary.cast(_plain_type(array.type))
         return pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode()
     return array
+
+
+def engine_schema(columns: Iterable[EngineColumn]) -> pa.Schema:
+    """The columns as the engine is told of them."""
+    # A column without a type the engine knows is shown as text: whoever asks for it gets the error.
+    return pa.schema([pa.field(column.name, column.held or pa.string()) for column in columns])
+
+
+def fields_in(expression: Any, names: Sequence[str]) -> list[str]:
+    """The columns an Arrow expression may name: it has no way to list them, so its text is searched."""
+    text = "" if expression is None else str(expression)
+    return [name for name in names if name in text]

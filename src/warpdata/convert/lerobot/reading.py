@@ -100,6 +100,11 @@ class LeRobotSource(EpisodesSource):
             steps=StepClock(STEPS, "same", rows.times, row.length),
         )  # fmt: skip
 
+    @property
+    def has_facts(self) -> bool:
+        """The metadata says them."""
+        return True
+
     def facts(self) -> Any:
         """One row per episode, from the metadata alone."""
         documents = self.documents

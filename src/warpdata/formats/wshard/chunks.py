@@ -98,6 +98,17 @@ def check_uri(uri: str, path: str) -> None:
         )
 
 
+def claims_chunks(path: str | os.PathLike[str]) -> bool:
+    """Whether a file on this machine says of itself that it is a chunk list; only its first bytes are looked at."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            start = file.read(layout.HEADER.size)
+    except OSError:
+        return False
+    is_header = len(start) == layout.HEADER.size and start.startswith(layout.MAGIC)
+    return is_header and layout.Header._make(layout.HEADER.unpack(start)).role == layout.ROLE_CHUNK_LIST
+
+
 def read_chunk_list(source: Source | ShardReader, folder: FolderReader | None = None) -> ChunkList:
     """Read a chunk list file, written by us or by the existing Go and Python programs.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.buffers import BUFFERS
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode
 from warpdata.bytekit.jsontext import parse_json_object
@@ -36,6 +37,8 @@ CHECK_STEP_BYTES = 32 << 20
 
 _SMALL_BYTES = 128 << 10
 """Blocks that are decompressed or fetched, and held, as a whole."""
+
+_BYTE = np.dtype(np.uint8)
 
 Source = str | os.PathLike[str] | RangeReader | bytes | BinaryIO
 Verify = Literal["block", "window"] | bool
@@ -328,7 +331,7 @@ class ShardReader:
             number = first + index
             part = stored[table.disk_starts[number] - base : table.disk_starts[number + 1] - base]
             try:
-                frame = memoryview(table.decode_frames(number, number + 1, part))
+                frame = _kept_copy(table.decode_frames(number, number + 1, part))
             except FormatError as error:
                 raise type(error)(error.message, block=block.name, path=self.path) from None
             frames[index] = frame
@@ -419,6 +422,13 @@ class ShardReader:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_reopen, (self._reader, self._verify))
+
+
+def _kept_copy(data: bytes) -> memoryview:
+    """The same bytes in memory that is used again: what is kept comes and goes all the time."""
+    memory = BUFFERS.array((len(data),), _BYTE)
+    memory[:] = np.frombuffer(data, np.uint8)
+    return memory.data.toreadonly()
 
 
 def _reopen(reader: RangeReader, verify: Verify) -> ShardReader:

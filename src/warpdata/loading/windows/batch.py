@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,19 @@ class Batch(Sample):
     def size(self) -> int:
         """How many samples there are."""
         return len(self.sample_id)
+
+    def map(self, change: Callable[[Any], Any]) -> Batch:
+        """A batch whose arrays, masks and ages among them, are what `change` makes of them."""
+        values, mask, age_ns = (
+            {name: change(each) for name, each in part.items()} for part in (self, self.mask, self.age_ns)
+        )
+        alone = (self.sample_id, self.ts_ns, self.repeated, self.source)
+        sample_id, ts_ns, repeated, source = (None if each is None else change(each) for each in alone)
+        return Batch(values, mask, age_ns, sample_id, ts_ns, self.position, repeated, source)
+
+    def to(self, *where: Any, **options: Any) -> Batch:
+        """The same with every tensor on a device, as Lightning and accelerate ask for it: masks go along."""
+        return self.map(lambda each: each.to(*where, **options) if hasattr(each, "to") else each)
 
     def _parts(self) -> tuple[Any, ...]:
         return (*super()._parts(), self.position, self.repeated, self.source)

@@ -8,15 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.episodes.signals import VideoSignal
-from warpdata.errors import BlobNotFoundError, DatasetError, FormatError, WarpError
-from warpdata.loading.windows.opened import OpenEpisode, SignalReader
+from warpdata.errors import DatasetError, WarpError
+from warpdata.loading.windows.opened import DAMAGE, OpenEpisode, SignalReader
 from warpdata.loading.windows.order import Chosen
 from warpdata.loading.windows.windows import Windows
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
 from warpdata.timeline.signal import Signal, SignalView
 
-DAMAGE = (FormatError, BlobNotFoundError)
-"""What is left out with on_error="skip": bytes that are wrong or missing. A connection that fails is no damage."""
 _STEP_BYTES = 16 << 20
 
 

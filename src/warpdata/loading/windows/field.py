@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -51,6 +51,13 @@ class Rows:
     def count(self) -> int:
         """How many rows a sample has."""
         return len(self.offsets_ns) if self.when == "times" else len(self.steps)
+
+    @property
+    def outermost(self) -> Rows:
+        """The first and the last moment, or record: no other row reaches further."""
+        if self.when == "times":
+            return replace(self, offsets_ns=(min(self.offsets_ns), max(self.offsets_ns)))
+        return replace(self, steps=(min(self.steps), max(self.steps)))
 
 
 class Field:

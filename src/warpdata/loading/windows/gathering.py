@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from warpdata.errors import WarpError
 from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.batch import Batch, Sample
-from warpdata.loading.windows.buffers import BUFFERS
-from warpdata.loading.windows.opened import Group, OpenEpisode, SignalReader, named_fault
-from warpdata.loading.windows.schema import FieldSchema
+from warpdata.loading.windows.opened import (
+    Group,
+    OpenEpisode,
+    SignalReader,
+    empty_values,
+    named_fault,
+    rows_shape,
+)
 
 if TYPE_CHECKING:
     from warpdata.loading.windows.windows import Windows
@@ -46,6 +50,24 @@ def gather(windows: Windows, samples: Int64s, *, at: tuple[int, int] | None = No
     return out.batch(samples)
 
 
+def read_one(windows: Windows, sample: int) -> Sample:
+    """One sample as `windows[i]` gives it, without the cost of a batch of one."""
+    episode, anchor = windows.table.place_of(sample)
+    opened = _opened(windows, episode)
+    values, masks, ages = {}, {}, {}
+    for name, reader in opened.fields.items():
+        try:
+            found = reader.read_one(anchor)
+        except WarpError as error:
+            raise _near(error, opened, anchor, name) from None
+        values[name], masks[name], ages[name] = found
+    return Sample(values, masks, ages, sample, opened.times.item(anchor))
+
+
+def _near(error: WarpError, opened: OpenEpisode, anchor: int, field: str) -> WarpError:
+    return named_fault(error, f"episode {opened.episode.id!r} near {int(opened.times[anchor])}", field)
+
+
 def _read_group(opened: OpenEpisode, group: Group, out: _Buffers) -> None:
     times, time_of = out.times, opened.times.item
     for anchor, place in group.pairs:
@@ -57,8 +79,7 @@ def _read_group(opened: OpenEpisode, group: Group, out: _Buffers) -> None:
         try:
             reader.read(group, out.values[name], out.mask[name], out.age[name], marks=like is None)
         except WarpError as error:
-            time = int(opened.times[group.anchors[0]])
-            raise named_fault(error, f"episode {opened.episode.id!r} near {time}", name) from None
+            raise _near(error, opened, int(group.anchors[0]), name) from None
 
 
 def _opened(windows: Windows, position: int) -> OpenEpisode:
@@ -83,9 +104,9 @@ class _Buffers:
 
     def __init__(self, windows: Windows, count: int) -> None:
         self._schema = windows.schema
-        self.values = {name: _empty(each, count) for name, each in self._schema.items()}
-        self.mask = {name: np.ones(_rows(each, count), np.bool_) for name, each in self._schema.items()}
-        self.age = {name: np.empty(_rows(each, count), np.int64) for name, each in self._schema.items()}
+        self.values = {name: empty_values(each, count) for name, each in self._schema.items()}
+        self.mask = {name: np.ones(rows_shape(each, count), np.bool_) for name, each in self._schema.items()}
+        self.age = {name: np.empty(rows_shape(each, count), np.int64) for name, each in self._schema.items()}
         self.times = np.empty(count, np.int64)
         self.copied: dict[tuple[str, str], list[Int64s]] = {}
         """Places at which mask and ages of a field are those of another."""
@@ -103,15 +124,6 @@ class _Buffers:
             self.mask[name] = self.mask[name][:, 0]
             self.age[name] = self.age[name][:, 0]
         return Batch(self.values, self.mask, self.age, samples, self.times)
-
-
-def _rows(schema: FieldSchema, count: int) -> tuple[int, ...]:
-    return (count,) if schema.is_static else (count, schema.rows)
-
-
-def _empty(schema: FieldSchema, count: int) -> NDArray[Any]:
-    shape = (*_rows(schema, count), *schema.shape)
-    return np.empty(shape, schema.dtype) if schema.dtype.hasobject else BUFFERS.array(shape, schema.dtype)
 
 
 def single(batch: Batch) -> Sample:

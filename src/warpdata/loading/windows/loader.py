@@ -20,6 +20,7 @@ from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import nearest
 from warpdata.loading.pace import PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
+from warpdata.loading.torch_epochs import torch_epochs
 from warpdata.loading.windows.batch import Batch
 from warpdata.loading.windows.faults import Verdicts
 from warpdata.loading.windows.fetching import is_near, is_remote, prefetch
@@ -29,8 +30,8 @@ from warpdata.loading.windows.order import Chosen, Course, PlainCourse, Shuffle
 from warpdata.loading.windows.report import LoaderReport, SampleOrigin
 from warpdata.loading.windows.state import LoaderState, parse_state
 from warpdata.loading.windows.statistics import FieldStatistics, Normalizer, chosen_ways
-from warpdata.loading.windows.torch import torch_loader
-from warpdata.loading.windows.windows import SHORT_ID, Windows
+from warpdata.loading.windows.torch import as_tensors
+from warpdata.loading.windows.windows import SHORT_DATA, SHORT_ID, Windows
 from warpdata.ordering.epoch import rank_slice
 from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
@@ -95,7 +96,6 @@ class Loader:
             raise ValueError(f"threads is a number from 0, not {threads!r}")
         self.windows = windows
         self.batch_size = batch_size
-        self.seed = seed
         self.rank, self.world = _rank(rank, world)
         self.tail: Tail = _one_of("tail", tail, get_args(Tail))
         self.on_error: OnError = _one_of("on_error", on_error, get_args(OnError))
@@ -105,10 +105,10 @@ class Loader:
         self._read_ahead_bytes = read_ahead_bytes
         self._progress = progress
         self._traffic_before = traffic()
-        self._epoch, self._position = epoch, 0
+        first = LoaderState(seed, epoch, 0, "", "")
+        self.seed, self._epoch, self._position = first.seed, first.epoch, 0
         self._skipped_before = (0, "")
-        self._course: Course = _course(windows, seed, shuffle, None)
-        LoaderState(seed, epoch, 0, self._course.id, "")
+        self._course: Course = _course(windows, self.seed, shuffle, None)
         self._verdicts = Verdicts(self._course.sources)
         self._report = LoaderReport()
         self._normalizers = self._fitted(normalize)
@@ -174,14 +174,19 @@ class Loader:
         return None if not len(chosen) or (is_short and self.tail == "drop") else (position, after)
 
     def _step(self, epoch: int, position: int, after: int, *, settled: int) -> Step:
-        chosen = self._global_batch(epoch, position)[0]
-        missing = self.batch_size - len(chosen)
-        repeated = np.zeros(len(chosen), np.bool_)
-        if missing and self.tail == "pad":
-            chosen = Chosen.joined([chosen, self._filling(epoch, missing)])
-            repeated = np.arange(len(chosen)) >= self.batch_size - missing
+        chosen, repeated = self._filled(epoch, position)
         mine = slice(*rank_slice(len(chosen), self.rank, self.world))
         return Step(position, after, settled, chosen[mine], repeated[mine])
+
+    def _filled(self, epoch: int, position: int) -> tuple[Chosen, NDArray[np.bool_]]:
+        """The batch of all ranks that begins at a position, and which samples of it only fill it."""
+        chosen = self._global_batch(epoch, position)[0]
+        missing = self.batch_size - len(chosen)
+        if missing and self.tail == "pad":
+            chosen = Chosen.joined([chosen, self._filling(epoch, missing)])
+        else:
+            missing = 0
+        return chosen, np.arange(len(chosen)) >= len(chosen) - missing
 
     def _global_batch(self, epoch: int, position: int) -> tuple[Chosen, int]:
         """The samples of the batch that begins at a position, and where the next begins."""
@@ -248,7 +253,7 @@ class Loader:
         ahead: ReadAhead[Step, None, tuple[Step, Batch]] = ReadAhead(
             partial(self._fetch, fetchers) if is_far else _nothing, self._work, steps,
             workers=_AHEAD if is_far else self.threads, cost=self._cost, max_cost=self._read_ahead_bytes,
-            cores=max(1, self.threads), first=1 if is_far else None,
+            cores=max(1, self.threads), first=1,
         )  # fmt: skip
         with closing(fetchers), closing(ahead):
             while True:
@@ -378,7 +383,7 @@ class Loader:
         grows = isinstance(self.windows, Windows) and self.windows.follow
         return LoaderState(
             self.seed, epoch, position, self._course.id[:SHORT_ID], self._course.fingerprint(), count, digest,
-            len(self._course) if grows else None,
+            len(self._course) if grows else None, self._course.data_id[:SHORT_DATA],
         )  # fmt: skip
 
     def _skipped(self) -> tuple[int, str]:
@@ -397,10 +402,9 @@ class Loader:
         """
         parsed = self.checked_state(state)
         self._epoch, self._position = parsed.epoch, parsed.position
-        self._skipped_before = (parsed.skipped, parsed.skip)
 
     def checked_state(self, state: Mapping[str, Any]) -> LoaderState:
-        """A state that belongs to this loader, or ValueError that names what differs."""
+        """A state that belongs to this loader, or ValueError that names what differs; what it skipped counts on."""
         parsed = parse_state(state)
         if parsed.samples is not None and isinstance(self.windows, Windows) and self.windows.follow:
             if parsed.samples > len(self.windows):
@@ -410,17 +414,18 @@ class Loader:
         if parsed.windows != here.windows:
             raise ValueError(
                 f"the state was taken with windows {parsed.windows}, these are {here.windows}: "
-                "another version of the data, another selection, edits, fields, anchors or edges"
+                + _what_differs(parsed.data, here.data)
             )
         if parsed.order != here.order:
             raise ValueError(
                 f"the state was taken with order {parsed.order}, this is {here.order}: another shuffle, "
-                "or other weights of a mixture"
+                "other weights of a mixture, or a release that mixed in another order"
             )
         if parsed.seed != here.seed:
             raise ValueError(f"the state was taken with seed {parsed.seed}, this loader has seed {here.seed}")
         if parsed.position > len(self._course):
             raise ValueError(f"the state stands at sample {parsed.position} of {len(self._course)}")
+        self._skipped_before = (parsed.skipped, parsed.skip)
         return parsed
 
     def save_state(self, path: str | os.PathLike[str]) -> None:
@@ -448,7 +453,7 @@ class Loader:
         """Where the samples of a step of an epoch (by default the current one) come from; no values are read.
 
         Steps count from the beginning of the epoch, in batches of this loader, all ranks together. `positions` names
-        any stretch of the epoch instead.
+        any stretch of the epoch instead. With on_error="skip" an episode that was not yet looked at is checked first.
         """
         epoch = self._epoch if epoch is None else epoch
         if (step is None) == (positions is None):
@@ -463,14 +468,18 @@ class Loader:
     def _batch_of_step(self, epoch: int, step: int) -> Chosen:
         if step < 0:
             raise IndexError(f"step {step}: steps count from 0")
-        position, total = step * self.batch_size, len(self._course)
-        if self.on_error == "skip" and self._verdicts.damaged_names():
-            position = 0
-            for _ in range(step):
-                position = self._global_batch(epoch, position)[1]
-        if position >= total:
+        position = step * self.batch_size if self.on_error == "raise" else self._start_of_step(epoch, step)
+        if self._bounds(epoch, position) is None:
             raise IndexError(f"step {step} of {len(self)} in an epoch")
-        return self._global_batch(epoch, position)[0]
+        return self._filled(epoch, position)[0]
+
+    def _start_of_step(self, epoch: int, step: int) -> int:
+        """Where a step begins when what is damaged is left out: that depends on every step before it."""
+        position = 0
+        for _ in range(step):
+            found = self._bounds(epoch, position)
+            position = len(self._course) if found is None else found[1]
+        return position
 
     def _origins(self, chosen: Chosen) -> Iterator[SampleOrigin]:
         located: dict[int, tuple[int, int, int]] = {}
@@ -503,7 +512,14 @@ class Loader:
 
     def to_torch(self) -> Any:
         """A torch IterableDataset of the same batches as tensors, in the same order with any number of workers."""
-        return torch_loader(self)
+        return torch_epochs(self)
+
+    def tensor_steps(
+        self, epoch: int, position: int, worker: int, workers: int
+    ) -> Iterator[tuple[Step, Batch]]:
+        """Steps and their batches as tensors, for `to_torch`."""
+        for step, batch in self.read_steps(epoch, position, worker, workers):
+            yield step, as_tensors(batch)
 
     def __repr__(self) -> str:
         return f"<Loader of {self.batch_size} over {self.windows!r}, epoch {self._epoch} at {self._position}>"
@@ -558,6 +574,15 @@ def _course(windows: Windows | Mixture, seed: int, shuffle: Shuffle, total: int 
     if isinstance(windows, Mixture):
         return MixtureCourse(windows, seed, shuffle)
     return PlainCourse(windows, seed, shuffle, total)
+
+
+def _what_differs(data: str, here: str) -> str:
+    """Whether it is the data or what is made of it; states of earlier releases do not say."""
+    if not data:
+        return "another version of the data, another selection, edits, fields, anchors or edges"
+    if data == here:
+        return "the same data with other fields, anchors or edges"
+    return f"another version of the data, another selection or other edits (data {data}, here {here})"
 
 
 def _nothing(_: Step) -> None:

@@ -11,11 +11,10 @@ from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.statistics import ValueStatistics
 from warpdata.errors import SchemaMismatchError, nearest
-from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.order import Chosen, PlainCourse, Shuffle
 from warpdata.loading.windows.statistics import FieldStatistics, finished, running_statistics
 from warpdata.loading.windows.windows import Windows
-from warpdata.ordering.mixture import PeriodicSchedule, mixture_shares
+from warpdata.ordering.mixture import SCHEDULE_VERSION, WeightSchedule, mixture_shares
 from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
 
@@ -25,9 +24,9 @@ _WHOLE = 1 << 30
 class Mixture:
     """Several windows with the same fields, each with a weight: `wd.Mixture({"a": (windows_a, 0.7), …})`.
 
-    Every stretch of an epoch has each source's share to within one sample. A source that is used up begins its next
-    epoch. An epoch has `length` samples, by default as many as all sources together. `schedule` gives other weights
-    from a number of samples on, counted over all epochs: `{100_000: {"a": 0.5, "b": 0.5}}`.
+    The samples of a source are spread evenly, so every stretch of an epoch has its share. A source that is used up
+    begins its next epoch. An epoch has `length` samples, by default as many as all sources together. `schedule` gives
+    other weights from a number of samples on, counted over all epochs: `{100_000: {"a": 0.5, "b": 0.5}}`.
     """
 
     def __init__(
@@ -44,6 +43,11 @@ class Mixture:
         for name, windows in zip(self.names, self.sources, strict=True):
             if not isinstance(windows, Windows):
                 raise TypeError(f"source {name!r} is (wd.Windows, weight), not {windows!r}")
+            if windows.follow:
+                raise ValueError(
+                    f"source {name!r} grows (follow=True), and a mixture has fixed quotas: "
+                    "open its root without follow"
+                )
         self.weights = [float(weight) for _, weight in sources.values()]
         self.schedule = self._checked_schedule(schedule or {})
         self._check_fields()
@@ -135,7 +139,7 @@ class Mixture:
 
     def quotas(self, epoch: int = 0) -> dict[str, dict[str, float]]:
         """For each source how many samples it gives in an epoch, and how often that goes through it."""
-        pieces = Pieces(self)
+        pieces = WeightSchedule(self.schedule)
         start = epoch * self.length
         given = pieces.given(start + self.length) - pieces.given(start)
         return {
@@ -182,41 +186,12 @@ class Mixture:
         return f"<Mixture {listed}>"
 
 
-class Pieces:
-    """The stretches of a schedule, one after the other."""
-
-    def __init__(self, mixture: Mixture) -> None:
-        self._starts = np.array([start for start, _ in mixture.schedule], np.int64)
-        self._schedules = [PeriodicSchedule(weights) for _, weights in mixture.schedule]
-        base = np.zeros(len(mixture.names), np.int64)
-        self._bases = [base]
-        for number in range(1, len(self._starts)):
-            span = int(self._starts[number] - self._starts[number - 1])
-            base = base + self._schedules[number - 1].given(span)
-            self._bases.append(base)
-
-    def at(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        """The source at each position, and how many of that source came before."""
-        pieces = self._starts.searchsorted(positions, "right") - 1
-        source, before = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
-        for number in np.unique(pieces).tolist():
-            here = pieces == number
-            source[here], inside = self._schedules[number].at(positions[here] - self._starts[number])
-            before[here] = inside + self._bases[number][source[here]]
-        return source, before
-
-    def given(self, position: int) -> Int64s:
-        """How many of each source come before a position."""
-        number = int(self._starts.searchsorted(position, "right")) - 1
-        return self._bases[number] + self._schedules[number].given(position - int(self._starts[number]))
-
-
 class MixtureCourse:
     """The positions of a mixture: epochs follow one another, and every source keeps its own order."""
 
     def __init__(self, mixture: Mixture, seed: int, shuffle: Shuffle) -> None:
         self._mixture = mixture
-        self._pieces = Pieces(mixture)
+        self._pieces = WeightSchedule(mixture.schedule)
         self.sources = mixture.sources
         self.names = mixture.names
         # Sources with the same samples must not be in step with each other.
@@ -228,10 +203,16 @@ class MixtureCourse:
         """The identity of all sources."""
         return self._mixture.id
 
+    @property
+    def data_id(self) -> str:
+        """The identity of the episodes of all sources."""
+        return sha256_hex(dump_json([[n, w.data_id] for n, w in zip(self.names, self.sources, strict=True)]))
+
     def fingerprint(self) -> str:
         """Differs where weights, schedule, length or the order of a source differ."""
         plans = [course.fingerprint() for course in self._courses]
-        return sha256_hex(dump_json([plans, self._mixture.schedule, self._mixture.length]))[:8]
+        parts = [plans, self._mixture.schedule, self._mixture.length, SCHEDULE_VERSION]
+        return sha256_hex(dump_json(parts))[:8]
 
     def __len__(self) -> int:
         return self._mixture.length

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import WarpError
+from warpdata.bytekit.buffers import BUFFERS
+from warpdata.errors import BlobNotFoundError, FormatError, WarpError
 from warpdata.loading.windows.aligning import Aligned, Bools, Clock, Int64s, align_rows
 from warpdata.loading.windows.anchors import Anchors
 from warpdata.loading.windows.field import Field
@@ -17,6 +18,12 @@ from warpdata.loading.windows.schema import FieldSchema, check_same, find_schema
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sampling import blank_values, mixed_values
 from warpdata.timeline.signal import MappedRows, Signal
+
+DAMAGE = (FormatError, BlobNotFoundError)
+"""What makes an episode unreadable: bytes that are wrong or missing. A connection that fails is no damage."""
+
+One = tuple[Any, Any, Any]
+"""Values, mask and ages of one sample."""
 
 _TABLE_ROWS = 1 << 18
 """An alignment of so many rows is found once for all anchors of an episode, and kept."""
@@ -97,8 +104,9 @@ class OpenEpisode:
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row of any signal lies beyond an edge."""
         good = np.ones(len(anchors), np.bool_)
-        for field in self.fields.values():
-            good &= field.inside(anchors)
+        for name, field in self.fields.items():
+            if name not in self.same_rows:
+                good &= field.inside(anchors)
         return good
 
     def settled(self) -> int:
@@ -163,6 +171,10 @@ class StaticReader:
         age_ns[places] = 0
         _ = marks
 
+    def read_one(self, anchor: int) -> One:
+        """The value, whether it is there, and its age."""
+        return _one(self, anchor)
+
 
 class RowTable:
     """Which records answer at each anchor; fields of one episode with the same clock and rows share one."""
@@ -193,6 +205,12 @@ class RowTable:
         if self._runs is None and self._is_small:
             self._runs = Runs(self.at(self._times))
         return self._runs
+
+    def inside(self, anchors: Int64s) -> Bools:
+        """At which anchors no row lies beyond an edge; the outermost rows say it for all of them."""
+        field, times = self._field, self._times[anchors]
+        found = align_rows(field.rows.outermost, field.align, self._clock, times, self._end_ns, None)
+        return np.asarray(found.inside.all(axis=1))
 
     def aligned(self, anchors: Int64s) -> Aligned:
         """The alignment at anchors by number."""
@@ -237,6 +255,7 @@ class SignalReader:
         self.rows = rows
         self._signal = signal
         self._width = schema.rows
+        self._has_axis = schema.has_axis
         self._is_between = schema.field.align in ("linear", "slerp")
         self._is_plain = not self._is_between and not schema.is_changed and not schema.is_text
         self._direct: MappedRows | None = None
@@ -254,7 +273,7 @@ class SignalReader:
 
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row lies beyond an edge."""
-        return np.asarray(self.rows.aligned(anchors).inside.all(axis=1))
+        return self.rows.inside(anchors)
 
     def settled(self) -> Bools:
         """At which anchors no record that is still to come can change a row."""
@@ -282,6 +301,21 @@ class SignalReader:
                 if not is_valid[anchor]:
                     mask[place] = table.mask[anchor]
                 age_ns[place] = table.age_ns[anchor]
+
+    def read_one(self, anchor: int) -> One:
+        """The values, the mask and the ages at one anchor, without an axis of samples."""
+        runs = self.rows.runs() if self._is_plain and len(self._signal) else None
+        direct = self._mapped() if runs is not None else None
+        start = -1 if runs is None or direct is None else runs.starts.item(anchor)
+        if runs is None or direct is None or start < 0:
+            return _one(self, anchor)
+        rows, check = direct
+        stop = start + self._width
+        if check is not None and check(start, stop):
+            self._direct = MappedRows(rows)
+        values, table = rows[start:stop].copy(), runs.table
+        mask, age_ns = table.mask[anchor].copy(), table.age_ns[anchor].copy()
+        return (values, mask, age_ns) if self._has_axis else (values[0], mask[0], age_ns[0])
 
     def _mapped(self) -> MappedRows | None:
         """All values where they lie, if that is in memory or in a mapped file."""
@@ -367,6 +401,28 @@ class SignalReader:
             flat = values.reshape(-1, *values.shape[2:])
             values = scaled(flat, field.size).reshape(*values.shape[:2], *schema.shape)
         return values.astype(schema.dtype, copy=False)
+
+
+def rows_shape(schema: FieldSchema, count: int) -> tuple[int, ...]:
+    """The shape of the mask of so many samples; every signal has an axis of rows while it is read."""
+    return (count,) if schema.is_static else (count, schema.rows)
+
+
+def empty_values(schema: FieldSchema, count: int) -> NDArray[Any]:
+    """Memory for the values of so many samples; what it holds is left over."""
+    shape = (*rows_shape(schema, count), *schema.shape)
+    return np.empty(shape, schema.dtype) if schema.dtype.hasobject else BUFFERS.array(shape, schema.dtype)
+
+
+def _one(reader: SignalReader | StaticReader, anchor: int) -> One:
+    """One anchor read as a batch of one."""
+    schema = reader.schema
+    values, mask = empty_values(schema, 1), np.ones(rows_shape(schema, 1), np.bool_)
+    age_ns = np.empty(mask.shape, np.int64)
+    first = np.zeros(1, np.int64)
+    reader.read(Group(0, first + anchor, first), values, mask, age_ns)
+    is_flat = not schema.has_axis and not schema.is_static
+    return (values[0, 0], mask[0, 0], age_ns[0, 0]) if is_flat else (values[0], mask[0], age_ns[0])
 
 
 def named_fault(error: WarpError, place: str, field: str) -> WarpError:

@@ -61,6 +61,10 @@ class Course(Protocol):
     def id(self) -> str:
         """The identity of all samples."""
 
+    @property
+    def data_id(self) -> str:
+        """The identity of the episodes alone, whatever is made of them; "" where they grow."""
+
     def fingerprint(self) -> str:
         """Differs where the order differs, besides seed and epoch."""
 
@@ -106,6 +110,11 @@ class PlainCourse:
         """The identity of the windows; of those that grow, of the samples this course has."""
         windows = self.sources[0]
         return windows.prefix_id(len(self)) if windows.follow else windows.id
+
+    @property
+    def data_id(self) -> str:
+        """The identity of the episodes; "" where they grow."""
+        return "" if self.sources[0].follow else self.sources[0].data_id
 
     def fingerprint(self) -> str:
         """That of the shape."""

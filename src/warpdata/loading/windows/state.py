@@ -27,6 +27,18 @@ class LoaderState:
     samples: int | None = None
     """With windows that grow: how many samples there were when the epoch began."""
 
+    data: str = ""
+    """What the episodes hold, whatever is made of them: tells other data from other fields."""
+
+    def __post_init__(self) -> None:
+        for name, most in (
+            ("seed", MAX_SEED), ("epoch", MAX_EPOCH), ("position", MAX_POSITION), ("skipped", MAX_POSITION),
+            ("samples", MAX_POSITION),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None or name != "samples":
+                object.__setattr__(self, name, checked_integer(name, value, most))
+
     def to_dict(self) -> dict[str, Any]:
         """The state as JSON has it."""
         found: dict[str, Any] = {
@@ -37,6 +49,8 @@ class LoaderState:
             found |= {"skipped": self.skipped, "skip": self.skip}
         if self.samples is not None:
             found["samples"] = self.samples
+        if self.data:
+            found["data"] = self.data
         return found
 
 
@@ -52,10 +66,8 @@ def parse_state(state: Any) -> LoaderState:
     for name in ("windows", "order"):
         if not isinstance(state[name], str):
             raise ValueError(f"{name} of a state is text, not {state[name]!r}")
-    samples = state.get("samples")
     return LoaderState(
-        checked_integer("seed", state["seed"], MAX_SEED), checked_integer("epoch", state["epoch"], MAX_EPOCH),
-        checked_integer("position", state["position"], MAX_POSITION), state["windows"], state["order"],
-        checked_integer("skipped", state.get("skipped", 0), MAX_POSITION), str(state.get("skip", "")),
-        None if samples is None else checked_integer("samples", samples, MAX_POSITION),
+        state["seed"], state["epoch"], state["position"], state["windows"], state["order"],
+        state.get("skipped", 0), str(state.get("skip", "")), state.get("samples"),
+        str(state.get("data", "")),
     )  # fmt: skip

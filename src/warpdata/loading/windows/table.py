@@ -58,6 +58,11 @@ class SampleTable:
         run = self.starts.searchsorted(samples, "right") - 1
         return self.episode[run], self.first_anchor[run] + samples - self.starts[run]
 
+    def place_of(self, sample: int) -> tuple[int, int]:
+        """The episode and the anchor of one sample."""
+        run = int(self.starts.searchsorted(sample, "right")) - 1
+        return self.episode.item(run), self.first_anchor.item(run) + sample - self.starts.item(run)
+
     def number_of(self, episode: int, anchor: int) -> int:
         """The number of the sample at an anchor; -1 where there is none."""
         for run in np.flatnonzero(self.episode == episode).tolist():

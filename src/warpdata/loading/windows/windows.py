@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.locks import ThreadLock
-from warpdata.catalog.dataset import Dataset
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.local import LocalDataset
 from warpdata.errors import DatasetError, WarpError, nearest
@@ -26,8 +25,8 @@ from warpdata.loading.windows.batch import Batch, Sample
 from warpdata.loading.windows.conditions import matching_anchors
 from warpdata.loading.windows.field import Field, _seconds
 from warpdata.loading.windows.following import FollowedSource
-from warpdata.loading.windows.gathering import gather, single
-from warpdata.loading.windows.opened import OpenEpisode
+from warpdata.loading.windows.gathering import gather, read_one, single
+from warpdata.loading.windows.opened import DAMAGE, OpenEpisode
 from warpdata.loading.windows.schema import FieldSchema, find_schema, unknown_signal
 from warpdata.loading.windows.statistics import FieldStatistics, window_statistics
 from warpdata.loading.windows.table import SampleTable, keep_table, kept_table
@@ -36,13 +35,18 @@ from warpdata.stores.parallel import run_parallel
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.times import as_int
 
+if TYPE_CHECKING:
+    from warpdata.catalog.dataset import Dataset
+
 Edges = Literal["pad", "skip", "error"]
 IDENTITY_VERSION = 1
 SHORT_ID = 16
+SHORT_DATA = 8
 MOST_OPEN = 320
 """Episodes that stay open: more than the blocks that are in play at a time."""
 _HELD_BYTES = 160 << 20
-_OPENING = 8
+_TRIM_EVERY = 8
+"""Episodes opened before it is counted again what they hold: counting looks at all of them."""
 
 
 class Windows:
@@ -113,6 +117,11 @@ class Windows:
     def short_id(self) -> str:
         """The beginning of `id`, for states."""
         return self.id[:SHORT_ID]
+
+    @property
+    def data_id(self) -> str:
+        """The hash of what the episodes hold: which version, which of them, with which edits."""
+        return sha256_hex(dump_json(self._contents))[:32]
 
     def _identity(self) -> dict[str, Any]:
         return {"v": IDENTITY_VERSION, "contents": self._contents, **self.describe()}
@@ -185,7 +194,7 @@ class Windows:
                     known = None if name in found else find_schema(name, field, episode)
                     if known is not None:
                         found[name] = known
-            except WarpError as error:
+            except DAMAGE as error:
                 self._note(position, error)
         for name, field in self.fields.items():
             if name not in found:
@@ -223,14 +232,19 @@ class Windows:
         counts = self._counts_from_facts(episodes)
         if counts is not None:
             return SampleTable.of_counts(counts)
-        folder = Settings.from_env().cache_dir
-        is_whole = len(episodes) == len(self.episodes)
-        found = kept_table(folder, self.id) if is_whole else None
+        is_kept = len(episodes) == len(self.episodes) and self._is_worth_keeping()
+        folder = Settings.from_env().cache_dir if is_kept else ""
+        found = kept_table(folder, self.id) if is_kept else None
         if found is None:
-            found = SampleTable.of_kept(run_parallel(self._kept, list(episodes), _OPENING))
-            if is_whole and not self.unreadable:
+            workers = self.episodes.source.opens_at_once
+            found = SampleTable.of_kept(run_parallel(self._kept, list(episodes), workers))
+            if is_kept and not self.unreadable:
                 keep_table(folder, self.id, found)
         return found
+
+    def _is_worth_keeping(self) -> bool:
+        """Whether counting again costs more than knowing what was counted: the identity may take reading everything."""
+        return self.where is not None or all(self.episodes.stated_contents())
 
     def refresh(self) -> int:
         """With follow=True, look for finished records that were not there before; returns how many samples are new.
@@ -260,7 +274,7 @@ class Windows:
             is_finished = self.episodes.source.is_finished(position)
             try:
                 found = self.opened(position)
-            except WarpError as error:
+            except DAMAGE as error:
                 if is_finished:
                     self._note(position, error)
                     self._done.add(position)
@@ -288,7 +302,8 @@ class Windows:
         name = self.anchors.signal
         if name is None or self.edges != "pad" or self.where is not None:
             return None
-        if not self.episodes.source.knows_signals or not len(self.episodes):
+        source = self.episodes.source
+        if not source.knows_signals or not source.has_facts or not len(self.episodes):
             return None
         facts = self.episodes.facts
         known = [dict(each or ()) for each in facts.column("counts").to_pylist()][
@@ -302,7 +317,7 @@ class Windows:
         """The anchors of an episode that are samples."""
         try:
             found = self.opened(position)
-        except WarpError as error:
+        except DAMAGE as error:
             self._note(position, error)
             return np.empty(0, np.int64)
         return self._chosen_anchors(found, np.arange(len(found.times), dtype=np.int64))
@@ -350,7 +365,7 @@ class Windows:
         number = operator.index(sample)
         if not -len(self) <= number < len(self):
             raise IndexError(f"sample {number} of {len(self)}")
-        return single(self.batch(np.array([number % len(self)], np.int64)))
+        return read_one(self, number % len(self))
 
     def batch(self, samples: Any) -> Batch:
         """These samples as one batch, in the order given."""
@@ -401,6 +416,8 @@ class Windows:
         return made
 
     def _trim(self) -> None:
+        if len(self._open) <= MOST_OPEN and len(self._open) % _TRIM_EVERY:
+            return
         held = sum(each.held_bytes for each in self._open.values())
         while len(self._open) > 1 and (len(self._open) > MOST_OPEN or held > _HELD_BYTES):
             held -= self._open.popitem(last=False)[1].held_bytes
@@ -461,8 +478,8 @@ def _followed(given: Any) -> Episodes:
 def _as_episodes(given: Any) -> Episodes:
     if isinstance(given, Episodes):
         return given
-    if isinstance(given, Dataset):
-        return given.episodes
+    if isinstance(found := getattr(given, "episodes", None), Episodes):  # a Dataset
+        return found
     if isinstance(given, Episode):
         return Episodes.of([given])
     if isinstance(given, Sequence) and all(isinstance(each, Episode) for each in given):
