@@ -295,10 +295,16 @@ def export_episodes(
     format: str,  # noqa: A002 - the word of the command
     *,
     source_format: str | None = None,
+    jobs: int = 1,
     progress: Counted | None = None,
     **options: Any,
 ) -> Receipt:
-    """Write episodes of any address as a foreign set; the options are those of `wd.convert.<format>.write`."""
+    """Write episodes of any address as a foreign set; the options are those of `wd.convert.<format>.write`.
+
+    `jobs` processes do the work where the format allows it; what is written does not depend on how many there are.
+    """
+    import inspect
+
     from warpdata.convert.formats import check_options, format_module
     from warpdata.episodes.collection import Episodes as Several
 
@@ -306,6 +312,10 @@ def export_episodes(
     if not hasattr(module, "write"):
         raise ValueError(f"{format} can be read, not written")
     check_options(module.write, options, f"writing {format}")
+    if jobs != 1:
+        if "jobs" not in inspect.signature(module.write).parameters:
+            raise ValueError(f"{format} is written by one process: leave out jobs (--jobs)")
+        options["jobs"] = jobs
     if isinstance(source, Several):
         episodes = source
     else:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from warpdata.episodes.encoded import encoded_frames
+from warpdata.episodes.encoded import encoded_run
 from warpdata.errors import CorruptLayoutError
 from warpdata.timeline.signal import Signal
 
@@ -64,9 +64,9 @@ def note_of(signal: Signal, how: How = "kept", why: str = "", **more: int) -> No
 
 
 def _pieces(signal: Signal) -> Iterator[bytes | memoryview]:
-    frames = encoded_frames(signal)
-    if frames is not None:
-        return (frame.data for frame in frames)
+    run = encoded_run(signal)
+    if run is not None:
+        return run.pieces()
     if signal.meta.is_object:
         return _texts(signal)
     return _rows(signal)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.ranges import BytesRangeReader, JoinedRangeReader, PartRangeReader, RangeReader
-from warpdata.episodes.file_video import FileVideo
+from warpdata.episodes.file_video import FileVideo, runs_of
 from warpdata.episodes.signals import VideoSignal
 from warpdata.episodes.statistics import ClockStatistics
 from warpdata.episodes.stills import StillsSignal
@@ -22,6 +22,7 @@ from warpdata.formats.episodedir.boxes import first_cluster, first_media_box
 from warpdata.formats.episodedir.frame_index import FrameIndex, image_description, write_frame_index
 from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.mp4 import HEAD_BYTES, sample_entry, stored_entry, wrapped
+from warpdata.formats.episodedir.sample_table import is_same_stream
 from warpdata.formats.episodedir.stills import check_same
 from warpdata.formats.wshard.schema import DEFAULT_TICK_HZ
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
@@ -286,6 +287,11 @@ class EncodedRun:
         for part in self.parts:
             yield from _packets(part)
 
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """The bytes of all packets in decoding order, in pieces as large as they lie together."""
+        for part in self.parts:
+            yield from _pieces(part)
+
     def frames(self) -> Iterator[EncodedFrame]:
         """The same, each with what is known of it."""
         for data, is_key, shows in zip(
@@ -311,7 +317,7 @@ def encoded_run(signal: Signal) -> EncodedRun | None:
 
 def _run_of(parts: Sequence[EncodedPart]) -> EncodedRun:
     entries = [_entry_of(part.video) for part in parts]
-    if any(entry != entries[0] for entry in entries[1:]):
+    if not all(is_same_stream(entry, entries[0]) for entry in entries[1:]):
         raise SchemaMismatchError(
             f"the videos of {_named(parts[0].video)!r} are encoded differently and cannot be joined as they are",
             hint="Say reencode=True to encode them again, which changes pixels.",
@@ -388,6 +394,17 @@ def _packets(part: EncodedPart) -> Iterator[bytes]:
                     "an encoded frame was changed after it was written", path=part.video.path
                 )
             yield bytes(view)
+    reader.close()
+
+
+def _pieces(part: EncodedPart) -> Iterator[bytes | memoryview]:
+    """The bytes of packets that no checksum is known of are read where they lie, many at once."""
+    if not isinstance(part.video, FileVideo):
+        yield from _packets(part)
+        return
+    piece, reader = _piece(part), part.video.video_bytes()
+    for start, stop in runs_of(piece.offset, piece.size, _READ_BYTES):
+        yield reader.read(start, stop)
     reader.close()
 
 

@@ -78,6 +78,18 @@ def runner_of(jobs: int) -> Runner:
     return Here() if jobs == 1 else Processes(jobs)
 
 
+def in_order(runner: Runner, task: Callable[[int], R], positions: Sequence[int]) -> Iterator[tuple[int, R]]:
+    """What the task gives for each position, in the order of the positions; what is done early waits for its turn."""
+    early: dict[int, R] = {}
+    rest = iter(positions)
+    wanted = next(rest, None)
+    for position, result in runner.run(task, positions):
+        early[position] = result
+        while wanted is not None and wanted in early:
+            yield wanted, early.pop(wanted)
+            wanted = next(rest, None)
+
+
 _TASK: list[Callable[[int], Any]] = []
 
 
