@@ -390,7 +390,9 @@ def _plain(value: Any) -> Any:
     """Metadata as JSON holds it."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_plain(each) if isinstance(each, Mapping | list | tuple) else each for each in value]
+    return value
 
 
 def _note(signal: Signal, plan: ImportPlan, into_root: bool) -> Note:

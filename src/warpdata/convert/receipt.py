@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -40,7 +40,8 @@ class Note:
 
     def to_json(self) -> dict[str, Any]:
         """As metadata keeps it: what is empty is left out."""
-        return {key: value for key, value in asdict(self).items() if value or key in ("how", "records")}
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {key: value for key, value in found.items() if value or key in ("how", "records")}
 
     @classmethod
     def from_json(cls, stated: Any) -> Note:

@@ -33,6 +33,8 @@ from warpdata.timeline.signal import Signal
 
 _BLOCK_BYTES = 4 << 20
 _BLOCK_ROWS = 1 << 14
+_COPY_BYTES = 1 << 20
+"""Few calls, and what was read is still in the cache of the processor when it is written."""
 
 
 def copy_to_directory(
@@ -90,7 +92,7 @@ def _put(folder: Path, part: Path, name: str, signal: Signal, clocks: _Clocks) -
     if signal.meta.kind == "image" and len(signal):
         camera = encoded_camera(name, signal)
         if camera is not None:
-            return _copied(folder, name, camera)
+            return _copied(folder, name, camera, clocks)
     table = TableFile(part, described(signal), clock=clocks.of(signal), recorded=False)
     for rows in _blocks(signal):
         table.write(np.array(signal._ts_in(rows)), np.array(signal._values_in(rows)))
@@ -108,14 +110,17 @@ class _Clocks:
     def of(self, signal: Signal) -> ClockStatistics | None:
         """Those of the clock of a signal; None where it shares its clock with none."""
         name = signal.meta.clock
-        if name is None:
-            return None
-        times = signal.timestamps
-        known = self._known.get(name)
+        return None if name is None else self.of_times(name, signal.timestamps)
+
+    def of_times(self, name: str | None, times: NDArray[np.int64]) -> ClockStatistics:
+        """Those of a clock by its name, which is looked for, and its times, which decide."""
+        known = self._known.get(name) if name is not None else None
         if known is None or not np.array_equal(known[0], times):
             clock = ClockStatistics()
             clock.add(np.asarray(times))
-            known = self._known[name] = (times, clock)
+            known = (times, clock)
+            if name is not None:
+                self._known[name] = known
         return known[1]
 
 
@@ -145,14 +150,13 @@ def _blocks(signal: Signal) -> Iterator[range]:
         yield range(start, min(start + step, len(signal)))
 
 
-def _copied(folder: Path, name: str, camera: EncodedCamera) -> dict[str, Any]:
+def _copied(folder: Path, name: str, camera: EncodedCamera, clocks: _Clocks) -> dict[str, Any]:
     frames = read_bytes(camera.frames, max_bytes=1 << 33)
-    index = parse_frame_index(frames, f"{name} (index)")
+    index = camera.index or parse_frame_index(frames, f"{name} (index)")
     _copy(camera.video, signal_file(folder, name, camera.suffix))
     with commit_file(signal_file(folder, name, layout.FRAMES_SUFFIX), durable=False) as out:
         out.write(frames)
-    clock = ClockStatistics()
-    clock.add(index.shown_ts_ns)
+    clock = clocks.of_times(index.description.clock, index.shown_ts_ns)
     total = FileSum.of(frames)
     return {
         **index.description.to_json(), **clock.to_json(), "video_bytes": camera.video.size,
@@ -163,8 +167,8 @@ def _copied(folder: Path, name: str, camera: EncodedCamera) -> dict[str, Any]:
 
 def _copy(source: RangeReader, target: Path) -> None:
     with commit_file(target, durable=False) as out:
-        for start in range(0, source.size, _BLOCK_BYTES):
-            out.write(source.read(start, min(start + _BLOCK_BYTES, source.size)))
+        for start in range(0, source.size, _COPY_BYTES):
+            out.write(source.read(start, min(start + _COPY_BYTES, source.size)))
     source.close()
 
 

@@ -49,6 +49,8 @@ class EncodedCamera:
     frames: RangeReader
     original: RangeReader | None = None
     """The index as another writer made it, where it had to be completed."""
+    index: FrameIndex | None = None
+    """What `frames` says, where it was made here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,10 @@ def encoded_camera(name: str, signal: Signal) -> EncodedCamera | None:
     if is_whole and complete is None:
         return EncodedCamera(first.video.suffix, first.video.video_bytes(), first.video.index_bytes())
     if is_whole and complete is not None:
-        frames = _index_reader(_with_rate(complete, first.video), first.video)
+        index = _with_rate(complete, first.video)
+        frames = _index_reader(index, first.video)
         original = None if isinstance(first.video, FileVideo) else first.video.index_bytes()
-        return EncodedCamera(first.video.suffix, first.video.video_bytes(), frames, original)
+        return EncodedCamera(first.video.suffix, first.video.video_bytes(), frames, original, index)
     if len(parts) == 1 and not _is_in_order(_known_index(first.video)):
         return _hidden_only(first)
     return _joined(name, parts)
@@ -403,13 +406,14 @@ def _pieces(part: EncodedPart) -> Iterator[bytes | memoryview]:
         yield from _packets(part)
         return
     piece, reader = _piece(part), part.video.video_bytes()
-    for start, stop in runs_of(piece.offset, piece.size, _READ_BYTES):
+    for start, stop in runs_of(piece.offset, piece.size, _HASH_BYTES):
         yield reader.read(start, stop)
     reader.close()
 
 
 _STILLS = 32
 _READ_BYTES = 4 << 20
+_HASH_BYTES = 1 << 20
 
 
 def _sums(video: VideoSignal, piece: _Piece) -> NDArray[np.uint32] | None:

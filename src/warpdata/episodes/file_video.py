@@ -109,7 +109,7 @@ def _listed(reader: RangeReader, path: str) -> _Listing:
     return found
 
 
-_READ_BYTES = 4 << 20
+_READ_BYTES = 1 << 20
 
 
 def runs_of(offset: NDArray[np.int64], size: NDArray[np.int64], max_bytes: int) -> Iterator[tuple[int, int]]:
@@ -149,7 +149,7 @@ class FileVideo(VideoSignal):
         """Whether the file holds nothing but this camera's frames."""
         return self.first == 0 and len(self) == len(self.source)
 
-    @property
+    @cached_property
     def first(self) -> int:
         """The number of the first frame in the file."""
         return self._first if isinstance(self._first, int) else self._first()

@@ -27,7 +27,7 @@ from warpdata.convert.lerobot.statistics import SetStatistics, of_rows
 from warpdata.convert.place import check_inside
 from warpdata.convert.receipt import Receipt
 from warpdata.episodes.collection import Episodes
-from warpdata.errors import ConflictError, SchemaMismatchError, nearest
+from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, nearest
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.episodedir.sample_table import is_same_stream
 
@@ -103,7 +103,7 @@ def write(
         out = _Set(folder, version, episodes, receipt, limits, Path(scratch))
         out.robot_type, out.no_task = robot_type, task
         try:
-            out.choose(names, frames_as)
+            out.choose(names, frames_as, on_error)
             work = out.preparing(alignment, video or CODEC)
             each = exported(episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress)
             for position, made in each:
@@ -152,6 +152,7 @@ class _Set:
     limits: tuple[int, int]
     scratch: Path
     robot_type: str | None = None
+    robot_of_first: Any = None
     no_task: str | None = None
     fps: float | None = None
     features: Features = field(default_factory=lambda: Features([], {}, []))
@@ -178,17 +179,26 @@ class _Set:
         found = self.info.get("chunks_size", 1000)
         return found if isinstance(found, int) and found > 0 else 1000
 
-    def choose(self, names: Mapping[str, str] | None, frames_as: Literal["video", "image"]) -> None:
-        """Decide on features, paths and tasks from the first episode and what its source said."""
+    def choose(
+        self, names: Mapping[str, str] | None, frames_as: Literal["video", "image"], on_error: OnError
+    ) -> None:
+        """Decide on features, paths and tasks from the first episode that can be read, and what the source said."""
         stated = self.episodes.metadata.get(FORMAT)
         self.original = restored_numbers(stated) if isinstance(stated, Mapping) else {}
-        first = self.episodes[0]
+        known = self.info.get("features")
+        for position in range(len(self.episodes)):
+            try:
+                first = self.episodes[position]
+                self.features = features_of(
+                    first, known if isinstance(known, dict) else {}, names, frames_as=frames_as
+                )
+                break
+            except WarpError:
+                if on_error == "stop" or position + 1 == len(self.episodes):
+                    raise
+        self.robot_of_first = first.static.get("robot_type")
         fps = self.info.get("fps", first.static.get("fps"))
         self.fps = fps if isinstance(fps, int | float) and not isinstance(fps, bool) and fps > 0 else None
-        features = self.info.get("features")
-        self.features = features_of(
-            first, features if isinstance(features, dict) else {}, names, frames_as=frames_as
-        )
         for each in self.features.found:
             if each.name != each.signal:
                 self.receipt.notes.append(f"{each.signal} is called {each.name} there")
@@ -397,7 +407,7 @@ class _Set:
         count = len(self.rows)
         same = self.info.get("codebase_version") == self.version
         fresh: dict[str, Any] = {
-            "codebase_version": self.version, "robot_type": self.episodes[0].static.get("robot_type"),
+            "codebase_version": self.version, "robot_type": self.robot_of_first,
             "total_episodes": count, "total_frames": self.frames, "total_tasks": tasks,
         }  # fmt: skip
         cameras = len(self.cameras)
