@@ -35,6 +35,7 @@ SHARD_BYTES = 256 << 20
 _CLASS = "tensorflow_datasets.core.features."
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _TASK = TASKS[0]
+TASK = "task"
 
 
 def write(
@@ -216,8 +217,16 @@ class _Records:
 
 def _plan(episode: Episode, columns: Mapping[str, StepColumn]) -> list[_Field]:
     """The features of a set like this episode."""
-    found = [_Field(_signal_leaf(path, columns[name]), signal=name) for name, path in _paths(columns).items()]
+    found = [
+        _Field(_signal_leaf(path, columns[name]), signal=name)
+        for name, path in _paths(columns).items()
+        if name != TASK or columns[name].meta.kind != "text"
+    ]
     taken = {field.leaf.path for field in found}
+    has_task = TASK in columns or TASK in episode.static
+    if has_task and _TASK not in taken and not any(field.signal == TASK for field in found):
+        # An item in one episode, a signal in another: where it changes.
+        found.append(_Field(Leaf(_TASK, "text", "string"), TASK, TASK))
     for flag in (*_FLAGS, "reward", "discount"):
         path = f"{STEPS}/{flag}"
         if path not in taken:
@@ -225,9 +234,7 @@ def _plan(episode: Episode, columns: Mapping[str, StepColumn]) -> list[_Field]:
     if LAST_ROW not in episode.static:
         found.append(_Field(Leaf(EPISODE_METADATA + LAST_ROW, "text", "string")))
     for name, value in episode.static.items():
-        if name == "task" and _TASK not in taken:
-            found.append(_Field(Leaf(_TASK, "text", "string"), static=name))
-        elif name != "split":
+        if name != "split" and not any(field.static == name for field in found):
             found.append(_Field(_static_leaf(EPISODE_METADATA + name, value), static=name))
     return sorted(found, key=lambda field: field.leaf.path)
 

@@ -20,6 +20,7 @@ from warpdata.formats.episodedir.video import PngLines
 _PNG_HEAD_BYTES = 33
 """The magic and the part that says what the picture is."""
 _LAST_PNG_FILTER = 4
+_COLOUR_AT, _INTERLACE_AT, _RGB = 25, 28, 2
 _TO_RGB = ("L", "P", "1", "RGBA")
 """Kinds of 8-bit pictures whose colours are exact as RGB; alpha is no colour."""
 
@@ -86,7 +87,7 @@ class PictureDecoder:
         """Inflated here, so that exactly the lines it states are there; filters of lines are FFmpeg's to undo."""
         depth = 2 if shape.dtype == "uint16" else 1
         width = shape.width * (3 if shape.channels else 1) * depth
-        raw = _png_lines(picture, shape.height * (1 + width))
+        raw = _png_lines(picture, shape)
         if raw is None:
             return False
         lines = np.frombuffer(raw, np.uint8).reshape(shape.height, 1 + width)
@@ -138,22 +139,28 @@ def _codecs() -> Any:
     return Image if all(hasattr(Image, name) for name in ("core", "_getdecoder", "_getencoder")) else None
 
 
-def _png_lines(picture: bytes, size: int) -> bytes | None:
-    """The lines of a plain PNG picture, `size` bytes of them; None where it has a palette, or more or fewer."""
-    data: list[bytes] = []
+def _png_lines(picture: bytes, shape: FrameShape) -> bytes | None:
+    """The lines of a PNG picture, exactly as many as it states; None where it is interlaced, or has a palette.
+
+    Pillow shows what lines there are and says nothing of those that are missing.
+    """
+    data, is_plain = [], True
     for kind, content in _png_chunks(picture):
-        if kind in (b"PLTE", b"tRNS"):
-            return None
+        is_plain = is_plain and kind not in (b"PLTE", b"tRNS")
         if kind == b"IDAT":
             data.append(content)
-    if picture[28]:  # interlaced
+    if picture[_INTERLACE_AT]:
         return None
+    values = 3 if picture[_COLOUR_AT] == _RGB else 1
+    size = shape.height * (1 + shape.width * values * (2 if shape.dtype == "uint16" else 1))
     stream = zlib.decompressobj()
     try:
-        found = stream.decompress(data[0] if len(data) == 1 else b"".join(data), size + 1)
-    except zlib.error:
-        return None
-    return found if len(found) == size and stream.eof else None
+        found = stream.decompress(data[0] if len(data) == 1 else b"".join(data), size)
+    except zlib.error as error:
+        raise CorruptLayoutError(f"the picture does not decode ({error})") from None
+    if len(found) < size:
+        raise CorruptLayoutError("a PNG picture has fewer lines than it says")
+    return found if is_plain else None
 
 
 def _fits(values: NDArray[Any], dtype: str) -> bool:
