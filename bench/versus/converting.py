@@ -113,7 +113,11 @@ def made_bag(path: Path, steps: int, *, camera: bool) -> Path:
         file = McapFile(out, profile="ros2")
         for topic, kind in topics.items():
             name = kinds[kind].__msgtype__
-            file.channel(Channel(topic, name, "ros2msg", store.generate_msgdef(name, ros_version=2)[0].encode(), "cdr", {}))
+            file.channel(
+                Channel(
+                    topic, name, "ros2msg", store.generate_msgdef(name, ros_version=2)[0].encode(), "cdr", {}
+                )
+            )
         for step in range(steps):
             ns = 1_000_000_000 + step * 50_000_000
             header = kinds["Header"](kinds["Time"](ns // 10**9, ns % 10**9), "base")

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError
 from warpdata.formats.episodedir.images import FrameShape
 from warpdata.formats.episodedir.layout import PNG_MAGIC
-from warpdata.formats.episodedir.picture_head import still_of
+from warpdata.formats.episodedir.picture_head import PNG_HEAD_BYTES, read_head
 from warpdata.formats.episodedir.video import PngLines
 
-_PNG_HEAD_BYTES = 33
-"""The magic and the part that says what the picture is."""
 _LAST_PNG_FILTER = 4
 _COLOUR_AT, _INTERLACE_AT, _RGB = 25, 28, 2
 _TO_RGB = ("L", "P", "1", "RGBA")
@@ -33,6 +31,8 @@ class PictureDecoder:
         self._codec = codec
         self._open = _opener(codec)
         self._lines: PngLines | None = None
+        self._known = b""
+        """The head of a picture that was looked at: others of its camera begin with the same."""
 
     def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, Any]]:
         """The picture of one packet, at once; it is not decoded before `pixels` asks for it."""
@@ -50,7 +50,7 @@ class PictureDecoder:
 
     def pixels(self, picture: bytes, out: NDArray[Any]) -> None:
         """Decode a picture into `out`; one of another size than the camera's is refused before memory is taken."""
-        if self._quickly(picture, out):
+        if self.quickly(picture, out):
             return
         if self._codec == "png":
             check_png(picture)
@@ -71,14 +71,16 @@ class PictureDecoder:
             raise CorruptLayoutError(f"a picture of {values.dtype}{list(values.shape)}, expected {shape}")
         out[...] = values
 
-    def _quickly(self, picture: bytes, out: NDArray[Any]) -> bool:
+    def quickly(self, picture: bytes, out: NDArray[Any]) -> bool:
         """Decode a picture that is exactly what the camera has; False where it takes more care than that."""
-        try:
-            found = still_of(picture, "a picture")
-        except FormatError:
-            return False
-        if (found.codec, found.shape) != (self._codec, self._shape):
-            return False
+        if not self._known or not picture.startswith(self._known):
+            try:
+                found, size = read_head(picture, "a picture")
+            except FormatError:
+                return False
+            if (found.codec, found.shape) != (self._codec, self._shape):
+                return False
+            self._known = picture[:size]
         if self._codec == "png":
             return self._png_pixels(picture, self._shape, out)
         return _jpeg_pixels(picture, self._shape, out)
@@ -104,7 +106,7 @@ class PictureDecoder:
         try:
             if self._lines is None:
                 self._lines = PngLines()
-            return self._lines.plain(picture[:_PNG_HEAD_BYTES], raw, width)
+            return self._lines.plain(picture[:PNG_HEAD_BYTES], raw, width)
         except (CorruptLayoutError, MissingExtraError):
             return None
 
@@ -115,12 +117,12 @@ def _jpeg_pixels(picture: bytes, shape: FrameShape, out: NDArray[Any]) -> bool:
     if codecs is None:
         return False
     mode, size = "RGB" if shape.channels else "L", (shape.width, shape.height)
-    image = codecs.core.new(mode, size)
-    decoder = codecs._getdecoder(mode, "jpeg", (mode, ""), ())
+    image = codecs.new(mode, size)
+    decoder = codecs.jpeg_decoder(mode, mode, "")
     decoder.setimage(image, (0, 0, *size))
     if decoder.decode(picture) != (-1, 0):  # all of it, and nothing wrong
         return False
-    encoder = codecs._getencoder(mode, "raw", (mode, 0, 1))
+    encoder = codecs.raw_encoder(mode, mode, 0, 1)
     encoder.setimage(image, (0, 0, *size))
     _, _, pixels = encoder.encode(out.nbytes + 1)
     if len(pixels) != out.nbytes:
@@ -131,12 +133,13 @@ def _jpeg_pixels(picture: bytes, shape: FrameShape, out: NDArray[Any]) -> bool:
 
 @functools.cache
 def _codecs() -> Any:
-    """The module of Pillow that has the bare codecs; None where a release has them elsewhere."""
+    """The part of Pillow that has the bare codecs; None where a release has them elsewhere."""
     try:
         from PIL import Image  # noqa: PLC0415
     except ImportError:
         return None
-    return Image if all(hasattr(Image, name) for name in ("core", "_getdecoder", "_getencoder")) else None
+    found = getattr(Image, "core", None)
+    return found if all(hasattr(found, name) for name in ("new", "jpeg_decoder", "raw_encoder")) else None
 
 
 def _png_lines(picture: bytes, shape: FrameShape) -> bytes | None:
@@ -170,13 +173,12 @@ def _fits(values: NDArray[Any], dtype: str) -> bool:
 
 def check_png(data: bytes) -> None:
     """Raise unless a PNG picture is whole and every part of it has its checksum, which Pillow does not ask for."""
-    for _ in _png_chunks(data):
-        pass
+    _png_chunks(data)
 
 
-def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _png_chunks(data: bytes) -> list[tuple[bytes, bytes]]:
     """Every part of a PNG picture up to its end; CorruptLayoutError where one is not as it was written."""
-    at = len(PNG_MAGIC)
+    at, found = len(PNG_MAGIC), []
     while at + 12 <= len(data):
         end = at + 12 + int.from_bytes(data[at : at + 4], "big")
         if end > len(data):
@@ -184,9 +186,9 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         kind, content = data[at + 4 : at + 8], data[at + 8 : end - 4]
         if zlib.crc32(content, zlib.crc32(kind)) != int.from_bytes(data[end - 4 : end], "big"):
             raise CorruptLayoutError("a PNG picture was changed after it was written: a checksum is wrong")
-        yield kind, content
+        found.append((kind, content))
         if kind == b"IEND":
-            return
+            return found
         at = end
     raise CorruptLayoutError("a PNG picture is cut short")
 

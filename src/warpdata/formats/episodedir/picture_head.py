@@ -12,8 +12,12 @@ from warpdata.formats.episodedir.layout import JPEG_MAGIC, PNG_MAGIC
 MAX_PIXELS = 1 << 27
 """More pixels than this in one picture are an attack, not a camera."""
 
+PNG_HEAD_BYTES = 33
+"""The magic and the part that says what the picture is."""
 _PNG_FORMATS = {(0, 8): "gray", (0, 16): "gray16be", (2, 8): "rgb24", (3, 8): "pal8"}
 _NO_SOF = {0xC4, 0xC8, 0xCC}
+_BARE = {0x01, *range(0xD0, 0xDA)}
+"""Markers that stand alone, and none of them before the head."""
 
 
 class Still(NamedTuple):
@@ -36,20 +40,25 @@ def is_still(data: bytes) -> bool:
 
 def still_of(data: bytes, path: str) -> Still:
     """What the head of a picture says; a typed error where it is none, or impossible."""
+    return read_head(data, path)[0]
+
+
+def read_head(data: bytes, path: str) -> tuple[Still, int]:
+    """What the head of a picture says, and how many bytes say it: pictures that begin with the same are the same."""
     if data.startswith(PNG_MAGIC):
-        found = _png(data, path)
+        found, size = _png(data, path), PNG_HEAD_BYTES
     elif data.startswith(JPEG_MAGIC):
-        found = _jpeg(data, path)
+        found, size = _jpeg(data, path)
     else:
         raise CorruptLayoutError("neither a PNG nor a JPEG picture", path=path)
     height, width = found.shape.height, found.shape.width
     if not height or not width or max(height, width) > layout.MAX_FRAME_SIDE or height * width > MAX_PIXELS:
         raise LimitExceededError(f"a picture of {width}x{height} pixels", path=path)
-    return found
+    return found, size
 
 
 def _png(data: bytes, path: str) -> Still:
-    if data[12:16] != b"IHDR" or len(data) < 33:
+    if data[12:16] != b"IHDR" or len(data) < PNG_HEAD_BYTES:
         raise CorruptLayoutError("a PNG picture without its head", path=path)
     width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     depth, colour = data[24], data[25]
@@ -63,7 +72,7 @@ def _png(data: bytes, path: str) -> Still:
     return Still("png", FrameShape(height, width, channels, "uint16" if depth == 16 else "uint8"), pix_fmt)
 
 
-def _jpeg(data: bytes, path: str) -> Still:
+def _jpeg(data: bytes, path: str) -> tuple[Still, int]:
     at = 2
     while at + 9 < len(data):
         if data[at] != 0xFF:
@@ -72,6 +81,8 @@ def _jpeg(data: bytes, path: str) -> Still:
         if marker == 0xFF:
             at += 1
             continue
+        if marker in _BARE:
+            break
         if 0xC0 <= marker <= 0xCF and marker not in _NO_SOF:
             height, width = (
                 int.from_bytes(data[at + 5 : at + 7], "big"),
@@ -85,9 +96,9 @@ def _jpeg(data: bytes, path: str) -> Still:
             channels = 0 if data[at + 9] == 1 else 3
             sampling = data[at + 11] if len(data) > at + 11 else 0x22
             colour = {0x22: "yuvj420p", 0x21: "yuvj422p", 0x11: "yuvj444p"}.get(sampling, "yuvj420p")
-            return Still(
-                "mjpeg", FrameShape(height, width, channels, "uint8"), colour if channels else "gray"
-            )
+            shape = FrameShape(height, width, channels, "uint8")
+            end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+            return Still("mjpeg", shape, colour if channels else "gray"), end
         at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
     raise CorruptLayoutError("a JPEG picture without its head", path=path)
 

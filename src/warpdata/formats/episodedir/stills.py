@@ -22,8 +22,10 @@ def decode_stills(
     decoder = PictureDecoder(still.codec, still.shape)
     for number, data, pixels in zip(numbers, pictures, out, strict=True):
         where = f"{path} (picture {number})"
-        check_same(data, still, where)
         try:
+            if decoder.quickly(data, pixels):
+                continue
+            check_same(data, still, where)
             decoder.pixels(data, pixels)
         except CorruptLayoutError as error:
             raise CorruptLayoutError(error.message, path=where) from None
