@@ -24,7 +24,7 @@ class Peer(NamedTuple):
 
 
 PEERS = {
-    "lerobot-0.6.1": Peer("3.12", (("torch==2.13.0",), ("lerobot[dataset]==0.6.1", "mcap-ros2-support"))),
+    "lerobot-0.6.1": Peer("3.12", (("torch==2.11.0",), ("lerobot[dataset]==0.6.1", "mcap-ros2-support"))),
     "tensorflow-datasets": Peer("3.11", (("tensorflow-cpu", "tensorflow-datasets"),)),
     "mcap-ros2-support": Peer("3.11", (("mcap-ros2-support",),)),
 }
