@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol, TypeVar
 
+from warpdata.episodes.threads import end_with_parent
 from warpdata.errors import WarpError
 
 R = TypeVar("R")
@@ -94,6 +95,7 @@ _TASK: list[Callable[[int], Any]] = []
 
 
 def _remember(task: Callable[[int], Any]) -> None:
+    end_with_parent()
     _TASK[:] = [task]
 
 
