@@ -1,8 +1,8 @@
-"""Foreign sets in and out: `python -m bench.versus.converting [--quick] [--tfds PYTHON]`.
+"""Foreign sets in and out: `python -m bench.versus.converting [--quick] [--no-peers] [--peers FOLDER]`.
 
-Peers: a plain copy of the same files to the same disk, and with `--tfds` (a Python that has tensorflow-datasets)
-TFDS itself, in the same run. lerobot is not installed beside us: its rows divide by what it reached when it was
-measured apart (`ANCHORS`), and so does the row of TFDS where it is not given. MCAP has no row yet.
+Peers: a plain copy of the same files to the same disk, and in the same run lerobot, TFDS and mcap-ros2-support, each in
+a virtualenv that is made when it is first needed (`converting_peers`). Where a peer cannot be installed its row divides
+by what it reached when it was measured apart (`ANCHORS`), and says so.
 """
 
 from __future__ import annotations
@@ -23,10 +23,15 @@ from typing import Any
 import h5py
 import numpy as np
 from PIL import Image
+from rosbags.typesys import Stores, get_typestore
 
 from bench import measure
-from warpdata.convert import hdf5, lerobot, rlds
+from bench.versus import converting_peers
+from warpdata.bytekit.commit import commit_file
+from warpdata.convert import hdf5, lerobot, mcap, rlds
 from warpdata.convert.importing import import_episodes
+from warpdata.convert.mcap.container import McapFile
+from warpdata.convert.messages.log import Channel
 from warpdata.convert.rows import grid_times
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.stills import StillsSignal
@@ -39,24 +44,11 @@ from warpdata.timeline.source import STEPS, StepClock
 ANCHORS = {
     "lerobot's own v2.1 to v3.0, steps per CPU second": 1500.0,
     "lerobot 0.6.1 writing two cameras of 640x480, steps per second": 6.0,
+    "the usual script from MCAP to lerobot, steps per CPU second": 11.6,
     "TFDS, steps per CPU second": 345.0,
+    "mcap-ros2-support, messages per CPU second": 49_000.0,
 }
 FPS = 20.0
-TFDS = """
-import json, sys, time
-import tensorflow_datasets as tfds
-builder = tfds.builder_from_directory(sys.argv[1])
-rates = []
-for _ in range(3):
-    start, steps = time.process_time(), 0
-    for split in builder.info.splits:
-        for episode in builder.as_dataset(split=split):
-            for step in episode["steps"]:
-                tfds.as_numpy(step)
-                steps += 1
-    rates.append(steps / (time.process_time() - start))
-print(json.dumps(max(rates)))
-"""
 
 
 def signal(times: Any, values: np.ndarray, role: str, kind: str) -> ArraySignal:
@@ -100,6 +92,54 @@ def made_lerobot(folder: Path, episodes: int, steps: int) -> Path:
     ]
     lerobot.write(Episodes.of(several), folder / "v21", version="v2.1")
     return folder / "v21"
+
+
+def made_bag(path: Path, steps: int, *, camera: bool) -> Path:
+    """A bag of ROS 2 messages: joint states, and with a camera commands and JPEG pictures of 640x480 at their times."""
+    store = get_typestore(Stores.ROS2_HUMBLE)
+    kinds = {name.rpartition("/")[2]: store.types[name] for name in (
+        "builtin_interfaces/msg/Time", "std_msgs/msg/Header", "sensor_msgs/msg/JointState",
+        "sensor_msgs/msg/CompressedImage")}  # fmt: skip
+    topics = {"/joint_states": "JointState"}
+    if camera:
+        topics |= {"/joint_command": "JointState", "/camera/compressed": "CompressedImage"}
+    rng, names = np.random.default_rng(3), [f"joint{number}" for number in range(7)]
+    pictures = (
+        [np.frombuffer(jpeg(each), np.uint8) for each in frames(rng, min(steps, 60), 480, 640)]
+        if camera
+        else []
+    )
+    with commit_file(path) as out:
+        file = McapFile(out, profile="ros2")
+        for topic, kind in topics.items():
+            name = kinds[kind].__msgtype__
+            file.channel(
+                Channel(
+                    topic, name, "ros2msg", store.generate_msgdef(name, ros_version=2)[0].encode(), "cdr", {}
+                )
+            )
+        for step in range(steps):
+            ns = 1_000_000_000 + step * 50_000_000
+            header = kinds["Header"](kinds["Time"](ns // 10**9, ns % 10**9), "base")
+            for number, kind in enumerate(topics.values()):
+                joints = rng.normal(size=7)
+                message = (
+                    kinds[kind](header, names, joints, joints, joints) if kind == "JointState"
+                    else kinds[kind](header, "jpeg", pictures[step % len(pictures)])
+                )  # fmt: skip
+                file.message(
+                    number, step, ns, ns, bytes(store.serialize_cdr(message, kinds[kind].__msgtype__))
+                )
+        file.finish()
+    return path
+
+
+def decoded_messages(bag: Path) -> int:
+    """How many messages of the one topic were read, with every field of each."""
+    episode = mcap.read(bag)[0]
+    lengths = {len(each.values()) for name, each in episode.signals.items() if "/message." not in name}
+    assert len(lengths) == 1
+    return lengths.pop()
 
 
 def made_hdf5(path: Path, episodes: int, steps: int, *, cameras: bool) -> Path:
@@ -219,46 +259,147 @@ def peak_mb(*words: str) -> float:
     return int(done.stdout.split()[-1]) / 1024
 
 
-def run(folder: Path, *, quick: bool, tfds: str | None = None) -> dict[str, Any]:
-    rounds = 1 if quick else 5
-    found: dict[str, Any] = {}
+class Peers:
+    """The peers that are there; asked, a peer that is not gives None."""
 
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def ask(self, name: str, script: str, *words: Path | str | int) -> dict[str, Any] | None:
+        """What a script says that runs with a peer's Python."""
+        python = None if self._folder is None else converting_peers.python_of(name, self._folder)
+        return None if python is None else converting_peers.ask(python, script, *map(str, words))
+
+
+def lerobot_in(folder: Path, peers: Peers, *, quick: bool) -> dict[str, Any]:
+    """A LeRobot v2.1 set of 24 episodes with two cameras, brought in."""
     episodes, steps = (2, 4) if quick else (24, 120)
     source = made_lerobot(folder, episodes, steps)
-    size = sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
     bring = fresh(folder / "in", lambda target: import_episodes(
         lerobot.read(source), target, format="lerobot", source=str(source)))  # fmt: skip
     copy = fresh(folder / "copy", lambda target: shutil.copytree(source, target))
-    found["lerobot_in"] = {
+    found = turns({"warpdata": bring, "copy": copy}, 1 if quick else 5)
+    return {
         "steps": episodes * steps,
-        "bytes": size,
-        **turns({"warpdata": bring, "copy": copy}, rounds),
+        "bytes": sum(path.stat().st_size for path in source.rglob("*") if path.is_file()),
+        **found,
+        "lerobot": peers.ask("lerobot-0.6.1", converting_peers.CONVERSION, source, folder / "theirs_v30"),
+        "peak_mb": peak_mb("import", str(source), str(folder / "m1")),
     }
 
-    few, rows = (1, 3) if quick else (2, 60)
-    raw = made_hdf5(folder / "raw.hdf5", few, rows, cameras=True)
-    out = fresh(folder / "v30", lambda target: lerobot.write(hdf5.read(raw), target, task="lift"))
-    found["raw_frames_out"] = {"steps": few * rows, **turns({"warpdata": out}, min(rounds, 3))}
 
-    many, short = (2, 10) if quick else (12, 60)
-    records = made_rlds(folder, many, short)
-    used = min(_cpu(lambda: read_all(records)) for _ in range(rounds))
-    found["rlds_read"] = {"steps": many * short, "warpdata_steps_per_cpu_s": many * short / used}
-    if tfds is not None:
-        done = subprocess.run([tfds, "-c", TFDS, str(records)], capture_output=True, text=True, check=True)
-        found["rlds_read"]["tfds_steps_per_cpu_s"] = float(done.stdout.strip().splitlines()[-1])
+def raw_frames_out(folder: Path, peers: Peers, *, quick: bool) -> dict[str, Any]:
+    """Raw frames of an HDF5 file, encoded: ours and lerobot's own writer, with what came out of both."""
+    episodes, steps = (1, 3) if quick else (2, 60)
+    raw = made_hdf5(folder / "raw.hdf5", episodes, steps, cameras=True)
+    ours, theirs = folder / "v30", folder / "theirs_raw"
+    out = fresh(ours, lambda target: lerobot.write(hdf5.read(raw), target, task="lift"))
+    found: dict[str, Any] = {"steps": episodes * steps, **turns({"warpdata": out}, 1 if quick else 3)}
+    arrays = folder / "arrays"
+    arrays.mkdir()
+    with h5py.File(raw) as file:
+        for name, key in (
+            ("camera0", "obs/camera0_image"),
+            ("camera1", "obs/camera1_image"),
+            ("actions", "actions"),
+        ):
+            np.save(
+                arrays / f"{name}.npy", np.stack([file[f"data/demo_{k}/{key}"][:] for k in range(episodes)])
+            )
+    found["lerobot"] = peers.ask("lerobot-0.6.1", converting_peers.WRITER, arrays, theirs)
+    found["ours_made"] = made_of(ours, arrays)
+    found["theirs_made"] = made_of(theirs, arrays) if found["lerobot"] else None
+    found["peak_mb"] = peak_mb("export", "lerobot", str(raw), str(folder / "m2"), "-o", "task=lift")
+    return found
 
-    small = 5 if quick else 100
-    file = made_hdf5(folder / "small.hdf5", small, 40, cameras=False)
+
+def made_of(folder: Path, arrays: Path) -> dict[str, float]:
+    """How large the videos of a set are, and how far its frames are from those that went in, in dB."""
+    errors = []
+    for number, episode in enumerate(lerobot.read(folder)):
+        cameras = sorted(name for name, each in episode.signals.items() if each.meta.kind == "image")
+        for place, name in enumerate(cameras):
+            truth = np.load(arrays / f"camera{place}.npy", mmap_mode="r")[number]
+            for step in range(len(truth)):
+                shown = episode.signals[name].rows(step, step + 1)[0]
+                errors.append(float(((shown.astype(np.float32) - truth[step]) ** 2).mean()))
+    size = sum(path.stat().st_size for path in (folder / "videos").rglob("*.mp4"))
+    return {"bytes": size, "psnr_db": float(10 * np.log10(255**2 / np.mean(errors)))}
+
+
+def bags(folder: Path, peers: Peers, *, quick: bool) -> dict[str, Any]:
+    """A bag with a JPEG camera into a LeRobot set, and many small messages decoded."""
+    steps, theirs, small = (6, 6, 50) if quick else (600, 60, 30_000)
+    bag = made_bag(folder / "bag.mcap", steps, camera=True)
+    out = fresh(folder / "bag_v30", lambda target: lerobot.write(
+        mcap.read(bag, actions=["/joint_command"]), target, clock="camera/compressed/data", task="push"))  # fmt: skip
+    joints = made_bag(folder / "joints.mcap", small, camera=False)
+    used = min(_cpu(lambda: decoded_messages(joints)) for _ in range(1 if quick else 5))
+    return {
+        "steps": steps,
+        **turns({"warpdata": out}, 1 if quick else 3),
+        "lerobot": peers.ask(
+            "lerobot-0.6.1", converting_peers.BAG_SCRIPT, bag, folder / "theirs_bag", theirs
+        ),
+        "messages": small,
+        "warpdata_messages_per_cpu_s": small / used,
+        "mcap_ros2": peers.ask("mcap-ros2-support", converting_peers.SMALL_MESSAGES, joints),
+        "peak_mb": peak_mb(
+            "export", "lerobot", str(bag), str(folder / "m5"), "--clock", "camera/compressed/data"
+        ),
+    }
+
+
+def rlds_read(folder: Path, peers: Peers, *, quick: bool) -> dict[str, Any]:
+    """An RLDS set with JPEG, PNG and depth in every step, all decoded."""
+    episodes, steps = (2, 10) if quick else (12, 60)
+    records = made_rlds(folder, episodes, steps)
+    used = min(_cpu(lambda: read_all(records)) for _ in range(1 if quick else 5))
+    return {
+        "steps": episodes * steps,
+        "warpdata_steps_per_cpu_s": episodes * steps / used,
+        "tfds": peers.ask("tensorflow-datasets", converting_peers.TFDS, records),
+        "peak_mb": peak_mb("import", str(records), str(folder / "m3"), "--fps", "20"),
+    }
+
+
+def small_episodes(folder: Path, *, quick: bool) -> dict[str, Any]:
+    """A hundred short episodes of fifteen small arrays."""
+    episodes = 5 if quick else 100
+    file = made_hdf5(folder / "small.hdf5", episodes, 40, cameras=False)
     bring = fresh(folder / "small", lambda target: import_episodes(
         hdf5.read(file), target, format="hdf5", source=str(file)))  # fmt: skip
-    found["small_episodes"] = {"episodes": small, **turns({"warpdata": bring}, rounds)}
+    return {
+        "episodes": episodes,
+        **turns({"warpdata": bring}, 1 if quick else 3),
+        "peak_mb": peak_mb("import", "hdf5", str(file), str(folder / "m4")),
+    }
 
-    found["peak_mb"] = {
-        "lerobot_in": peak_mb("import", str(source), str(folder / "m1")),
-        "raw_frames_out": peak_mb("export", "lerobot", str(raw), str(folder / "m2"), "-o", "task=lift"),
-        "rlds_in": peak_mb("import", str(records), str(folder / "m3"), "--fps", "20"),
-        "small_episodes": peak_mb("import", "hdf5", str(file), str(folder / "m4")),
+
+def long_video(folder: Path, *, quick: bool) -> dict[str, Any]:
+    """One long episode of JPEG pictures, whose bytes are more than memory may be: into a LeRobot set."""
+    steps = 60 if quick else 9000
+    bag = made_bag(folder / "long.mcap", steps, camera=True)
+    found = {
+        "bytes": bag.stat().st_size,
+        "peak_mb": peak_mb(
+            "export", "lerobot", str(bag), str(folder / "m6"), "--clock", "camera/compressed/data"
+        ),
+    }
+    bag.unlink()
+    shutil.rmtree(folder / "m6")
+    return found
+
+
+def run(folder: Path, *, quick: bool, peers: Path | None = None) -> dict[str, Any]:
+    asked = Peers(peers)
+    found: dict[str, Any] = {
+        "lerobot_in": lerobot_in(folder, asked, quick=quick),
+        "raw_frames_out": raw_frames_out(folder, asked, quick=quick),
+        "bags": bags(folder, asked, quick=quick),
+        "rlds_read": rlds_read(folder, asked, quick=quick),
+        "small_episodes": small_episodes(folder, quick=quick),
+        "long_video": long_video(folder, quick=quick),
     }
     return {"bars": bars(found), "measured": found, "anchors": ANCHORS}
 
@@ -269,22 +410,51 @@ def _cpu(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
+def _against(found: float | None, anchor: float, peer: str) -> tuple[float, str]:
+    """What to divide by, and what it is."""
+    return (anchor, f"{anchor:g}, {peer} measured apart") if found is None else (found, peer)
+
+
 def bars(found: dict[str, Any]) -> dict[str, Any]:
-    bring, out, records = found["lerobot_in"], found["raw_frames_out"], found["rlds_read"]
-    own, written, apart = ANCHORS.values()
-    tfds = records.get("tfds_steps_per_cpu_s")
-    peer = "TFDS" if tfds is not None else "345, TFDS measured apart"
+    bring, out, bag, records = (found[name] for name in ("lerobot_in", "raw_frames_out", "bags", "rlds_read"))
+    own, written, script, tfds, small = ANCHORS.values()
+    theirs = bring["lerobot"]
+    own, own_name = _against(theirs and bring["steps"] / theirs["cpu_s"], own, "its own v2.1 to v3.0")
+    theirs = out["lerobot"]
+    written, writer_name = _against(
+        theirs and out["steps"] / theirs["wall_s"], written, "lerobot 0.6.1's writer"
+    )
+    script, script_name = _against(
+        bag["lerobot"] and bag["lerobot"]["steps_per_cpu_s"], script, "the usual script"
+    )
+    tfds, tfds_name = _against(records["tfds"] and records["tfds"]["steps_per_cpu_s"], tfds, "TFDS")
+    small, small_name = _against(
+        bag["mcap_ros2"] and bag["mcap_ros2"]["messages_per_cpu_s"], small, "mcap-ros2-support")  # fmt: skip
     rows = {
         "LeRobot v2.1 in, video copied: speed / copying the files": (
             bring["copy"]["wall_s"] / bring["warpdata"]["wall_s"], ">=", 0.5),
-        "LeRobot v2.1 in: steps per CPU second / 1500, its own conversion measured apart": (
+        f"LeRobot v2.1 in: steps per CPU second / {own_name}": (
             bring["steps"] / bring["warpdata"]["cpu_s"] / own, ">=", 5.0),
-        "raw frames (HDF5) to LeRobot v3, 2x640x480: steps per second / 6, lerobot 0.6.1 measured apart": (
+        f"MCAP with a JPEG camera to LeRobot v3: steps per CPU second / {script_name}": (
+            bag["steps"] / bag["warpdata"]["cpu_s"] / script, ">=", 50.0),
+        f"raw frames (HDF5) to LeRobot v3, 2x640x480: steps per second / {writer_name}": (
             out["steps"] / out["warpdata"]["wall_s"] / written, ">=", 3.0),
-        f"RLDS read, decode included: steps per CPU second / {peer}": (
-            records["warpdata_steps_per_cpu_s"] / (tfds or apart), ">=", 5.0),
-        "memory of any of these: peak in MB": (max(found["peak_mb"].values()), "<", 500.0),
+        f"RLDS read, decode included: steps per CPU second / {tfds_name}": (
+            records["warpdata_steps_per_cpu_s"] / tfds, ">=", 5.0),
+        f"MCAP, small CDR messages decoded: messages per CPU second / {small_name}": (
+            bag["warpdata_messages_per_cpu_s"] / small, ">=", 3.0),
+        "memory of any of these: peak in MB": (
+            max(each["peak_mb"] for each in found.values() if "peak_mb" in each), "<", 500.0),
     }  # fmt: skip
+    ours, theirs = out["ours_made"], out["theirs_made"]
+    if theirs is not None:
+        rows["raw frames to LeRobot v3: bytes of video / lerobot's"] = (
+            ours["bytes"] / theirs["bytes"],
+            "<",
+            1.05,
+        )
+        rows["raw frames to LeRobot v3: PSNR below lerobot's, in dB"] = (
+            max(0.0, theirs["psnr_db"] - ours["psnr_db"]), "<", 0.3)  # fmt: skip
     return {
         name: {"value": round(value, 4), "bar": f"{sign} {limit:.3g}",
                "holds": bool(value < limit if sign == "<" else value >= limit)}
@@ -295,10 +465,17 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a shrunk run that writes no results")
-    parser.add_argument("--tfds", metavar="PYTHON", help="a Python that has tensorflow-datasets")
+    parser.add_argument(
+        "--no-peers", action="store_true", help="divide by what peers reached when measured apart"
+    )
+    parser.add_argument(
+        "--peers", type=Path, default=converting_peers.FOLDER, help="where the virtualenvs of peers are"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        report = run(Path(folder), quick=args.quick, tfds=args.tfds)
+        report = run(
+            Path(folder), quick=args.quick, peers=None if args.no_peers or args.quick else args.peers
+        )
     if not args.quick:
         measure.save("converting", report)
     print(json.dumps(report, indent=1))

@@ -7,7 +7,7 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from warpdata.errors import BadMagicError, StoreError
+from warpdata.errors import BadMagicError, BlobNotFoundError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from warpdata.catalog.table import Table
     from warpdata.convert.importing import OnError
     from warpdata.convert.importing import Progress as Counted
+    from warpdata.convert.place import Place
     from warpdata.convert.receipt import Receipt
     from warpdata.corpora.source import FixedOrderSource
     from warpdata.episodes.check import Progress, Report
@@ -101,7 +102,7 @@ def open(  # noqa: A001 - the one way in
         return open_episode(text, catalog=catalog)
     try:
         kind = address_kind(base)
-    except BadMagicError:
+    except (BadMagicError, BlobNotFoundError):
         found = _foreign(base)
         if found is None:
             raise
@@ -150,7 +151,7 @@ def open_episodes(
         return Episodes.of([open_episode(text, catalog=catalog)])
     try:
         kind = address_kind(text)
-    except BadMagicError:
+    except (BadMagicError, BlobNotFoundError):
         foreign = _foreign(text)
         if foreign is None:
             raise
@@ -167,12 +168,11 @@ def open_episodes(
 def _foreign(address: str | os.PathLike[str], name: str | None = None, **options: Any) -> Episodes | None:
     """The episodes of a foreign set; of one whose format is not named, None where no format knows it."""
     from warpdata.convert.formats import check_options, format_module, format_of
-    from warpdata.convert.place import Place
 
     folder = _folder(address)
     if name is None and isinstance(folder, str | os.PathLike) and not os.path.exists(folder):
         return None
-    place = Place.of(folder)
+    place = _place(address)
     found = name or format_of(place)
     if found is None:
         return None
@@ -182,6 +182,23 @@ def _foreign(address: str | os.PathLike[str], name: str | None = None, **options
     check_options(module.read, options, f"reading {found}")
     episodes: Episodes = module.read(place, **options)
     return episodes
+
+
+def _place(address: str | os.PathLike[str]) -> Place:
+    """Where foreign data lies: on this machine, or a file or a folder of a store."""
+    import urllib.parse
+
+    from warpdata.convert.place import Place
+    from warpdata.stores.folder import StoreFolder
+
+    folder = _folder(address)
+    if isinstance(folder, str | os.PathLike):
+        return Place.of(folder)
+    parts = urllib.parse.urlsplit(os.fspath(address))
+    above, _, name = parts.path.rstrip("/").rpartition("/")
+    beside = StoreFolder(urllib.parse.urlunsplit(parts._replace(path=above)), connect)
+    is_file = bool(name) and not parts.path.endswith("/") and beside.exists(name)
+    return Place(None, beside, urllib.parse.unquote(name)) if is_file else Place.of(folder)
 
 
 def import_episodes(
@@ -207,7 +224,6 @@ def import_episodes(
     """
     from warpdata.convert.formats import format_module, known_format
     from warpdata.convert.importing import import_episodes as bring
-    from warpdata.convert.place import Place
     from warpdata.episodes.collection import Episodes as Several
 
     if format is not None:
@@ -222,7 +238,7 @@ def import_episodes(
         if format is None and _is_ours(where):
             episodes, name = _any_episodes(where), "warpdata"
         else:
-            name = format or known_format(Place.of(_folder(where)))
+            name = format or known_format(_place(where))
             found = _foreign(where, name, **options)
             assert found is not None
             episodes = found
@@ -295,10 +311,16 @@ def export_episodes(
     format: str,  # noqa: A002 - the word of the command
     *,
     source_format: str | None = None,
+    jobs: int = 1,
     progress: Counted | None = None,
     **options: Any,
 ) -> Receipt:
-    """Write episodes of any address as a foreign set; the options are those of `wd.convert.<format>.write`."""
+    """Write episodes of any address as a foreign set; the options are those of `wd.convert.<format>.write`.
+
+    `jobs` processes do the work where the format allows it; what is written does not depend on how many there are.
+    """
+    import inspect
+
     from warpdata.convert.formats import check_options, format_module
     from warpdata.episodes.collection import Episodes as Several
 
@@ -306,6 +328,10 @@ def export_episodes(
     if not hasattr(module, "write"):
         raise ValueError(f"{format} can be read, not written")
     check_options(module.write, options, f"writing {format}")
+    if jobs != 1:
+        if "jobs" not in inspect.signature(module.write).parameters:
+            raise ValueError(f"{format} is written by one process: leave out jobs (--jobs)")
+        options["jobs"] = jobs
     if isinstance(source, Several):
         episodes = source
     else:
@@ -343,7 +369,7 @@ def _is_ours(address: str) -> bool:
             "episode",
             "chunk-list",
         )
-    except BadMagicError:
+    except (BadMagicError, BlobNotFoundError):
         return False
 
 

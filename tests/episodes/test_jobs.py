@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 import warpdata as wd
 from tests.ray.sets import made, publish_arm
+from tests.waiting import until
 from warpdata.episodes.jobs import Here, Processes, runner_of
 from warpdata.errors import ChecksumError, WarpError
 
@@ -85,3 +88,41 @@ def test_published_and_recorded_sets_too(tmp_path: Path) -> None:
     assert alone.findings
     assert alone.episodes == 2
     assert wd.check_dataset(root, jobs=2) == alone
+
+
+def noting(position: int, folder: str = "") -> int:
+    """Says who works, and goes on for longer than any test."""
+    (Path(folder) / f"{os.getpid()}").touch()
+    until(lambda: False)
+    return position
+
+
+def test_processes_end_with_the_one_they_work_for(tmp_path: Path) -> None:
+    """Whoever is killed says goodbye to nobody: what it started must not go on, or the next run has rivals."""
+    program = (
+        "from functools import partial\n"
+        "from tests.episodes.test_jobs import noting\n"
+        "from warpdata.episodes.jobs import Processes\n"
+        "if __name__ == '__main__':\n"
+        f"    list(Processes(2).run(partial(noting, folder={str(tmp_path)!r}), [0, 1, 2]))\n"
+    )
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    parent = subprocess.Popen([sys.executable, str(script)], env=environment)
+    workers: list[int] = []
+    try:
+        until(lambda: len([each for each in tmp_path.iterdir() if each.name.isdigit()]) == 2)
+        workers += [int(each.name) for each in tmp_path.iterdir() if each.name.isdigit()]
+    finally:
+        parent.kill()
+        parent.wait()
+    until(lambda: not any(map(_is_running, workers)), "they go on")
+
+
+def _is_running(pid: int) -> bool:
+    """Whether a process is there and no mere entry that waits to be collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

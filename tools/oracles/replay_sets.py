@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
 PACKAGES = {
-    "robomimic": ["robomimic==0.3.0", "h5py", "torch"],
+    "robomimic": ["torch==2.13.0", "robomimic==0.3.0", "h5py"],
     "minari": ["minari[hdf5,arrow]==0.5.4", "pillow"],
     "diffusion-policy": ["zarr==2.18.7", "numcodecs==0.15.1"],
     "tensorflow-datasets": [

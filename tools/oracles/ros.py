@@ -2,7 +2,8 @@
 
 Makes a virtualenv of its own with mcap-ros2-support, mcap-protobuf-support and rosbags (light), unless one is given.
 Brings every golden recording into a root and out again as MCAP, and exports a set of another kind; their decoders must
-read the same from the results as from the originals. Prints what was compared as JSON; exits with 1 where it differs.
+read the same from the results as from the originals. Writes what was compared into `results/ros.json` and exits with 1
+where it differs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GOLDEN = Path(os.environ.get("WARPDATA_SHARED_GOLDEN", ROOT.parent / "shared" / "golden")) / "foreign"
+RESULTS = Path(__file__).resolve().parent / "results" / "ros.json"
 PACKAGES = ("mcap-ros2-support", "mcap-protobuf-support", "rosbags")
 RECORDINGS = (
     "mcap/gen/ros2_cdr_zstd.mcap", "mcap/gen/ros2_cdr_lz4.mcap", "mcap/gen/foxglove_protobuf.mcap",
@@ -51,6 +53,20 @@ for s, c, m, d in decoded + [(s, c, m, m.data) for s, c, m in raw]:
 print(json.dumps({"versions": versions, "topics": {t: [n, h.hexdigest()] for t, (n, h) in sorted(found.items())}}))
 """
 
+BY_ROSBAGS = """
+import hashlib, json, sys
+from pathlib import Path
+from rosbags.highlevel import AnyReader
+found = {}
+with AnyReader([Path(sys.argv[1])]) as reader:
+    for connection, time, raw in reader.messages():
+        about = repr([time, reader.deserialize(raw, connection.msgtype)])
+        topic = found.setdefault(connection.topic, [0, hashlib.sha256()])
+        topic[0] += 1
+        topic[1].update(about.encode())
+print(json.dumps({"topics": {t: [n, h.hexdigest()] for t, (n, h) in sorted(found.items())}}))
+"""
+
 
 def main() -> int:
     """Run everything and print what was compared."""
@@ -63,9 +79,14 @@ def main() -> int:
             root, out = work / f"root{number}", work / f"out{number}.mcap"
             for command in (["import", "mcap", GOLDEN / name, root], ["export", "mcap", root, out]):
                 subprocess.run([ours, "-m", "warpdata", *map(str, command)], check=True, capture_output=True)
-            before, after = _asked(theirs, GOLDEN / name), _asked(theirs, out)
+            before, after = _asked(theirs, ASKED, GOLDEN / name), _asked(theirs, ASKED, out)
             versions = before["versions"]
+            if "cdr" in name:
+                one, other = (_asked(theirs, BY_ROSBAGS, each)["topics"] for each in (GOLDEN / name, out))
+                compared.append({"rosbags": name, "topics": len(one), "same": one == other,
+                                 "messages": sum(count for count, _ in one.values())})  # fmt: skip
             compared.append({"recording": name, "topics": len(before["topics"]),
+                             "messages": sum(count for count, _ in before["topics"].values()),
                              "same": before["topics"] == after["topics"]})  # fmt: skip
         out = work / "other"
         subprocess.run(
@@ -73,10 +94,21 @@ def main() -> int:
             check=True,
             capture_output=True,
         )
-        read = [_asked(theirs, path)["topics"] for path in sorted(out.iterdir())]
-        compared.append({"exported": OTHER, "files": len(read), "topics": len(read[0]),
+        read = [_asked(theirs, ASKED, path)["topics"] for path in sorted(out.iterdir())]
+        compared.append({"exported": OTHER, "files": len(read), "topics": len(read[0]), "messages": 0,
                          "same": all(count for each in read for count, _ in each.values())})  # fmt: skip
-    print(json.dumps({"versions": versions, "compared": compared}, indent=1))
+    library = ", ".join(f"{name} {versions[name]}" for name in PACKAGES[:2])
+    found = {
+        f"{each['rosbags']} (rosbags)" if "rosbags" in each else str(each.get("recording") or each["exported"]): {
+            "library": f"rosbags {versions['rosbags']}" if "rosbags" in each else library,
+            "messages compared": each["messages"], "topics": each["topics"],
+            "against": "nothing: read to the end" if "exported" in each else "the recording, read by it",
+            **({} if each["same"] else {"wrong": "values differ"}),
+        }
+        for each in compared
+    }  # fmt: skip
+    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+    print(json.dumps(found, indent=1))
     return int(not all(each["same"] for each in compared))
 
 
@@ -87,8 +119,8 @@ def _virtualenv(folder: Path) -> str:
     return python
 
 
-def _asked(python: str, path: Path) -> dict[str, dict[str, list[object]]]:
-    done = subprocess.run([python, "-c", ASKED, str(path)], check=True, capture_output=True, text=True)
+def _asked(python: str, script: str, path: Path) -> dict[str, dict[str, list[object]]]:
+    done = subprocess.run([python, "-c", script, str(path)], check=True, capture_output=True, text=True)
     found: dict[str, dict[str, list[object]]] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 

@@ -14,6 +14,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -22,6 +23,7 @@ from warpdata._version import __version__
 from warpdata.bytekit.commit import TEMP_MARK, map_os_errors, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.locks import FileLock
+from warpdata.convert.each_episode import EpisodeTask, OnError, Progress, check_on_error, in_episode
 from warpdata.convert.receipt import Note, Receipt, note_of
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.directory_copy import copy_to_directory, holds_frames, is_intact
@@ -44,8 +46,6 @@ from warpdata.timeline.source import SourceAround
 if TYPE_CHECKING:
     from warpdata.catalog.stored import StoredEpisode
 
-Progress = Callable[[int, int], None]
-OnError = Literal["stop", "skip"]
 TargetKind = Literal["root", "shards"]
 
 NOTES = "import"
@@ -87,7 +87,7 @@ def import_episodes(
     `on_error="skip"` goes on behind an episode that cannot be read and counts it. `video` encodes cameras that come as
     raw frames, which are kept exactly otherwise; encoded ones are always copied.
     """
-    _check_on_error(on_error)
+    check_on_error(on_error)
     plan = ImportPlan(format, source, version, dict(supplied or {}), video)
     path = Path(os.path.abspath(target))
     place = _target(path, kind)
@@ -142,11 +142,12 @@ def _run(
     failed: dict[int, WarpError] = {}
     if progress is not None:
         progress(done, len(ids))
-    for position, (error, kept) in runner.run(ImportTask(episodes, place, plan), waiting):
+    work = partial(_write, place, plan)
+    for position, (error, kept) in runner.run(EpisodeTask(episodes, work), waiting):
         if error is None:
             place.keep(position, kept)
         else:
-            named = _in_episode(error, ids[position])
+            named = in_episode(error, ids[position])
             if on_error == "stop":
                 raise named
             failed[position] = named
@@ -161,35 +162,8 @@ def _run(
     return receipt
 
 
-Done = tuple[WarpError | None, Any]
-"""What is wrong with an episode, or what its target wants to know of it."""
-
-
-@dataclass(frozen=True)
-class ImportTask:
-    """Converts the episode at a position; it travels to other processes."""
-
-    episodes: Episodes
-    place: Target
-    plan: ImportPlan
-
-    def __call__(self, position: int) -> Done:
-        """What came of the episode; what is wrong with the machine rather than with it is raised."""
-        try:
-            return None, self.place.write(position, self.episodes[position], self.plan)
-        except WarpError as error:
-            if error.code in ("out_of_space", "permission"):
-                raise
-            return error, None
-        except (ValueError, TypeError) as error:  # a name or a value that episodes cannot have
-            return FormatError(str(error), hint="Rename it, or leave it out with a mapping."), None
-
-
-def _in_episode(error: WarpError, episode_id: str) -> WarpError:
-    """The same error, saying in which episode."""
-    made = type(error)(f"episode {episode_id}: {error.message}", hint=error.hint)
-    made.path = error.path
-    return made
+def _write(place: Target, plan: ImportPlan, position: int, episode: Episode) -> Any:
+    return place.write(position, episode, plan)
 
 
 class Target(ABC):
@@ -370,20 +344,13 @@ def store_episodes(
     progress: Progress | None = None,
 ) -> Receipt:
     """Convert all episodes into blobs of a catalog, which nothing names before `target.stored` is published."""
-    _check_on_error(on_error)
+    check_on_error(on_error)
     plan = ImportPlan(format, source, version, dict(supplied or {}), video)
     return _run(episodes, target, plan, runner or Here(), on_error, progress)
 
 
 def _file_name(episode_id: str) -> str:
     return f"{quote(episode_id, safe='-_. @+=,')}.wshard"
-
-
-def _check_on_error(on_error: str) -> None:
-    if on_error not in ("stop", "skip"):
-        raise ValueError(
-            f"on_error is 'stop' or 'skip', not {on_error!r}.{nearest(on_error, ('stop', 'skip'))}"
-        )
 
 
 def _target(path: Path, kind: str) -> Target:
@@ -423,7 +390,9 @@ def _plain(value: Any) -> Any:
     """Metadata as JSON holds it."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_plain(each) if isinstance(each, Mapping | list | tuple) else each for each in value]
+    return value
 
 
 def _note(signal: Signal, plan: ImportPlan, into_root: bool) -> Note:

@@ -19,6 +19,8 @@ class Place:
     """On this machine: a file or a folder."""
     folder: FolderReader | None = None
     """In a store."""
+    file: str = ""
+    """The one file of that folder which is meant, where it is one."""
 
     @classmethod
     def of(cls, source: str | os.PathLike[str] | FolderReader | Place) -> Place:
@@ -37,12 +39,15 @@ class Place:
     @property
     def name(self) -> str:
         """What to call it in messages."""
-        return str(self.path) if self.path is not None else self.folder.name if self.folder else ""
+        if self.path is not None or self.folder is None:
+            return str(self.path) if self.path is not None else ""
+        address, mark, settings = self.folder.name.partition("?")
+        return f"{address.rstrip('/')}/{self.file}{mark}{settings}" if self.file else self.folder.name
 
     @property
     def is_file(self) -> bool:
         """Whether it is one file."""
-        return self.path is not None and self.path.is_file()
+        return bool(self.file) or (self.path is not None and self.path.is_file())
 
     @property
     def suffix(self) -> str:
@@ -53,13 +58,15 @@ class Place:
         """Whether there is a file of this name below."""
         if self.path is not None:
             return self.inside(name).is_file()
-        return self.folder is not None and self.folder.exists(check_inside(name, self.name))
+        if self.file or self.folder is None:
+            return False
+        return self.folder.exists(check_inside(name, self.name))
 
     def open(self, name: str = "") -> RangeReader:
         """The bytes of a file below, or of the file itself; one that is missing is named."""
         if self.path is None:
             assert self.folder is not None
-            return self.folder.open(check_inside(name, self.name))
+            return self.folder.open(check_inside(name or self.file, self.name))
         target = self.inside(name) if name else self.path
         try:
             return FileRangeReader(target)
@@ -91,6 +98,8 @@ class Place:
 
     def names(self, under: str = "") -> list[str]:
         """The files below a folder of this place, in order; links to folders are not followed."""
+        if self.file:
+            return []
         if self.path is None:
             assert self.folder is not None
             prefix = f"{under}/" if under else ""

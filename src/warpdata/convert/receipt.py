@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from warpdata.episodes.encoded import encoded_frames
+from warpdata.episodes.encoded import encoded_run
 from warpdata.errors import CorruptLayoutError
 from warpdata.timeline.signal import Signal
 
@@ -40,7 +40,8 @@ class Note:
 
     def to_json(self) -> dict[str, Any]:
         """As metadata keeps it: what is empty is left out."""
-        return {key: value for key, value in asdict(self).items() if value or key in ("how", "records")}
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {key: value for key, value in found.items() if value or key in ("how", "records")}
 
     @classmethod
     def from_json(cls, stated: Any) -> Note:
@@ -64,9 +65,9 @@ def note_of(signal: Signal, how: How = "kept", why: str = "", **more: int) -> No
 
 
 def _pieces(signal: Signal) -> Iterator[bytes | memoryview]:
-    frames = encoded_frames(signal)
-    if frames is not None:
-        return (frame.data for frame in frames)
+    run = encoded_run(signal)
+    if run is not None:
+        return run.pieces()
     if signal.meta.is_object:
         return _texts(signal)
     return _rows(signal)

@@ -42,8 +42,12 @@ class VideoFile:
         options: VideoOptions,
         done: list[layout.FrameMark] | None = None,
         description: Description | None = None,
+        *,
+        durable: bool = True,
     ) -> None:
+        """`durable` says whether frames must survive a crash while others are added."""
         self.shape = shape
+        self._durable = durable
         self.options = options
         self.clock = ClockStatistics()
         self.duplicates = 0
@@ -63,8 +67,10 @@ class VideoFile:
                 leftover.unlink(missing_ok=True)
         with map_os_errors(self.path):
             self._sink = VideoSink(str(self.path), self.suffix, append_at=end)
-            self._marks_fd = os.open(self.marks_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            os.ftruncate(self._marks_fd, len(self._marks) * layout.FRAME_MARK_BYTES)
+            self._marks_fd = -1
+            if durable:
+                self._marks_fd = os.open(self.marks_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                os.ftruncate(self._marks_fd, len(self._marks) * layout.FRAME_MARK_BYTES)
         keys = sum(mark.flags & layout.KEYFRAME_FLAG for mark in self._marks)
         self._encoder: VideoEncoder | None = None
         try:
@@ -117,7 +123,11 @@ class VideoFile:
     def commit(self, video: Path, frames: Path) -> dict[str, Any]:
         """Finish the files under their names."""
         found = self.complete()
-        commit_together(self.files(video, frames), video.parent)
+        if self._durable:
+            commit_together(self.files(video, frames), video.parent)
+        else:
+            for made, name in self.files(video, frames):
+                os.replace(made, name)
         return found
 
     def close(self) -> None:
@@ -138,7 +148,7 @@ class VideoFile:
         self._last_sum = now
 
     def _mark(self, *, is_end: bool = False) -> bool:
-        """Note on disk which frames are completely in the file, and make both durable; the end is synced later."""
+        """Note which frames are completely in the file; on the disk, if need be, where the end is synced later."""
         packets = self._sink.take()
         if not packets:
             return False
@@ -148,6 +158,12 @@ class VideoFile:
             )
             for packet in packets
         ]
+        if self._durable:
+            self._note(marks, is_end=is_end)
+        self._marks += marks
+        return True
+
+    def _note(self, marks: list[layout.FrameMark], *, is_end: bool) -> None:
         if not is_end:
             self._sink.sync()
         with map_os_errors(self.marks_path):
@@ -155,8 +171,6 @@ class VideoFile:
             write_at(self._marks_fd, noted, len(self._marks) * layout.FRAME_MARK_BYTES)
             if not is_end:
                 system.sync_data(self._marks_fd)
-        self._marks += marks
-        return True
 
     def _index(self) -> dict[str, Any]:
         size = self.path.stat().st_size

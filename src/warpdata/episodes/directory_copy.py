@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.episodes.camera import VideoFile
 from warpdata.episodes.disk_writer import last_documents
-from warpdata.episodes.encoded import EncodedCamera, encoded_camera
+from warpdata.episodes.encode_cameras import RawCamera, encode_cameras
+from warpdata.episodes.encoded import EncodedCamera, encoded_camera, encoded_parts
 from warpdata.episodes.statistics import ClockStatistics
 from warpdata.episodes.tables import TableFile
 from warpdata.errors import FormatError
@@ -31,6 +33,8 @@ from warpdata.timeline.signal import Signal
 
 _BLOCK_BYTES = 4 << 20
 _BLOCK_ROWS = 1 << 14
+_COPY_BYTES = 1 << 20
+"""Few calls, and what was read is still in the cache of the processor when it is written."""
 
 
 def copy_to_directory(
@@ -43,11 +47,18 @@ def copy_to_directory(
     with map_os_errors(directory):
         directory.parent.mkdir(parents=True, exist_ok=True)
     with commit_folder(directory, durable=False) as folder:
-        signals = {}
+        signals: dict[str, Any] = {}
         clocks = _Clocks()
-        for name, signal in episode.signals.items():
+        raw: list[RawCamera] = []
+        for number, (name, signal) in enumerate(episode.signals.items()):
             signal_file(folder, check_name(name)).parent.mkdir(parents=True, exist_ok=True)
-            signals[name] = _put(folder, name, signal, video, clocks)
+            part = folder / f".{number}.part"
+            if _is_raw_camera(signal):
+                signals[name] = {}
+                raw.append(_raw_camera(folder, part, name, signal, video, signals))
+            else:
+                signals[name] = _put(folder, part, name, signal, clocks)
+        encode_cameras(raw)
         static = {check_name(name): plain_static(name, value) for name, value in episode.static.items()}
         for path, data in last_documents(folder, meta, static, signals, None, indent=None).items():
             write_file(path, data, durable=False)
@@ -71,19 +82,18 @@ def is_intact(directory: Path) -> bool:
         return False
 
 
-def _put(
-    folder: Path, name: str, signal: Signal, video: VideoOptions | None, clocks: _Clocks
-) -> dict[str, Any]:
-    """Write one signal; returns what meta.json says of it."""
+def _is_raw_camera(signal: Signal) -> bool:
+    is_image = signal.meta.kind == "image" and len(signal) > 0
+    return is_image and encoded_parts(signal) is None and holds_frames(signal)
+
+
+def _put(folder: Path, part: Path, name: str, signal: Signal, clocks: _Clocks) -> dict[str, Any]:
+    """Write one signal whose frames, if it has any, are encoded; returns what meta.json says of it."""
     if signal.meta.kind == "image" and len(signal):
         camera = encoded_camera(name, signal)
         if camera is not None:
-            return _copied(folder, name, camera)
-        if holds_frames(signal):
-            return _encoded(folder, name, signal, video)
-    table = TableFile(
-        folder / f".{name.replace('/', '_')}.part", described(signal), clock=clocks.of(signal), recorded=False
-    )
+            return _copied(folder, name, camera, clocks)
+    table = TableFile(part, described(signal), clock=clocks.of(signal), recorded=False)
     for rows in _blocks(signal):
         table.write(np.array(signal._ts_in(rows)), np.array(signal._values_in(rows)))
     found = table.complete()
@@ -100,14 +110,17 @@ class _Clocks:
     def of(self, signal: Signal) -> ClockStatistics | None:
         """Those of the clock of a signal; None where it shares its clock with none."""
         name = signal.meta.clock
-        if name is None:
-            return None
-        times = signal.timestamps
-        known = self._known.get(name)
+        return None if name is None else self.of_times(name, signal.timestamps)
+
+    def of_times(self, name: str | None, times: NDArray[np.int64]) -> ClockStatistics:
+        """Those of a clock by its name, which is looked for, and its times, which decide."""
+        known = self._known.get(name) if name is not None else None
         if known is None or not np.array_equal(known[0], times):
             clock = ClockStatistics()
             clock.add(np.asarray(times))
-            known = self._known[name] = (times, clock)
+            known = (times, clock)
+            if name is not None:
+                self._known[name] = known
         return known[1]
 
 
@@ -137,14 +150,13 @@ def _blocks(signal: Signal) -> Iterator[range]:
         yield range(start, min(start + step, len(signal)))
 
 
-def _copied(folder: Path, name: str, camera: EncodedCamera) -> dict[str, Any]:
+def _copied(folder: Path, name: str, camera: EncodedCamera, clocks: _Clocks) -> dict[str, Any]:
     frames = read_bytes(camera.frames, max_bytes=1 << 33)
-    index = parse_frame_index(frames, f"{name} (index)")
+    index = camera.index or parse_frame_index(frames, f"{name} (index)")
     _copy(camera.video, signal_file(folder, name, camera.suffix))
     with commit_file(signal_file(folder, name, layout.FRAMES_SUFFIX), durable=False) as out:
         out.write(frames)
-    clock = ClockStatistics()
-    clock.add(index.shown_ts_ns)
+    clock = clocks.of_times(index.description.clock, index.shown_ts_ns)
     total = FileSum.of(frames)
     return {
         **index.description.to_json(), **clock.to_json(), "video_bytes": camera.video.size,
@@ -155,12 +167,15 @@ def _copied(folder: Path, name: str, camera: EncodedCamera) -> dict[str, Any]:
 
 def _copy(source: RangeReader, target: Path) -> None:
     with commit_file(target, durable=False) as out:
-        for start in range(0, source.size, _BLOCK_BYTES):
-            out.write(source.read(start, min(start + _BLOCK_BYTES, source.size)))
+        for start in range(0, source.size, _COPY_BYTES):
+            out.write(source.read(start, min(start + _COPY_BYTES, source.size)))
     source.close()
 
 
-def _encoded(folder: Path, name: str, signal: Signal, video: VideoOptions | None) -> dict[str, Any]:
+def _raw_camera(
+    folder: Path, part: Path, name: str, signal: Signal, video: VideoOptions | None, found: dict[str, Any]
+) -> RawCamera:
+    """A camera whose frames are to be encoded; `found` is then told what meta.json says of it."""
     meta = signal.meta
     shape = FrameShape.of(np.empty(meta.shape, meta.dtype))
     clock = ClockStatistics()
@@ -168,16 +183,18 @@ def _encoded(folder: Path, name: str, signal: Signal, video: VideoOptions | None
     fps = float(clock.to_json().get("rate_hz", 30.0))
     options = replace(video or VideoOptions(codec="ffv1"), fps=min(max(fps, 0.001), 1000.0))
     about = replace(described(signal), kind="image")
-    file = VideoFile(folder / f".{name.replace('/', '_')}", shape, options, description=about)
-    try:
-        for value, ts_ns in signal:
-            file.encode(np.ascontiguousarray(value), ts_ns)
-        return file.commit(
-            signal_file(folder, name, file.suffix), signal_file(folder, name, layout.FRAMES_SUFFIX)
-        )
-    except BaseException:
-        file.close()
-        raise
+    blocks = (
+        (np.asarray(signal._values_in(rows)), np.asarray(signal._ts_in(rows)).tolist())
+        for rows in _blocks(signal)
+    )
+
+    def finish(file: VideoFile) -> None:
+        names = (signal_file(folder, name, suffix) for suffix in (file.suffix, layout.FRAMES_SUFFIX))
+        found[name] = file.commit(*names)
+
+    return RawCamera(
+        partial(VideoFile, part, shape, options, description=about, durable=False), blocks, finish
+    )
 
 
 __all__ = ["copy_to_directory", "described", "holds_frames", "is_intact"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.ranges import BytesRangeReader, JoinedRangeReader, PartRangeReader, RangeReader
-from warpdata.episodes.file_video import FileVideo
+from warpdata.episodes.file_video import FileVideo, runs_of
 from warpdata.episodes.signals import VideoSignal
 from warpdata.episodes.statistics import ClockStatistics
 from warpdata.episodes.stills import StillsSignal
@@ -22,6 +22,7 @@ from warpdata.formats.episodedir.boxes import first_cluster, first_media_box
 from warpdata.formats.episodedir.frame_index import FrameIndex, image_description, write_frame_index
 from warpdata.formats.episodedir.images import FrameShape, Stream
 from warpdata.formats.episodedir.mp4 import HEAD_BYTES, sample_entry, stored_entry, wrapped
+from warpdata.formats.episodedir.sample_table import is_same_stream
 from warpdata.formats.episodedir.stills import check_same
 from warpdata.formats.wshard.schema import DEFAULT_TICK_HZ
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
@@ -48,6 +49,8 @@ class EncodedCamera:
     frames: RangeReader
     original: RangeReader | None = None
     """The index as another writer made it, where it had to be completed."""
+    index: FrameIndex | None = None
+    """What `frames` says, where it was made here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +129,10 @@ def encoded_camera(name: str, signal: Signal) -> EncodedCamera | None:
     if is_whole and complete is None:
         return EncodedCamera(first.video.suffix, first.video.video_bytes(), first.video.index_bytes())
     if is_whole and complete is not None:
-        frames = _index_reader(_with_rate(complete, first.video), first.video)
+        index = _with_rate(complete, first.video)
+        frames = _index_reader(index, first.video)
         original = None if isinstance(first.video, FileVideo) else first.video.index_bytes()
-        return EncodedCamera(first.video.suffix, first.video.video_bytes(), frames, original)
+        return EncodedCamera(first.video.suffix, first.video.video_bytes(), frames, original, index)
     if len(parts) == 1 and not _is_in_order(_known_index(first.video)):
         return _hidden_only(first)
     return _joined(name, parts)
@@ -286,6 +290,11 @@ class EncodedRun:
         for part in self.parts:
             yield from _packets(part)
 
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """The bytes of all packets in decoding order, in pieces as large as they lie together."""
+        for part in self.parts:
+            yield from _pieces(part)
+
     def frames(self) -> Iterator[EncodedFrame]:
         """The same, each with what is known of it."""
         for data, is_key, shows in zip(
@@ -311,7 +320,7 @@ def encoded_run(signal: Signal) -> EncodedRun | None:
 
 def _run_of(parts: Sequence[EncodedPart]) -> EncodedRun:
     entries = [_entry_of(part.video) for part in parts]
-    if any(entry != entries[0] for entry in entries[1:]):
+    if not all(is_same_stream(entry, entries[0]) for entry in entries[1:]):
         raise SchemaMismatchError(
             f"the videos of {_named(parts[0].video)!r} are encoded differently and cannot be joined as they are",
             hint="Say reencode=True to encode them again, which changes pixels.",
@@ -391,8 +400,20 @@ def _packets(part: EncodedPart) -> Iterator[bytes]:
     reader.close()
 
 
+def _pieces(part: EncodedPart) -> Iterator[bytes | memoryview]:
+    """The bytes of packets that no checksum is known of are read where they lie, many at once."""
+    if not isinstance(part.video, FileVideo):
+        yield from _packets(part)
+        return
+    piece, reader = _piece(part), part.video.video_bytes()
+    for start, stop in runs_of(piece.offset, piece.size, _HASH_BYTES):
+        yield reader.read(start, stop)
+    reader.close()
+
+
 _STILLS = 32
 _READ_BYTES = 4 << 20
+_HASH_BYTES = 1 << 20
 
 
 def _sums(video: VideoSignal, piece: _Piece) -> NDArray[np.uint32] | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -19,8 +20,9 @@ from warpdata.errors import CorruptLayoutError
 from warpdata.formats.episodedir.documents import FileSum
 from warpdata.formats.episodedir.frame_index import FrameIndex, image_description
 from warpdata.formats.episodedir.images import FrameShape, Stream
+from warpdata.formats.episodedir.sample_table import same_stream, sample_table
 from warpdata.formats.episodedir.signal_file import Description
-from warpdata.formats.episodedir.video import list_packets
+from warpdata.formats.episodedir.video import Probe, list_packets
 from warpdata.timeline.meta import Role
 
 
@@ -51,7 +53,7 @@ class SourceVideo:
         """Where its frames are; a damaged file is a typed error that names it."""
         reader = self.open()
         try:
-            probe, places, keyframe, pts = list_packets(buffered(reader), self.path)
+            probe, places, keyframe, pts = _listed(reader, self.path)
             size = reader.size
         finally:
             reader.close()
@@ -86,6 +88,41 @@ class SourceVideo:
         return (SourceVideo, (self.open, self.path))
 
 
+_Listing = tuple[Probe, NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]
+_KEPT_PROBES = 64
+_PROBES: OrderedDict[bytes, Probe] = OrderedDict()
+"""What FFmpeg said of streams whose files say of them what others said: the videos of a set are encoded alike."""
+
+
+def _listed(reader: RangeReader, path: str) -> _Listing:
+    """The packets of a video, by its own tables where they are plain and FFmpeg knows such a stream already."""
+    table = sample_table(reader)
+    key = same_stream(table.entry) if table is not None else None
+    known = _PROBES.get(key) if key is not None else None
+    if table is not None and known is not None:
+        return replace(known, tick=table.tick), table.places, table.keyframe, table.pts
+    found = list_packets(buffered(reader), path)
+    if key is not None:
+        _PROBES[key] = found[0]
+        while len(_PROBES) > _KEPT_PROBES:
+            _PROBES.popitem(last=False)
+    return found
+
+
+_READ_BYTES = 1 << 20
+
+
+def runs_of(offset: NDArray[np.int64], size: NDArray[np.int64], max_bytes: int) -> Iterator[tuple[int, int]]:
+    """The stretches [start, stop) that packets in the order of a file fill, each one whole and of about `max_bytes`."""
+    ends = offset + size
+    apart = offset[1:] != ends[:-1]
+    filled = np.cumsum(size) // max_bytes
+    cuts = np.flatnonzero(apart | (filled[1:] != filled[:-1])) + 1
+    for some in np.split(np.arange(len(offset)), cuts):
+        if len(some):
+            yield int(offset[some[0]]), int(ends[some[-1]])
+
+
 class FileVideo(VideoSignal):
     """A camera over some frames of a video file: frame `first` on, one for each of `times()`."""
 
@@ -112,7 +149,7 @@ class FileVideo(VideoSignal):
         """Whether the file holds nothing but this camera's frames."""
         return self.first == 0 and len(self) == len(self.source)
 
-    @property
+    @cached_property
     def first(self) -> int:
         """The number of the first frame in the file."""
         return self._first if isinstance(self._first, int) else self._first()
@@ -153,8 +190,15 @@ class FileVideo(VideoSignal):
             return None
         reader = self._bytes()
         sums = np.empty(len(index.offset), np.uint32)
-        for row, (offset, size) in enumerate(zip(index.offset.tolist(), index.size.tolist(), strict=True)):
-            sums[row] = crc32c(reader.read(offset, offset + size))
+        order = np.argsort(index.offset, kind="stable")
+        rows = iter(order.tolist())
+        offsets, sizes = index.offset.tolist(), index.size.tolist()
+        for start, stop in runs_of(index.offset[order], index.size[order], _READ_BYTES):
+            data, at = reader.read(start, stop), start
+            while at < stop:
+                row = next(rows)
+                sums[row] = crc32c(data[offsets[row] - start : offsets[row] - start + sizes[row]])
+                at = offsets[row] + sizes[row]
         reader.close()
         return FrameIndex(
             index.description, index.ts_ns, index.shape, index.stream, index.keyframe, index.offset, index.size, sums,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol, TypeVar
 
+from warpdata.episodes.threads import end_with_parent
 from warpdata.errors import WarpError
 
 R = TypeVar("R")
@@ -78,10 +79,23 @@ def runner_of(jobs: int) -> Runner:
     return Here() if jobs == 1 else Processes(jobs)
 
 
+def in_order(runner: Runner, task: Callable[[int], R], positions: Sequence[int]) -> Iterator[tuple[int, R]]:
+    """What the task gives for each position, in the order of the positions; what is done early waits for its turn."""
+    early: dict[int, R] = {}
+    rest = iter(positions)
+    wanted = next(rest, None)
+    for position, result in runner.run(task, positions):
+        early[position] = result
+        while wanted is not None and wanted in early:
+            yield wanted, early.pop(wanted)
+            wanted = next(rest, None)
+
+
 _TASK: list[Callable[[int], Any]] = []
 
 
 def _remember(task: Callable[[int], Any]) -> None:
+    end_with_parent()
     _TASK[:] = [task]
 
 

@@ -36,11 +36,14 @@ class ClockStatistics:
     _longest_at: int = 0
     _sum: float = 0.0
     _squares: float = 0.0
+    _stated: dict[str, Any] | None = None
+    """What `to_json` said, until more is added: several signals may share a clock."""
 
     def add(self, stamps: NDArray[np.int64]) -> None:
         """Add the next timestamps."""
         if not len(stamps):
             return
+        self._stated = None
         before = [] if self.last_ts is None else [self.last_ts]
         pauses = np.diff(np.concatenate([np.array(before, np.int64), stamps]))
         if self.first_ts is None:
@@ -60,6 +63,11 @@ class ClockStatistics:
 
     def to_json(self) -> dict[str, Any]:
         """Rate per second, jitter as the deviation of the pauses, gaps beyond five usual pauses."""
+        if self._stated is None:
+            self._stated = self._to_json()
+        return dict(self._stated)
+
+    def _to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "count": self.count,
             "first_ts_ns": self.first_ts,

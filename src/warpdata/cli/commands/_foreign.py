@@ -83,7 +83,8 @@ def _codec(name: str | None) -> VideoOptions | None:
 def export_options(args: argparse.Namespace) -> dict[str, Any]:
     """The options of the format that were given, by option or by name."""
     said = {"rate": args.rate, "clock": args.clock, "align": args.align, "version": args.format_version,
-            "task": args.task, "on_error": args.on_error if args.on_error != "stop" else None}  # fmt: skip
+            "task": args.task, "on_error": args.on_error if args.on_error != "stop" else None,
+            "jobs": args.jobs if args.jobs != 1 else None}  # fmt: skip
     return {**{name: value for name, value in said.items() if value is not None}, **options_of(args)}
 
 

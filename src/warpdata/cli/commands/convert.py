@@ -53,6 +53,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
                 progress=progress,
                 **import_options(args),
             )
+        elif args.ray is not None:
+            raise ValueError(f"{to} is written on this machine: leave out --ray")
         else:
             receipt = export_episodes(
                 args.source, args.target, to, source_format=args.source_format, progress=progress,

@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source", metavar="SOURCE", help="a folder, a file, a URL or workspace/name[@version]"
     )
     parser.add_argument("target", metavar="TARGET", help="a new folder or file")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that convert episodes")
     add_export(parser)
     add_common(parser)
 

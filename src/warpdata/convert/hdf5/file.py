@@ -369,10 +369,10 @@ def _texts(found: Any, path: str, name: str) -> NDArray[Any]:
 
 
 @contextlib.contextmanager
-def writing(path: str | os.PathLike[str]) -> Iterator[Hdf5Out]:
+def writing(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[Hdf5Out]:
     """A new HDF5 file that appears whole or not at all; what is there already is not overwritten."""
     h5py = _h5py()
-    with commit_file(path, replace=False) as new, map_os_errors(path):
+    with commit_file(path, replace=False, durable=durable) as new, map_os_errors(path):
         with os.fdopen(os.dup(new.fd), "w+b", buffering=0) as place, h5py.File(place, "w") as file:
             yield Hdf5Out(file)
         new.position = os.fstat(new.fd).st_size
@@ -395,6 +395,11 @@ class Hdf5Out:
             target.attrs.create(name, plain, dtype=_h5py().string_dtype())
             return
         target.attrs[name] = plain
+
+    def take(self, path: str | os.PathLike[str], group: str) -> None:
+        """Copy a group out of another file of ours: its arrays as they are stored there."""
+        with _h5py().File(path, "r") as other:
+            other.copy(group, self._file.require_group(group.rpartition("/")[0]))
 
     def group(self, path: str) -> None:
         """Make a group, where there is none."""

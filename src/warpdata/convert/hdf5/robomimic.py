@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.convert.each_episode import OnError, Progress, exported
 from warpdata.convert.hdf5.file import Hdf5Out, writing
-from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.receipt import Note, Receipt
-from warpdata.convert.step_rows import StepColumn, counted, source_id, step_columns, usable, without_last
+from warpdata.convert.step_rows import StepColumn, source_id, step_columns, without_last
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import CorruptLayoutError
 from warpdata.timeline.episode import Episode
@@ -34,30 +37,55 @@ def write(
     env_args: str | Mapping[str, Any] | None = None,
     compression: Literal["gzip", "none"] = "gzip",
     on_error: OnError = "stop",
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> Receipt:
     """Write episodes as one robomimic file, which appears whole or not at all.
 
     `next_obs` says whether what followed each observation is written too (by default where it is known); `env_args` are
     the arguments of the environment where the episodes bring none. Images are compressed with gzip, a frame per chunk.
+    `jobs` processes read and compress episodes; the file is the same whoever did it.
     """
     if compression not in ("gzip", "none"):
         raise ValueError(f"compression is 'gzip' or 'none', not {compression!r}")
     receipt = Receipt("export", "hdf5", episodes.source.name, os.fspath(target), version="robomimic")
-    episodes = usable(episodes, on_error, receipt)
     kept = episodes.metadata.get("hdf5")
     kept = kept if isinstance(kept, Mapping) and "files" not in kept else {}
     ids = [source_id(episode) for episode in episodes]
     names = _demo_names(ids)
     total = 0
-    with writing(target) as out:
+    written: list[int] = []
+    with writing(target) as out, tempfile.TemporaryDirectory(prefix="warpdata-") as scratch:
+        work = partial(_write_part, Path(scratch), names, next_obs, compression)
         out.group("data")
-        for name, episode in zip(names, counted(episodes, progress), strict=True):
-            steps, notes = _Demo(out, f"data/{name}", episode, next_obs, compression).write()
+        for position, (part, steps, notes) in exported(
+            episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress
+        ):
+            out.take(part, f"data/{names[position]}")
+            part.unlink()
             total += steps
             receipt.add(notes)
+            written.append(position)
+        if len(written) < len(episodes):
+            episodes = episodes[written]
+            names, ids = ([each[position] for position in written] for each in (names, ids))
         _write_set(out, kept, names, ids, episodes, total, env_args, receipt)
     return receipt
+
+
+def _write_part(
+    scratch: Path,
+    names: Sequence[str],
+    next_obs: bool | None,
+    compression: str,
+    position: int,
+    episode: Episode,
+) -> tuple[Path, int, dict[str, Note]]:
+    """One demo in a file of its own; how many steps it has, and what became of the signals."""
+    part = scratch / f"{position}.hdf5"
+    with writing(part, durable=False) as out:
+        steps, notes = _Demo(out, f"data/{names[position]}", episode, next_obs, compression).write()
+    return part, steps, notes
 
 
 def _demo_names(ids: Sequence[str]) -> list[str]:

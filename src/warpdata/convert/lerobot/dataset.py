@@ -15,7 +15,7 @@ from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.documents import DEFAULTS, restored_numbers
 from warpdata.convert.lerobot.features import Feature, Features, features_of
 from warpdata.convert.lerobot.reading import FORMAT, TASK
-from warpdata.convert.lerobot.statistics import SetStatistics, of_frames
+from warpdata.convert.lerobot.statistics import FrameCounts, SetStatistics
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import MissingExtraError, SchemaMismatchError, nearest
 
@@ -313,7 +313,8 @@ class FramesMeta:
                 total = totals.setdefault(key, SetStatistics())
                 if key in self.camera_keys:
                     at = np.unique(np.linspace(0, loaded.length - 1, each_gives).astype(np.int64))
-                    total.add_part(of_frames(np.asarray(loaded.frames(key, at)), quantiles=True))
+                    counts = FrameCounts.of(np.asarray(loaded.frames(key, at)))
+                    total.add_part(counts.found(quantiles=True), counts)
                 elif isinstance(loaded.columns[key], torch.Tensor):
                     total.add_rows(loaded.columns[key].numpy())
         found = {key: total.found() for key, total in totals.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from warpdata.errors import (
     CorruptLayoutError,
     FormatError,
     LimitExceededError,
+    StoreError,
     UnsupportedVersionError,
 )
 
@@ -28,6 +30,8 @@ OURS = "meta/warpdata.json"
 DEFAULTS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
 _FIELD = re.compile(r"\{(chunk_index|file_index|video_key|episode_chunk|episode_index)(?::0?(\d{1,2})d)?\}")
+_ELSEWHERE = ("meta/modality.json",)
+"""Files of other programs that are there often: what their training code asks for."""
 _KNOWN = {
     INFO,
     STATS,
@@ -153,7 +157,11 @@ class Documents:
     def other_files(self) -> dict[str, str]:
         """Small files of the meta folder that other programs put there: text, or base64 with a mark."""
         found: dict[str, str] = {}
-        for name in self.place.names("meta"):
+        try:
+            names = self.place.names("meta")
+        except StoreError:  # a web server tells no names: those that are known elsewhere are asked for
+            names = [name for name in _ELSEWHERE if self.place.exists(name)]
+        for name in names:
             if name in _KNOWN or name.startswith("meta/episodes/"):
                 continue
             reader = self.place.open(name)
@@ -220,10 +228,28 @@ def _check_counts(made: Documents) -> None:
             )
 
 
+def _episode_files(place: Place) -> list[str]:
+    """The files that list the episodes; where a store tells no names, one number after the other is asked for."""
+    try:
+        return [name for name in place.names("meta/episodes") if name.endswith(".parquet")]
+    except StoreError:
+        found: list[str] = []
+    for chunk in itertools.count():
+        before = len(found)
+        for file in itertools.count():
+            name = f"meta/episodes/chunk-{chunk:03d}/file-{file:03d}.parquet"
+            if not place.exists(name):
+                break
+            found.append(name)
+        if len(found) == before:
+            return found
+    raise AssertionError
+
+
 def _read_v3(made: Documents) -> None:
     place, tables = made.place, made.tables
     made.tasks = _v3_tasks(made)
-    files = [name for name in place.names("meta/episodes") if name.endswith(".parquet")]
+    files = _episode_files(place)
     if not files:
         raise BlobNotFoundError("no episodes are listed", path=f"{place.name}/meta/episodes")
     starts: dict[str, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class VideoOut:
         """How many frames it has."""
         return len(self._sizes)
 
-    def add(self, packets: Sequence[bytes], keyframe: Sequence[bool], shows: Sequence[int]) -> None:
+    def add(self, packets: Iterable[bytes], keyframe: Sequence[bool], shows: Sequence[int]) -> None:
         """Append frames in decoding order; `shows` counts from the first of them."""
         first = self.frames
         for data in packets:

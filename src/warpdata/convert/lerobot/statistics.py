@@ -32,19 +32,57 @@ def of_rows(values: NDArray[Any], *, quantiles: bool) -> dict[str, Any]:
     return found
 
 
-def of_frames(frames: NDArray[Any], *, quantiles: bool) -> dict[str, Any]:
-    """The statistics of sampled frames (HWC, uint8): per channel, scaled to 0..1, shaped [channel][1][1]."""
-    channels = frames.shape[-1] if frames.ndim == 4 else 1
-    scale = 255.0 if frames.dtype == np.uint8 else 1.0
-    pixels = frames.reshape(-1, channels).astype(np.float32) / scale
-    found: dict[str, Any] = {
-        "min": pixels.min(axis=0), "max": pixels.max(axis=0), "mean": pixels.mean(axis=0, dtype=np.float64),
-        "std": pixels.std(axis=0, dtype=np.float64),
-    }  # fmt: skip
-    if quantiles:
-        found |= dict(zip(QUANTILES, np.quantile(pixels, list(QUANTILES.values()), axis=0), strict=True))
-    lists = {name: [[[float(each)]] for each in value] for name, value in found.items()}
-    return {**lists, "count": [len(frames)]}
+_SIDE, _LARGE = 150, 300
+"""Frames with a side of at least `_LARGE` are thinned to about `_SIDE`, as LeRobot does."""
+
+
+class FrameCounts:
+    """How often every level occurs in sampled frames, by channel: all statistics of them are exact, and so are sums."""
+
+    def __init__(self, counts: NDArray[np.int64], frames: int) -> None:
+        self._counts = counts
+        self._frames = frames
+
+    @classmethod
+    def of(cls, frames: NDArray[Any]) -> FrameCounts:
+        """Of frames (HWC or HW) of uint8 or uint16; of large ones, only some rows and columns are counted."""
+        height, width = frames.shape[1:3]
+        side = max(height, width)
+        step = side // _SIDE if side >= _LARGE else 1
+        pixels = frames[:, ::step, ::step].reshape(-1, frames.shape[3] if frames.ndim == 4 else 1)
+        levels = int(np.iinfo(frames.dtype).max) + 1
+        counts = [
+            np.bincount(pixels[:, channel], minlength=levels).astype(np.int64)
+            for channel in range(pixels.shape[1])
+        ]
+        return cls(np.stack(counts), len(frames))
+
+    def __add__(self, other: FrameCounts) -> FrameCounts:
+        return FrameCounts(self._counts + other._counts, self._frames + other._frames)
+
+    def found(self, *, quantiles: bool) -> dict[str, Any]:
+        """The statistics as LeRobot states them: of uint8 scaled to 0..1, shaped [channel][1][1]."""
+        levels = self._counts.shape[1]
+        values = np.arange(levels) / (255.0 if levels == 256 else 1.0)
+        ranks = np.cumsum(self._counts, axis=1)
+        total = int(ranks[0, -1])
+        mean = self._counts @ values / total
+        spread = self._counts @ values**2 / total - mean**2
+        columns = {
+            "min": self._at(values, ranks, 0), "max": self._at(values, ranks, total - 1), "mean": mean,
+            "std": np.sqrt(np.maximum(spread, 0.0)),
+        }  # fmt: skip
+        for name, share in QUANTILES.items() if quantiles else ():
+            place = share * (total - 1)
+            low, high = (self._at(values, ranks, int(f(place))) for f in (np.floor, np.ceil))
+            columns[name] = low + (high - low) * (place - np.floor(place))
+        lists = {name: [[[float(each)]] for each in column] for name, column in columns.items()}
+        return {**lists, "count": [self._frames]}
+
+    @staticmethod
+    def _at(values: NDArray[Any], ranks: NDArray[np.int64], place: int) -> NDArray[Any]:
+        """The value at a place among the sorted ones of each channel."""
+        return values[[int(np.searchsorted(each, place, side="right")) for each in ranks]]
 
 
 class SetStatistics:
@@ -56,6 +94,8 @@ class SetStatistics:
         self._running: ValueStatistics | None = None
         self._shape: tuple[int, ...] = (1,)
         self._parts: list[Mapping[str, Any]] = []
+        self._counts: FrameCounts | None = None
+        self._counted = 0
 
     def add_rows(self, values: NDArray[Any]) -> None:
         """The rows of one more episode."""
@@ -71,9 +111,12 @@ class SetStatistics:
             self._kept = []
         self._running.add(values)
 
-    def add_part(self, stats: Mapping[str, Any]) -> None:
-        """What is known of one more episode, of frames that are not decoded again."""
+    def add_part(self, stats: Mapping[str, Any], counts: FrameCounts | None = None) -> None:
+        """What is known of one more episode; `counts` where its frames were looked at."""
         self._parts.append(stats)
+        if counts is not None:
+            self._counts = counts if self._counts is None else self._counts + counts
+            self._counted += 1
 
     def found(self) -> dict[str, Any] | None:
         """The statistics, or None where there was nothing."""
@@ -81,6 +124,8 @@ class SetStatistics:
             return of_rows(np.concatenate(self._kept), quantiles=True)
         if self._running is not None:
             return self._from_running(self._running)
+        if self._counts is not None and self._counted == len(self._parts):
+            return self._counts.found(quantiles=True)
         return _merged(self._parts) if self._parts else None
 
     def _from_running(self, running: ValueStatistics) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,24 +15,21 @@ from numpy.typing import NDArray
 
 from warpdata._version import __version__
 from warpdata.bytekit.commit import commit_folder, map_os_errors
-from warpdata.convert.aligning import AlignedEpisode, Alignment, Hold, aligned, exact_rate, is_run
+from warpdata.convert.aligning import Alignment, Hold, exact_rate
+from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
 from warpdata.convert.lerobot import tables
 from warpdata.convert.lerobot.documents import OURS, file_bytes, restored_numbers
-from warpdata.convert.lerobot.features import Feature, Features, camera_codec, features_of, video_info
+from warpdata.convert.lerobot.features import Feature, Features, features_of
 from warpdata.convert.lerobot.files import DataOut, Numbers, VideoOut
-from warpdata.convert.lerobot.reading import FORMAT, TASK
-from warpdata.convert.lerobot.statistics import QUANTILES, SetStatistics, of_frames, of_rows
+from warpdata.convert.lerobot.preparing import Frames, Prepared, Preparing, is_true
+from warpdata.convert.lerobot.reading import FORMAT
+from warpdata.convert.lerobot.statistics import SetStatistics, of_rows
 from warpdata.convert.place import check_inside
-from warpdata.convert.receipt import Note, Receipt
-from warpdata.episodes.camera import VideoFile
+from warpdata.convert.receipt import Receipt
 from warpdata.episodes.collection import Episodes
-from warpdata.episodes.encoded import EncodedRun, encoded_run
-from warpdata.episodes.signals import VideoSignal
 from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, nearest
-from warpdata.formats.episodedir.images import STILL_CODECS, FrameShape, VideoOptions
-from warpdata.formats.episodedir.video import encode_png
-from warpdata.timeline.episode import Episode
-from warpdata.timeline.steps import StepSignal
+from warpdata.formats.episodedir.images import VideoOptions
+from warpdata.formats.episodedir.sample_table import is_same_stream
 
 Version = Literal["v3.0", "v2.1"]
 VERSIONS: tuple[Version, ...] = ("v3.0", "v2.1")
@@ -66,23 +63,24 @@ def write(
     video: VideoOptions | None = None,
     data_files_size_in_mb: int = 100,
     video_files_size_in_mb: int = 200,
-    on_error: Literal["stop", "skip"] = "stop",
+    on_error: OnError = "stop",
+    jobs: int = 1,
     source: str = "",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Receipt:
     """Write episodes as a LeRobot set into a new folder, which appears whole or not at all.
 
     `rate`, `clock` and `align` choose the one rate of the set where the steps of the episodes are not evenly spaced.
     `names` maps signals to features; without it, names of LeRobot stay and others get the names its policies look for.
     `task` is the text of episodes that have none. Raw frames are encoded as `video` says (AV1 as LeRobot does), or
-    stored as PNG with `frames_as="image"`; encoded ones are copied.
+    stored as PNG with `frames_as="image"`; encoded ones are copied. `jobs` processes prepare episodes; the set is the
+    same whoever did it.
     """
     if version not in VERSIONS:
         raise ValueError(
             f"version is one of {', '.join(VERSIONS)}, not {version!r}.{nearest(version, VERSIONS)}"
         )
-    if on_error not in ("stop", "skip"):
-        raise ValueError(f"on_error is 'stop' or 'skip', not {on_error!r}")
+    check_on_error(on_error)
     if not len(episodes):
         raise SchemaMismatchError("there are no episodes to write")
     path = Path(os.path.abspath(target))
@@ -102,19 +100,19 @@ def write(
         tempfile.TemporaryDirectory(prefix="warpdata-") as scratch,
     ):
         limits = (data_files_size_in_mb, video_files_size_in_mb)
-        out = _Set(folder, version, episodes, receipt, limits, Path(scratch), video or CODEC)
+        out = _Set(folder, version, episodes, receipt, limits, Path(scratch))
         out.robot_type, out.no_task = robot_type, task
         try:
-            out.choose(names, frames_as)
-            for number, episode_id in enumerate(episodes.ids):
+            out.choose(names, frames_as, on_error)
+            work = out.preparing(alignment, video or CODEC)
+            each = exported(episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress)
+            for position, made in each:
                 try:
-                    out.add(episodes[number], alignment)
-                except WarpError as error:
+                    out.add(made)
+                except SchemaMismatchError as error:
                     if on_error == "stop":
                         raise
-                    receipt.skip(episode_id, error)
-                if progress is not None:
-                    progress(number + 1, len(episodes))
+                    receipt.skip(episodes.ids[position], error)
             out.finish()
         finally:
             out.let_go()
@@ -144,20 +142,6 @@ class _Camera:
 
 
 @dataclass(slots=True)
-class _Frames:
-    """The encoded frames of a camera of one episode."""
-
-    entry: bytes
-    packets: Iterator[bytes]
-    keyframe: list[bool]
-    shows: list[int]
-    lead: int
-    """Frames before the first one shown."""
-    note: Note
-    info: dict[str, Any]
-
-
-@dataclass(slots=True)
 class _Set:
     """A set being written."""
 
@@ -167,8 +151,8 @@ class _Set:
     receipt: Receipt
     limits: tuple[int, int]
     scratch: Path
-    codec: VideoOptions
     robot_type: str | None = None
+    robot_of_first: Any = None
     no_task: str | None = None
     fps: float | None = None
     features: Features = field(default_factory=lambda: Features([], {}, []))
@@ -195,17 +179,26 @@ class _Set:
         found = self.info.get("chunks_size", 1000)
         return found if isinstance(found, int) and found > 0 else 1000
 
-    def choose(self, names: Mapping[str, str] | None, frames_as: Literal["video", "image"]) -> None:
-        """Decide on features, paths and tasks from the first episode and what its source said."""
+    def choose(
+        self, names: Mapping[str, str] | None, frames_as: Literal["video", "image"], on_error: OnError
+    ) -> None:
+        """Decide on features, paths and tasks from the first episode that can be read, and what the source said."""
         stated = self.episodes.metadata.get(FORMAT)
         self.original = restored_numbers(stated) if isinstance(stated, Mapping) else {}
-        first = self.episodes[0]
+        known = self.info.get("features")
+        for position in range(len(self.episodes)):
+            try:
+                first = self.episodes[position]
+                self.features = features_of(
+                    first, known if isinstance(known, dict) else {}, names, frames_as=frames_as
+                )
+                break
+            except WarpError:
+                if on_error == "stop" or position + 1 == len(self.episodes):
+                    raise
+        self.robot_of_first = first.static.get("robot_type")
         fps = self.info.get("fps", first.static.get("fps"))
         self.fps = fps if isinstance(fps, int | float) and not isinstance(fps, bool) and fps > 0 else None
-        features = self.info.get("features")
-        self.features = features_of(
-            first, features if isinstance(features, dict) else {}, names, frames_as=frames_as
-        )
         for each in self.features.found:
             if each.name != each.signal:
                 self.receipt.notes.append(f"{each.signal} is called {each.name} there")
@@ -217,210 +210,105 @@ class _Set:
             if each.storing == "video":
                 self.cameras[each.name] = _Camera(Numbers(self.chunks_size))
 
-    def add(self, episode: Episode, alignment: Alignment) -> None:
-        """Write one episode; everything that can be wrong with it is met before a byte is written."""
-        self._check_alike(episode)
-        rows = aligned(episode, alignment, self.fps)
-        if self.fps is None:
-            self.fps = rows.fps
-        if rows.fps != self.fps and alignment.rate is None:
+    def preparing(self, alignment: Alignment, codec: VideoOptions) -> Preparing:
+        """How episodes are prepared, by whoever does it."""
+        sampled = max(1, min(16, _SAMPLED_FRAMES // len(self.episodes)))
+        return Preparing(
+            self.features, alignment, self.fps, self.is_v3, codec, self.scratch, self.no_task, sampled
+        )
+
+    def add(self, made: Prepared) -> None:
+        """Write one episode behind the others."""
+        if self.fps is None or self.receipt.supplied.get("rate") is not None:
+            self.fps = made.fps
+        if made.fps != self.fps:
             raise SchemaMismatchError(
-                f"episode {episode.id} has {rows.fps:g} steps a second, the others {self.fps:g}",
+                f"episode {made.id} has {made.fps:g} steps a second, the others {self.fps:g}",
                 hint="Choose one rate: rate=… (--rate).",
             )
-        self.fps = rows.fps
-        number, count = len(self.rows), len(rows)
-        if not count:
-            raise SchemaMismatchError(f"episode {episode.id} has no steps")
-        notes: dict[str, Note] = {}
-        columns: dict[str, Any] = {}
-        values: dict[str, NDArray[Any]] = {}
-        frames: dict[str, _Frames] = {}
-        for each in self.features.found:
-            on_steps = rows.steps[each.signal]
-            if each.storing == "video":
-                frames[each.name] = self._encoded(each, rows, on_steps)
-                notes[each.signal] = frames[each.name].note
-            elif each.storing == "image":
-                columns[each.name], notes[each.signal] = self._pictures(each, rows, on_steps)
-            else:
-                values[each.name] = np.asarray(on_steps.data)
-                notes[each.signal] = rows.note(each.signal, how="retyped" if each.why else None, why=each.why)
-        for name, why in self.features.dropped.items():
-            notes[name] = Note("dropped", len(episode.signals[name]), why=why)
-        texts = self._texts(episode, rows)
-        for each in self.features.found:
-            if each.name in values:
-                columns[each.name] = self._column(each, values[each.name])
-        stats = self._stats(episode, rows, values, count)
-        self._note_defaults(episode, number, count)
-        columns |= self._defaults(number, count, texts)
-        schema = tables.rows_schema({name: columns[name].type for name in self._order(columns)})
+        texts = self._texts(made)
+        defaults = self._defaults(len(self.rows), made.length, texts)
+        columns = {each.name: self._column(each, made) for each in self.features.found}
+        columns |= {
+            name: tables.number_column(each, tables.arrow_type(each.dtype, (), is_scalar=True))
+            for name, each in defaults.items()
+        }
+        stats = self._stats(made, defaults)
+        self._note_defaults(made)
+        order = [name for name in self.features.to_json() if columns.get(name) is not None]
+        schema = tables.rows_schema({name: columns[name].type for name in order})
         assert self.data is not None
-        data = self.data.write(self._data_file, schema, {name: columns[name] for name in schema.names})
-        videos = {name: self._put(name, each, count) for name, each in frames.items()}
+        data = self.data.write(self._data_file, schema, {name: columns[name] for name in order})
+        videos = {name: self._put(name, each, made.length) for name, each in made.frames.items()}
         seen = list(dict.fromkeys(texts))
-        row = _Row(count, self._task_order(episode, seen), data, self.frames, videos, stats, _more(episode))
-        self.rows.append(row)
-        self.frames += count
-        self.receipt.add(notes)
+        tasks = made.tasks if set(made.tasks) == set(seen) else seen
+        self.rows.append(_Row(made.length, tasks, data, self.frames, videos, stats, made.more))
+        self.frames += made.length
+        self.receipt.add(made.notes)
 
-    def _check_alike(self, episode: Episode) -> None:
-        for each in self.features.found:
-            signal = episode.signals.get(each.signal)
-            if signal is None:
-                raise SchemaMismatchError(
-                    f"episode {episode.id} has no {each.signal!r}, which the first one has"
-                )
-            is_same = signal.meta.shape == each.shape or each.storing in ("text", "json")
-            if not is_same or (
-                each.storing == "numbers" and signal.meta.dtype != each.dtype and not each.why
-            ):
-                raise SchemaMismatchError(
-                    f"{each.signal!r} is {signal.meta.dtype}{list(signal.meta.shape)} in episode {episode.id}, "
-                    f"{each.dtype}{list(each.shape)} in the first one"
-                )
-
-    def _order(self, columns: Mapping[str, Any]) -> list[str]:
-        return [name for name in self.features.to_json() if name in columns]
-
-    def _column(self, each: Feature, values: NDArray[Any]) -> Any:
+    def _column(self, each: Feature, made: Prepared) -> Any:
+        """The column of a feature; None of one that is video."""
+        if each.storing == "video":
+            return None
+        if each.storing == "image":
+            data, suffix = made.pictures[each.name]
+            return tables.picture_column(data, [f"frame-{k:06d}.{suffix}" for k in range(len(data))])
+        values = made.values[each.name]
         if each.storing == "text":
             return tables.text_column(values.tolist())
         if each.storing == "json":
             return tables.json_column(values.tolist(), each.name)
         shape = tuple(each.about["shape"])
         rows = values.astype(each.dtype, copy=False).reshape(len(values), *(shape if each.shape else ()))
-        return tables.number_column(
-            rows, tables.arrow_type(each.dtype, rows.shape[1:], is_scalar=not each.shape)
-        )
+        kind = tables.arrow_type(each.dtype, rows.shape[1:], is_scalar=not each.shape)
+        return tables.number_column(rows, kind)
 
-    def _defaults(self, number: int, count: int, texts: Sequence[str]) -> dict[str, Any]:
+    def _defaults(self, number: int, count: int, texts: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """The columns that every set has, counted by this one."""
         assert self.fps is not None
         indexes = np.array([self.tasks[text]["task_index"] for text in texts], np.int64)
-        found: dict[str, NDArray[Any]] = {
+        return {
             "timestamp": (np.arange(count) / self.fps).astype(np.float32),
             "frame_index": np.arange(count, dtype=np.int64), "episode_index": np.full(count, number, np.int64),
             "index": np.arange(self.frames, self.frames + count, dtype=np.int64), "task_index": indexes,
         }  # fmt: skip
-        return {
-            name: tables.number_column(each, tables.arrow_type(each.dtype, (), is_scalar=True))
-            for name, each in found.items()
-        }
 
-    def _note_defaults(self, episode: Episode, number: int, count: int) -> None:
+    def _note_defaults(self, made: Prepared) -> None:
         """Say where the numbers of the source are not those of the set."""
-        was = episode.signals.get("index")
-        if was is None or self.renumbered:
-            return
-        if (
-            len(was) != count
-            or int(was[0][0]) != self.frames
-            or episode.static.get("episode_index", number) != number
-        ):
+        number = len(self.rows)
+        is_same = made.first is None or (made.first == self.frames and made.number in (None, number))
+        if not is_same and not self.renumbered:
             self.renumbered = True
             self.receipt.notes.append("episode_index, index, frame_index and timestamp are counted anew")
 
-    def _texts(self, episode: Episode, rows: AlignedEpisode) -> list[str]:
+    def _texts(self, made: Prepared) -> list[str]:
         """The task of every row, each task with a number."""
-        count = len(rows)
-        if TASK in episode.signals:
-            on_steps = rows.steps[TASK]
-            found = [str(each) for each in on_steps.data.tolist()]
-        else:
-            said = episode.static.get(TASK, self.no_task)
-            found = [str(said) if said is not None else ""] * count
-            if said is None and not any("no task" in note for note in self.receipt.notes):
-                self.receipt.notes.append("episodes with no task have the empty text as theirs: say task=…")
+        if not made.texts and not any("no task" in note for note in self.receipt.notes):
+            self.receipt.notes.append("episodes with no task have the empty text as theirs: say task=…")
+        found = made.texts or [""] * made.length
         for text in dict.fromkeys(found):
             if text not in self.tasks:
                 used = [row["task_index"] for row in self.tasks.values()]
                 self.tasks[text] = {"task_index": max(used, default=-1) + 1, "task": text}
         return found
 
-    def _task_order(self, episode: Episode, seen: list[str]) -> list[str]:
-        """The tasks of an episode as the source listed them, as long as they are the same."""
-        about = episode.meta.get(FORMAT)
-        stated = about.get("episode", {}).get("tasks") if isinstance(about, Mapping) else None
-        return list(stated) if isinstance(stated, list) and set(stated) == set(seen) else seen
-
     # Cameras.
 
-    def _encoded(self, each: Feature, rows: AlignedEpisode, on_steps: StepSignal) -> _Frames:
-        assert self.fps is not None
-        signal = on_steps.signal
-        codec = camera_codec(signal)
-        if codec in STILL_CODECS:
-            return self._muxed(each, rows, on_steps)
-        run: EncodedRun | None = None
-        if codec is not None and is_run(on_steps):
-            run = encoded_run(signal[: len(rows)])
-        if run is not None and (self.is_v3 or bool(run.shown[0])):
-            lead = int(np.flatnonzero(run.shown)[0])
-            info = video_info(run.stream, run.shape.height, run.shape.width, rows.fps)
-            return _Frames(
-                run.entry,
-                run.packets(),
-                run.keyframe.tolist(),
-                run.shows.tolist(),
-                lead,
-                rows.note(each.signal),
-                info,
-            )
-        return self._encoded_anew(each, rows, on_steps, codec)
-
-    def _muxed(self, each: Feature, rows: AlignedEpisode, on_steps: StepSignal) -> _Frames:
-        """Pictures encoded one by one: copied, in whatever order the rows need them."""
-        run = encoded_run(on_steps.signal)
-        assert run is not None
-        positions = np.maximum(on_steps.positions, 0)
-        is_plain = np.array_equal(positions, np.arange(len(run)))
-        packets = run.packets() if is_plain else _chosen(run, positions)
-        count = len(positions)
-        info = video_info(run.stream, run.shape.height, run.shape.width, rows.fps)
-        return _Frames(
-            run.entry, packets, [True] * count, list(range(count)), 0, rows.note(each.signal), info
-        )
-
-    def _encoded_anew(
-        self, each: Feature, rows: AlignedEpisode, on_steps: StepSignal, codec: str | None
-    ) -> _Frames:
-        height, width = on_steps.row_shape[:2]
-        options = replace(self.codec, fps=float(rows.fps))
-        place = self.scratch / f"{len(self.rows):06d}-{each.name}"
-        file = VideoFile(place, FrameShape(height, width, 3, "uint8"), options)
-        step = max(1, (8 << 20) // max(1, on_steps.meta.row_bytes))
-        try:
-            for start in range(0, len(on_steps), step):
-                for at, frame in enumerate(on_steps.rows(start, min(start + step, len(on_steps)))):
-                    file.encode(np.ascontiguousarray(frame), start + at)
-            video, index = Path(f"{place}.done{file.suffix}"), Path(f"{place}.done.frames.parquet")
-            file.commit(video, index)
-        except BaseException:
-            file.close()
-            raise
-        run = encoded_run(VideoSignal(video, index, name=each.name))
-        assert run is not None
-        packets = list(run.packets())
-        video.unlink()
-        index.unlink()
-        was = "raw frames" if codec is None else f"{codec} frames that no longer follow each other"
-        note = rows.note(each.signal, how="reencoded", why=f"{was} encoded as {options.codec or 'h264'}")
-        info = video_info(run.stream, height, width, rows.fps)
-        return _Frames(run.entry, iter(packets), run.keyframe.tolist(), run.shows.tolist(), 0, note, info)
-
-    def _put(self, name: str, frames: _Frames, count: int) -> tuple[int, int, float, float]:
+    def _put(self, name: str, frames: Frames, count: int) -> tuple[int, int, float, float]:
         """Copy frames into the video file of their camera; returns file and seconds."""
         assert self.fps is not None
         about = next(each.about for each in self.features.found if each.name == name)
         if "info" not in about and "video_info" not in about:
             about["info"] = frames.info
         camera = self.cameras[name]
-        packets = list(frames.packets)
-        size = sum(map(len, packets))
         out = camera.out
         limit = self.limits[1] * _MB
-        if out is None or not self.is_v3 or out.entry != frames.entry or out.bytes + size >= limit:
+        if (
+            out is None
+            or not self.is_v3
+            or not is_same_stream(out.entry, frames.entry)
+            or out.bytes + frames.bytes >= limit
+        ):
             if out is not None:
                 out.close()
             chunk, file = camera.numbers.next() if self.is_v3 else divmod(len(self.rows), self.chunks_size)
@@ -428,7 +316,7 @@ class _Set:
                 self._video_file(name, chunk, file), frames.entry, exact_rate(self.fps)
             )
         first = out.frames + frames.lead
-        out.add(packets, frames.keyframe, frames.shows)
+        out.add(frames.packets, frames.keyframe, frames.shows)
         return (
             camera.numbers.chunk,
             camera.numbers.file,
@@ -436,74 +324,29 @@ class _Set:
             float((first + count) / self.fps),
         )
 
-    def _pictures(self, each: Feature, rows: AlignedEpisode, on_steps: StepSignal) -> tuple[Any, Note]:
-        """An image feature: JPEG and PNG as they are, anything else as PNG."""
-        count = len(rows)
-        codec = camera_codec(on_steps.signal)
-        if codec in STILL_CODECS:
-            run = encoded_run(on_steps.signal)
-            assert run is not None
-            data = list(_chosen(run, np.maximum(on_steps.positions, 0)))
-            note, suffix = rows.note(each.signal), "png" if codec == "png" else "jpg"
-        else:
-            data = [
-                encode_png(np.ascontiguousarray(frame))
-                for at in range(count)
-                for frame in on_steps.rows(at, at + 1)
-            ]
-            why = "" if codec is None else f"{codec} frames, decoded"
-            note, suffix = rows.note(each.signal, how="reencoded", why=f"{why or 'raw frames'} as PNG"), "png"
-        return tables.picture_column(data, [f"frame-{k:06d}.{suffix}" for k in range(count)]), note
-
     # Statistics.
 
-    def _stats(
-        self, episode: Episode, rows: AlignedEpisode, values: Mapping[str, NDArray[Any]], count: int
-    ) -> dict[str, Any]:
-        """Of one episode: what its source says where nothing was changed, else computed."""
-        about = episode.meta.get(FORMAT)
-        known = restored_numbers(about.get("stats", {})) if isinstance(about, Mapping) else {}
-        index = self.frames
-        defaults: dict[str, NDArray[Any]] = {
-            "timestamp": (np.arange(count) / rows.fps).astype(np.float32), "frame_index": np.arange(count),
-            "episode_index": np.full(count, len(self.rows)), "index": np.arange(index, index + count),
-        }  # fmt: skip
+    def _stats(self, made: Prepared, defaults: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """Of one episode, those of the numbers that are counted anew too; the sum over all episodes grows by them."""
         found: dict[str, Any] = {}
         for name, feature in self.features.to_json().items():
-            column = values.get(name, defaults.get(name))
+            column = made.values.get(name, defaults.get(name) if name != "task_index" else None)
             total = self.statistics.setdefault(name, SetStatistics())
             if column is not None and column.dtype != object:
                 total.add_rows(column)
-            stated = known.get(name)
-            if isinstance(stated, Mapping) and self._is_true(name, stated, column, count):
-                found[name] = dict(stated)
-            elif column is not None and column.dtype != object:
-                found[name] = of_rows(column, quantiles=self.is_v3)
-            elif feature["dtype"] in ("image", "video"):
-                found[name] = self._frame_stats(name, rows)
+            if name in made.stats:
+                found[name] = made.stats[name]
+            elif name in defaults and column is not None:
+                stated = made.known.get(name)
+                is_stated = isinstance(stated, Mapping) and is_true(
+                    name, stated, column, made.length, is_v3=self.is_v3
+                )
+                found[name] = dict(stated) if is_stated else of_rows(column, quantiles=self.is_v3)
+            elif name == "task_index" and name in made.known:
+                found[name] = dict(made.known[name])
             if feature["dtype"] in ("image", "video") and name in found:
-                total.add_part(found[name])
-        if "task_index" in known and "task_index" not in found:
-            found["task_index"] = dict(known["task_index"])
+                total.add_part(found[name], made.counts.get(name))
         return found
-
-    def _is_true(self, name: str, stated: Mapping[str, Any], column: NDArray[Any] | None, count: int) -> bool:
-        """Whether statistics of the source are those of these rows, and say all that this version wants."""
-        if column is None:
-            return True
-        lowest = np.asarray(stated.get("min"), np.float64).reshape(-1)
-        is_same = stated.get("count") == [count] and name not in ("index", "episode_index")
-        if name in ("index", "episode_index"):
-            is_same = stated.get("count") == [count] and float(lowest[0]) == float(column.min())
-        return is_same and (not self.is_v3 or set(QUANTILES) <= set(stated))
-
-    def _frame_stats(self, name: str, rows: AlignedEpisode) -> dict[str, Any]:
-        each = next(each for each in self.features.found if each.name == name)
-        on_steps = rows.steps[each.signal]
-        wanted = max(1, min(16, _SAMPLED_FRAMES // len(self.episodes), len(rows)))
-        at = np.unique(np.linspace(0, len(rows) - 1, wanted).astype(np.int64))
-        frames = np.concatenate([on_steps.rows(int(k), int(k) + 1) for k in at])
-        return of_frames(frames, quantiles=self.is_v3)
 
     # Paths and documents.
 
@@ -564,7 +407,7 @@ class _Set:
         count = len(self.rows)
         same = self.info.get("codebase_version") == self.version
         fresh: dict[str, Any] = {
-            "codebase_version": self.version, "robot_type": self.episodes[0].static.get("robot_type"),
+            "codebase_version": self.version, "robot_type": self.robot_of_first,
             "total_episodes": count, "total_frames": self.frames, "total_tasks": tasks,
         }  # fmt: skip
         cameras = len(self.cameras)
@@ -679,30 +522,6 @@ class _Set:
     def _lines(self, name: str, rows: Sequence[Any]) -> None:
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         (self.folder / name).write_text(text)
-
-
-_PLACES = ("videos/", "data/", "meta/", "stats/")
-_COUNTED = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
-
-
-def _more(episode: Episode) -> dict[str, Any]:
-    """What the source said of an episode, but for what is said anew."""
-    about = episode.meta.get(FORMAT)
-    row = about.get("episode") if isinstance(about, Mapping) else None
-    if not isinstance(row, Mapping):
-        return {}
-    plain = restored_numbers(row)
-    return {key: value for key, value in plain.items() if key not in _COUNTED and not key.startswith(_PLACES)}
-
-
-def _chosen(run: EncodedRun, positions: NDArray[np.int64]) -> Iterator[bytes]:
-    """Pictures by number; those of one episode are held where they are not asked for in order."""
-    if np.array_equal(positions, np.arange(len(positions))):
-        for data, _ in zip(run.packets(), range(len(positions)), strict=False):
-            yield data
-        return
-    held = list(run.packets())
-    yield from (held[at] for at in positions.tolist())
 
 
 def _pandas(names: Sequence[str]) -> str:

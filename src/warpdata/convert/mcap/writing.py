@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from warpdata.bytekit.commit import commit_file, commit_folder
 from warpdata.bytekit.dtype import dtype_of
-from warpdata.convert.importing import Progress
+from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.mcap.container import Compression, McapFile
 from warpdata.convert.messages import encoding
@@ -51,37 +52,55 @@ class Message(NamedTuple):
 
 
 def write(
-    episodes: Episodes, target: str | os.PathLike[str], *, compression: Compression = "zstd",
+    episodes: Episodes,
+    target: str | os.PathLike[str],
+    *,
+    compression: Compression = "zstd",
+    on_error: OnError = "stop",
+    jobs: int = 1,
     progress: Progress | None = None,
-) -> Receipt:  # fmt: skip
+) -> Receipt:
     """Write every episode as an MCAP file, below a new folder, or as the one file that `target` names.
 
     Topics that came from a recording get their messages back, byte for byte, unless their signals were changed. Every
     other signal is a topic of ROS 2 messages (CDR): a stamp and a value, `sensor_msgs/CompressedImage` with pictures as
-    they are encoded, `sensor_msgs/Image` for frames that are not.
+    they are encoded, `sensor_msgs/Image` for frames that are not. `jobs` processes write files; `on_error="skip"`
+    leaves out episodes that cannot be read, and counts them.
     """
     receipt = Receipt("export", "mcap", episodes.source.name, os.fspath(target))
+    check_on_error(on_error)
     if os.fspath(target).endswith(".mcap"):
         if len(episodes) != 1:
             raise ValueError(f"{target} is one file, and there are {len(episodes)} episodes: name a folder")
         receipt.add(_write_file(episodes[0], Path(target), compression))
         return receipt
     with commit_folder(target) as folder:
+        work = partial(_write_part, folder, compression)
         taken: set[str] = set()
-        for done, episode in enumerate(episodes):
-            name = re.sub(r"[^A-Za-z0-9_.=+@-]", "_", source_id(episode)).lstrip(".") or "episode"
+        for position, (name, notes) in exported(
+            episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress
+        ):
             while name in taken:
                 name += "_"
             taken.add(name)
-            receipt.add(_write_file(episode, folder / f"{name}.mcap", compression))
-            if progress is not None:
-                progress(done + 1, len(episodes))
+            (folder / f".{position}.part").rename(folder / f"{name}.mcap")
+            receipt.add(notes)
     return receipt
 
 
-def _write_file(episode: Episode, path: Path, compression: Compression) -> dict[str, Note]:
+def _write_part(
+    folder: Path, compression: Compression, position: int, episode: Episode
+) -> tuple[str, dict[str, Note]]:
+    """One file under a name that no other has; what it is to be called, and what became of the signals."""
+    notes = _write_file(episode, folder / f".{position}.part", compression, durable=False)
+    return re.sub(r"[^A-Za-z0-9_.=+@-]", "_", source_id(episode)).lstrip(".") or "episode", notes
+
+
+def _write_file(
+    episode: Episode, path: Path, compression: Compression, *, durable: bool = True
+) -> dict[str, Note]:
     made = _EpisodeMessages(episode)
-    with commit_file(path, replace=False) as out:
+    with commit_file(path, replace=False, durable=durable) as out:
         file = McapFile(out, profile=made.profile, compression=compression)
         for channel in made.channels:
             file.channel(channel)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_folder
 from warpdata.convert.aligning import LAST_ROW, Alignment, Hold, aligned
-from warpdata.convert.importing import OnError, Progress
+from warpdata.convert.each_episode import OnError, Progress, exported
 from warpdata.convert.pictures import png_of
 from warpdata.convert.place import check_inside
 from warpdata.convert.receipt import Note, Receipt
@@ -24,16 +24,18 @@ from warpdata.convert.rlds.example import Values, build_example, bytes_values
 from warpdata.convert.rlds.features import RAGGED_LENGTHS, RAGGED_VALUES, STEPS, Leaf, leaves_of
 from warpdata.convert.rlds.reading import EPISODE_METADATA, FEATURES, INFO, TASKS
 from warpdata.convert.rlds.records import MAX_RECORD_BYTES, packed_record
-from warpdata.convert.step_rows import StepColumn, counted, step_columns, usable
+from warpdata.convert.step_rows import StepColumn, step_columns
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import encoded_run
-from warpdata.errors import LimitExceededError, SchemaMismatchError
+from warpdata.errors import LimitExceededError, SchemaMismatchError, WarpError
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.steps import Steps
 
 SHARD_BYTES = 256 << 20
 _CLASS = "tensorflow_datasets.core.features."
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _TASK = TASKS[0]
+TASK = "task"
 
 
 def write(
@@ -47,6 +49,7 @@ def write(
     clock: str | None = None,
     align: Hold = "hold",
     on_error: OnError = "stop",
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> Receipt:
     """Write episodes as RLDS into a new folder, the one that TFDS opens; needs no TensorFlow.
@@ -56,11 +59,11 @@ def write(
     (`train` without it). A set that was RLDS comes out with its own names, types and files. What was observed after the
     last action becomes the last step, whose action and reward mean nothing, as RLDS has it; `last_row` in the metadata
     of each episode says whether it is so. `on_error="skip"` leaves out episodes that cannot be read, and counts them.
+    `jobs` processes make records; the set is the same whoever did it.
     """
     options = Alignment(rate, clock, align)
     receipt = Receipt("export", "rlds", episodes.source.name, os.fspath(target))
     receipt.supplied |= options.to_json()
-    episodes = usable(episodes, on_error, receipt)
     kept = episodes.metadata.get("rlds")
     kept = kept if isinstance(kept, Mapping) and kept.get("features") else {}
     info = dict(kept.get("info") or {})
@@ -69,7 +72,8 @@ def write(
     check_inside(str(info["name"]), os.fspath(target))
     receipt.version = str(info["version"])
     with commit_folder(target) as folder:
-        _Set(folder, info, kept.get("features"), options, shard_bytes, receipt).fill(episodes, progress)
+        made = _Set(folder, info, kept.get("features"), options, shard_bytes, receipt)
+        made.fill(episodes, jobs=jobs, on_error=on_error, progress=progress)
     return receipt
 
 
@@ -91,15 +95,15 @@ class _Set:
         self._folder, self._info, self._receipt = folder, info, receipt
         self._options, self._shard_bytes = options, max(1, shard_bytes)
         self._tree = features
-        self._fields: list[_Field] = []
         self._splits: dict[str, _SplitFiles] = {}
 
-    def fill(self, episodes: Episodes, progress: Progress | None) -> None:
+    def fill(self, episodes: Episodes, *, jobs: int, on_error: OnError, progress: Progress | None) -> None:
         """Write every episode, then what TFDS must know."""
         lengths = self._kept_lengths(episodes)
-        for episode in counted(episodes, progress):
-            record, notes = self._record(episode)
-            split = str(episode.static.get("split") or "train")
+        work = _Records(self._options, self._fields(episodes, on_error))
+        for _, (record, split, notes) in exported(
+            episodes, work, jobs=jobs, on_error=on_error, receipt=self._receipt, progress=progress
+        ):
             files = self._splits.get(split)
             if files is None:
                 check_inside(split, str(self._folder))
@@ -134,19 +138,54 @@ class _Set:
                 return {}
         return found if sum(map(sum, found.values())) == len(episodes) else {}
 
-    def _record(self, episode: Episode) -> tuple[bytes, dict[str, Note]]:
-        chosen = None
-        if self._options.to_json():
-            chosen = aligned(episode, self._options).steps
-        steps, columns = step_columns(episode, chosen)
-        if not self._fields:
-            self._fields = self._plan(episode, columns)
-            self._tree = self._tree or _features(self._fields)
+    def _fields(self, episodes: Episodes, on_error: OnError) -> list[_Field]:
+        """The features of the set: its own, or those of the first episode that can be read."""
+        if self._tree is not None:
+            return self._kept_plan()
+        for position in range(len(episodes)):
+            try:
+                episode = episodes[position]
+                found = _plan(episode, _columns(episode, self._options)[1])
+            except WarpError:
+                if on_error == "stop":
+                    raise
+            else:
+                self._tree = _features(found)
+                return found
+        return []
+
+    def _kept_plan(self) -> list[_Field]:
+        """The features of the source, each from the signal or static item that was made of it."""
+        found = []
+        for leaf in leaves_of(self._tree, FEATURES):
+            if not leaf.in_steps:
+                found.append(_Field(leaf, static=leaf.name.removeprefix(EPISODE_METADATA)))
+            else:
+                found.append(_Field(leaf, leaf.name, "task" if leaf.path in TASKS else None))
+        return found
+
+
+def _columns(episode: Episode, options: Alignment) -> tuple[Steps, dict[str, StepColumn]]:
+    """An episode by step, at the rate that was asked for."""
+    chosen = aligned(episode, options).steps if options.to_json() else None
+    return step_columns(episode, chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """Makes the record of an episode; it travels to other processes."""
+
+    options: Alignment
+    fields: Sequence[_Field]
+
+    def __call__(self, _position: int, episode: Episode) -> tuple[bytes, str, dict[str, Note]]:
+        """The record, the split it belongs to, and what became of the signals."""
+        steps, columns = _columns(episode, self.options)
         rows = len(steps) + any(column.has_more for column in columns.values())
         notes: dict[str, Note] = {}
         features: dict[str, Values] = {}
         used = set()
-        for field in self._fields:
+        for field in self.fields:
             if field.signal is not None and (field.static is None or field.signal in columns):
                 column = columns.get(field.signal)
                 used.add(field.signal)
@@ -173,37 +212,31 @@ class _Set:
                 f"episode {episode.id!r} takes {len(data)} bytes; one record holds at most {MAX_RECORD_BYTES}",
                 hint="Split it first.",
             )
-        return data, notes
+        return data, str(episode.static.get("split") or "train"), notes
 
-    def _plan(self, episode: Episode, columns: Mapping[str, StepColumn]) -> list[_Field]:
-        if self._tree is not None:
-            return self._kept_plan()
-        found = [
-            _Field(_signal_leaf(path, columns[name]), signal=name) for name, path in _paths(columns).items()
-        ]
-        taken = {field.leaf.path for field in found}
-        for flag in (*_FLAGS, "reward", "discount"):
-            path = f"{STEPS}/{flag}"
-            if path not in taken:
-                found.append(_Field(Leaf(path, "tensor", "bool" if flag in _FLAGS else "float32")))
-        if LAST_ROW not in episode.static:
-            found.append(_Field(Leaf(EPISODE_METADATA + LAST_ROW, "text", "string")))
-        for name, value in episode.static.items():
-            if name == "task" and _TASK not in taken:
-                found.append(_Field(Leaf(_TASK, "text", "string"), static=name))
-            elif name != "split":
-                found.append(_Field(_static_leaf(EPISODE_METADATA + name, value), static=name))
-        return sorted(found, key=lambda field: field.leaf.path)
 
-    def _kept_plan(self) -> list[_Field]:
-        """The features of the source, each from the signal or static item that was made of it."""
-        found = []
-        for leaf in leaves_of(self._tree, FEATURES):
-            if not leaf.in_steps:
-                found.append(_Field(leaf, static=leaf.name.removeprefix(EPISODE_METADATA)))
-            else:
-                found.append(_Field(leaf, leaf.name, "task" if leaf.path in TASKS else None))
-        return found
+def _plan(episode: Episode, columns: Mapping[str, StepColumn]) -> list[_Field]:
+    """The features of a set like this episode."""
+    found = [
+        _Field(_signal_leaf(path, columns[name]), signal=name)
+        for name, path in _paths(columns).items()
+        if name != TASK or columns[name].meta.kind != "text"
+    ]
+    taken = {field.leaf.path for field in found}
+    has_task = TASK in columns or TASK in episode.static
+    if has_task and _TASK not in taken and not any(field.signal == TASK for field in found):
+        # An item in one episode, a signal in another: where it changes.
+        found.append(_Field(Leaf(_TASK, "text", "string"), TASK, TASK))
+    for flag in (*_FLAGS, "reward", "discount"):
+        path = f"{STEPS}/{flag}"
+        if path not in taken:
+            found.append(_Field(Leaf(path, "tensor", "bool" if flag in _FLAGS else "float32")))
+    if LAST_ROW not in episode.static:
+        found.append(_Field(Leaf(EPISODE_METADATA + LAST_ROW, "text", "string")))
+    for name, value in episode.static.items():
+        if name != "split" and not any(field.static == name for field in found):
+            found.append(_Field(_static_leaf(EPISODE_METADATA + name, value), static=name))
+    return sorted(found, key=lambda field: field.leaf.path)
 
 
 class _SplitFiles:

@@ -7,7 +7,9 @@ import io
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,11 @@ from numpy.typing import NDArray
 from warpdata.bytekit.align import padding
 from warpdata.bytekit.commit import NewFile, commit_file, commit_folder
 from warpdata.bytekit.ranges import RangeReader
-from warpdata.convert.importing import OnError, Progress
+from warpdata.convert.each_episode import OnError, Progress, exported
 from warpdata.convert.kept_values import packed
 from warpdata.convert.npz_file import npz_bytes
 from warpdata.convert.receipt import Note, Receipt, note_of
-from warpdata.convert.step_rows import StepColumn, counted, source_id, step_columns, usable
+from warpdata.convert.step_rows import StepColumn, source_id, step_columns
 from warpdata.convert.webdataset.reading import OWN_FIELD, Per
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import encoded_camera, encoded_run
@@ -43,31 +45,58 @@ def write(
     shard_bytes: int = 256 << 20,
     prefix: str = "shard",
     on_error: OnError = "stop",
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> Receipt:
     """Write episodes as a folder of tar shards, which appears whole or not at all.
 
     `per="episode"` makes a sample of each episode, with an array per signal; `per="step"` one of each step, with the
     episode as its folder. By default as the source was, else per episode. Shards that were WebDataset before keep their
-    names and samples; others have about `shard_bytes`. JPEG and PNG pictures and encoded videos are copied.
+    names and samples; others have about `shard_bytes`. JPEG and PNG pictures and encoded videos are copied. `jobs`
+    processes make samples; the shards are the same whoever did it.
     """
     if per not in (None, "episode", "step"):
         raise ValueError(f"per is 'episode' or 'step', not {per!r}")
     receipt = Receipt("export", "webdataset", episodes.source.name, os.fspath(target))
-    episodes = usable(episodes, on_error, receipt)
     kept = episodes.metadata.get("webdataset")
     kept = kept if isinstance(kept, Mapping) and per in (None, kept.get("per")) and episodes.is_whole else {}
     chosen: Per = per or kept.get("per") or "episode"
     with (
         commit_folder(target) as folder,
+        tempfile.TemporaryDirectory(prefix="warpdata-") as scratch,
         contextlib.closing(_Shards(folder, kept.get("shards"), shard_bytes, prefix)) as out,
     ):
-        for episode in counted(episodes, progress):
-            made = _PerStep(episode, bool(kept)) if chosen == "step" else _PerEpisode(episode, bool(kept))
-            for shard, sample in made.samples():
-                out.add(shard, sample)
-            receipt.add(made.notes)
+        work = partial(_write_part, Path(scratch), chosen, bool(kept))
+        for _, (part, samples, notes) in exported(
+            episodes, work, jobs=jobs, on_error=on_error, receipt=receipt, progress=progress
+        ):
+            out.take(part, samples)
+            receipt.add(notes)
     return receipt
+
+
+Sample = tuple[int | None, int]
+"""The shard that a sample was in, if that is known, and how many bytes it has."""
+
+
+def _write_part(
+    scratch: Path, per: Per, is_own: bool, position: int, episode: Episode
+) -> tuple[Path, list[Sample], dict[str, Note]]:
+    """The samples of one episode, one after the other in a file of their own."""
+    made = _PerStep(episode, is_own) if per == "step" else _PerEpisode(episode, is_own)
+    part = scratch / f"{position}.tar"
+    samples: list[Sample] = []
+    with open(part, "xb") as out:
+        for shard, sample in made.samples():
+            start = out.tell()
+            for name, data in sample:
+                size = data.size if isinstance(data, RangeReader) else len(data)
+                out.write(member_header(name, size))
+                for piece in _pieces(data):
+                    out.write(piece)
+                out.write(padding(size, BLOCK_BYTES))
+            samples.append((shard, out.tell() - start))
+    return part, samples, made.notes
 
 
 class _Shards:
@@ -79,18 +108,17 @@ class _Shards:
         self._out: NewFile | None = None
         self._number = -1
 
-    def add(self, shard: int | None, sample: Sequence[Member]) -> None:
-        """Append a sample, to the shard it was in if that is known."""
-        is_next = shard is not None and shard > self._number
-        if self._out is None or is_next or (shard is None and self._out.position >= self._limit):
-            self._next()
-        assert self._out is not None
-        for name, data in sample:
-            size = data.size if isinstance(data, RangeReader) else len(data)
-            self._out.write(member_header(name, size))
-            for piece in _pieces(data):
-                self._out.write(piece)
-            self._out.write(padding(size, BLOCK_BYTES))
+    def take(self, part: Path, samples: Sequence[Sample]) -> None:
+        """Append the samples of an episode, each to the shard it was in if that is known; their file is removed."""
+        with open(part, "rb") as file:
+            for shard, size in samples:
+                is_next = shard is not None and shard > self._number
+                if self._out is None or is_next or (shard is None and self._out.position >= self._limit):
+                    self._next()
+                assert self._out is not None
+                for left in range(size, 0, -_PIECE):
+                    self._out.write(file.read(min(left, _PIECE)))
+        part.unlink()
 
     def _next(self) -> None:
         self.close()

@@ -121,22 +121,23 @@ def sample_entry(stream: Stream, width: int, height: int) -> bytes:
 
 def stored_entry(reader: RangeReader) -> bytes | None:
     """The sample entry of the video in an MP4 file, as it stands there; None where the file is no MP4."""
-    moov = _find_moov(reader)
+    moov = find_moov(reader)
     if moov is None:
         return None
-    for _, trak in _children(moov, b"trak"):
-        mdia = _child(trak, b"mdia")
-        handler = _child(mdia, b"hdlr")
+    for _, trak in children(moov, b"trak"):
+        mdia = child(trak, b"mdia")
+        handler = child(mdia, b"hdlr")
         if handler[8:12] != b"vide":
             continue
-        table = _child(_child(_child(mdia, b"minf"), b"stbl"), b"stsd")
+        table = child(child(child(mdia, b"minf"), b"stbl"), b"stsd")
         size = int.from_bytes(table[8:12], "big")
         if 86 <= size <= len(table) - 8:
             return table[8 : 8 + size]
     raise CorruptLayoutError("the video does not say how it is encoded", path=reader.name)
 
 
-def _find_moov(reader: RangeReader) -> bytes | None:
+def find_moov(reader: RangeReader) -> bytes | None:
+    """What the moov box of an MP4 file holds; None where the file is no MP4."""
     at, is_first = 0, True
     while at + 16 <= reader.size:
         head = bytes(reader.read(at, at + 16))
@@ -162,7 +163,8 @@ def _find_moov(reader: RangeReader) -> bytes | None:
     )
 
 
-def _children(data: bytes, kind: bytes) -> list[tuple[bytes, bytes]]:
+def children(data: bytes, kind: bytes) -> list[tuple[bytes, bytes]]:
+    """The boxes of this kind directly inside a box: name and content."""
     found, at = [], 0
     while at + 8 <= len(data):
         size, name = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
@@ -174,8 +176,9 @@ def _children(data: bytes, kind: bytes) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def _child(data: bytes, kind: bytes) -> bytes:
-    found = _children(data, kind)
+def child(data: bytes, kind: bytes) -> bytes:
+    """The content of the first box of this kind directly inside a box, which must be there."""
+    found = children(data, kind)
     if not found:
         raise CorruptLayoutError(f"a video without its {kind.decode()} box")
     return found[0][1]

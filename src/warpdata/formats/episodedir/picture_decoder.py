@@ -11,10 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import CorruptLayoutError, MissingExtraError
+from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError
 from warpdata.formats.episodedir.images import FrameShape
 from warpdata.formats.episodedir.layout import PNG_MAGIC
+from warpdata.formats.episodedir.picture_head import PNG_HEAD_BYTES, read_head
+from warpdata.formats.episodedir.video import PngLines
 
+_LAST_PNG_FILTER = 4
+_COLOUR_AT, _INTERLACE_AT, _RGB = 25, 28, 2
 _TO_RGB = ("L", "P", "1", "RGBA")
 """Kinds of 8-bit pictures whose colours are exact as RGB; alpha is no colour."""
 
@@ -26,6 +30,9 @@ class PictureDecoder:
         self._shape = shape
         self._codec = codec
         self._open = _opener(codec)
+        self._lines: PngLines | None = None
+        self._known = b""
+        """The head of a picture that was looked at: others of its camera begin with the same."""
 
     def feed(self, number: int, packet: bytes) -> Iterator[tuple[int, Any]]:
         """The picture of one packet, at once; it is not decoded before `pixels` asks for it."""
@@ -43,6 +50,8 @@ class PictureDecoder:
 
     def pixels(self, picture: bytes, out: NDArray[Any]) -> None:
         """Decode a picture into `out`; one of another size than the camera's is refused before memory is taken."""
+        if self.quickly(picture, out):
+            return
         if self._codec == "png":
             check_png(picture)
         shape = self._shape
@@ -62,6 +71,100 @@ class PictureDecoder:
             raise CorruptLayoutError(f"a picture of {values.dtype}{list(values.shape)}, expected {shape}")
         out[...] = values
 
+    def quickly(self, picture: bytes, out: NDArray[Any]) -> bool:
+        """Decode a picture that is exactly what the camera has; False where it takes more care than that."""
+        if not self._known or not picture.startswith(self._known):
+            try:
+                found, size = read_head(picture, "a picture")
+            except FormatError:
+                return False
+            if (found.codec, found.shape) != (self._codec, self._shape):
+                return False
+            self._known = picture[:size]
+        if self._codec == "png":
+            return self._png_pixels(picture, self._shape, out)
+        return _jpeg_pixels(picture, self._shape, out)
+
+    def _png_pixels(self, picture: bytes, shape: FrameShape, out: NDArray[Any]) -> bool:
+        """Inflated here, so that exactly the lines it states are there; filters of lines are FFmpeg's to undo."""
+        depth = 2 if shape.dtype == "uint16" else 1
+        width = shape.width * (3 if shape.channels else 1) * depth
+        raw = _png_lines(picture, shape)
+        if raw is None:
+            return False
+        lines = np.frombuffer(raw, np.uint8).reshape(shape.height, 1 + width)
+        if lines[:, 0].max() > _LAST_PNG_FILTER:
+            return False
+        plain = lines[:, 1:] if not lines[:, 0].any() else self._unfiltered(picture, raw, width)
+        if plain is None:
+            return False
+        values = np.ascontiguousarray(plain).view(">u2") if depth == 2 else plain
+        out[...] = values.reshape(out.shape)
+        return True
+
+    def _unfiltered(self, picture: bytes, raw: bytes, width: int) -> NDArray[Any] | None:
+        try:
+            if self._lines is None:
+                self._lines = PngLines()
+            return self._lines.plain(picture[:PNG_HEAD_BYTES], raw, width)
+        except (CorruptLayoutError, MissingExtraError):
+            return None
+
+
+def _jpeg_pixels(picture: bytes, shape: FrameShape, out: NDArray[Any]) -> bool:
+    """By libjpeg as Pillow has it, without the classes of Pillow around it, which take longer than a small picture."""
+    codecs = _codecs()
+    if codecs is None:
+        return False
+    mode, size = "RGB" if shape.channels else "L", (shape.width, shape.height)
+    image = codecs.new(mode, size)
+    decoder = codecs.jpeg_decoder(mode, mode, "")
+    decoder.setimage(image, (0, 0, *size))
+    if decoder.decode(picture) != (-1, 0):  # all of it, and nothing wrong
+        return False
+    encoder = codecs.raw_encoder(mode, mode, 0, 1)
+    encoder.setimage(image, (0, 0, *size))
+    _, _, pixels = encoder.encode(out.nbytes + 1)
+    if len(pixels) != out.nbytes:
+        return False
+    out[...] = np.frombuffer(pixels, np.uint8).reshape(out.shape)
+    return True
+
+
+@functools.cache
+def _codecs() -> Any:
+    """The part of Pillow that has the bare codecs; None where a release has them elsewhere."""
+    try:
+        from PIL import Image  # noqa: PLC0415
+    except ImportError:
+        return None
+    found = getattr(Image, "core", None)
+    return found if all(hasattr(found, name) for name in ("new", "jpeg_decoder", "raw_encoder")) else None
+
+
+def _png_lines(picture: bytes, shape: FrameShape) -> bytes | None:
+    """The lines of a PNG picture, exactly as many as it states; None where it is interlaced, or has a palette.
+
+    Pillow shows what lines there are and says nothing of those that are missing.
+    """
+    data, is_plain = [], True
+    for kind, content in _png_chunks(picture):
+        is_plain = is_plain and kind not in (b"PLTE", b"tRNS")
+        if kind == b"IDAT":
+            data.append(content)
+    if picture[_INTERLACE_AT]:
+        return None
+    values = 3 if picture[_COLOUR_AT] == _RGB else 1
+    size = shape.height * (1 + shape.width * values * (2 if shape.dtype == "uint16" else 1))
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(data[0] if len(data) == 1 else b"".join(data), size)
+    except zlib.error as error:
+        raise CorruptLayoutError(f"the picture does not decode ({error})") from None
+    if len(found) < size:
+        raise CorruptLayoutError("a PNG picture has fewer lines than it says")
+    return found if is_plain else None
+
 
 def _fits(values: NDArray[Any], dtype: str) -> bool:
     """Whether pixels are of this type; Pillow before 11 gives 16-bit gray as 32 bits."""
@@ -70,15 +173,22 @@ def _fits(values: NDArray[Any], dtype: str) -> bool:
 
 def check_png(data: bytes) -> None:
     """Raise unless a PNG picture is whole and every part of it has its checksum, which Pillow does not ask for."""
-    view, at = memoryview(data), len(PNG_MAGIC)
+    _png_chunks(data)
+
+
+def _png_chunks(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Every part of a PNG picture up to its end; CorruptLayoutError where one is not as it was written."""
+    at, found = len(PNG_MAGIC), []
     while at + 12 <= len(data):
-        end = at + 12 + int.from_bytes(view[at : at + 4], "big")
+        end = at + 12 + int.from_bytes(data[at : at + 4], "big")
         if end > len(data):
             break
-        if zlib.crc32(view[at + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
+        kind, content = data[at + 4 : at + 8], data[at + 8 : end - 4]
+        if zlib.crc32(content, zlib.crc32(kind)) != int.from_bytes(data[end - 4 : end], "big"):
             raise CorruptLayoutError("a PNG picture was changed after it was written: a checksum is wrong")
-        if data[at + 4 : at + 8] == b"IEND":
-            return
+        found.append((kind, content))
+        if kind == b"IEND":
+            return found
         at = end
     raise CorruptLayoutError("a PNG picture is cut short")
 

@@ -8,6 +8,7 @@ import importlib.util
 import io
 import os
 import sys
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -214,6 +215,35 @@ def encode_png(frame: NDArray[Any]) -> bytes:
         picture = _converter()(picture, context.pix_fmt)
     picture.pts, picture.time_base = 0, Fraction(1, 1)
     return b"".join(bytes(packet) for packet in [*context.encode(picture), *context.encode(None)])
+
+
+class PngLines:
+    """Undoes the filters of PNG pictures; keeps the state of one decoder, so one caller at a time."""
+
+    def __init__(self) -> None:
+        self._context = _av().CodecContext.create("png", "r")
+        self._context.thread_count = 1
+
+    def plain(self, head: bytes, raw: bytes, width: int) -> NDArray[np.uint8]:
+        """The lines of a picture, `width` bytes each: `head` up to and with IHDR, `raw` as they were inflated."""
+        library = _av()
+        data = head + _png_chunk(b"IDAT", zlib.compress(raw, 0)) + _png_chunk(b"IEND", b"")
+        item = library.Packet(len(data))
+        item.update(data)
+        item.is_keyframe = True  # else the decoder adds the picture before
+        try:
+            pictures = self._context.decode(item)
+        except library.FFmpegError as error:
+            raise CorruptLayoutError(f"the picture does not decode ({error})") from None
+        if len(pictures) != 1:
+            raise CorruptLayoutError("the picture does not decode")
+        plane: Any = pictures[0].planes[0]
+        return np.frombuffer(plane, np.uint8).reshape(pictures[0].height, -1)[:, :width]
+
+
+def _png_chunk(kind: bytes, data: bytes) -> bytes:
+    total = zlib.crc32(data, zlib.crc32(kind))
+    return len(data).to_bytes(4, "big") + kind + data + total.to_bytes(4, "big")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,80 @@
+"""One piece of work for every episode, here or in other processes: what is wrong with one is told, not raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from warpdata.episodes.collection import Episodes
+from warpdata.episodes.jobs import in_order, runner_of
+from warpdata.errors import FormatError, WarpError, nearest
+from warpdata.timeline.episode import Episode
+
+if TYPE_CHECKING:
+    from warpdata.convert.receipt import Receipt
+
+Progress = Callable[[int, int], None]
+OnError = Literal["stop", "skip"]
+
+Done = tuple[WarpError | None, Any]
+"""What is wrong with an episode, or what came of it."""
+Work = Callable[[int, Episode], Any]
+"""What is done with the episode at a position; a function of a module or an object, so that it travels."""
+
+
+@dataclass(frozen=True)
+class EpisodeTask:
+    """Does the work for the episode at a position; it travels to other processes."""
+
+    episodes: Episodes
+    work: Work
+
+    def __call__(self, position: int) -> Done:
+        """What came of the episode; what is wrong with the machine rather than with it is raised."""
+        try:
+            return None, self.work(position, self.episodes[position])
+        except WarpError as error:
+            if error.code in ("out_of_space", "permission"):
+                raise
+            return error, None
+        except (ValueError, TypeError) as error:  # a name or a value that episodes cannot have
+            return FormatError(str(error), hint="Rename it, or leave it out with a mapping."), None
+
+
+def exported(
+    episodes: Episodes,
+    work: Work,
+    *,
+    jobs: int,
+    on_error: OnError,
+    receipt: Receipt,
+    progress: Progress | None,
+) -> Iterator[tuple[int, Any]]:
+    """Each position with what the work gave for it, in order, whoever did it; what fails is raised, or skipped."""
+    check_on_error(on_error)
+    results = in_order(runner_of(jobs), EpisodeTask(episodes, work), range(len(episodes)))
+    for done, (position, (error, result)) in enumerate(results, 1):
+        if error is None:
+            yield position, result
+        elif on_error == "stop":
+            raise error
+        else:
+            receipt.skip(episodes.ids[position], error)
+        if progress is not None:
+            progress(done, len(episodes))
+
+
+def in_episode(error: WarpError, episode_id: str) -> WarpError:
+    """The same error, saying in which episode."""
+    made = type(error)(f"episode {episode_id}: {error.message}", hint=error.hint)
+    made.path = error.path
+    return made
+
+
+def check_on_error(on_error: str) -> None:
+    """Raise unless it is a word we know."""
+    if on_error not in ("stop", "skip"):
+        raise ValueError(
+            f"on_error is 'stop' or 'skip', not {on_error!r}.{nearest(on_error, ('stop', 'skip'))}"
+        )
