@@ -28,6 +28,9 @@ from warpdata.catalog.growing import (
     grown_episodes,
     grown_notes,
     grown_table,
+    grown_tars,
+    member_index,
+    new_members,
     new_names,
     publish_grown,
 )
@@ -59,12 +62,11 @@ from warpdata.formats.manifest.model import (
     BlobRef,
     LongList,
     Manifest,
-    MemberIndexRef,
     TablePart,
     TableShard,
 )
 from warpdata.formats.manifest.parts import Packed, packed_shards
-from warpdata.formats.tarshard.member_index import Member, pack_index
+from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.settings import Settings
 from warpdata.stores.digest import DigestedFile, FileDigest, check_unchanged, digest_file
@@ -404,7 +406,7 @@ class DatasetBuilder:
         tables = {n: _without_places(t.part) for n, t in self._kept_tables.items()}
         tables |= {n: self._table(n, t, uploads) for n, t in self._tables.items()}
         artifacts = {n: _without_places(a.part) for n, a in self._kept_artifacts.items()}
-        artifacts |= {n: self._artifact(n, a, uploads) for n, a in self._artifacts.items()}
+        artifacts |= {n: self._artifact(a, uploads) for n, a in self._artifacts.items()}
         kept_parts: list[_KeptTable | _KeptArtifact] = [
             *self._kept_tables.values(),
             *self._kept_artifacts.values(),
@@ -434,7 +436,10 @@ class DatasetBuilder:
         tables, artifacts = dict(base.manifest.tables), dict(base.manifest.artifacts)
         for name, staged in self._artifacts.items():
             if name not in artifacts:
-                artifacts[name] = self._artifact(name, staged, uploads)
+                artifacts[name] = self._artifact(staged, uploads)
+                continue
+            if staged.kind in model.TAR_KINDS:
+                artifacts[name] = self._grown_tars(name, staged, base, uploads)
                 continue
             shards = self._shards(staged, uploads)
             artifacts[name] = grown_artifact(name, base, staged.kind, shards, uploads)
@@ -454,6 +459,18 @@ class DatasetBuilder:
             metadata=grown_notes(base, self._metadata),
         )
         return manifest, uploads
+
+    def _grown_tars(
+        self, name: str, staged: _StagedArtifact, base: Dataset, uploads: list[Upload]
+    ) -> ArtifactPart:
+        """The tar files of a version and those whose members are not all there."""
+        fresh = new_members(name, base, staged.kind, list(staged.members.values()))
+        used = sorted({member.shard for member in fresh})
+        bindings = grown_bindings(base, self._bindings)
+        if any(each.artifact == name and each.addressing == "range" for each in bindings):
+            used = list(range(len(staged.shards)))  # references count the files
+        shards = self._shards(replace(staged, shards=[staged.shards[number] for number in used]), uploads)
+        return grown_tars(base.artifact(name), shards, used, fresh, uploads)
 
     def _grow_episode_facts(self, base: Dataset, tables: dict[str, TablePart], uploads: list[Upload]) -> None:
         """The table of all episodes with the new ones, unless the caller brought rows of his own."""
@@ -587,16 +604,11 @@ class DatasetBuilder:
             self._written(f"guide-{name}", guide, uploads),
         )
 
-    def _artifact(self, name: str, staged: _StagedArtifact, uploads: list[Upload]) -> ArtifactPart:
+    def _artifact(self, staged: _StagedArtifact, uploads: list[Upload]) -> ArtifactPart:
         listed = self._packed(packed_shards(self._shards(staged, uploads), blob_of), uploads)
         if staged.kind not in model.TAR_KINDS:
             return ArtifactPart(staged.kind, listed)
-        packed, buckets = pack_index(list(staged.members.values()))
-        blob = self._written(f"index-{name}", packed, uploads)
-        index = MemberIndexRef(
-            blob.hash, blob.byte_size, bucket_count=buckets, member_count=len(staged.members)
-        )
-        return ArtifactPart(staged.kind, listed, index)
+        return ArtifactPart(staged.kind, listed, (member_index(list(staged.members.values()), uploads),))
 
     def _shards(self, staged: _StagedArtifact, uploads: list[Upload]) -> tuple[BlobRef, ...]:
         uploads += [self._upload(shard.path, shard.digest) for shard in staged.shards]
@@ -676,7 +688,7 @@ def _without_places(part: _Part) -> _Part:
         shards = tuple(replace(shard, uri=None) for shard in shards)
     if isinstance(part, TablePart):
         return replace(part, shards=shards, guide=part.guide and replace(part.guide, uri=None))
-    return replace(part, shards=shards, index=part.index and replace(part.index, uri=None))
+    return replace(part, shards=shards, indexes=tuple(replace(each, uri=None) for each in part.indexes))
 
 
 def _column_names(table: _StagedTable | _KeptTable) -> list[str]:
