@@ -282,7 +282,7 @@ def test_published_vectors_are_a_part_of_a_new_version(tmp_path: Path) -> None:
         assert row["step"] == int(np.round(row["ts_ns"] / STEP_NS))
         assert row["file_path"] == f"lab/arm#{row['episode_id']}"
         assert after.episodes[row["episode_id"]].id == row["episode_id"]
-    again = wd.embed("lab/arm", embed_joints, name="joints", catalog=catalog, jobs=2)
+    again = wd.embed("lab/arm", embed_joints, name="joints", catalog=catalog)
     assert (again.version, again.computed, again.reused) == (made.version, 0, 3)
     record(tmp_path / "root", 1)
     with wd.DatasetBuilder("lab/arm", catalog=catalog) as builder:

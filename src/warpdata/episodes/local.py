@@ -117,11 +117,14 @@ class LocalSource(EpisodesSource):
         is_plain = [not has_edits or entry.is_plain for entry in self.entries]
         plain = [position for position, each in enumerate(is_plain) if each]
         position_of = {self.entries[position].parts[0].number: position for position in plain}
-        table = recorded_facts(self.folder, list(position_of), lambda number: self.open(position_of[number]))
+        # Each is looked at once: what others have open stays open.
+        table = recorded_facts(
+            self.folder, list(position_of), lambda number: self._make(self.entries[position_of[number]])
+        )
         edited = [position for position, each in enumerate(is_plain) if not each]
         if not edited:
             return table
-        whole = joined_tables([table, facts_table(self.open(position) for position in edited)])
+        whole = joined_tables([table, facts_table(self._make(self.entries[position]) for position in edited)])
         return whole.take(pa.array(np.argsort([*plain, *edited])))
 
     def _make(self, entry: Entry) -> Episode:

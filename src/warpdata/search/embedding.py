@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -300,7 +301,7 @@ def _same_length(vectors: Sequence[Floats]) -> Floats:
 # Many episodes.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EmbedJob:
     """Vectors of which episodes, by what, and where they are kept until all are there."""
 
@@ -319,7 +320,7 @@ class EmbedJob:
         """What turns moments into vectors."""
         return embedder_of(self.embedder)
 
-    @property
+    @cached_property
     def notes(self) -> dict[str, Any]:
         """What the file says of itself: vectors of a file with other notes are others."""
         function = self.function
