@@ -550,7 +550,8 @@ def test_tar_files_are_added_to_without_reading_what_is_there(local_catalog: str
             assert len(artifact) == len(names)
             assert [bytes(each) for each in artifact.read_names(names)] == [known[name] for name in names]
             assert artifact.has(["none", names[5]]) == [False, True]
-            assert list(artifact.members("1-")) == ["1-0.txt", "1-1.txt", "1-2.txt"]
+            some = ["1-0.txt", "1-1.txt", "1-2.txt"] if turn else []
+            assert list(artifact.members("1-")) == some
             assert ds.verify() == []
     indexes = tar_index_members(local_catalog)
     assert indexes[0] == 300, "the large one was left alone"
