@@ -45,7 +45,8 @@ class BuiltIn:
             raise ValueError(
                 f"the embedder {self.name!r} finds nothing to look at: {self.wanted} are missing"
             )
-        return self.many(found)[0]
+        vector: Floats = self.many(found)[0]
+        return vector
 
     @property
     def wanted(self) -> str:
@@ -80,8 +81,8 @@ def _pooled(values: Floats, axis: int) -> Floats:
     counts = np.maximum(np.diff(np.append(edges, size)), 1)
     shape = [1, 1, 1]
     shape[axis] = _SIDE
-    found: Floats = np.add.reduceat(values, edges, axis=axis) / counts.reshape(shape).astype(np.float32)
-    return found
+    sums = np.add.reduceat(values, edges, axis=axis)
+    return np.asarray(sums / counts.reshape(shape), np.float32)
 
 
 BUILT_IN = {
