@@ -50,7 +50,9 @@ def test_two_nodes_and_a_store_publish_what_one_process_publishes(
     rows = wd.ray.read_episodes("lab/arm", catalog=s3_catalog, tasks=8)
     found = rows.map(opened_on, scheduling_strategy="SPREAD").take_all()
     assert len({each["node"] for each in found}) == 2
-    assert sorted((each["id"], each["length"]) for each in found) == [(f"ep{n:02d}", 20 + n) for n in range(8)]
+    assert sorted((each["id"], each["length"]) for each in found) == [
+        (f"ep{n:02d}", 20 + n) for n in range(8)
+    ]
     mapped = wd.ray.map_episodes("lab/arm", speed, catalog=s3_catalog, tasks=8, scheduling_strategy="SPREAD")
     published = wd.ray.publish(mapped, "lab/fast", catalog=s3_catalog, expect=8)
     again = wd.ray.publish(mapped, "lab/fast", catalog=s3_catalog)
