@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.reader import Verify
     from warpdata.loading.windows.loader import Loader
     from warpdata.search.embedders import Embedder
-    from warpdata.search.embedding import EmbedReport, Per
+    from warpdata.search.embedding import EmbedJob, EmbedReport, Per
     from warpdata.search.store import VectorStore
     from warpdata.stores.blobstore import BlobStore
     from warpdata.stores.meter import Listener
@@ -416,7 +416,14 @@ def embed(
     """
     from warpdata.catalog.dataset import Dataset as Published
     from warpdata.episodes.collection import Episodes as Several
-    from warpdata.search.embedding import EmbedJob, EmbedOptions, check_index_name, embed_into_file, name_of
+    from warpdata.search.embedding import (
+        EmbedJob,
+        EmbedOptions,
+        check_index_name,
+        embed_into_file,
+        held_file,
+        name_of,
+    )
     from warpdata.settings import Settings
 
     chosen = (signals,) if isinstance(signals, str) else None if signals is None else tuple(signals)
@@ -432,23 +439,46 @@ def embed(
         revision, metric, None if opened is None else opened.id,
     )  # fmt: skip
     try:
+        given: dict[str, Any] = {"overwrite": overwrite, "runner": runner, "progress": progress}
         if place is not None:
-            return embed_into_file(job, place, overwrite=overwrite, runner=runner, progress=progress)
-        from pathlib import Path
-
-        from warpdata.catalog.publish import PublishOptions
-        from warpdata.search.published_index import embed_into_dataset
-
-        assert opened is not None
-        given = (tags,) if isinstance(tags, str) else tuple(tags)
-        key = None if sign_key is None else Path(sign_key)
-        notes = PublishOptions(message=message, tags=given, sign_key=key, retries=retries)
-        return embed_into_dataset(
-            job, opened, called, notes, overwrite=overwrite, runner=runner, progress=progress
-        )
+            made = embed_into_file(job, place, held_file(place), **given)
+        else:
+            assert opened is not None
+            notes = {"message": message, "tags": tags, "sign_key": sign_key, "retries": retries}
+            made = _embed_published(job, opened, called, given, notes)
+        job.finish()
+        return made
     finally:
         if opened is not None and opened is not source:
             opened.close()
+
+
+def _embed_published(
+    job: EmbedJob, dataset: Dataset, name: str, given: Mapping[str, Any], notes: Mapping[str, Any]
+) -> EmbedReport:
+    """Vectors of a version as an artifact of a new one, on top of the newest; the episodes are not touched."""
+    import tempfile
+    from dataclasses import replace
+    from pathlib import Path
+
+    from warpdata.catalog.adding import check_free, publish_files
+    from warpdata.catalog.publish import PublishOptions
+    from warpdata.formats.manifest.model import VECTOR_KIND
+    from warpdata.search.embedding import SUFFIX, embed_into_file, part_name
+
+    tags, key = notes["tags"], notes["sign_key"]
+    options = PublishOptions(
+        message=notes["message"], tags=(tags,) if isinstance(tags, str) else tuple(tags),
+        sign_key=None if key is None else Path(key), retries=notes["retries"],
+    )  # fmt: skip
+    part = part_name(name)
+    check_free(dataset, part, VECTOR_KIND)
+    held = dataset.vectors(part) if part in dataset.artifacts else None
+    with tempfile.TemporaryDirectory(prefix="warpdata-") as folder:
+        path = Path(folder, f"{name}{SUFFIX}")
+        made = embed_into_file(job, path, held, **given)
+        published = publish_files(dataset, part, VECTOR_KIND, {path.name: path}, options)
+    return replace(made, path=f"{dataset.id}, artifact {part}", version=published.version)
 
 
 def _embedded_source(

@@ -27,7 +27,7 @@ def test_workers_of_a_trainer_find_themselves_and_another_number_goes_on(tmp_pat
     }
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(ROOT / "examples" / "ray_trainer.py"), str(tmp_path / "work"), "2"],
-        env=environment, capture_output=True, text=True, timeout=280, check=False,
+        env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "2 workers, then 1: 20 steps, every sample once per epoch" in done.stdout

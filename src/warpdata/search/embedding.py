@@ -344,6 +344,10 @@ class EmbedJob:
         cache = Path(os.path.expanduser(self.cache_dir))
         return cache / "embeddings" / sha256_hex(dump_json({**self.notes, "metric": self.compared_by}))[:24]
 
+    def finish(self) -> None:
+        """The vectors are where they belong: nothing waits any more."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
 
 @dataclass(frozen=True, slots=True)
 class EmbedReport:
@@ -423,10 +427,6 @@ class EmbedRun:
         )
         return count, next(iter(dims))
 
-    def finish(self) -> None:
-        """Nothing waits any more."""
-        shutil.rmtree(self._job.folder, ignore_errors=True)
-
     def _keep(self, position: int, found: Embedded) -> None:
         """A vector file of one episode, whole or not there: what a run that is stopped leaves behind."""
         self.computed += 1
@@ -505,25 +505,39 @@ class _Held:
 
 
 def embed_into_file(
-    job: EmbedJob, path: Path, *, overwrite: bool, runner: Runner | None, progress: Progress | None
+    job: EmbedJob,
+    path: Path,
+    held: VectorStore | None,
+    *,
+    overwrite: bool,
+    runner: Runner | None,
+    progress: Progress | None,
 ) -> EmbedReport:
-    """Embed episodes into a vector file; one that is there and was made in the same way is brought up to date."""
-    held = None
-    if os.path.lexists(path):
-        held = VectorStore.open(path)
-        if held.notes != job.notes and not overwrite:
-            held.close()
-            hint = "Choose another name, or overwrite it."
-            raise ConflictError("the file exists already, and holds other vectors", path=path, hint=hint)
+    """Embed episodes into a new vector file, or into one that replaces `held`, which is closed then.
+
+    Vectors of `held` that were made in the same way are used again; if they were not, it is only replaced when asked.
+    """
     try:
+        if held is not None and held.notes != job.notes and not overwrite:
+            fact = "there is an index of that name already, and it holds other vectors"
+            raise ConflictError(fact, path=path, hint="Choose another name, or overwrite it.")
         run = EmbedRun(job, held)
         run.compute(runner, progress)
         count, dim = run.write(path, overwrite=held is not None)
     finally:
         if held is not None:
             held.close()
-    run.finish()
     return EmbedReport(str(path), count, dim, run.computed, run.resumed, run.reused, run.without)
+
+
+def held_file(path: Path) -> VectorStore | None:
+    """The vector file that lies at a path, if one does."""
+    return VectorStore.open(path) if os.path.lexists(path) else None
+
+
+def part_name(name: str) -> str:
+    """The artifact that has the vectors of a published dataset."""
+    return f"vectors-{name}"
 
 
 def check_index_name(name: str) -> str:
