@@ -607,3 +607,25 @@ def test_webdataset_tars_are_added_to(local_catalog: str, tmp_path: Path) -> Non
         rows = ds.table().rows_together().to_pylist()
         assert [(row["__key__"], row["cls"]) for row in rows] == [("s0", 0), ("s1", 1)]
         assert bytes(ds.artifact("main_shards").read_names(["s1.jpg"])[0]) == b"1"
+
+
+def test_a_corpus_grows_with_its_description(local_catalog: str, tmp_path: Path) -> None:
+    def grow(folder: Path, value: float) -> Any:
+        is_new = not folder.exists()
+        with wd.CorpusWriter(folder, 4, dtype="f32") if is_new else wd.CorpusWriter.reopen(folder) as corpus:
+            corpus.append(np.full((10, 4), value, np.float32))
+        with wd.DatasetBuilder(NAME, catalog=local_catalog) as builder:
+            return builder.extend().add_artifact("acts", folder, kind="activation_shards").publish()
+
+    for turn in range(3):
+        grow(tmp_path / "corpus", turn)
+        with wd.dataset(NAME, catalog=local_catalog) as ds, ds.corpus(dtype="float32") as source:
+            assert source.total_rows == 10 * (turn + 1)
+            rows = np.concatenate([batch.rows for batch in source])
+            assert rows[:, 0].tolist() == [float(each) for each in range(turn + 1) for _ in range(10)]
+            version = ds.version
+    with pytest.raises(ConflictError, match=r"does not list"):
+        grow(tmp_path / "another", 7)
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert ds.version == version
+        assert ds.verify() == []

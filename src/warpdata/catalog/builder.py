@@ -23,6 +23,7 @@ from warpdata.catalog.artifact_contents import EPISODES_TABLE
 from warpdata.catalog.bindings import check_binding, default_ref_type
 from warpdata.catalog.dataset import opened_version
 from warpdata.catalog.growing import (
+    check_grown_corpus,
     grown_artifact,
     grown_bindings,
     grown_episodes,
@@ -53,6 +54,8 @@ from warpdata.catalog.stored import StoredEpisode, agreed
 from warpdata.catalog.table import StreamRequest
 from warpdata.catalog.transfer import Progress, Upload, upload_blob, upload_bytes, upload_file
 from warpdata.errors import DatasetError, nearest
+from warpdata.formats.gamsae.corpus_json import CorpusRecord, parse_corpus
+from warpdata.formats.gamsae.layout import CORPUS_JSON
 from warpdata.formats.manifest import model
 from warpdata.formats.manifest.fields import blob_of, table_shard_of
 from warpdata.formats.manifest.guide import ShardGuide, pack_guide
@@ -441,6 +444,8 @@ class DatasetBuilder:
             if staged.kind in model.TAR_KINDS:
                 artifacts[name] = self._grown_tars(name, staged, base, uploads)
                 continue
+            if staged.kind == model.CORPUS_KIND:
+                check_grown_corpus(name, artifacts[name], _corpus_record(staged.shards))
             shards = self._shards(staged, uploads)
             artifacts[name] = grown_artifact(name, base, staged.kind, shards, uploads)
         for name, table in self._tables.items():
@@ -647,6 +652,15 @@ class DatasetBuilder:
             else:
                 found.append(upload_blob(*dataset.access.place(dataset.catalog, blob), blob))
         return found
+
+
+def _corpus_record(shards: Sequence[PackedShard]) -> CorpusRecord | None:
+    """What the corpus.json among files says."""
+    found = next((shard for shard in shards if shard.name == CORPUS_JSON), None)
+    if found is None:
+        return None
+    with DigestedFile(found.path, found.digest) as reader:
+        return parse_corpus(bytes(reader.read(0, reader.size)), str(found.path))
 
 
 def _whole_files(shards: Sequence[PackedShard]) -> dict[str, Member]:

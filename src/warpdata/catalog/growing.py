@@ -29,9 +29,12 @@ from warpdata.catalog.transfer import Upload, send, upload_bytes, upload_file
 from warpdata.catalog.turns import turn
 from warpdata.episodes.facts import joined_tables
 from warpdata.errors import ConflictError, DatasetError, PointerMovedError
+from warpdata.formats.gamsae import layout as corpus_layout
+from warpdata.formats.gamsae.corpus_json import CorpusRecord
 from warpdata.formats.manifest.fields import blob_of, table_shard_of
 from warpdata.formats.manifest.guide import ShardGuide, pack_guide
 from warpdata.formats.manifest.model import (
+    CORPUS_KIND,
     ArtifactPart,
     Binding,
     BlobRef,
@@ -40,7 +43,7 @@ from warpdata.formats.manifest.model import (
     TablePart,
     TableShard,
 )
-from warpdata.formats.manifest.parts import Packed, with_added, with_tail
+from warpdata.formats.manifest.parts import Packed, find_shard, with_added, with_tail
 from warpdata.formats.tarshard.member_index import Member, pack_index
 from warpdata.stores.digest import FileDigest
 from warpdata.stores.parallel import run_parallel
@@ -97,9 +100,32 @@ def grown_artifact(
     held = base.manifest.artifacts[name]
     _check_kind(name, held, kind)
     by_number = any(b.artifact == name and b.addressing == "range" for b in base.manifest.bindings)
-    packed = with_added(held.shards, added, blob_of, at_end=by_number)
+    packed = with_added(_without_documents(held, added), added, blob_of, at_end=by_number)
     uploads += [upload_bytes(data) for data in packed.blobs.values()]
     return replace(held, shards=packed.shards)
+
+
+_DOCUMENTS = {CORPUS_KIND: {corpus_layout.CORPUS_JSON, corpus_layout.ROWS_PARQUET}}
+"""Files that speak of all others of their artifact: what is added brings them anew."""
+
+
+def _without_documents(held: ArtifactPart, added: Sequence[BlobRef]) -> Sequence[BlobRef]:
+    """The shards of an artifact but for those that are brought anew."""
+    anew = _DOCUMENTS.get(held.kind, set()) & {str(shard.name) for shard in added}
+    return held.shards if not anew else tuple(shard for shard in held.shards if shard.name not in anew)
+
+
+def check_grown_corpus(name: str, held: ArtifactPart, record: CorpusRecord | None) -> None:
+    """Raise unless the description that comes with new shards of a corpus still lists those that are there."""
+    if record is None and find_shard(held.shards, corpus_layout.CORPUS_JSON) is None:
+        return  # shards that nothing describes
+    listed = {} if record is None else {shard.name: shard.sha256 for shard in record.shards}
+    for shard in held.shards:
+        if str(shard.name).endswith(corpus_layout.SHARD_SUFFIX) and listed.get(str(shard.name)) != shard.hash:
+            fact = f"corpus {name!r} has a shard {shard.name!r} that the new corpus.json does not list"
+            raise ConflictError(
+                fact, hint="Append to it with CorpusWriter.reopen where it lies, and add that folder."
+            )
 
 
 def _check_kind(name: str, held: ArtifactPart, kind: str) -> None:

@@ -81,6 +81,8 @@ class FileIndex:
         self._metric = metric
         self._writes = writes
         self._store: VectorStore | None = None
+        self._known: dict[tuple[str, str], list[int]] | None = None
+        """The vectors of each file by collection, looked up once."""
         if not writes:
             self._store = VectorStore.open(self._path)
 
@@ -89,7 +91,9 @@ class FileIndex:
         store = self._opened(len(records[0].vector))
         self._forget(store, collection, file_path)
         rows = [file_row(collection, record.id, record.metadata) for record in records]
-        store.add(np.stack([record.vector for record in records]), metadata=rows)
+        ids = store.add(np.stack([record.vector for record in records]), metadata=rows)
+        assert self._known is not None
+        self._known[collection, file_path] = ids.tolist()
 
     def search(
         self, collection: str, vector: Floats, top_k: int, conditions: Sequence[Condition]
@@ -143,12 +147,13 @@ class FileIndex:
         return self._store
 
     def _forget(self, store: VectorStore, collection: str, file_path: str) -> None:
-        ids = store.ids
-        known = [
-            int(vector_id)
-            for vector_id, row in zip(ids, store.metadata(ids), strict=True)
-            if row.get("file_path") == file_path and row.get("collection", EPISODES) == collection
-        ]
+        if self._known is None:
+            self._known = {}
+            ids = store.ids
+            for vector_id, row in zip(ids.tolist(), store.metadata(ids), strict=True):
+                name = (str(row.get("collection", EPISODES)), str(row.get("file_path")))
+                self._known.setdefault(name, []).append(vector_id)
+        known = self._known.pop((collection, file_path), [])
         if known:
             store.delete(known)
 
