@@ -438,16 +438,11 @@ class DatasetBuilder:
         uploads: list[Upload] = []
         tables, artifacts = dict(base.manifest.tables), dict(base.manifest.artifacts)
         for name, staged in self._artifacts.items():
-            if name not in artifacts:
-                artifacts[name] = self._artifact(staged, uploads)
-                continue
-            if staged.kind in model.TAR_KINDS:
-                artifacts[name] = self._grown_tars(name, staged, base, uploads)
-                continue
-            if staged.kind == model.CORPUS_KIND:
-                check_grown_corpus(name, artifacts[name], _corpus_record(staged.shards))
-            shards = self._shards(staged, uploads)
-            artifacts[name] = grown_artifact(name, base, staged.kind, shards, uploads)
+            artifacts[name] = (
+                self._grown_artifact(name, staged, base, uploads)
+                if name in artifacts
+                else self._artifact(staged, uploads)
+            )
         for name, table in self._tables.items():
             if name in tables:
                 uploads += [self._upload(f.path, d) for f, d in zip(table.facts, table.digests, strict=True)]
@@ -464,6 +459,16 @@ class DatasetBuilder:
             metadata=grown_notes(base, self._metadata),
         )
         return manifest, uploads
+
+    def _grown_artifact(
+        self, name: str, staged: _StagedArtifact, base: Dataset, uploads: list[Upload]
+    ) -> ArtifactPart:
+        """An artifact of a version and what was added to it here."""
+        if staged.kind in model.TAR_KINDS:
+            return self._grown_tars(name, staged, base, uploads)
+        if staged.kind == model.CORPUS_KIND:
+            check_grown_corpus(name, base.manifest.artifacts[name], _corpus_record(staged.shards))
+        return grown_artifact(name, base, staged.kind, self._shards(staged, uploads), uploads)
 
     def _grown_tars(
         self, name: str, staged: _StagedArtifact, base: Dataset, uploads: list[Upload]
