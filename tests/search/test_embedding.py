@@ -198,7 +198,7 @@ def test_a_stopped_run_goes_on(tmp_path: Path, cache: Path) -> None:
     kept = sorted(cache.rglob("*.rvf"))
     assert len(kept) == 2
     damaged = bytearray(kept[0].read_bytes())
-    damaged[len(damaged) // 2] ^= 1
+    damaged[300] ^= 1  # one of the vectors
     kept[0].write_bytes(damaged)
     made = wd.embed(root, embed_joints, revision="r", name="joints", max_steps=0)
     assert (made.computed, made.resumed) == (2, 1)
