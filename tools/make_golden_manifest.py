@@ -40,7 +40,7 @@ def example() -> Manifest:
     tar = ArtifactPart(
         "tar_shards",
         (BlobRef("d" * 64, 4096),),
-        MemberIndexRef("e" * 64, 8192, bucket_count=1, member_count=3),
+        (MemberIndexRef("e" * 64, 8192, bucket_count=1, member_count=3),),
     )
     episodes = ArtifactPart("wshard_episodes", (BlobRef("f" * 64, 77, name="ep/0001.wshard"),))
     return Manifest(
@@ -81,6 +81,17 @@ def long_example() -> tuple[Manifest, dict[str, bytes]]:
     return manifest, {**episodes.blobs, **files.blobs, **rows.blobs}
 
 
+def indexed_example() -> Manifest:
+    """A manifest of tar files that were added to: several member indexes."""
+    shards = tuple(BlobRef(sha256_hex(f"tar {n}".encode()), 4096 + n) for n in range(3))
+    indexes = tuple(
+        MemberIndexRef(sha256_hex(f"index {n}".encode()), 8192, bucket_count=1, member_count=3 - n)
+        for n in range(2)
+    )
+    raw = ArtifactPart("tar_shards", shards, indexes)
+    return Manifest("ws/indexed", {}, {"raw": raw}, created_at="2026-01-02T03:04:05+00:00")
+
+
 def _shard(name: str, size: int) -> BlobRef:
     return BlobRef(sha256_hex(name.encode()), size, name=name)
 
@@ -116,6 +127,8 @@ def main(folder: Path) -> None:
     (folder / "long.json").write_bytes(pack_manifest(long))
     texts = {sha256: data.decode() for sha256, data in sorted(parts.items())}
     (folder / "long.parts.json").write_text(json.dumps(texts, indent=1) + "\n")
+    indexed = indexed_example()
+    (folder / "indexed.json").write_bytes(pack_manifest(indexed))
     expected = {
         "version_hash": version,
         "public_key": public_text(key),
@@ -127,6 +140,11 @@ def main(folder: Path) -> None:
             "total_rows": long.total_rows,
             "total_bytes": long.total_bytes,
             "names": {name: _names_hash(part) for name, part in long.artifacts.items()},
+        },
+        "indexed": {
+            "version_hash": to_json(indexed)["version_hash"],
+            "blobs": sorted(indexed.blobs()),
+            "members": indexed.artifacts["raw"].member_count,
         },
         "guide": [{"sums": s.page_sums.tolist(), "tail": s.tail.decode()} for s in guide_shards()],
     }

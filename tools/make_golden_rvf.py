@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from warpdata.search.bulk import write_vectors
 from warpdata.search.store import VectorStore
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,10 +95,21 @@ def copies(path: Path) -> None:
         store.build_index("hnsw", m=4, ef_construction=40)
 
 
+def whole(path: Path) -> None:
+    """Written at once, with notes: the one file whose very bytes are the same every time."""
+    rows = [
+        {"collection": "traj_episodes", "key": f"e{n // 5}@{n % 5}", "episode_id": f"e{n // 5}", "step": n % 5,
+         "ts_ns": n % 5 * 20_000_000}
+        for n in range(15)
+    ]  # fmt: skip
+    batches = [(vectors(15, 4)[:10], rows[:10]), (vectors(15, 4)[10:], rows[10:])]
+    write_vectors(path, batches, metric="l2", notes={"embedder": "state", "per": "step"}, overwrite=True)
+
+
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "tests" / "golden" / "rvf"
     folder.mkdir(parents=True, exist_ok=True)
-    for make in (plain, indexed, parts, codes, commits, copies):
+    for make in (plain, indexed, parts, codes, commits, copies, whole):
         name = make.__name__
         if (folder / f"{name}.rvf").exists():
             continue

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from warpdata._api import check_dataset as check_dataset
     from warpdata._api import chunk_episode as chunk_episode
     from warpdata._api import dataset as dataset
+    from warpdata._api import embed as embed
     from warpdata._api import export_episodes as export_episodes
     from warpdata._api import import_episodes as import_episodes
     from warpdata._api import keep_decoded as keep_decoded
@@ -193,6 +194,7 @@ _HOMES: dict[str, str] = {
     "dequantize_delta": "warpdata.formats.wshard.bits",
     "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     "error_residual": "warpdata.formats.wshard.residual",
+    "embed": "warpdata._api",
     "export_episodes": "warpdata._api",
     "export_site": "warpdata.viewer.export",
     "import_episodes": "warpdata._api",

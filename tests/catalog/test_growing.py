@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import random
 import shutil
 import subprocess
 import sys
+import tarfile
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,13 @@ from warpdata.catalog.expiry import expire_versions
 from warpdata.catalog.mending import mend_version
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.remotegc import collect
-from warpdata.errors import ConflictError, DatasetError, ManifestCorruptedError, PointerMovedError
+from warpdata.errors import (
+    BlobNotFoundError,
+    ConflictError,
+    DatasetError,
+    ManifestCorruptedError,
+    PointerMovedError,
+)
 from warpdata.formats.manifest import layout
 from warpdata.formats.manifest.model import LongList
 from warpdata.formats.manifest.parts import PartedShards
@@ -190,10 +199,6 @@ def test_what_cannot_be_extended_says_so(local_catalog: str, tmp_path: Path) -> 
     folder = files(tmp_path / "t", "a.txt", "b.txt")[0].parent
     with wd.DatasetBuilder(NAME, catalog=local_catalog) as builder:
         builder.add_artifact("raw", folder).publish()
-    with wd.DatasetBuilder(NAME, catalog=local_catalog) as builder:
-        builder.extend().add_artifact("raw", folder)
-        with pytest.raises(DatasetError, match="made of tar files"):
-            builder.publish()
     with wd.DatasetBuilder(NAME, catalog=local_catalog) as builder:
         builder.extend().add_artifact("raw", folder.glob("*"), kind="files")
         with pytest.raises(DatasetError, match="of kind tar_shards, not files"):
@@ -516,3 +521,111 @@ def test_a_warmed_long_list_is_read_offline(s3_catalog: str, tmp_path: Path, sho
     with wd.dataset(NAME, mode="local", **given) as ds:
         assert sorted(ds.artifact("raw").members()) == sorted([*names(30), "more"])
         assert ds.artifact("raw").read_names(["f0029"]) == [b"bytes of f0029"]
+
+
+def tar_index_members(catalog: str) -> list[int]:
+    with wd.dataset(NAME, catalog=catalog) as ds:
+        return [index.member_count for index in ds.manifest.artifacts["raw"].indexes]
+
+
+def test_tar_files_are_added_to_without_reading_what_is_there(local_catalog: str, tmp_path: Path) -> None:
+    """Against a plain dict of everything that was ever added."""
+    known: dict[str, bytes] = {}
+    rng = random.Random(3)
+    for turn, count in enumerate([300, 3, 1, 2, 40, 5, 1]):
+        folder = tmp_path / str(turn)
+        folder.mkdir()
+        for number in range(count):
+            name = f"{turn}-{number}.txt"
+            known[name] = rng.randbytes(rng.randrange(200))
+            (folder / name).write_bytes(known[name])
+        with wd.DatasetBuilder(NAME, catalog=local_catalog) as builder:
+            sent = builder.extend().add_artifact("raw", folder).publish().bytes_sent
+        if turn == 1:
+            assert sent < 60_000
+        with wd.dataset(NAME, catalog=local_catalog) as ds:
+            artifact = ds.artifact("raw")
+            names = sorted(known)
+            assert list(artifact.members()) == names
+            assert len(artifact) == len(names)
+            assert [bytes(each) for each in artifact.read_names(names)] == [known[name] for name in names]
+            assert artifact.has(["none", names[5]]) == [False, True]
+            some = ["1-0.txt", "1-1.txt", "1-2.txt"] if turn else []
+            assert list(artifact.members("1-")) == some
+            assert ds.verify() == []
+    indexes = tar_index_members(local_catalog)
+    assert indexes[0] == 300, "the large one was left alone"
+    assert sum(indexes) == len(known)
+    assert len(indexes) <= 4
+    with pytest.raises(BlobNotFoundError), wd.dataset(NAME, catalog=local_catalog) as ds:
+        ds.artifact("raw").find(["none"])
+
+
+def test_members_of_tar_files_are_there_once(local_catalog: str, tmp_path: Path) -> None:
+    def extend(folder: Path) -> str:
+        with wd.DatasetBuilder(NAME, catalog=local_catalog) as builder:
+            return builder.extend().add_artifact("raw", folder).publish().version
+
+    first = extend(files(tmp_path / "a", "one", "two")[0].parent)
+    assert extend(tmp_path / "a") == first, "nothing is new"
+    (tmp_path / "a" / "three").write_bytes(b"3")
+    assert extend(tmp_path / "a") != first
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert list(ds.artifact("raw").members()) == ["one", "three", "two"]
+        assert bytes(ds.artifact("raw").read_names(["three"])[0]) == b"3"
+        newest = ds.version
+    (tmp_path / "a" / "two").write_bytes(b"other")
+    with pytest.raises(ConflictError, match="'two' already, with other bytes"):
+        extend(tmp_path / "a")
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert ds.version == newest
+
+
+def test_tables_point_into_tar_files_that_are_added(local_catalog: str, tmp_path: Path) -> None:
+    for turn, names in enumerate((["a.txt", "b.txt"], ["c.txt"])):
+        with wd.DatasetBuilder(NAME, catalog=local_catalog) as builder:
+            builder.extend().add_artifact("raw", files(tmp_path / str(turn), *names)[0].parent)
+            builder.add_table("main", {"file": names})
+            if not turn:
+                builder.bind("main", "file", "raw")
+            builder.publish()
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        found = [ref.read_bytes() for batch in ds.table().batch_dicts() for ref in batch["file"]]
+        assert found == [f"bytes of {name}".encode() for name in ("a.txt", "b.txt", "c.txt")]
+
+
+def test_webdataset_tars_are_added_to(local_catalog: str, tmp_path: Path) -> None:
+    for number in range(2):
+        with tarfile.open(tmp_path / f"{number}.tar", "w") as tar:
+            for suffix in ("jpg", "cls"):
+                info = tarfile.TarInfo(f"s{number}.{suffix}")
+                info.size = 1
+                tar.addfile(info, io.BytesIO(str(number).encode()))
+        with wd.DatasetBuilder(NAME, catalog=local_catalog) as builder:
+            builder.extend().add_webdataset("main", [tmp_path / f"{number}.tar"]).publish()
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        rows = ds.table().rows_together().to_pylist()
+        assert [(row["__key__"], row["cls"]) for row in rows] == [("s0", 0), ("s1", 1)]
+        assert bytes(ds.artifact("main_shards").read_names(["s1.jpg"])[0]) == b"1"
+
+
+def test_a_corpus_grows_with_its_description(local_catalog: str, tmp_path: Path) -> None:
+    def grow(folder: Path, value: float) -> Any:
+        is_new = not folder.exists()
+        with wd.CorpusWriter(folder, 4, dtype="f32") if is_new else wd.CorpusWriter.reopen(folder) as corpus:
+            corpus.append(np.full((10, 4), value, np.float32))
+        with wd.DatasetBuilder(NAME, catalog=local_catalog) as builder:
+            return builder.extend().add_artifact("acts", folder, kind="activation_shards").publish()
+
+    for turn in range(3):
+        grow(tmp_path / "corpus", turn)
+        with wd.dataset(NAME, catalog=local_catalog) as ds, ds.corpus(dtype="float32") as source:
+            assert source.total_rows == 10 * (turn + 1)
+            rows = np.concatenate([batch.rows for batch in source])
+            assert rows[:, 0].tolist() == [float(each) for each in range(turn + 1) for _ in range(10)]
+            version = ds.version
+    with pytest.raises(ConflictError, match=r"does not list"):
+        grow(tmp_path / "another", 7)
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert ds.version == version
+        assert ds.verify() == []

@@ -353,3 +353,32 @@ def test_two_lanes_and_a_version_that_was_overtaken(catalog: Path, tmp_path: Pat
 def test_names_of_predictions_say_what_they_are_about() -> None:
     place = Place("demos", "a/b.wshard", "0" * 64)
     assert place.lane_member == f"demos/a/b/{'0' * 64}.wshard"
+
+
+class Later:
+    """A model that is made once in each process."""
+
+    def __call__(self, episode: wd.Episode) -> np.ndarray:
+        return late(episode)
+
+
+def test_processes_give_the_version_of_one(tmp_path: Path) -> None:
+    root = record(tmp_path / "root", 5)
+    versions = set()
+    for jobs, function in ((1, late), (3, Later)):
+        publish(root, tmp_path / str(jobs))
+        steps: list[tuple[int, int]] = []
+        made = opened(tmp_path / str(jobs)).add_lane(
+            "dreamer", function, of="joints", revision="w1", jobs=jobs,
+            progress=lambda *each, steps=steps: steps.append(each),
+        )  # fmt: skip
+        assert (made.computed, steps[-1]) == (5, (5, 5))
+        versions.add(made.version)
+    assert len(versions) == 1
+
+
+def test_a_function_that_cannot_travel_is_told(catalog: Path) -> None:
+    with pytest.raises(ValueError, match="other processes"):
+        opened(catalog).add_lane("dreamer", lambda episode: late(episode), of="joints", jobs=2)
+    with pytest.raises(ValueError, match="choose one"):
+        opened(catalog).add_lane("dreamer", late, of="joints", jobs=2, ray=True)

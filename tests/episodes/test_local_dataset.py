@@ -400,3 +400,37 @@ def test_a_shard_opens_by_url(tmp_path: Path) -> None:
         assert np.array_equal(remote["cam"][21][0], wd.open_episode(folder)["cam"][21][0])
         with pytest.raises(BlobNotFoundError):
             wd.open_episode(f"http://127.0.0.1:{server.server_port}/absent.wshard")
+
+
+def test_facts_are_looked_at_without_opening_what_others_use(tmp_path: Path) -> None:
+    for number in range(30):
+        with wd.record(tmp_path, static={"number": number}) as rec:
+            rec.append("joints", np.zeros(3), number)
+    dataset = wd.LocalDataset(tmp_path)
+    first = dataset[3]
+    assert [each.static["number"] for each in dataset.where("number >= 28")] == [28, 29]
+    assert dataset[3] is first
+    assert dataset.where("number = 3")[0] is not dataset[4]
+    again = wd.LocalDataset(tmp_path, edited=False)
+    assert again.facts.drop_columns(["bytes"]).equals(dataset.facts.drop_columns(["bytes"]))
+    assert dataset.facts.column("bytes").to_pylist() == [
+        sum(file.stat().st_size for file in dataset.place(number).rglob("*") if file.is_file())
+        for number in range(30)
+    ]
+
+
+def test_a_recording_that_changed_is_looked_at_again(tmp_path: Path) -> None:
+    """Facts are kept by the mark of each meta.json, over the border of a block too."""
+    for number in (0, 998, 999, 1000, 1001):
+        folder = tmp_path / f"{number // 1000 * 1000:012d}" / f"{number:012d}"
+        folder.mkdir(parents=True)
+        (folder / "meta.json").write_text("{}")
+        (folder / "static.json").write_text(json.dumps({"n": number}))
+    assert wd.LocalDataset(tmp_path).facts.column("n").to_pylist() == [0, 998, 999, 1000, 1001]
+    changed = tmp_path / f"{1000:012d}" / f"{1000:012d}"
+    (changed / "static.json").write_text(json.dumps({"n": 5}))
+    assert wd.LocalDataset(tmp_path).facts.column("n").to_pylist() == [0, 998, 999, 1000, 1001]
+    (changed / "meta.json").write_text("{ }")
+    assert wd.LocalDataset(tmp_path).facts.column("n").to_pylist() == [0, 998, 999, 5, 1001]
+    (changed / "meta.json").unlink()
+    assert wd.LocalDataset(tmp_path).facts.column("n").to_pylist() == [0, 998, 999, 5, 1001]

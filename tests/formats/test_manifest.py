@@ -81,6 +81,17 @@ def test_golden_long_lists() -> None:
     ) == (123, 300)
 
 
+def test_golden_several_indexes() -> None:
+    folder = OWN_GOLDEN / "manifest"
+    expected = json.loads((folder / "expected.json").read_text())["indexed"]
+    data = (folder / "indexed.json").read_bytes()
+    manifest = parse_manifest(data, expected_hash=expected["version_hash"])
+    assert sorted(manifest.blobs()) == expected["blobs"]
+    assert manifest.artifacts["raw"].member_count == expected["members"] == 5
+    assert [each.member_count for each in manifest.artifacts["raw"].indexes] == [3, 2]
+    assert pack_manifest(manifest) == data
+
+
 SIGNATURES = [
     (OWN_GOLDEN / "manifest", "content.sig.json", "content"),
     (OWN_GOLDEN / "manifest", "notes.sig.json", "content and notes"),
@@ -214,6 +225,14 @@ HOSTILE = {
     "unsafe part name": lambda m: m["tables"].update({"../x": m["tables"]["main"]}),
     "unsafe shard name": lambda m: m["artifacts"]["episodes"]["shards"][0].update(name="../../x"),
     "nameless shard": lambda m: m["artifacts"]["episodes"]["shards"][0].pop("name"),
+    "no indexes": lambda m: m["artifacts"]["raw"].update(indexes=[m["artifacts"]["raw"].pop("index")] * 0),
+    "too many indexes": lambda m: m["artifacts"]["raw"].update(
+        indexes=[m["artifacts"]["raw"].pop("index")] * 65
+    ),
+    "index and indexes": lambda m: m["artifacts"]["raw"].update(indexes=[m["artifacts"]["raw"]["index"]]),
+    "an index of nothing": lambda m: m["artifacts"]["raw"].update(
+        indexes=[m["artifacts"]["raw"].pop("index"), {}]
+    ),
     "no index": lambda m: m["artifacts"]["raw"].pop("index"),
     "bad id": lambda m: m.update(dataset_id="../x"),
     "other format": lambda m: m["tables"]["main"].update(format="csv"),

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tools.make_golden_rvf import commits, copies, describe, indexed, parts, plain
+from tools.make_golden_rvf import commits, copies, describe, indexed, parts, plain, whole
 
 from tests.conftest import OWN_GOLDEN
 from warpdata.search.store import VectorStore
@@ -27,9 +27,16 @@ def test_golden_files_read_as_ever(path: Path) -> None:
         assert store.dialect == "wire"
 
 
-@pytest.mark.parametrize("make", [plain, indexed, parts, commits, copies])
+@pytest.mark.parametrize("make", [plain, indexed, parts, commits, copies, whole])
 def test_the_tool_makes_the_same_contents_again(make: object, tmp_path: Path) -> None:
     path = tmp_path / "again.rvf"
     make(path)  # type: ignore[operator]
     expected = json.loads((OWN_GOLDEN / "rvf" / f"{make.__name__}.json").read_text())  # type: ignore[attr-defined]
     assert describe(path) == expected
+
+
+def test_a_file_that_is_written_whole_has_the_same_bytes_every_time(tmp_path: Path) -> None:
+    whole(tmp_path / "again.rvf")
+    assert (tmp_path / "again.rvf").read_bytes() == (OWN_GOLDEN / "rvf" / "whole.rvf").read_bytes()
+    with VectorStore.open(tmp_path / "again.rvf") as store:
+        assert store.notes == {"embedder": "state", "per": "step"}

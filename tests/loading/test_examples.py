@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,11 @@ import pytest
 from tests.conftest import ROOT
 
 
-def run(name: str, folder: Path, *, torch: bool) -> str:
-    """What an example prints; without torch, an import of it fails as if it were not installed."""
+def run(name: str, folder: Path, *, torch: bool, before: Sequence[str] = ()) -> str:
+    """What an example prints; without torch, an import of it fails as if it were not installed.
+
+    `before` stands before its name: what starts it.
+    """
     environment = {
         **os.environ,
         "WARP_CACHE_DIR": str(folder / "cache"),
@@ -25,7 +30,7 @@ def run(name: str, folder: Path, *, torch: bool) -> str:
         (hidden / "__init__.py").write_text("raise ImportError('hidden')\n")
         environment["PYTHONPATH"] = f"{hidden.parent}{os.pathsep}{environment['PYTHONPATH']}"
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name), str(folder)],
+        [sys.executable, *before, str(ROOT / "examples" / name), str(folder)],
         env=environment, capture_output=True, text=True, timeout=220,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -50,8 +55,22 @@ def test_a_world_model_with_lanes(tmp_path: Path) -> None:
     assert "computed 2, kept 8" in told
 
 
-@pytest.mark.parametrize("torch", [True, False], ids=["gloo", "environment"])
-def test_ranks_find_themselves(tmp_path: Path, torch: bool) -> None:
-    if torch:
-        pytest.importorskip("torch")
-    assert "every sample once per epoch" in run("distributed.py", tmp_path, torch=torch)
+def test_ranks_find_themselves(tmp_path: Path) -> None:
+    assert "every sample once per epoch" in run("distributed.py", tmp_path, torch=False)
+
+
+def test_ranks_find_themselves_under_torchrun(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    told = run(
+        "distributed.py",
+        tmp_path,
+        torch=True,
+        before=["-m", "torch.distributed.run", "--nproc-per-node", "2"],
+    )
+    assert not told, "what the ranks saw lies in files"
+    spec = importlib.util.spec_from_file_location("distributed_example", ROOT / "examples" / "distributed.py")
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    example.check(tmp_path, 2)

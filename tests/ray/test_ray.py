@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -342,3 +343,45 @@ def test_rows_that_are_no_episodes_are_told(catalog: str) -> None:
     with pytest.raises(ValueError, match="no column 'episode_id' but id"):
         wd.ray.publish(ray.data.range(3), "lab/fast", catalog=catalog)
     assert latest("lab/fast", catalog) is None
+
+
+MODEL = """
+import numpy as np
+def late(episode):
+    values = episode["joints"].values()
+    return np.concatenate([values[:1], values[:-1]])
+class Vectors:
+    def __init__(self):
+        self.weights = np.eye(3, dtype=np.float32)[:2]
+    def __call__(self, observation):
+        return self.weights @ observation["joints"]
+"""
+
+
+def test_vectors_and_lanes_of_a_cluster_are_those_of_one_process(
+    catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The functions stand in a file that no worker has on its path."""
+    monkeypatch.setenv("WARP_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "cluster_model.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
+    model = importlib.import_module("cluster_model")
+    alone = publish_arm(str(tmp_path / "other"))
+    steps: list[tuple[int, int]] = []
+    files = [
+        wd.embed("lab/arm", model.Vectors, catalog=place, output=tmp_path / name, ray=spread, progress=told)
+        for place, name, spread, told in (
+            (str(tmp_path / "other"), "a.rvf", None, None),
+            (catalog, "b.rvf", True, lambda *each: steps.append(each)),
+        )
+    ]
+    assert [each.computed for each in files] == [8, 8]
+    assert steps[-1] == (8, 8)
+    assert Path(files[0].path).read_bytes() == Path(files[1].path).read_bytes()
+    versions = set()
+    for place, spread in ((str(tmp_path / "other"), None), (catalog, True)):
+        with wd.dataset("lab/arm", catalog=place) as dataset:
+            assert dataset.version == alone.version
+            versions.add(dataset.add_lane("late", model.late, of="joints", ray=spread).version)
+    assert len(versions) == 1

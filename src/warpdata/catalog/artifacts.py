@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -32,7 +33,7 @@ class Artifact:
         self._access = access
         self._catalog = catalog
         self._lock = ThreadLock()
-        self._index: MemberIndex | None = None
+        self._indexes: list[MemberIndex] | None = None
 
     @functools.cached_property
     def _following(self) -> SequentialReads | None:
@@ -54,12 +55,13 @@ class Artifact:
         return f"<Artifact {self.name!r}: {self.kind}, {len(self)} members>"
 
     def __len__(self) -> int:
-        return self.part.index.member_count if self.part.index else len(self.part.shards)
+        return self.part.member_count
 
     def members(self, prefix: str = "") -> Iterator[str]:
         """Names of members that begin with `prefix`, sorted."""
         if self.part.is_tar:
-            yield from self._member_index().names(prefix)
+            # By bytes, as each index has them.
+            yield from heapq.merge(*(each.names(prefix) for each in self.member_indexes()), key=str.encode)
         else:
             names = (shard.name for shard in self.part.shards)
             yield from sorted(n for n in names if n is not None and n.startswith(prefix))
@@ -78,7 +80,7 @@ class Artifact:
 
     def _looked_up(self, names: Sequence[str]) -> Sequence[Member | None]:
         if self.part.is_tar:
-            return self._member_index().find(names)
+            return _in_any(self.member_indexes(), names)
         shards = self.part.shards
         if isinstance(shards, PartedShards):
             numbers = shards.find(names)
@@ -183,15 +185,30 @@ class Artifact:
             raise CorruptLayoutError(f"member {member.name!r} lies outside its shard", path=self.name)
         return member
 
-    def _member_index(self) -> MemberIndex:
+    def member_indexes(self) -> list[MemberIndex]:
+        """The member indexes of a tar kind."""
         with self._lock:
-            if self._index is None:
-                ref = self.part.index
-                assert ref is not None
+            if self._indexes is None:
                 label = f"member index of artifact {self.name!r}"
-                reader = self._access.reader(self._catalog, ref, label)
-                self._index = MemberIndex(reader, ref.bucket_count, ref.member_count)
-            return self._index
+                self._indexes = [
+                    MemberIndex(
+                        self._access.reader(self._catalog, ref, label), ref.bucket_count, ref.member_count
+                    )
+                    for ref in self.part.indexes
+                ]
+            return self._indexes
+
+
+def _in_any(indexes: Sequence[MemberIndex], names: Sequence[str]) -> list[Member | None]:
+    """Where each name lies: each index is asked for those that were not in the others, the largest first."""
+    found: list[Member | None] = [None] * len(names)
+    for index in sorted(indexes, key=len, reverse=True):
+        absent = [at for at, member in enumerate(found) if member is None]
+        if not absent:
+            break
+        for at, member in zip(absent, index.find([names[at] for at in absent]), strict=True):
+            found[at] = member
+    return found
 
 
 def _near_together(reader: AnyBlobReader, members: Sequence[Member]) -> list[memoryview]:

@@ -23,11 +23,15 @@ from warpdata.catalog.artifact_contents import EPISODES_TABLE
 from warpdata.catalog.bindings import check_binding, default_ref_type
 from warpdata.catalog.dataset import opened_version
 from warpdata.catalog.growing import (
+    check_grown_corpus,
     grown_artifact,
     grown_bindings,
     grown_episodes,
     grown_notes,
     grown_table,
+    grown_tars,
+    member_index,
+    new_members,
     new_names,
     publish_grown,
 )
@@ -50,6 +54,8 @@ from warpdata.catalog.stored import StoredEpisode, agreed
 from warpdata.catalog.table import StreamRequest
 from warpdata.catalog.transfer import Progress, Upload, upload_blob, upload_bytes, upload_file
 from warpdata.errors import DatasetError, nearest
+from warpdata.formats.gamsae.corpus_json import CorpusRecord, parse_corpus
+from warpdata.formats.gamsae.layout import CORPUS_JSON
 from warpdata.formats.manifest import model
 from warpdata.formats.manifest.fields import blob_of, table_shard_of
 from warpdata.formats.manifest.guide import ShardGuide, pack_guide
@@ -59,12 +65,11 @@ from warpdata.formats.manifest.model import (
     BlobRef,
     LongList,
     Manifest,
-    MemberIndexRef,
     TablePart,
     TableShard,
 )
 from warpdata.formats.manifest.parts import Packed, packed_shards
-from warpdata.formats.tarshard.member_index import Member, pack_index
+from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.settings import Settings
 from warpdata.stores.digest import DigestedFile, FileDigest, check_unchanged, digest_file
@@ -404,7 +409,7 @@ class DatasetBuilder:
         tables = {n: _without_places(t.part) for n, t in self._kept_tables.items()}
         tables |= {n: self._table(n, t, uploads) for n, t in self._tables.items()}
         artifacts = {n: _without_places(a.part) for n, a in self._kept_artifacts.items()}
-        artifacts |= {n: self._artifact(n, a, uploads) for n, a in self._artifacts.items()}
+        artifacts |= {n: self._artifact(a, uploads) for n, a in self._artifacts.items()}
         kept_parts: list[_KeptTable | _KeptArtifact] = [
             *self._kept_tables.values(),
             *self._kept_artifacts.values(),
@@ -433,11 +438,11 @@ class DatasetBuilder:
         uploads: list[Upload] = []
         tables, artifacts = dict(base.manifest.tables), dict(base.manifest.artifacts)
         for name, staged in self._artifacts.items():
-            if name not in artifacts:
-                artifacts[name] = self._artifact(name, staged, uploads)
-                continue
-            shards = self._shards(staged, uploads)
-            artifacts[name] = grown_artifact(name, base, staged.kind, shards, uploads)
+            artifacts[name] = (
+                self._grown_artifact(name, staged, base, uploads)
+                if name in artifacts
+                else self._artifact(staged, uploads)
+            )
         for name, table in self._tables.items():
             if name in tables:
                 uploads += [self._upload(f.path, d) for f, d in zip(table.facts, table.digests, strict=True)]
@@ -454,6 +459,28 @@ class DatasetBuilder:
             metadata=grown_notes(base, self._metadata),
         )
         return manifest, uploads
+
+    def _grown_artifact(
+        self, name: str, staged: _StagedArtifact, base: Dataset, uploads: list[Upload]
+    ) -> ArtifactPart:
+        """An artifact of a version and what was added to it here."""
+        if staged.kind in model.TAR_KINDS:
+            return self._grown_tars(name, staged, base, uploads)
+        if staged.kind == model.CORPUS_KIND:
+            check_grown_corpus(name, base.manifest.artifacts[name], _corpus_record(staged.shards))
+        return grown_artifact(name, base, staged.kind, self._shards(staged, uploads), uploads)
+
+    def _grown_tars(
+        self, name: str, staged: _StagedArtifact, base: Dataset, uploads: list[Upload]
+    ) -> ArtifactPart:
+        """The tar files of a version and those whose members are not all there."""
+        fresh = new_members(name, base, staged.kind, list(staged.members.values()))
+        used = sorted({member.shard for member in fresh})
+        bindings = grown_bindings(base, self._bindings)
+        if any(each.artifact == name and each.addressing == "range" for each in bindings):
+            used = list(range(len(staged.shards)))  # references count the files
+        shards = self._shards(replace(staged, shards=[staged.shards[number] for number in used]), uploads)
+        return grown_tars(base.artifact(name), shards, used, fresh, uploads)
 
     def _grow_episode_facts(self, base: Dataset, tables: dict[str, TablePart], uploads: list[Upload]) -> None:
         """The table of all episodes with the new ones, unless the caller brought rows of his own."""
@@ -587,16 +614,11 @@ class DatasetBuilder:
             self._written(f"guide-{name}", guide, uploads),
         )
 
-    def _artifact(self, name: str, staged: _StagedArtifact, uploads: list[Upload]) -> ArtifactPart:
+    def _artifact(self, staged: _StagedArtifact, uploads: list[Upload]) -> ArtifactPart:
         listed = self._packed(packed_shards(self._shards(staged, uploads), blob_of), uploads)
         if staged.kind not in model.TAR_KINDS:
             return ArtifactPart(staged.kind, listed)
-        packed, buckets = pack_index(list(staged.members.values()))
-        blob = self._written(f"index-{name}", packed, uploads)
-        index = MemberIndexRef(
-            blob.hash, blob.byte_size, bucket_count=buckets, member_count=len(staged.members)
-        )
-        return ArtifactPart(staged.kind, listed, index)
+        return ArtifactPart(staged.kind, listed, (member_index(list(staged.members.values()), uploads),))
 
     def _shards(self, staged: _StagedArtifact, uploads: list[Upload]) -> tuple[BlobRef, ...]:
         uploads += [self._upload(shard.path, shard.digest) for shard in staged.shards]
@@ -635,6 +657,15 @@ class DatasetBuilder:
             else:
                 found.append(upload_blob(*dataset.access.place(dataset.catalog, blob), blob))
         return found
+
+
+def _corpus_record(shards: Sequence[PackedShard]) -> CorpusRecord | None:
+    """What the corpus.json among files says."""
+    found = next((shard for shard in shards if shard.name == CORPUS_JSON), None)
+    if found is None:
+        return None
+    with DigestedFile(found.path, found.digest) as reader:
+        return parse_corpus(bytes(reader.read(0, reader.size)), str(found.path))
 
 
 def _whole_files(shards: Sequence[PackedShard]) -> dict[str, Member]:
@@ -676,7 +707,7 @@ def _without_places(part: _Part) -> _Part:
         shards = tuple(replace(shard, uri=None) for shard in shards)
     if isinstance(part, TablePart):
         return replace(part, shards=shards, guide=part.guide and replace(part.guide, uri=None))
-    return replace(part, shards=shards, index=part.index and replace(part.index, uri=None))
+    return replace(part, shards=shards, indexes=tuple(replace(each, uri=None) for each in part.indexes))
 
 
 def _column_names(table: _StagedTable | _KeptTable) -> list[str]:

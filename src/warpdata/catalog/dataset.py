@@ -38,6 +38,7 @@ from warpdata.catalog.table import (
 from warpdata.catalog.warm import WarmReport, verify_blobs, warm_blobs
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.episodes.collection import Episodes
+from warpdata.episodes.jobs import Runner
 from warpdata.errors import DatasetError, nearest
 from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, LANE_KIND, VECTOR_KIND, Manifest
 from warpdata.settings import Settings
@@ -63,6 +64,8 @@ class Streams:
     plan: Callable[[Table, StreamRequest], ReadPlan]
     vectors: Callable[[RangeReader], Any]
     ray: Callable[[Table], Any]
+    runner: Callable[[int, str | bool | None], Runner]
+    """Where work on many episodes is done: so many processes, or a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,8 @@ class Dataset:
         tags: Sequence[str] = (),
         sign_key: str | os.PathLike[str] | None = None,
         retries: int = 20,
+        jobs: int = 1,
+        ray: str | bool | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> LaneMade:
         """Compute predictions over all episodes and publish them beside these, as a part of a new version.
@@ -198,7 +203,9 @@ class Dataset:
         `function(episode)` gives a prediction of the signal `of`: an array with one row per record of it, or a Signal
         with times of its own; where `of` names several, a dictionary of them. Episodes that have not changed keep the
         predictions they have, as long as `revision` is the same: by default it is a hash of the code of the function,
-        so say one where weights come from elsewhere. A run that was stopped goes on where it was.
+        so say one where weights come from elsewhere. A run that was stopped goes on where it was. `jobs` processes
+        compute; `ray` (True, or the address of a cluster) does it there instead; a class is made once in each process
+        and then called. The version is the same wherever it was done.
         """
         # Publishing needs this module first.
         from warpdata.catalog.lane_making import LaneOptions, make_lane
@@ -209,7 +216,7 @@ class Dataset:
         given = (tags,) if isinstance(tags, str) else tuple(tags)
         key = None if sign_key is None else Path(sign_key)
         notes = PublishOptions(message=message, tags=given, sign_key=key, retries=retries)
-        return make_lane(self, wanted, function, notes, progress)
+        return make_lane(self, wanted, function, notes, progress, self._streams.runner(jobs, ray))
 
     def lane_status(self, name: str) -> LaneStatus:
         """Which episodes a lane speaks of as they are now, and for which it is stale."""
@@ -477,7 +484,7 @@ def _no_streams(*_: Any, **__: Any) -> Any:
     raise DatasetError("this dataset was opened for references only")
 
 
-_NO_STREAMS = Streams(_no_streams, _no_streams, _no_streams, _no_streams, _no_streams)
+_NO_STREAMS = Streams(_no_streams, _no_streams, _no_streams, _no_streams, _no_streams, _no_streams)
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:

@@ -141,9 +141,7 @@ def _artifacts(before: Manifest, after: Manifest) -> list[PartChange]:
 
 
 def _members(part: ArtifactPart | None) -> int | None:
-    if part is None:
-        return None
-    return part.index.member_count if part.index else len(part.shards)
+    return None if part is None else part.member_count
 
 
 def _shard_changes(

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from warpdata.catalog.access import Access, writable_catalog
 from warpdata.catalog.artifact_contents import EPISODES_TABLE
+from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.dataset import Dataset, opened_version
 from warpdata.catalog.names import DatasetName, check_tag
 from warpdata.catalog.packing import digested
@@ -27,11 +28,23 @@ from warpdata.catalog.sources import ParquetFacts, ParquetOptions, parquet_facts
 from warpdata.catalog.transfer import Upload, send, upload_bytes, upload_file
 from warpdata.catalog.turns import turn
 from warpdata.episodes.facts import joined_tables
-from warpdata.errors import DatasetError, PointerMovedError
+from warpdata.errors import ConflictError, DatasetError, PointerMovedError
+from warpdata.formats.gamsae import layout as corpus_layout
+from warpdata.formats.gamsae.corpus_json import CorpusRecord
 from warpdata.formats.manifest.fields import blob_of, table_shard_of
 from warpdata.formats.manifest.guide import ShardGuide, pack_guide
-from warpdata.formats.manifest.model import ArtifactPart, Binding, BlobRef, Manifest, TablePart, TableShard
-from warpdata.formats.manifest.parts import Packed, with_added, with_tail
+from warpdata.formats.manifest.model import (
+    CORPUS_KIND,
+    ArtifactPart,
+    Binding,
+    BlobRef,
+    Manifest,
+    MemberIndexRef,
+    TablePart,
+    TableShard,
+)
+from warpdata.formats.manifest.parts import Packed, find_shard, with_added, with_tail
+from warpdata.formats.tarshard.member_index import Member, pack_index
 from warpdata.stores.digest import FileDigest
 from warpdata.stores.parallel import run_parallel
 
@@ -85,16 +98,93 @@ def grown_artifact(
 ) -> ArtifactPart:
     """An artifact of a version with more shards; what is there with the same bytes is not added again."""
     held = base.manifest.artifacts[name]
+    _check_kind(name, held, kind)
+    by_number = any(b.artifact == name and b.addressing == "range" for b in base.manifest.bindings)
+    packed = with_added(_without_documents(held, added), added, blob_of, at_end=by_number)
+    uploads += [upload_bytes(data) for data in packed.blobs.values()]
+    return replace(held, shards=packed.shards)
+
+
+_DOCUMENTS = {CORPUS_KIND: {corpus_layout.CORPUS_JSON, corpus_layout.ROWS_PARQUET}}
+"""Files that speak of all others of their artifact: what is added brings them anew."""
+
+
+def _without_documents(held: ArtifactPart, added: Sequence[BlobRef]) -> Sequence[BlobRef]:
+    """The shards of an artifact but for those that are brought anew."""
+    anew = _DOCUMENTS.get(held.kind, set()) & {str(shard.name) for shard in added}
+    return held.shards if not anew else tuple(shard for shard in held.shards if shard.name not in anew)
+
+
+def check_grown_corpus(name: str, held: ArtifactPart, record: CorpusRecord | None) -> None:
+    """Raise unless the description that comes with new shards of a corpus still lists those that are there."""
+    if record is None and find_shard(held.shards, corpus_layout.CORPUS_JSON) is None:
+        return  # shards that nothing describes
+    listed = {} if record is None else {shard.name: shard.sha256 for shard in record.shards}
+    for shard in held.shards:
+        if str(shard.name).endswith(corpus_layout.SHARD_SUFFIX) and listed.get(str(shard.name)) != shard.hash:
+            fact = f"corpus {name!r} has a shard {shard.name!r} that the new corpus.json does not list"
+            raise ConflictError(
+                fact, hint="Append to it with CorpusWriter.reopen where it lies, and add that folder."
+            )
+
+
+def _check_kind(name: str, held: ArtifactPart, kind: str) -> None:
     if held.kind != kind:
         fact = f"artifact {name!r} is of kind {held.kind}, not {kind}"
         raise DatasetError(fact, hint="Add it under another name.")
-    if held.is_tar:
-        fact = f"artifact {name!r} is made of tar files, whose index names every member"
-        raise DatasetError(fact, hint="Add the new files as another artifact.")
-    by_number = any(b.artifact == name and b.addressing == "range" for b in base.manifest.bindings)
-    packed = with_added(held.shards, added, blob_of, at_end=by_number)
+
+
+def new_members(name: str, base: Dataset, kind: str, members: Sequence[Member]) -> list[Member]:
+    """Those of the members of tar files that an artifact of a version has not; other bytes are a ConflictError."""
+    _check_kind(name, base.manifest.artifacts[name], kind)
+    names = [member.name for member in members]
+    artifact = base.artifact(name)
+    there = [each for each, has in zip(names, artifact.has(names), strict=True) if has]
+    held = {member.name: member for member in artifact.find(there)}
+    fresh = []
+    for member in members:
+        known = held.get(member.name)
+        if known is None:
+            fresh.append(member)
+        elif (known.length, known.crc32c) != (member.length, member.crc32c):
+            fact = f"artifact {name!r} has a member {member.name!r} already, with other bytes"
+            raise ConflictError(fact, hint="Give the new file another name.")
+    return fresh
+
+
+def grown_tars(
+    artifact: Artifact,
+    added: Sequence[BlobRef],
+    numbers: Sequence[int],
+    fresh: Sequence[Member],
+    uploads: list[Upload],
+) -> ArtifactPart:
+    """An artifact of tar files with more of them at its end; `numbers` are theirs in the members that are new.
+
+    The members get an index of their own. A smaller one before it is written anew with them, so there are few.
+    """
+    held = artifact.part
+    packed = with_tail(held.shards, len(held.shards), added, blob_of)
     uploads += [upload_bytes(data) for data in packed.blobs.values()]
-    return replace(held, shards=packed.shards)
+    if not fresh:
+        return replace(held, shards=packed.shards)
+    place = {number: len(held.shards) + at for at, number in enumerate(numbers)}
+    members = [member._replace(shard=place[member.shard]) for member in fresh]
+    refs, known = list(held.indexes), artifact.member_indexes()
+    # An index that lies elsewhere would need an address, and only a single one has one.
+    is_far = any(ref.is_elsewhere for ref in refs)
+    while refs and (is_far or refs[-1].member_count <= _ABSORB_ROWS * len(members)):
+        refs.pop()
+        members = [*known[len(refs)].all(), *members]
+    return replace(held, shards=packed.shards, indexes=(*refs, member_index(members, uploads)))
+
+
+def member_index(members: Sequence[Member], uploads: list[Upload]) -> MemberIndexRef:
+    """The index of members of tar files."""
+    data, buckets = pack_index(members)
+    upload = upload_bytes(data)
+    uploads.append(upload)
+    return MemberIndexRef(upload.sha256, upload.size, bucket_count=buckets, member_count=len(members))
 
 
 def new_names(name: str, base: Dataset, members: Sequence[str]) -> set[str]:

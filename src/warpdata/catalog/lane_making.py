@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from warpdata.bytekit.checksum import sha256_hex
+from warpdata.bytekit.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
-from warpdata.catalog.access import Access, plain_address
+from warpdata.catalog.adding import check_free, publish_part
+from warpdata.catalog.artifact_contents import PublishedSource
 from warpdata.catalog.dataset import Dataset
-from warpdata.catalog.growing import grown_notes, publish_grown
 from warpdata.catalog.lanes import (
     ABOUT,
     LANE_NAME,
@@ -28,16 +27,14 @@ from warpdata.catalog.lanes import (
     part_name,
     signal_name,
 )
-from warpdata.catalog.names import DatasetName
 from warpdata.catalog.publish import Published, PublishOptions
-from warpdata.catalog.transfer import Upload, upload_bytes, upload_file
+from warpdata.catalog.stored import packed_bytes
+from warpdata.catalog.transfer import upload_bytes, upload_file
 from warpdata.episodes.code_name import code_name
+from warpdata.episodes.jobs import Called, Here, Runner
 from warpdata.episodes.opening import episode_of_shard
-from warpdata.episodes.packed import pack_episode
 from warpdata.errors import DatasetError, WarpError, nearest
-from warpdata.formats.manifest.fields import blob_of
-from warpdata.formats.manifest.model import EPISODE_KIND, LANE_KIND, ArtifactPart, BlobRef, Manifest
-from warpdata.formats.manifest.parts import packed_shards
+from warpdata.formats.manifest.model import EPISODE_KIND, LANE_KIND, BlobRef
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.stores.digest import digest_file
 from warpdata.timeline.episode import Episode
@@ -88,47 +85,61 @@ class LaneMade:
         return str(self.published)
 
 
+@dataclass(frozen=True)
+class LaneTask:
+    """Computes the predictions about the episode at a position; it travels to other processes."""
+
+    sources: Mapping[str, PublishedSource]
+    places: Sequence[Place]
+    about: LaneAbout
+    function: Called
+
+    def __call__(self, position: int) -> bytes | tuple[str, ...]:
+        """A shard of predictions; of an episode that lacks the signals, those that it has."""
+        place = self.places[position]
+        episode = self.sources[place.artifact].open_member(place.member)
+        if not set(self.about.signals.values()) <= set(episode.signals):
+            return (episode.id, *episode.signals)
+        return packed_bytes(_predicted(self.function, episode, self.about, place), episode.id)
+
+
 def make_lane(
     dataset: Dataset,
     wanted: LaneOptions,
     function: Predict,
     options: PublishOptions,
     progress: Callable[[int, int], None] | None = None,
+    runner: Runner | None = None,
 ) -> LaneMade:
     """Compute what is missing, keep what holds, publish both on top of the newest version."""
     about = LaneAbout(
         wanted.name, {signal_name(of, wanted.name): of for of in wanted.of}, wanted.revision or code_name(function)
     )  # fmt: skip
-    _check_free(dataset, about)
+    check_free(dataset, part_name(about.name), LANE_KIND)
     places = _places(dataset)
     folder = _folder(dataset, about)
-    held = _held(dataset, about, list(places))
-    counts = {"computed": 0, "resumed": 0, "reused": 0}
-    without: list[str] = []
-    files: dict[Place, Path] = {}
+    held = _held(dataset, about, places)
+    files = {place: _file(folder, place) for place in places if place not in held}
+    missing = [
+        at for at, place in enumerate(places) if place in files and not _is_whole(files[place], about, place)
+    ]
+    resumed, done = len(files) - len(missing), len(places) - len(missing)
+    without: dict[int, str] = {}
     seen: dict[str, None] = {}
-    for number, (place, open_episode) in enumerate(places.items()):
-        if progress is not None:
-            progress(number, len(places))
-        if place in held:
-            counts["reused"] += 1
-            continue
-        target = folder / f"{sha256_hex(place.lane_member.encode())[:40]}{SUFFIX}"
-        if _is_whole(target, about, place):
-            counts["resumed"] += 1
-        else:
-            episode = open_episode()
-            absent = [name for name in wanted.of if name not in episode.signals]
-            if absent:
-                seen |= dict.fromkeys(episode.signals)
-                without.append(episode.id)
-                continue
-            made = _predicted(function, episode, about, place)
-            pack_episode(made, target, episode_id=episode.id, overwrite=True)
-            counts["computed"] += 1
-        files[place] = target
+    folder.mkdir(parents=True, exist_ok=True)
     if progress is not None:
-        progress(len(places), len(places))
+        progress(done, len(places))
+    task = LaneTask(_sources(dataset), places, about, Called(function))
+    for position, made in (runner or Here()).run(task, missing):
+        if isinstance(made, bytes):
+            write_file(files[places[position]], made, durable=False)
+        else:
+            without[position], *known = made
+            seen |= dict.fromkeys(known)
+            del files[places[position]]
+        done += 1
+        if progress is not None:
+            progress(done, len(places))
     if not files and not held:
         known = [name for name in seen if name not in about.signals]
         hint = "".join(nearest(name, known) for name in wanted.of if name not in seen)
@@ -138,18 +149,18 @@ def make_lane(
         )
     published = _publish(dataset, about, files, options)
     shutil.rmtree(folder, ignore_errors=True)
-    return LaneMade(published, **counts, without=tuple(without))
+    lacking = tuple(without[position] for position in sorted(without))
+    return LaneMade(published, len(missing) - len(without), resumed, len(held), lacking)
 
 
-def _places(dataset: Dataset) -> dict[Place, Callable[[], Episode]]:
-    """The bytes of every episode, and how to open it."""
-    found: dict[Place, Callable[[], Episode]] = {}
-    for name in dataset.artifacts:
-        if dataset.artifact(name).kind == EPISODE_KIND:
-            source = dataset.episodes_source(name)
-            for place in source.places():
-                found[place] = lambda source=source, place=place: source.open_member(place.member)  # type: ignore[misc]
-    return found
+def _places(dataset: Dataset) -> list[Place]:
+    """The bytes of every episode."""
+    return [place for source in _sources(dataset).values() for place in source.places()]
+
+
+def _sources(dataset: Dataset) -> dict[str, PublishedSource]:
+    names = [name for name in dataset.artifacts if dataset.artifact(name).kind == EPISODE_KIND]
+    return {name: dataset.episodes_source(name) for name in names}
 
 
 def _folder(dataset: Dataset, about: LaneAbout) -> Path:
@@ -157,6 +168,10 @@ def _folder(dataset: Dataset, about: LaneAbout) -> Path:
     identity = dump_json({"dataset": dataset.id, "catalog": dataset.catalog.address, **about.to_json()})
     cache = Path(os.path.expanduser(dataset.access.options.cache_dir))
     return cache / "lanes" / sha256_hex(identity)[:24]
+
+
+def _file(folder: Path, place: Place) -> Path:
+    return folder / f"{sha256_hex(place.lane_member.encode())[:40]}{SUFFIX}"
 
 
 def _held(dataset: Dataset, about: LaneAbout, places: Sequence[Place]) -> set[Place]:
@@ -238,50 +253,18 @@ def _publish(
         place: BlobRef(digest.sha256, digest.size, name=place.lane_member) for place, digest in digests.items()
     }  # fmt: skip
     text = upload_bytes(dump_json(about.to_json()))
-    early = [upload_file(path, digests[place], is_staged=False) for place, path in files.items()]
+    early = [text, *(upload_file(path, digests[place], is_staged=False) for place, path in files.items())]
 
-    def build(base: Dataset | None) -> tuple[Manifest, list[Upload]]:
-        if base is None:
-            raise DatasetError("the dataset is gone", path=dataset.id)
-        places = list(_places(base))
-        held = _held(base, about, places)
+    def shards_for(base: Dataset) -> list[BlobRef]:
+        """What was computed now, and what holds of the lane as the newest version has it."""
+        places = _places(base)
         shards = [BlobRef(text.sha256, text.size, name=ABOUT)]
         shards += [fresh[place] for place in places if place in fresh]
+        held = [place for place in _held(base, about, places) if place not in fresh]
         if held:
             artifact = base.lanes[about.name].artifact
-            kept = artifact.find(
-                [place.lane_member for place in places if place in held and place not in fresh]
-            )
+            kept = artifact.find([place.lane_member for place in held])
             shards += [replace(artifact.part.shards[member.shard], uri=None) for member in kept]
-        packed = packed_shards(tuple(sorted(shards, key=lambda shard: str(shard.name))), blob_of)
-        manifest = Manifest(
-            dataset_id=base.id,
-            tables=base.manifest.tables,
-            artifacts={
-                **base.manifest.artifacts,
-                part_name(about.name): ArtifactPart(LANE_KIND, packed.shards),
-            },
-            bindings=base.manifest.bindings,
-            created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            metadata=grown_notes(base, {}),
-        )
-        return manifest, [*early, text, *(upload_bytes(data) for data in packed.blobs.values())]
+        return shards
 
-    with contextlib.closing(_access(dataset)) as access:
-        return publish_grown(access, DatasetName(dataset.id), build, early, options)
-
-
-def _check_free(dataset: Dataset, about: LaneAbout) -> None:
-    name = part_name(about.name)
-    held = dataset.manifest.artifacts.get(name)
-    if (held is not None and held.kind != LANE_KIND) or name in dataset.manifest.tables:
-        raise DatasetError(
-            f"there is a part called {name!r} that is no lane", hint="Give the lane another name."
-        )
-
-
-def _access(dataset: Dataset) -> Access:
-    """Stores of the catalog the dataset came from, for writing."""
-    options = dataset.access.options
-    address = next(each for each in options.catalogs if plain_address(each) == dataset.catalog.address)
-    return Access(replace(options, catalogs=(address,)))
+    return publish_part(dataset, part_name(about.name), LANE_KIND, shards_for, early, options)

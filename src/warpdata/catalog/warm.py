@@ -95,7 +95,7 @@ def _artifact_blobs(label: str, part: ArtifactPart) -> list[tuple[str, BlobRef]]
     found: list[tuple[str, BlobRef]] = [
         (f"{label} shard {s.name or i}", s) for i, s in enumerate(part.shards)
     ]
-    found += [(f"member index of {label}", part.index)] if part.index else []
+    found += [(f"member index of {label}", index) for index in part.indexes]
     return found + [(f"a part of the manifest of {label}", ref) for ref in parts_of(part.shards)]
 
 

@@ -58,6 +58,7 @@ COMMANDS = (
     "why",
     "lane",
     "lanes",
+    "embed",
     "gc-remote",
     "init",
     "demo",

@@ -13,6 +13,8 @@ def code_name(function: Any) -> str:
     if isinstance(function, functools.partial):
         given = f"{function.args!r}{sorted(function.keywords.items())!r}"
         return f"partial({code_name(function.func)}, {_short(given)})"
+    if isinstance(function, type):
+        return f"{function.__module__}.{function.__qualname__}:{_short(_text_of_class(function))}"
     inner = getattr(function, "__func__", function)
     code = getattr(inner, "__code__", None)
     name = f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
@@ -25,6 +27,20 @@ def code_name(function: Any) -> str:
 def _cell(cell: Any) -> str:
     value = cell.cell_contents
     return code_name(value) if callable(value) else repr(value)
+
+
+def _text_of_class(kind: type) -> str:
+    """The code of its methods, and of those it has from others that are no part of Python."""
+    parts = []
+    for each in kind.__mro__:
+        if each.__module__ != "builtins":
+            for name, value in sorted(vars(each).items()):
+                code = getattr(getattr(value, "__func__", value), "__code__", None)
+                if isinstance(code, CodeType):
+                    parts.append(f"{name}:{_text_of(code)}")
+                elif isinstance(value, bool | int | float | str) and not name.startswith("__"):
+                    parts.append(f"{name}={value!r}")
+    return "\n".join(parts)
 
 
 def _text_of(code: CodeType) -> str:

@@ -16,6 +16,7 @@ from warpdata.errors import (
     CorruptLayoutError,
     FormatError,
     JournalInUseError,
+    StoreError,
 )
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, Folder, read_meta, read_static
@@ -104,7 +105,7 @@ class DirectorySource(EpisodeSource):
     def stored_bytes(self) -> int:
         """Bytes on disk; of an episode in a store, what its metadata says of its signals."""
         if isinstance(self.folder, Path):
-            return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+            return _bytes_below(str(self.folder))
         signals = [each for each in self.described().values() if isinstance(each, dict)]
         return sum(each.get("video_bytes", 0) + each.get("file", {}).get("bytes", 0) for each in signals)
 
@@ -168,6 +169,17 @@ class DiskSignals(Mapping[str, Signal]):
         return VideoSignal(signal_file(here, name, suffix), frames, name=name, **known)
 
 
+def _bytes_below(folder: str) -> int:
+    total = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_file():
+                total += entry.stat().st_size
+            elif entry.is_dir(follow_symlinks=False):
+                total += _bytes_below(entry.path)
+    return total
+
+
 def _files(folder: Folder) -> Iterable[str]:
     return files_below(folder) if isinstance(folder, Path) else folder.names()
 
@@ -180,22 +192,25 @@ def check_finished(folder: Folder) -> None:
                 "the episode is not finished", path=folder.name, hint="Salvage it where it was recorded."
             )
         return
-    if not folder.is_dir():
-        raise BlobNotFoundError("no such episode directory", path=folder)
-    if (folder / layout.RECORDING_FOLDER).exists():
+    try:
+        inside = set(os.listdir(folder))  # one look instead of one per name
+    except (FileNotFoundError, NotADirectoryError):
+        raise BlobNotFoundError("no such episode directory", path=folder) from None
+    except OSError as error:
+        raise StoreError(f"cannot read ({error.strerror})", path=folder) from None
+    if layout.RECORDING_FOLDER in inside:
         raise JournalInUseError(
             "the episode is not finished", path=folder,
             hint=f"Wait until its recorder is done; if it was killed, run `warp salvage {folder}`.",
         )  # fmt: skip
-    if (folder / layout.FOREIGN_UNFINISHED).exists():
+    if layout.FOREIGN_UNFINISHED in inside:
         raise JournalInUseError("the episode is not finished", path=folder, hint="Record it again.")
-    if not any((folder / name).exists() for name in (layout.META_FILE, layout.STATIC_FILE)):
-        _check_signals(folder)
+    if not inside & {layout.META_FILE, layout.STATIC_FILE}:
+        _check_signals(folder, inside)
 
 
-def _check_signals(folder: Path) -> None:
+def _check_signals(folder: Path, inside: Iterable[str]) -> None:
     """A folder without documents is an episode only if it has signals of its own."""
-    inside = os.listdir(folder)
     is_root = any(len(name) == layout.DIGITS and name.isdigit() for name in inside)
     if is_root or not find_signals(files_below(folder)):
         hint = f"Open it with wd.LocalDataset({str(folder)!r})." if is_root else "Check the path."

@@ -10,6 +10,7 @@ import concurrent.futures
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol, TypeVar
 
 from warpdata.episodes.threads import end_with_parent
@@ -26,6 +27,23 @@ class Runner(Protocol):
 
     def run(self, task: Callable[[int], R], positions: Sequence[int]) -> Iterator[tuple[int, R]]:
         """What the task gives for each position, as it comes in; what it raises is raised."""
+
+
+class Called:
+    """A function of the caller; a class is made once in each process, which is how models stay loaded."""
+
+    def __init__(self, given: Callable[..., Any]) -> None:
+        self.given = given
+        self._made: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What the function gives."""
+        if self._made is None:
+            self._made = self.given() if isinstance(self.given, type) else self.given
+        return self._made(*arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Called, (self.given,))
 
 
 class Here:
@@ -48,6 +66,7 @@ class Processes:
         if len(positions) < 2:
             yield from Here().run(task, positions)
             return
+        _check_travels(task)
         context = multiprocessing.get_context("spawn")
         pool = concurrent.futures.ProcessPoolExecutor(
             min(self._jobs, len(positions)), mp_context=context, initializer=_remember, initargs=(task,)
@@ -89,6 +108,15 @@ def in_order(runner: Runner, task: Callable[[int], R], positions: Sequence[int])
         while wanted is not None and wanted in early:
             yield wanted, early.pop(wanted)
             wanted = next(rest, None)
+
+
+def _check_travels(task: Callable[[int], Any]) -> None:
+    """A function that other processes cannot import is found out before they are started."""
+    try:
+        ForkingPickler.dumps(task)
+    except Exception as error:  # noqa: BLE001 - whatever refuses to travel says so in its own words
+        fact = f"what is computed cannot be sent to other processes ({error})"
+        raise ValueError(f"{fact}: use a function or class of a module, or one process") from None
 
 
 _TASK: list[Callable[[int], Any]] = []

@@ -29,6 +29,8 @@ from warpdata.timeline.episode import Episode
 
 DEFAULT_CACHE_BYTES = 256 << 20
 _MAX_OPEN = 1024
+_TRIM_SHARE = 16
+"""What is open is weighed again when a sixteenth as many were opened since."""
 
 
 class LocalSource(EpisodesSource):
@@ -44,6 +46,7 @@ class LocalSource(EpisodesSource):
         self._cache_bytes = cache_bytes
         self._lock = ThreadLock()
         self._open: OrderedDict[str, Episode] = OrderedDict()
+        self._opened = 0
         self.refresh()
 
     def refresh(self) -> None:
@@ -123,15 +126,21 @@ class LocalSource(EpisodesSource):
         """The facts of all episodes; those of recordings are kept beside them and read again from there."""
         if not isinstance(self.folder, Path):
             return super().facts()
-        has_edits = self._edited and bool(self.edits.log)
-        is_plain = [not has_edits or entry.is_plain for entry in self.entries]
+        if not (self._edited and self.edits.log):
+            return recorded_facts(
+                self.folder, self.recorded, lambda number: Episode(DirectorySource(self.place(number)))
+            )
+        is_plain = [entry.is_plain for entry in self.entries]
         plain = [position for position, each in enumerate(is_plain) if each]
         position_of = {self.entries[position].parts[0].number: position for position in plain}
-        table = recorded_facts(self.folder, list(position_of), lambda number: self.open(position_of[number]))
+        # Each is looked at once: what others have open stays open.
+        table = recorded_facts(
+            self.folder, list(position_of), lambda number: self._make(self.entries[position_of[number]])
+        )
         edited = [position for position, each in enumerate(is_plain) if not each]
         if not edited:
             return table
-        whole = joined_tables([table, facts_table(self.open(position) for position in edited)])
+        whole = joined_tables([table, facts_table(self._make(self.entries[position]) for position in edited)])
         return whole.take(pa.array(np.argsort([*plain, *edited])))
 
     def _make(self, entry: Entry) -> Episode:
@@ -139,6 +148,11 @@ class LocalSource(EpisodesSource):
         return Episode(parts[0] if entry.is_plain else EditedSource(entry, parts))
 
     def _trim(self) -> None:
+        """Let go of what does not fit; how much is loaded is asked now and then, because asking costs for each."""
+        self._opened += 1
+        if len(self._open) <= _MAX_OPEN and self._opened * _TRIM_SHARE < len(self._open):
+            return
+        self._opened = 0
         used = sum(episode.source.loaded_bytes() for episode in self._open.values())
         while len(self._open) > 1 and (used > self._cache_bytes or len(self._open) > _MAX_OPEN):
             _, dropped = self._open.popitem(last=False)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import sysconfig
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import ray
 import ray.data
+from ray import cloudpickle
 from ray.data.block import BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink, Datasource, ReadTask
 from ray.exceptions import RayError
 
 from warpdata.catalog.stored import StoredEpisode
+from warpdata.episodes.jobs import Called
 from warpdata.errors import DatasetError, WarpError
 from warpdata.ray.planning import Plan, Task
 
@@ -185,14 +191,41 @@ class RayRunner:
         if not was_running:
             ray.init(self._address, log_to_driver=False, logging_level="warning")
         try:
-            yield from _run(work, positions)
+            with _carried(work):
+                boxed = [ray.put(work)]
+            yield from _run(boxed, positions)
         finally:
             if not was_running:
                 ray.shutdown()
 
 
-def _run(work: Callable[[int], R], positions: Sequence[int]) -> Iterator[tuple[int, R]]:
-    boxed = [ray.put(work)]
+@contextlib.contextmanager
+def _carried(work: object) -> Iterator[None]:
+    """The caller's function travels with the module it stands in, where that is a file of his and nothing installed.
+
+    So nodes need not have it; what the module itself imports they must have.
+    """
+    called = [each for each in getattr(work, "__dict__", {}).values() if isinstance(each, Called)]
+    names = {str(getattr(each.given, "__module__", None) or type(each.given).__module__) for each in called}
+    installed = {os.path.realpath(path) for path in sysconfig.get_paths().values()}
+    found = [sys.modules[name] for name in names if name in sys.modules and name != "__main__"]
+    own = [
+        each
+        for each in found
+        if not each.__name__.startswith("warpdata.")
+        and (place := getattr(each, "__file__", None))
+        and not any(os.path.realpath(place).startswith(f"{folder}{os.sep}") for folder in installed)
+    ]
+    for each in own:
+        cloudpickle.register_pickle_by_value(each)
+    try:
+        yield
+    finally:
+        for each in own:
+            cloudpickle.unregister_pickle_by_value(each)
+
+
+def _run(boxed: list[Any], positions: Sequence[int]) -> Iterator[tuple[int, Any]]:
     processors = max(1, int(ray.cluster_resources().get("CPU", 1)))
     rest, running = iter(positions), {}
     try:

@@ -231,12 +231,14 @@ def create_file(path: str, dim: int, profile: Profile, *, durable: bool, overwri
         SegmentAppender(out.fd, path, None, durable=False).commit_checkpoint([], root, records)
 
 
-def row_segments(ids: Ids, matrix: NDArray[np.float32], dtype: str) -> list[NewSegment]:
-    """Rows as VEC segments of columnar blocks, in ascending order of id."""
+def row_segments(
+    ids: Ids, matrix: NDArray[np.float32], dtype: str, timestamp_ns: int | None = None
+) -> list[NewSegment]:
+    """Rows as VEC segments of columnar blocks, in ascending order of id, written now or at the time that is given."""
     if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():
         order = np.argsort(ids)
         ids, matrix = ids[order], matrix[order]
-    options = SegmentOptions(timestamp_ns=time.time_ns())
+    options = SegmentOptions(timestamp_ns=time.time_ns() if timestamp_ns is None else timestamp_ns)
     step = max(1, _SEGMENT_ROWS_BYTES // (matrix.shape[1] * 4))
     out = []
     for start in range(0, len(ids), step):

@@ -224,6 +224,13 @@ class VectorStore:
             return dict(self._searcher.metadata.schema) if self._searcher.has_metadata else {}
 
     @property
+    def notes(self) -> dict[str, Any]:
+        """What is known of the file as a whole, where whoever wrote it said something (`warp embed` does)."""
+        with self._mutex:
+            self._check_open()
+            return dict(self._searcher.metadata.file_fields) if self._searcher.has_metadata else {}
+
+    @property
     def ids(self) -> Ids:
         """The ids of all live vectors, ascending."""
         with self._mutex:

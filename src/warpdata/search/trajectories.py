@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from warpdata.episodes.collection import Episodes
-from warpdata.episodes.edits import shown
-from warpdata.episodes.opening import episode_of_shard
-from warpdata.episodes.shard_episode import ShardSource
-from warpdata.errors import NoStepsError
-from warpdata.formats.wshard.episode import WShardEpisode
-from warpdata.formats.wshard.reader import ShardReader
+from warpdata.search.behaviour import Behaviour, Source, window_key
+from warpdata.search.embedders import Embedder, embedded, embedder_of
 from warpdata.search.observation import Observation, as_observation
 from warpdata.search.trajectory_index import (
     EPISODES,
@@ -28,26 +24,14 @@ from warpdata.search.trajectory_index import (
     Record,
     TrajectoryIndex,
 )
-from warpdata.timeline.episode import Episode
-from warpdata.timeline.source import innermost
-from warpdata.timeline.steps import Steps, StepSignal
 
 if TYPE_CHECKING:
     from typing import Self
-
-Source = Episode | WShardEpisode | str | os.PathLike[str]
-"""An episode that was opened, wherever it lies, or the path of one."""
-
-Embedder = Callable[[Any], Any]
-"""Turns an `Observation` into a vector: an array (the first channel, flat) whose channels are found by name."""
 
 Query = Mapping[str, ArrayLike] | ArrayLike
 
 MAX_STEPS = FileIndex.steps_per_episode
 """Steps of an episode that are embedded into a file unless told otherwise, spread evenly over it."""
-
-_BLOCK_BYTES = 16 << 20
-"""Values read at a time for a mean."""
 
 _OVERFETCH = 8
 """Several steps of one episode are near each other; this many vectors are looked at per episode wanted."""
@@ -66,6 +50,12 @@ class EpisodeRef:
     def step(self) -> int | None:
         """The step, or the first one of the window, that was found; None for a whole episode."""
         found = self.metadata.get("step", self.metadata.get("window_start"))
+        return None if found is None else int(found)
+
+    @property
+    def ts_ns(self) -> int | None:
+        """The time of the moment that was found, or of the first one; None in indexes of older releases."""
+        found = self.metadata.get("ts_ns")
         return None if found is None else int(found)
 
 
@@ -89,10 +79,10 @@ class TrajectoryIngestor:
     """
 
     def __init__(
-        self, target: str | os.PathLike[str], embedder: Embedder, *, metric: str = "cosine",
+        self, target: str | os.PathLike[str], embedder: Embedder | str, *, metric: str = "cosine",
         timeout_s: float = 30.0, headers: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self._embedder = embedder
+        self._embedder = embedder_of(embedder)
         self._index = open_index(target, metric=metric, writes=True, timeout_s=timeout_s, headers=headers)
 
     def ensure_collection(self, dim: int, collection: str = EPISODES) -> None:
@@ -117,14 +107,17 @@ class TrajectoryIngestor:
         count = self._index.steps_per_episode if max_steps is None else max_steps
         if count < 1:
             raise ValueError(f"an episode is embedded by at least one step, not {count}")
-        found = _Behaviour.of(episode, rate_hz, clock)
+        found = Behaviour.of(episode, rate_hz, clock)
         about = {**found.about, "total_reward": found.total_reward}
         if count == 1:
-            records = [self._record(found.key, found.mean(0, found.length), about)]
+            whole = {**about, **self._when(found, 0)}
+            records = [self._record(found.key, found.mean(0, found.length), whole)]
         else:
             steps = np.unique(np.linspace(0, found.length - 1, min(count, found.length)).astype(int))
             records = [
-                self._record(f"{found.key}@{step}", found.at(step), {**about, "step": step})
+                self._record(
+                    f"{found.key}@{step}", found.at(step), {**about, "step": step, **self._when(found, step)}
+                )
                 for step in steps.tolist()
             ]
         self._index.insert(EPISODES, about["file_path"], records)
@@ -155,20 +148,24 @@ class TrajectoryIngestor:
         """Embed the mean of each window of an episode, to its very end; returns the ids of the windows."""
         if window_size < 1 or stride < 1:
             raise ValueError(f"windows need a size and a stride of at least 1, not {window_size}, {stride}")
-        found = _Behaviour.of(episode, rate_hz, clock)
+        found = Behaviour.of(episode, rate_hz, clock)
         records = []
         for start in range(0, found.length, stride):
             end = min(start + window_size, found.length)
-            key = f"{found.id}#{found.chunk_index or 0}@{start}"
-            window = {**found.about, "window_start": start, "window_end": end}
+            window = {**found.about, "window_start": start, "window_end": end, **self._when(found, start)}
+            key = window_key(window)
             records.append(self._record(key, found.mean(start, end), window))
             if end == found.length:
                 break
         self._index.insert(TIMESTEPS, found.about["file_path"], records)
         return [record.id for record in records]
 
+    def _when(self, found: Behaviour, step: int) -> dict[str, int]:
+        """The time of a step: who shows it need not choose the same steps again."""
+        return {"ts_ns": int(found.times_ns[step])} if self._index.keeps_times else {}
+
     def _record(self, key: str, observation: Observation, metadata: dict[str, Any]) -> Record:
-        return Record(key, _embedded(self._embedder, observation), metadata)
+        return Record(key, embedded(self._embedder, observation), metadata)
 
     def close(self) -> None:
         """Let go of the file; everything added is in it."""
@@ -185,10 +182,10 @@ class TrajectoryRetriever:
     """Asks a vector file or a DeepData server for episodes that behave like an observation."""
 
     def __init__(
-        self, target: str | os.PathLike[str], embedder: Embedder, *, timeout_s: float = 30.0,
+        self, target: str | os.PathLike[str], embedder: Embedder | str, *, timeout_s: float = 30.0,
         headers: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self._embedder = embedder
+        self._embedder = embedder_of(embedder)
         self._index = open_index(target, metric="", writes=False, timeout_s=timeout_s, headers=headers)
 
     def search_similar_episodes(
@@ -204,7 +201,7 @@ class TrajectoryRetriever:
         `query_obs` is a dict of channels, one array [D], or several steps [T, D], whose mean is asked for.
         """
         conditions = _conditions(env_id, min_length, reward_range)
-        vector = _embedded(self._embedder, as_observation(query_obs))
+        vector = embedded(self._embedder, as_observation(query_obs))
         wanted = _checked(top_k) * (1 if self._index.steps_per_episode == 1 else _OVERFETCH)
         while True:
             hits = self._index.search(EPISODES, vector, wanted, conditions)
@@ -217,7 +214,7 @@ class TrajectoryRetriever:
         self, query_obs: Query, top_k: int = 10, env_id: str | None = None
     ) -> list[EpisodeRef]:
         """The `top_k` nearest windows that `ingest_timesteps` added, nearest first."""
-        vector = _embedded(self._embedder, as_observation(query_obs))
+        vector = embedded(self._embedder, as_observation(query_obs))
         hits = self._index.search(TIMESTEPS, vector, _checked(top_k), _conditions(env_id, None, None))
         return [_ref(hit) for hit in hits]
 
@@ -250,85 +247,6 @@ def _each_once(hits: list[Hit]) -> list[EpisodeRef]:
         ref = _ref(hit)
         best.setdefault((ref.episode_id, ref.file_path), ref)
     return list(best.values())
-
-
-def _embedded(embedder: Embedder, observation: Observation) -> NDArray[np.float32]:
-    vector = np.asarray(embedder(observation), np.float32).ravel()
-    if not vector.size or not np.isfinite(vector).all():
-        raise ValueError("the embedder must give a vector of finite numbers")
-    return np.array(vector)
-
-
-class _Behaviour:
-    """An episode by step: what was observed, what it earned, and what is known of it."""
-
-    def __init__(self, episode: Episode, steps: Steps, file_path: str) -> None:
-        self.id = episode.id
-        self.length = steps.length
-        source = innermost(episode.source)
-        self.chunk_index = source.tensors.chunk_index if isinstance(source, ShardSource) else None
-        self.key = self.id if self.chunk_index is None else f"{self.id}#{self.chunk_index}"
-        chunk = {} if self.chunk_index is None else {"chunk_index": self.chunk_index}
-        self.about: dict[str, Any] = {
-            "episode_id": self.id, "env_id": str(episode.static.get("env_id", "")), "length_T": self.length,
-            "file_path": file_path, **chunk,
-        }  # fmt: skip
-        self._rewards = steps.rewards
-        self._signals = {name: each for name, each in steps.observations.items() if _is_complete(each)}
-
-    @classmethod
-    def of(cls, source: Source, rate_hz: float | None, clock: str | None) -> _Behaviour:
-        episode, path = _opened(source)
-        try:
-            is_chosen = rate_hz is not None or clock is not None
-            steps = episode.steps_at(rate_hz=rate_hz, clock=clock) if is_chosen else episode.steps
-        except NoStepsError as error:
-            error.hint = "Say rate_hz= or clock=."
-            raise
-        if not steps.length:
-            raise ValueError(f"an episode without steps has no behaviour: {path}")
-        return cls(episode, steps, path)
-
-    def at(self, step: int) -> Observation:
-        """The observations of one step."""
-        return Observation({name: np.asarray(each[step]) for name, each in self._signals.items()})
-
-    def mean(self, start: int, end: int) -> Observation:
-        """Every observation of numbers, its mean over these steps; read in parts that fit in memory."""
-        return Observation({name: _mean(each, start, end) for name, each in self._signals.items()})
-
-    @property
-    def total_reward(self) -> float:
-        """The sum of all rewards that are numbers; 0 where there are none."""
-        if self._rewards is None:
-            return 0.0
-        return float(np.nansum(self._rewards.data[self._rewards.mask].astype(np.float64)))
-
-
-def _opened(source: Source) -> tuple[Episode, str]:
-    """An episode, and what opens it again."""
-    if isinstance(source, Episode | WShardEpisode):
-        episode: Episode = source.in_time if isinstance(source, WShardEpisode) else source
-        return episode, episode.address or episode.id
-    path = os.path.abspath(source)
-    if os.path.isdir(path):
-        return shown(path), path
-    if not os.path.exists(path) and ("://" in os.fspath(source) or "#" in os.fspath(source)):
-        raise ValueError(f"{os.fspath(source)!r} is no file here: give what wd.open_episode() opens")
-    return episode_of_shard(ShardReader.open(path)), path
-
-
-def _is_complete(signal: StepSignal) -> bool:
-    """Whether an observation is numbers and has a value at every step."""
-    return not signal.meta.is_object and bool(signal.mask.all())
-
-
-def _mean(signal: StepSignal, start: int, end: int) -> NDArray[np.float32]:
-    total = np.zeros(signal.row_shape, np.float64)
-    block = max(1, _BLOCK_BYTES // max(1, signal.meta.row_bytes))
-    for first in range(start, end, block):
-        total += signal[first : min(first + block, end)].sum(axis=0, dtype=np.float64)
-    return (total / (end - start)).astype(np.float32)
 
 
 def _conditions(

@@ -45,6 +45,8 @@ class TrajectoryIndex(Protocol):
 
     steps_per_episode: int
     """How many vectors an episode has here unless told otherwise; 1 is the mean over its time."""
+    keeps_times: bool
+    """Whether whole numbers of nanoseconds are kept as they are."""
 
     def insert(self, collection: str, file_path: str, records: Sequence[Record]) -> None:
         """Add the records of one file to a collection; those it had there before go."""
@@ -63,16 +65,24 @@ _LOCAL_NAMES = {"length_T": "length", "total_reward": "reward"}
 _SERVER_NAMES = {mine: theirs for theirs, mine in _LOCAL_NAMES.items()}
 
 
+def file_row(collection: str, key: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a record as a vector file has it."""
+    return {"collection": collection, "key": key, **_renamed(metadata, _LOCAL_NAMES)}
+
+
 class FileIndex:
     """Both collections in one vector file."""
 
     steps_per_episode = 256
+    keeps_times = True
 
     def __init__(self, path: str | os.PathLike[str], *, metric: str = "cosine", writes: bool) -> None:
         self._path = Path(path)
         self._metric = metric
         self._writes = writes
         self._store: VectorStore | None = None
+        self._known: dict[tuple[str, str], list[int]] | None = None
+        """The vectors of each file by collection, looked up once."""
         if not writes:
             self._store = VectorStore.open(self._path)
 
@@ -80,11 +90,10 @@ class FileIndex:
         """Add the records of one file to a collection; those it had there before go."""
         store = self._opened(len(records[0].vector))
         self._forget(store, collection, file_path)
-        rows = [
-            {"collection": collection, "key": record.id, **_renamed(record.metadata, _LOCAL_NAMES)}
-            for record in records
-        ]
-        store.add(np.stack([record.vector for record in records]), metadata=rows)
+        rows = [file_row(collection, record.id, record.metadata) for record in records]
+        ids = store.add(np.stack([record.vector for record in records]), metadata=rows)
+        assert self._known is not None
+        self._known[collection, file_path] = ids.tolist()
 
     def search(
         self, collection: str, vector: Floats, top_k: int, conditions: Sequence[Condition]
@@ -101,7 +110,8 @@ class FileIndex:
         for row, away in zip(store.metadata(ids), distances.tolist(), strict=True):
             key = str(row.pop("key", row.get("episode_id", "")))
             row.pop("collection", None)
-            hits.append(Hit(key, self._score(float(away)), _renamed(row, _SERVER_NAMES)))
+            score = similarity(store.metric, float(away))
+            hits.append(Hit(key, score, _renamed(row, _SERVER_NAMES)))
         return hits
 
     def _filter(
@@ -121,10 +131,6 @@ class FileIndex:
             return None
         return fields
 
-    def _score(self, distance: float) -> float:
-        assert self._store is not None
-        return 1 - distance if self._store.metric == "cosine" else -distance
-
     def close(self) -> None:
         """Let go of the file; everything added is in it."""
         if self._store is not None:
@@ -141,14 +147,20 @@ class FileIndex:
         return self._store
 
     def _forget(self, store: VectorStore, collection: str, file_path: str) -> None:
-        ids = store.ids
-        known = [
-            int(vector_id)
-            for vector_id, row in zip(ids, store.metadata(ids), strict=True)
-            if row.get("file_path") == file_path and row.get("collection", EPISODES) == collection
-        ]
+        if self._known is None:
+            self._known = {}
+            ids = store.ids
+            for vector_id, row in zip(ids.tolist(), store.metadata(ids), strict=True):
+                name = (str(row.get("collection", EPISODES)), str(row.get("file_path")))
+                self._known.setdefault(name, []).append(vector_id)
+        known = self._known.pop((collection, file_path), [])
         if known:
             store.delete(known)
+
+
+def similarity(metric: str, distance: float) -> float:
+    """A distance as a similarity: larger is nearer."""
+    return 1 - distance if metric == "cosine" else -distance
 
 
 def _renamed(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -164,6 +176,7 @@ class DeepDataIndex:
     """Collections of a DeepData server. It replaces records by id, and keeps those that no longer come."""
 
     steps_per_episode = 1
+    keeps_times = False
 
     def __init__(
         self, url: str, *, timeout_s: float = 30.0, headers: Mapping[str, str] | None = None

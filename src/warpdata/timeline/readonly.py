@@ -22,7 +22,13 @@ class ReadOnlyDict(dict[str, Any]):
         return (ReadOnlyDict, (dict(self),))
 
 
+_PLAIN = frozenset({int, float, str, bool, type(None)})
+"""Values that cannot change, of which lists of metadata are full."""
+
+
 def _frozen(value: Any) -> Any:
     if isinstance(value, dict):
         return ReadOnlyDict(value)
-    return [_frozen(each) for each in value] if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+    return list(value) if _PLAIN.issuperset(map(type, value)) else [_frozen(each) for each in value]

@@ -176,21 +176,31 @@ def _queries(args: argparse.Namespace) -> Any:
     return np.concatenate(found)
 
 
+def _known(store: Any, ids: Any) -> dict[int, dict[str, Any]]:
+    """What is known of the vectors that were found, where anything is."""
+    if not store.fields:
+        return {}
+    unique = sorted({int(each) for each in ids})
+    return {each: {"metadata": row} for each, row in zip(unique, store.metadata(unique), strict=True) if row}
+
+
 def _search(args: argparse.Namespace, console: Console) -> int:
     from warpdata._api import open_vectors
 
     queries = _queries(args)
     with open_vectors(args.file) as store:
         ids, distances = store.search(queries, args.k, args.ef, args.filter, args.exact)
+        known = _known(store, ids[ids >= 0])
     results = [
-        [{"id": i, "distance": d} for i, d in zip(row, away, strict=True) if i >= 0]
+        [{"id": i, "distance": d, **known.get(i, {})} for i, d in zip(row, away, strict=True) if i >= 0]
         for row, away in zip(ids.tolist(), distances.tolist(), strict=True)
     ]
     for number, found in enumerate(results):
         if len(results) > 1:
             console.print(f"query {number}")
         for each in found:
-            console.print(f"{each['id']:>12}  {each['distance']:.6g}")
+            about = " ".join(f"{name}={value}" for name, value in each.get("metadata", {}).items())
+            console.print(console.fitted(f"{each['id']:>12}  {each['distance']:<12.6g}{about}".rstrip()))
     console.emit(results[0] if len(results) == 1 else results)
     return exits.OK
 

@@ -125,15 +125,23 @@ class MemberIndexRef(BlobRef):
 
 @dataclass(frozen=True, slots=True)
 class ArtifactPart:
-    """Raw payload: shards of one kind; tar kinds have a member index, others name each shard."""
+    """Raw payload: shards of one kind; tar kinds have member indexes, others name each shard."""
 
     kind: str
     shards: Sequence[BlobRef]
-    index: MemberIndexRef | None = None
+    indexes: tuple[MemberIndexRef, ...] = ()
+    """Of a tar kind: one, and a further one for what was added since; each member is in one of them."""
 
     def blobs(self) -> list[BlobRef]:
         """Every blob of the artifact."""
-        return [*parts_of(self.shards), *self.shards, *([self.index] if self.index else [])]
+        return [*parts_of(self.shards), *self.shards, *self.indexes]
+
+    @property
+    def member_count(self) -> int:
+        """How many members there are."""
+        if self.is_tar:
+            return sum(index.member_count for index in self.indexes)
+        return len(self.shards)
 
     @property
     def is_tar(self) -> bool:

@@ -276,9 +276,10 @@ def unseen_blobs(manifest: Manifest, seen_parts: set[str]) -> Iterator[BlobRef]:
             yield shard
             if isinstance(shard, TableShard) and shard.guide is not None:
                 yield shard.guide
-        beside = part.guide if isinstance(part, TablePart) else part.index
-        if beside is not None:
-            yield beside
+        if isinstance(part, ArtifactPart):
+            yield from part.indexes
+        elif part.guide is not None:
+            yield part.guide
 
 
 def differing(old: Sequence[S], new: Sequence[S]) -> tuple[list[S], list[S]]:

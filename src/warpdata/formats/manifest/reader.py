@@ -20,7 +20,7 @@ from warpdata.formats.manifest.fields import (
     table_shard_of,
     text_of,
 )
-from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES, MAX_TABLES
+from warpdata.formats.manifest.layout import MAX_INDEXES, MAX_MANIFEST_BYTES, MAX_TABLES
 from warpdata.formats.manifest.model import (
     ArtifactPart,
     Binding,
@@ -129,8 +129,8 @@ def _artifact(name: str, raw: Any) -> ArtifactPart:
         if "parts" in raw
         else tuple(blob_of(shard) for shard in list_of(raw, "shards"))
     )
-    part = ArtifactPart(kind, shards, _index(raw["index"]) if "index" in raw else None)
-    if part.is_tar and part.index is None:
+    part = ArtifactPart(kind, shards, _indexes(raw))
+    if part.is_tar and not part.indexes:
         raise ManifestCorruptedError(f"artifact {name!r} has no member index")
     if part.is_tar or isinstance(shards, PartedShards):  # whose parts are looked at when they are read
         return part
@@ -138,6 +138,15 @@ def _artifact(name: str, raw: Any) -> ArtifactPart:
     if None in names or len(set(names)) != len(names):
         raise ManifestCorruptedError(f"the shards of artifact {name!r} have no names of their own")
     return part
+
+
+def _indexes(raw: dict[str, Any]) -> tuple[MemberIndexRef, ...]:
+    if "index" in raw and "indexes" in raw:
+        raise ManifestCorruptedError("an artifact has one member index and several")
+    if "index" in raw:
+        return (_index(raw["index"]),)
+    found = list_of(raw, "indexes", limit=MAX_INDEXES) if "indexes" in raw else []
+    return tuple(_index(each) for each in found)
 
 
 def _index(raw: Any) -> MemberIndexRef:

@@ -61,8 +61,10 @@ def _table(part: TablePart) -> dict[str, Any]:
 
 def _artifact(part: ArtifactPart) -> dict[str, Any]:
     raw: dict[str, Any] = {"kind": part.kind, **_shards(part.shards)}
-    if part.index is not None:
-        raw["index"] = _blob(part.index)
+    if len(part.indexes) == 1:
+        raw["index"] = _blob(part.indexes[0])
+    elif part.indexes:  # a reader that knows of one only refuses the version instead of missing members
+        raw["indexes"] = [{k: v for k, v in _blob(each).items() if k != "uri"} for each in part.indexes]
     return raw
 
 

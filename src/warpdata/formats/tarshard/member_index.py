@@ -106,6 +106,14 @@ class MemberIndex:
                 return
             yield from (n.decode() for n in self._block(fence) if n.startswith(wanted))
 
+    def all(self) -> list[Member]:
+        """Every member, sorted by the bytes of its name; each name must be found."""
+        names = list(self.names())
+        found = [member for member in self.find(names) if member is not None]
+        if len(found) != self._member_count or len(found) != len(names):
+            raise CorruptLayoutError("the member index does not hold its members", path=self._reader.name)
+        return found
+
     def _bucket(self, key: bytes) -> int:
         if not self._bucket_count:
             return -1

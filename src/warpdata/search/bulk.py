@@ -1,0 +1,99 @@
+"""A vector file written whole, from vectors that come in order: the same ones give the same bytes, on any machine.
+
+It has no time and no chance in it: its id is a hash of what it holds, and its times are 0.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpdata.bytekit.checksum import RunningSha256
+from warpdata.bytekit.commit import commit_file, remove_temps_of
+from warpdata.bytekit.view import byte_view
+from warpdata.errors import ConflictError
+from warpdata.formats.rvf import layout
+from warpdata.formats.rvf.layout import FileIdentity, Tag
+from warpdata.formats.rvf.manifest import Root
+from warpdata.formats.rvf.payloads.meta import MetaPayload, Value, encode_meta
+from warpdata.formats.rvf.writer import SegmentAppender
+from warpdata.search import checked_input
+from warpdata.search.appending import meta_segment, row_segments
+from warpdata.search.metadata import MetadataTable
+from warpdata.search.metric import check_metric
+from warpdata.search.profile import Profile
+from warpdata.search.rewrite import dimension_record, root_flags
+from warpdata.search.writer_lock import WriterLock
+
+Rows = tuple[NDArray[np.float32], Sequence[Mapping[str, Any]]]
+"""Some vectors, and what is known of each."""
+
+_META_RECORDS = 1 << 18
+"""Records of one META segment; a few of them stay well below what a segment may hold."""
+
+
+def write_vectors(
+    path: str | os.PathLike[str], batches: Iterable[Rows], *, metric: str = "cosine",
+    notes: Mapping[str, Value] | None = None, overwrite: bool = False,
+) -> int:  # fmt: skip
+    """Write a vector file of these vectors, with ids that count from 0; returns how many there are.
+
+    It appears whole or not at all. `notes` are about the file as a whole (`VectorStore.notes`).
+    """
+    target = os.path.realpath(path)
+    if not overwrite and os.path.lexists(target):
+        raise ConflictError(
+            "the file exists already", path=target, hint="Choose another name, or overwrite it."
+        )
+    lock = WriterLock(target)
+    try:
+        remove_temps_of(target)
+        with commit_file(target, replace=overwrite) as out:
+            return _written(
+                SegmentAppender(out.fd, target, None, durable=False), batches, check_metric(metric), notes
+            )
+    finally:
+        lock.release()
+
+
+def _written(
+    appender: SegmentAppender, batches: Iterable[Rows], metric: str, notes: Mapping[str, Value] | None
+) -> int:
+    table, total, count, dim, entries = MetadataTable(), RunningSha256(), 0, 0, []
+    for vectors, rows in batches:
+        dim = dim or checked_input.check_dim(vectors.shape[1])
+        matrix = checked_input.checked_matrix(vectors, dim)
+        ids = np.arange(count, count + len(matrix), dtype=np.uint64)
+        entries += [appender.append(each) for each in row_segments(ids, matrix, "f32", 0)]
+        total.update(byte_view(matrix))
+        table.schema, checked = table.checked(checked_input.metadata_rows(rows, len(matrix)) or [])
+        table.records |= dict(zip(ids.tolist(), checked, strict=True))
+        count += len(matrix)
+    if not count:
+        raise ValueError("there are no vectors to write")
+    for payload in _payloads(table, notes or {}):
+        total.update(encode_meta(payload))
+        entries.append(appender.append(meta_segment(payload)))
+    profile = Profile(metric=metric, next_id=count)
+    identity = FileIdentity(bytes.fromhex(total.hexdigest())[:16], bytes(16), bytes(32), 0)
+    root = Root(
+        dim, layout.DTYPE_IDS[profile.dtype], count, 1, 0, 0, flags=root_flags(metric), identity=identity
+    )
+    records = [(int(Tag.PROFILE_CONFIG), profile.to_json()), dimension_record(root, count)]
+    appender.commit_checkpoint(entries, root, records)
+    return count
+
+
+def _payloads(table: MetadataTable, notes: Mapping[str, Value]) -> Iterator[MetaPayload]:
+    """All metadata: a snapshot, and what follows it."""
+    ids = list(table.records)
+    for number, start in enumerate(range(0, len(ids), _META_RECORDS)):
+        records: dict[int, dict[str, Any] | None] = {
+            key: table.records[key] for key in ids[start : start + _META_RECORDS]
+        }
+        base, about = (number, {}) if number else (None, dict(notes))
+        yield MetaPayload(number + 1, base, table.schema, about, records)
