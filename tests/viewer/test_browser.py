@@ -71,6 +71,13 @@ def test_edit_and_undo_in_two_browsers(root: Path) -> None:
     assert wd.open_recordings(root)[0].steps.length == STEPS
 
 
+def test_moments_like_this(root: Path) -> None:
+    with wd.TrajectoryIngestor(root / "index.rvf", embedder=lambda obs: obs["joints"]) as ingestor:
+        ingestor.ingest_episodes(wd.open_recordings(root))
+    with wd.view(root, open_browser=False) as running:
+        run("moments", running)
+
+
 def test_raw_tensors_are_painted_and_edits_refused(tmp_path: Path) -> None:
     shard = tensor_shard(tmp_path / "raw.wshard")
     times = [str(ts) for ts in wd.open_episode(shard)["rgb"].timestamps.tolist()]

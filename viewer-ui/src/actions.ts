@@ -40,6 +40,22 @@ export function goTo(episodeId: string | null): void {
   set({ episodeId, playing: false });
 }
 
+/** An episode at a time: this one, or another that is opened for it. */
+export function goAt(episodeId: string, at: bigint): void {
+  const there = (): void => clock.go(Number(at - clock.base));
+  if (episodeId === state.episodeId) return there();
+  clock.wanted = () => {
+    clock.at = Math.min(Math.max(Number(at - clock.base), 0), clock.length);
+  };
+  goTo(episodeId);
+}
+
+/** Ask for moments like the one at the cursor. */
+export function momentsLikeThis(): void {
+  if (!state.dataset?.has_moments) return say("no vector index of these episodes", "Make one with wd.TrajectoryIngestor, beside the root or published with the dataset.");
+  if (open.info) set({ drawer: "moments", momentsOf: { episode: open.info.id, at: clock.time } });
+}
+
 export function neighbour(by: number): void {
   const ids = open.neighbours();
   if (!ids.length) return;

@@ -58,7 +58,7 @@ export class Camera {
     void this.paint();
     if (ahead && this.wanted >= 0) {
       const next = Math.min(this.wanted + 8, this.times.length - 1);
-      if (!this.kept.has(next)) void this.load(next);
+      if (!this.kept.has(next)) void this.load(next, true).catch(() => undefined);
     }
   }
 
@@ -89,7 +89,7 @@ export class Camera {
       this.failure = (error as Error).message;
       return;
     }
-    if (this.wanted !== row) return;
+    if (this.wanted !== row || this.shown === row) return;
     const picture = this.kept.get(row)!;
     this.kept.delete(row);
     this.kept.set(row, picture);
@@ -98,10 +98,10 @@ export class Camera {
     this.painted(picture, row);
   }
 
-  private load(row: number): Promise<void> {
+  private load(row: number, ahead = false): Promise<void> {
     const known = this.asked.get(row);
     if (known) return known;
-    const made = (this.usesCodec ? this.loadGroup(row) : this.loadPixels(row)).finally(() => this.asked.delete(row));
+    const made = (this.usesCodec ? this.loadGroup(row, ahead) : this.loadPixels(row)).finally(() => this.asked.delete(row));
     this.asked.set(row, made);
     return made;
   }
@@ -119,9 +119,10 @@ export class Camera {
     this.keep(row, image);
   }
 
-  private loadGroup(row: number): Promise<void> {
+  private loadGroup(row: number, ahead: boolean): Promise<void> {
     const work = this.queue.then(async () => {
-      if (this.kept.has(row)) return;
+      // Who scrubs past a frame does not wait for it.
+      if (this.kept.has(row) || (this.wanted !== row && !ahead)) return;
       const found = await getArrays("packets", this.query({ row }));
       try {
         if (!found.head.codec) throw new Error("no codec");
@@ -180,6 +181,8 @@ export class Camera {
 
   private keep(row: number, picture: Picture): void {
     this.kept.set(row, picture);
+    // The one that is waited for is shown at once, the rest of its group comes after it.
+    if (row === this.wanted) void this.paint();
     const most = Math.max(80, KEPT_BYTES / (this.width * this.height * 4));
     for (const [old, each] of this.kept) {
       if (this.kept.size <= most) break;

@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import * as actions from "./actions";
 import { Camera } from "./cameras";
 import { clock } from "./clock";
-import { type EpisodeInfo, type Marks, set, type SignalInfo, spoken, state, useModel } from "./model";
+import { type EpisodeInfo, type Marks, named, set, type SignalInfo, spoken, state, useModel } from "./model";
 import { groupsOf, type Held, Plot } from "./plots";
 import { Ruler } from "./ruler";
 import { siteName } from "./site";
@@ -61,7 +61,8 @@ export function EpisodePage() {
     opened.current = key;
     clock.open(BigInt(info.start_ns), BigInt(info.stop_ns));
     if (isOther) clock.at = firstSight(info);
-    if (wantedAtOpening) wantedAtOpening();
+    clock.wanted?.();
+    clock.wanted = null;
     if (follows) clock.at = clock.length;
   }
 
@@ -109,15 +110,6 @@ function firstSight(info: EpisodeInfo): number {
   return Math.max(0, ...firsts);
 }
 
-let wantedAtOpening: (() => void) | null = null;
-/** What the address bar says of time and zoom, for the first episode that is opened. */
-export function atOpening(run: () => void): void {
-  wantedAtOpening = () => {
-    wantedAtOpening = null;
-    run();
-  };
-}
-
 function EpisodeBar({ info, trim }: { info: EpisodeInfo; trim: { from: number; to: number } | null }) {
   const { dataset, otherId } = useModel();
   const refusal = info.is_unfinished ? "the recording goes on" : dataset?.refusal;
@@ -127,14 +119,14 @@ function EpisodeBar({ info, trim }: { info: EpisodeInfo; trim: { from: number; t
   const task = info.static.task;
   return (
     <header class="episode-bar">
-      <h1 title={info.id}>{info.id.replace(/^0{4,}(?=\d)/, "")}</h1>
+      <h1 title={info.id}>{named(info.id)}</h1>
       <span class="dim cut">{typeof task === "string" ? task : ""}</span>
       {info.is_unfinished && <span class="badge bad">recording</span>}
       {(info.findings ?? []).filter((each) => each.severity !== "info").slice(0, 3).map((each) => (
         <span key={each.rule + each.signal} class={`badge ${each.severity === "damaged" ? "bad" : "warn"}`} title={`${each.signal ?? ""} ${each.message}`}>{each.rule}</span>
       ))}
       <span class="space" />
-      {otherId && <button onClick={() => set({ otherId: null })} title="c">Close {otherId.replace(/^0{4,}(?=\d)/, "")}</button>}
+      {otherId && <button onClick={() => set({ otherId: null })} title="c">Close {named(otherId)}</button>}
       <span class="buttons" role="group" aria-label="Edit">
         {button("Trim", "x", actions.trim, !trim)}
         {button("Split", "s", actions.split)}
@@ -163,7 +155,7 @@ const ICONS = {
 };
 
 function Controls({ info }: { info: EpisodeInfo }) {
-  const { playing, speed } = useModel();
+  const { dataset, playing, speed } = useModel();
   return (
     <div class="controls" role="group" aria-label="Time">
       <button class="quiet" aria-label="To the start" title="Home" onClick={() => clock.go(0)}><Icon path={ICONS.start} /></button>
@@ -184,6 +176,7 @@ function Controls({ info }: { info: EpisodeInfo }) {
       {info.signals.some((each) => each.role === "prediction") && (
         <button class="quiet" title="w" onClick={() => void actions.worstError().catch(actions.complain)}>worst error</button>
       )}
+      {dataset?.has_moments && <button class="quiet" title="m" onClick={actions.momentsLikeThis}>moments like this</button>}
       <button class="quiet" aria-label="Zoom out" title="-" onClick={() => clock.zoom(2)}>−</button>
       <button class="quiet" title="0" onClick={() => clock.show(0, clock.length)}>all</button>
       <button class="quiet" aria-label="Zoom in" title="+" onClick={() => clock.zoom(0.5)}>+</button>

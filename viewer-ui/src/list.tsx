@@ -1,7 +1,7 @@
 // The list of episodes: only the rows that are seen exist, however many there are.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { complain, goTo, open } from "./actions";
-import { bytes, type Row, set, state, useModel } from "./model";
+import { bytes, named, type Row, set, state, useModel } from "./model";
 import { getArrays, getJson, Refused } from "./wire";
 
 const ROW = 56;
@@ -19,11 +19,11 @@ const thumbnails = new Map<string, Promise<ImageData | null>>();
 let thumbnailsBusy = 0;
 const thumbnailsWaiting: (() => void)[] = [];
 
-async function loadThumbnail(id: string): Promise<ImageData | null> {
+async function loadThumbnail(id: string, at?: string): Promise<ImageData | null> {
   if (thumbnailsBusy >= 4) await new Promise<void>((resolve) => thumbnailsWaiting.push(resolve));
   thumbnailsBusy++;
   try {
-    const pixels = (await getArrays("thumbnail", { episode: id })).arrays.pixels;
+    const pixels = (await getArrays("thumbnail", { episode: id, at })).arrays.pixels;
     if (!pixels) return null;
     const [height = 0, width = 0, colours = 1] = pixels.shape;
     const image = new ImageData(width, height);
@@ -39,12 +39,12 @@ async function loadThumbnail(id: string): Promise<ImageData | null> {
   }
 }
 
-function Thumbnail({ id, version }: { id: string; version: number }) {
+export function Thumbnail({ id, version, at }: { id: string; version: number; at?: string }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   useEffect(() => {
     let gone = false;
-    const key = `${id}@${version}`;
-    if (!thumbnails.has(key)) thumbnails.set(key, loadThumbnail(id));
+    const key = `${id}@${version} ${at ?? ""}`;
+    if (!thumbnails.has(key)) thumbnails.set(key, loadThumbnail(id, at));
     void thumbnails.get(key)!.then((image) => {
       if (gone || !image || !canvas.current) return;
       canvas.current.width = image.width;
@@ -54,7 +54,7 @@ function Thumbnail({ id, version }: { id: string; version: number }) {
     return () => {
       gone = true;
     };
-  }, [id, version]);
+  }, [id, version, at]);
   return <canvas ref={canvas} class="thumbnail" width={64} height={48} aria-hidden="true" />;
 }
 
@@ -195,7 +195,7 @@ function RowBody({ row, version }: { row: Row; version: number }) {
     <>
       <Thumbnail id={row.id} version={version} />
       <div class="row-text">
-        <strong title={row.id}>{row.id.replace(/^0{4,}(?=\d)/, "")}</strong>
+        <strong title={row.id}>{named(row.id)}</strong>
         <span class="dim cut">{row.task ?? ""}</span>
       </div>
       <div class="row-side">
@@ -222,7 +222,7 @@ function LiveRow({ row }: { row: Row }) {
     >
       <span class={found?.is_live ? "record-dot" : "record-dot off"} aria-hidden="true" />
       <span class="row-text">
-        <strong>{row.id.replace(/^0{4,}(?=\d)/, "")} · {found?.is_live ? "recording" : "not finished"}</strong>
+        <strong>{named(row.id)} · {found?.is_live ? "recording" : "not finished"}</strong>
         <span class="dim cut">
           {records.toLocaleString("en")} records{waiting ? `, ${waiting} frames wait` : ""}
           {found?.lost ? `, ${found.lost} unreadable` : ""}

@@ -195,6 +195,7 @@ export function Plot({ info, group, held, onDragTo }: {
         const parts = await Promise.all(all.map((each) => pointsOf(info, each, host.clientWidth - LEFT - RIGHT, mine)));
         if (mine.aborted) return;
         made.setData(joined(group, new Map(all.map((each, i) => [each.number, parts[i]!]))));
+        host.dataset.points = String(parts.reduce((sum, each) => sum + each.times.length, 0));
         setExact(parts.every((each) => each.exact));
         setFailure("");
       } catch (error) {

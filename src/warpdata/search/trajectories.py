@@ -124,7 +124,9 @@ class TrajectoryIngestor:
         else:
             steps = np.unique(np.linspace(0, found.length - 1, min(count, found.length)).astype(int))
             records = [
-                self._record(f"{found.key}@{step}", found.at(step), {**about, "step": step})
+                self._record(
+                    f"{found.key}@{step}", found.at(step), {**about, "step": step, **self._when(found, step)}
+                )
                 for step in steps.tolist()
             ]
         self._index.insert(EPISODES, about["file_path"], records)
@@ -160,12 +162,16 @@ class TrajectoryIngestor:
         for start in range(0, found.length, stride):
             end = min(start + window_size, found.length)
             key = f"{found.id}#{found.chunk_index or 0}@{start}"
-            window = {**found.about, "window_start": start, "window_end": end}
+            window = {**found.about, "window_start": start, "window_end": end, **self._when(found, start)}
             records.append(self._record(key, found.mean(start, end), window))
             if end == found.length:
                 break
         self._index.insert(TIMESTEPS, found.about["file_path"], records)
         return [record.id for record in records]
+
+    def _when(self, found: _Behaviour, step: int) -> dict[str, int]:
+        """The time of a step: who shows it need not choose the same steps again."""
+        return {"ts_ns": int(found.times_ns[step])} if self._index.keeps_times else {}
 
     def _record(self, key: str, observation: Observation, metadata: dict[str, Any]) -> Record:
         return Record(key, _embedded(self._embedder, observation), metadata)
@@ -265,6 +271,7 @@ class _Behaviour:
     def __init__(self, episode: Episode, steps: Steps, file_path: str) -> None:
         self.id = episode.id
         self.length = steps.length
+        self.times_ns = steps.times_ns
         source = innermost(episode.source)
         self.chunk_index = source.tensors.chunk_index if isinstance(source, ShardSource) else None
         self.key = self.id if self.chunk_index is None else f"{self.id}#{self.chunk_index}"

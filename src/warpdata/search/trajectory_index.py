@@ -45,6 +45,8 @@ class TrajectoryIndex(Protocol):
 
     steps_per_episode: int
     """How many vectors an episode has here unless told otherwise; 1 is the mean over its time."""
+    keeps_times: bool
+    """Whether whole numbers of nanoseconds are kept as they are."""
 
     def insert(self, collection: str, file_path: str, records: Sequence[Record]) -> None:
         """Add the records of one file to a collection; those it had there before go."""
@@ -67,6 +69,7 @@ class FileIndex:
     """Both collections in one vector file."""
 
     steps_per_episode = 256
+    keeps_times = True
 
     def __init__(self, path: str | os.PathLike[str], *, metric: str = "cosine", writes: bool) -> None:
         self._path = Path(path)
@@ -101,7 +104,8 @@ class FileIndex:
         for row, away in zip(store.metadata(ids), distances.tolist(), strict=True):
             key = str(row.pop("key", row.get("episode_id", "")))
             row.pop("collection", None)
-            hits.append(Hit(key, self._score(float(away)), _renamed(row, _SERVER_NAMES)))
+            score = similarity(store.metric, float(away))
+            hits.append(Hit(key, score, _renamed(row, _SERVER_NAMES)))
         return hits
 
     def _filter(
@@ -120,10 +124,6 @@ class FileIndex:
         elif collection != EPISODES:
             return None
         return fields
-
-    def _score(self, distance: float) -> float:
-        assert self._store is not None
-        return 1 - distance if self._store.metric == "cosine" else -distance
 
     def close(self) -> None:
         """Let go of the file; everything added is in it."""
@@ -151,6 +151,11 @@ class FileIndex:
             store.delete(known)
 
 
+def similarity(metric: str, distance: float) -> float:
+    """A distance as a similarity: larger is nearer."""
+    return 1 - distance if metric == "cosine" else -distance
+
+
 def _renamed(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in row.items()}
 
@@ -164,6 +169,7 @@ class DeepDataIndex:
     """Collections of a DeepData server. It replaces records by id, and keeps those that no longer come."""
 
     steps_per_episode = 1
+    keeps_times = False
 
     def __init__(
         self, url: str, *, timeout_s: float = 30.0, headers: Mapping[str, str] | None = None

@@ -44,7 +44,7 @@ FILES = {
 
 QUESTIONS = (
     "dataset", "episodes", "statistics", "checks", "thumbnail", "episode", "events", "points", "at", "times",
-    "frame", "packets", "errors", "history",
+    "frame", "packets", "errors", "history", "moments",
 )  # fmt: skip
 CHANGES = ("edit", "check")
 
@@ -70,10 +70,11 @@ class Viewer:
         token: str | None = None,
         allow_hosts: Collection[str] = (),
         draft: str | os.PathLike[str] | None = None,
+        index: str | os.PathLike[str] | None = None,
         is_embedded: bool = False,
     ) -> None:
         check_binding(host, token)
-        self._answers = Answers(Shown(thing, draft=draft))
+        self._answers = Answers(Shown(thing, draft=draft, index=index))
         self._sockets = _bound(host, port)
         self.port: int = self._sockets[0].getsockname()[1]
         given = {} if token is None else {"token": token}
@@ -397,11 +398,14 @@ def view(
     token: str | None = None,
     allow_hosts: Collection[str] = (),
     draft: str | os.PathLike[str] | None = None,
+    index: str | os.PathLike[str] | None = None,
     open_browser: bool | None = None,
 ) -> Viewer:
     """Show episodes in the browser: an address, an Episode, Episodes or a Dataset; returns the running Viewer.
 
-    In a notebook the viewer shows itself inline, elsewhere the browser is opened unless `open_browser` is False.
+    `index` is a vector file of the episodes for "moments like this"; one that is published with them or lies beside
+    them is found without it. In a notebook the viewer shows itself inline, elsewhere the browser is opened unless
+    `open_browser` is False.
     """
     in_notebook = _is_notebook()
     made = Viewer(
@@ -411,6 +415,7 @@ def view(
         token=token,
         allow_hosts=allow_hosts,
         draft=draft,
+        index=index,
         is_embedded=in_notebook,
     )
     if open_browser or (open_browser is None and not in_notebook):

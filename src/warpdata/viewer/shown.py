@@ -23,6 +23,7 @@ from warpdata.episodes.local import LocalDataset
 from warpdata.errors import WarpError
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.timeline.episode import Episode
+from warpdata.viewer.moments import Moments, NoMoments, find_moments
 
 Rows = NDArray[np.int64]
 
@@ -114,7 +115,13 @@ def _order(values: NDArray[Any], *, descending: bool) -> Rows:
 class Shown:
     """The thing a viewer was opened on."""
 
-    def __init__(self, thing: Any, *, draft: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        thing: Any,
+        *,
+        draft: str | os.PathLike[str] | None = None,
+        index: str | os.PathLike[str] | None = None,
+    ) -> None:
         self.selected: str | None = None
         self.address = os.fspath(thing) if isinstance(thing, str | os.PathLike) else ""
         self._thing = self._opened(thing)
@@ -122,6 +129,8 @@ class Shown:
         self._draft_folder = draft
         self._lock = ThreadLock()
         self.snapshot = self._look(0)
+        self._open_moments = find_moments(self._thing, self._folder(), index)
+        self._moments: Moments | None = None
 
     @property
     def name(self) -> str:
@@ -174,6 +183,31 @@ class Shown:
     def open(self, episode_id: str) -> Episode:
         """An episode by its id."""
         return self.snapshot.open(episode_id)
+
+    @property
+    def published(self) -> Dataset | None:
+        """The dataset, where it is a published one."""
+        return self._thing if isinstance(self._thing, Dataset) else None
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether a vector index of these episodes is here."""
+        return self._open_moments is not None
+
+    def moments(self) -> Moments:
+        """The vector index, opened when it is first asked."""
+        if self._open_moments is None:
+            raise NoMoments("there is no vector index of these episodes: make one with wd.TrajectoryIngestor")
+        with self._lock:
+            if self._moments is None:
+                self._moments = self._open_moments()
+            return self._moments
+
+    def _folder(self) -> Path | None:
+        """Where it lies on this disk."""
+        if self.root is not None:
+            return self.root
+        return Path(self.address) if self.address and os.path.exists(self.address) else None
 
     def refresh(self) -> bool:
         """Look again; True where something changed."""

@@ -361,7 +361,7 @@ class ShardReader:
         return self._seek_tables[block.name]
 
     def _table_ahead(self, block: Block) -> SeekTable | None:
-        """The seek table as it stands before all data, where reading it saves a request; None where that one is no use."""
+        """The seek table that stands before all data, where it saves a request; None where it is of no use."""
         name = layout.SEEK_PREFIX + block.name
         if self._is_local or name not in self:
             return None
