@@ -1,6 +1,6 @@
 // Frames of one camera by number: decoded by the browser where it can, else as pixels from the server.
 import { type SignalInfo } from "./model";
-import { getArrays } from "./wire";
+import { getArrays, type Refused } from "./wire";
 
 type Picture = ImageBitmap | ImageData;
 const KEPT_BYTES = 192 << 20;
@@ -27,6 +27,7 @@ export class Camera {
     readonly signal: SignalInfo,
     readonly base: bigint,
     private readonly painted: (picture: Picture | null, row: number) => void,
+    private readonly failed: (why: string) => void,
   ) {
     const [a = 1, b = 1, c] = signal.shape;
     const planesFirst = c !== undefined && ![1, 3, 4].includes(c);
@@ -86,8 +87,9 @@ export class Camera {
         if (this.wanted !== row) return;
       }
     } catch (error) {
-      this.failure = (error as Error).message;
-      return;
+      if (this.wanted !== row) return;
+      this.failure = `${(error as Error).message} ${(error as Refused).hint ?? ""}`.trim();
+      return this.failed(this.failure);
     }
     if (this.wanted !== row || this.shown === row) return;
     const picture = this.kept.get(row)!;

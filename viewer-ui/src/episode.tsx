@@ -246,15 +246,16 @@ function CameraView({ info, signal, size, leads }: {
       if (!picture) paint.clearRect(0, 0, target.width, target.height);
       else if (picture instanceof ImageData) paint.putImageData(picture, 0, 0);
       else paint.drawImage(picture, 0, 0);
+      setFailure("");
       target.dataset.row = String(row);
       target.dataset.tsNs = row < 0 ? "" : (base + BigInt(Math.round(camera.times[row]!))).toString();
       tell();
-    });
+    }, setFailure);
     const tell = (): void => {
       if (!caption.current) return;
       const row = camera.wanted;
       const age = row < 0 ? "no frame yet" : `age ${spoken(clock.at - camera.times[row]!)}`;
-      caption.current.textContent = `${Math.max(row + 1, 0)}/${camera.times.length} · ${camera.failure || age}`;
+      caption.current.textContent = `${Math.max(row + 1, 0)}/${camera.times.length} · ${age}`;
     };
     const move = (): void => {
       camera.show(clock.at, state.playing);
@@ -285,10 +286,10 @@ function CameraView({ info, signal, size, leads }: {
         ref={canvas} width={width} height={height} role="img" aria-label={`Camera ${signal.name}`} data-testid="camera" data-signal={signal.name}
         class={size.width > width * 4 ? "pixels" : ""} style={{ width: `${size.width}px`, height: `${size.height}px` }}
       />
+      {failure && <p class="failure over" role="alert">{failure}</p>}
       <figcaption>
         <strong class="cut">{signal.name}</strong>
         <span class="dim" ref={caption} />
-        {failure && <span class="failure">{failure}</span>}
         {signal.kind === "image" && !siteName() && (
           <a class="dim save" href={videoAddress({ episode: info.id, signal: signal.number })} download title="save the video" aria-label={`Save the video of ${signal.name}`}><Icon path={ICONS.save} /></a>
         )}

@@ -293,6 +293,12 @@ const SCENARIOS = {
     await settled(page);
   },
 
+  async astray() {
+    const page = await open();
+    await page.waitForSelector(".camera [role=alert] >> text=nothing at");
+    faults.length = 0; // the browser notes every answer that refuses
+  },
+
   async many() {
     const page = await open();
     await page.waitForFunction(() => document.querySelector(".list-head").textContent.includes("episodes"));

@@ -3597,11 +3597,12 @@ function said(edit2) {
 // src/cameras.ts
 var KEPT_BYTES = 192 << 20;
 var Camera = class {
-  constructor(episode, signal, base, painted) {
+  constructor(episode, signal, base, painted, failed) {
     this.episode = episode;
     this.signal = signal;
     this.base = base;
     this.painted = painted;
+    this.failed = failed;
     const [a3 = 1, b = 1, c3] = signal.shape;
     const planesFirst = c3 !== void 0 && ![1, 3, 4].includes(c3);
     this.height = planesFirst ? b : a3;
@@ -3669,8 +3670,9 @@ var Camera = class {
         if (this.wanted !== row) return;
       }
     } catch (error) {
-      this.failure = error.message;
-      return;
+      if (this.wanted !== row) return;
+      this.failure = `${error.message} ${error.hint ?? ""}`.trim();
+      return this.failed(this.failure);
     }
     if (this.wanted !== row || this.shown === row) return;
     const picture = this.kept.get(row);
@@ -8777,15 +8779,16 @@ function CameraView({ info, signal, size, leads }) {
       if (!picture) paint.clearRect(0, 0, target.width, target.height);
       else if (picture instanceof ImageData) paint.putImageData(picture, 0, 0);
       else paint.drawImage(picture, 0, 0);
+      setFailure("");
       target.dataset.row = String(row);
       target.dataset.tsNs = row < 0 ? "" : (base + BigInt(Math.round(camera.times[row]))).toString();
       tell();
-    });
+    }, setFailure);
     const tell = () => {
       if (!caption.current) return;
       const row = camera.wanted;
       const age = row < 0 ? "no frame yet" : `age ${spoken(clock.at - camera.times[row])}`;
-      caption.current.textContent = `${Math.max(row + 1, 0)}/${camera.times.length} · ${camera.failure || age}`;
+      caption.current.textContent = `${Math.max(row + 1, 0)}/${camera.times.length} · ${age}`;
     };
     const move = () => {
       camera.show(clock.at, state.playing);
@@ -8822,10 +8825,10 @@ function CameraView({ info, signal, size, leads }) {
         style: { width: `${size.width}px`, height: `${size.height}px` }
       }
     ),
+    failure && /* @__PURE__ */ u3("p", { class: "failure over", role: "alert", children: failure }),
     /* @__PURE__ */ u3("figcaption", { children: [
       /* @__PURE__ */ u3("strong", { class: "cut", children: signal.name }),
       /* @__PURE__ */ u3("span", { class: "dim", ref: caption }),
-      failure && /* @__PURE__ */ u3("span", { class: "failure", children: failure }),
       signal.kind === "image" && !siteName() && /* @__PURE__ */ u3("a", { class: "dim save", href: videoAddress({ episode: info.id, signal: signal.number }), download: true, title: "save the video", "aria-label": `Save the video of ${signal.name}`, children: /* @__PURE__ */ u3(Icon, { path: ICONS.save }) })
     ] })
   ] });
