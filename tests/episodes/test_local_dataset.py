@@ -400,3 +400,12 @@ def test_a_shard_opens_by_url(tmp_path: Path) -> None:
         assert np.array_equal(remote["cam"][21][0], wd.open_episode(folder)["cam"][21][0])
         with pytest.raises(BlobNotFoundError):
             wd.open_episode(f"http://127.0.0.1:{server.server_port}/absent.wshard")
+
+
+def test_asking_for_all_facts_leaves_open_episodes_open(root: Path) -> None:
+    """Facts of very many episodes must neither push out those in use nor add up what all of them hold."""
+    dataset = wd.open_recordings(root)
+    first = dataset[0]
+    _ = dataset.facts
+    assert dataset[0] is first
+    assert list(dataset._local._open) == [dataset.ids[0]]

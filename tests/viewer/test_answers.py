@@ -347,3 +347,16 @@ def test_in_a_notebook_it_shows_itself(root: Path, monkeypatch: pytest.MonkeyPat
             in answer.headers["content-security-policy"]
         )
         assert viewer.access.token not in repr(viewer)
+
+
+def test_the_first_rows_are_there_before_everything_is_known(recorded: Path) -> None:
+    snapshot = Shown(recorded).snapshot
+    rows = np.arange(len(snapshot.ids))
+    before = snapshot.listed(rows)
+    assert not snapshot.has_facts
+    snapshot.facts()
+    assert snapshot.has_facts
+    after = [
+        {name: value for name, value in row.items() if value is not None} for row in snapshot.listed(rows)
+    ]
+    assert [{name: value for name, value in row.items() if value is not None} for row in before] == after

@@ -32,7 +32,18 @@ let turn = 0;
 export async function loadDataset(): Promise<void> {
   const mine = ++turn;
   const dataset = await getJson<DatasetInfo>("dataset", {});
-  if (mine === turn) set({ dataset, listGeneration: state.listGeneration + 1 });
+  if (mine !== turn) return;
+  set({ dataset, listGeneration: state.listGeneration + 1 });
+  void learnColumns(mine).catch(complain);
+}
+
+/** The rows are here before everything is known of all episodes; what the filter can name comes when it is. */
+async function learnColumns(mine: number): Promise<void> {
+  while (mine === turn && !state.dataset!.has_facts) {
+    await new Promise((resolve) => setTimeout(resolve, 700));
+    const { columns, has_facts } = await getJson<DatasetInfo>("dataset", {});
+    if (mine === turn && has_facts) set({ dataset: { ...state.dataset!, columns, has_facts } });
+  }
 }
 
 export function goTo(episodeId: string | null): void {

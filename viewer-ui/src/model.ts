@@ -11,6 +11,8 @@ export interface DatasetInfo {
   draft: string | null;
   is_root: boolean;
   has_moments: boolean;
+  /** Whether everything is known of all episodes: until then there is nothing to sort or filter by. */
+  has_facts: boolean;
 }
 
 export interface Row {

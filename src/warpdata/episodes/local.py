@@ -29,6 +29,8 @@ from warpdata.timeline.episode import Episode
 
 DEFAULT_CACHE_BYTES = 256 << 20
 _MAX_OPEN = 1024
+_LOOK_SHARE = 16
+"""What is loaded is added up when a sixteenth of the open episodes was opened since."""
 
 
 class LocalSource(EpisodesSource):
@@ -44,6 +46,7 @@ class LocalSource(EpisodesSource):
         self._cache_bytes = cache_bytes
         self._lock = ThreadLock()
         self._open: OrderedDict[str, Episode] = OrderedDict()
+        self._opened_since = 0
         self.refresh()
 
     def refresh(self) -> None:
@@ -117,7 +120,10 @@ class LocalSource(EpisodesSource):
         is_plain = [not has_edits or entry.is_plain for entry in self.entries]
         plain = [position for position, each in enumerate(is_plain) if each]
         position_of = {self.entries[position].parts[0].number: position for position in plain}
-        table = recorded_facts(self.folder, list(position_of), lambda number: self.open(position_of[number]))
+        # Not kept open: what is asked of all episodes would push out those in use.
+        table = recorded_facts(
+            self.folder, list(position_of), lambda number: self._make(self.entries[position_of[number]])
+        )
         edited = [position for position, each in enumerate(is_plain) if not each]
         if not edited:
             return table
@@ -129,8 +135,15 @@ class LocalSource(EpisodesSource):
         return Episode(parts[0] if entry.is_plain else EditedSource(entry, parts))
 
     def _trim(self) -> None:
+        while len(self._open) > _MAX_OPEN:
+            self._open.popitem(last=False)
+        # What each has loaded grows while it is used: adding it up at every opening would cost more than it saves.
+        self._opened_since += 1
+        if self._opened_since < len(self._open) // _LOOK_SHARE:
+            return
+        self._opened_since = 0
         used = sum(episode.source.loaded_bytes() for episode in self._open.values())
-        while len(self._open) > 1 and (used > self._cache_bytes or len(self._open) > _MAX_OPEN):
+        while len(self._open) > 1 and used > self._cache_bytes:
             _, dropped = self._open.popitem(last=False)
             used -= dropped.source.loaded_bytes()
 

@@ -19,8 +19,6 @@ from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.search.observation import Observation, as_observation
 from warpdata.search.trajectory_index import (
-    EPISODES,
-    TIMESTEPS,
     Condition,
     DeepDataIndex,
     FileIndex,
@@ -28,6 +26,7 @@ from warpdata.search.trajectory_index import (
     Record,
     TrajectoryIndex,
 )
+from warpdata.search.trajectory_words import EPISODES, TIMESTEPS
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.source import innermost
 from warpdata.timeline.steps import Steps, StepSignal

@@ -141,12 +141,13 @@ class Answers:
         """What the page is about."""
         shown = self.shown
         snapshot = shown.snapshot
-        facts = snapshot.facts()
+        columns = [] if not snapshot.has_facts else snapshot.facts().schema
         refusal = self._refusal or shown.refusal
         return reply_json({
             "name": shown.name, "episodes": len(snapshot.ids), "generation": snapshot.generation,
             "selected": shown.selected, "refusal": refusal,
-            "columns": [{"name": each.name, "type": str(each.type)} for each in facts.schema],
+            "columns": [{"name": each.name, "type": str(each.type)} for each in columns],
+            "has_facts": snapshot.has_facts,
             "draft": None if shown.draft_folder is None else str(shown.draft_folder),
             "is_root": shown.root is not None, "has_moments": shown.has_moments,
         })  # fmt: skip

@@ -56,6 +56,7 @@ def export_site(
     if copy and data_url is not None:
         raise ValueError("a site reads its data from data_url, or holds a copy of it: not both")
     shown = Shown(thing)
+    shown.snapshot.facts()
     answers = Answers(shown, limit_edits="an exported site can only be read")
     base = None if copy else _data_url(shown, target, data_url, must=copy is False)
     ids = shown.snapshot.ids

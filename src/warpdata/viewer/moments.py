@@ -6,17 +6,19 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from warpdata._api import open_vectors
-from warpdata.catalog.dataset import Dataset
 from warpdata.errors import NoStepsError
 from warpdata.formats.manifest.model import VECTOR_KIND
-from warpdata.search.store import VectorStore
-from warpdata.search.trajectory_index import TIMESTEPS, similarity
+from warpdata.search.trajectory_words import TIMESTEPS, similarity
 from warpdata.timeline.episode import Episode
+from warpdata.viewer.published import as_published
+
+if TYPE_CHECKING:
+    from warpdata.search.store import VectorStore
 
 MOST = 24
 SPREAD_NS = 1_000_000_000
@@ -150,10 +152,10 @@ def find_moments(
     """What opens the index of these episodes: the one named, published with them, or beside them; None without."""
     if given is not None:
         return lambda: Moments(open_vectors(given), os.fspath(given))
-    if isinstance(thing, Dataset):
-        for name, part in thing.manifest.artifacts.items():
+    if (dataset := as_published(thing)) is not None:
+        for name, part in dataset.manifest.artifacts.items():
             if part.kind == VECTOR_KIND:
-                return lambda: Moments(thing.vectors(name), name)
+                return lambda: Moments(dataset.vectors(name), name)
         return None
     path = None if folder is None else _beside(folder)
     return None if path is None else lambda: Moments(open_vectors(path), path.name)

@@ -157,13 +157,24 @@ class Viewer:
             application, max_body_size=MAX_BODY_BYTES, max_header_size=MAX_HEAD_BYTES, max_buffer_size=1 << 20
         )
         server.add_sockets(self._sockets)
-        checking = asyncio.create_task(self._check_all(stop))
+        others = [asyncio.create_task(each(stop)) for each in (self._know_all, self._check_all)]
         started.set()
         await stop.wait()
         server.stop()
-        checking.cancel()
+        for other in others:
+            other.cancel()
         await server.close_all_connections()
         self._ended.set()
+
+    async def _know_all(self, stop: asyncio.Event) -> None:
+        """Read the facts of all episodes while the first ones are shown already."""
+        loop, answers = asyncio.get_running_loop(), self._answers
+        while not stop.is_set():
+            snapshot = answers.shown.snapshot
+            if not snapshot.has_facts:
+                with contextlib.suppress(WarpError, OSError, RuntimeError):  # who asks for them is told
+                    await loop.run_in_executor(self._pool, snapshot.facts)
+            await asyncio.sleep(0.5)
 
     async def _check_all(self, stop: asyncio.Event) -> None:
         """Check episodes one after the other, as long as it is wanted; it never keeps a page waiting for long."""

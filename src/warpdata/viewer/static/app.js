@@ -2867,7 +2867,16 @@ var turn = 0;
 async function loadDataset() {
   const mine = ++turn;
   const dataset = await getJson("dataset", {});
-  if (mine === turn) set({ dataset, listGeneration: state.listGeneration + 1 });
+  if (mine !== turn) return;
+  set({ dataset, listGeneration: state.listGeneration + 1 });
+  void learnColumns(mine).catch(complain);
+}
+async function learnColumns(mine) {
+  while (mine === turn && !state.dataset.has_facts) {
+    await new Promise((resolve) => setTimeout(resolve, 700));
+    const { columns, has_facts } = await getJson("dataset", {});
+    if (mine === turn && has_facts) set({ dataset: { ...state.dataset, columns, has_facts } });
+  }
 }
 function goTo(episodeId) {
   if (episodeId === state.episodeId) return;
