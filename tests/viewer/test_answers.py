@@ -14,6 +14,8 @@ import warpdata as wd
 from tests.viewer.conftest import Client, client_of
 from tests.viewer.samples import BITS, SCRIPT, START_NS, STEP_NS, numbered_frame, record_one, tensor_shard
 from tests.waiting import until
+from warpdata.viewer.answers import Answers, Question
+from warpdata.viewer.shown import Shown
 
 FIRST = "000000000000"
 
@@ -360,3 +362,14 @@ def test_the_first_rows_are_there_before_everything_is_known(recorded: Path) -> 
         {name: value for name, value in row.items() if value is not None} for row in snapshot.listed(rows)
     ]
     assert [{name: value for name, value in row.items() if value is not None} for row in before] == after
+
+
+@pytest.mark.parametrize("knows_all", [False, True])
+def test_a_filter_that_nothing_satisfies_gives_nothing(recorded: Path, knows_all: bool) -> None:
+    answers = Answers(Shown(recorded))
+    if knows_all:
+        answers.shown.snapshot.facts()
+    ask = Question({"where": "length > 100000", "sort": "length"})
+    found = json.loads(answers.episodes(ask).body)
+    assert (found["total"], found["rows"]) == (0, [])
+    assert json.loads(answers.statistics(ask).body)["episodes"] == 0

@@ -72,7 +72,7 @@ function Moments() {
               onClick={(event) => (event.shiftKey ? set({ otherId: each.episode }) : actions.goAt(each.episode, BigInt(each.at_ns)))}
             >
               <Thumbnail id={each.episode} at={each.at_ns} version={dataset?.generation ?? 0} />
-              <span class="row-text"><strong>{named(each.episode)} · {seconds(each.since_start_ns)} s</strong><span class="dim">similarity {short(each.score)}</span></span>
+              <span class="row-text"><strong>{named(each.episode)} · {seconds(each.since_start_ns)} s</strong><span class="dim">similarity {each.score.toFixed(4)}</span></span>
             </button>
           </li>
         ))}
@@ -124,12 +124,15 @@ function Statics() {
       )}
       <section>
         <h3>Signals</h3>
-        <table>
+        <table class="signals">
+          <thead><tr><th scope="col">name</th><th scope="col">records</th><th scope="col">rate</th></tr></thead>
           <tbody>
             {info.signals.map((each) => (
               <tr key={each.name}>
-                <th scope="row">{each.name}</th>
-                <td>{each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`}</td>
+                <th scope="row">
+                  {each.name}
+                  <span class="dim">{each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`}{each.units ? `, ${each.units}` : ""}</span>
+                </th>
                 <td>{each.count.toLocaleString("en")}</td>
                 <td>{each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : ""}</td>
               </tr>

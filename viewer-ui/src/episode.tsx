@@ -90,6 +90,11 @@ export function EpisodePage() {
   return (
     <main class="centre" data-episode={info.id}>
       <EpisodeBar info={info} trim={trim} />
+      {other.info && (
+        <div class="which two">
+          {[info, other.info].map((each) => <p key={each.id} class="cut"><strong>{named(each.id)}</strong> <span class="dim">{taskOf(each)} · {lengthOf(each)}</span></p>)}
+        </div>
+      )}
       <div class={other.info ? "stage two" : "stage"}>
         <Cameras info={info} isFirst />
         {other.info && <Cameras info={other.info} />}
@@ -110,17 +115,21 @@ function firstSight(info: EpisodeInfo): number {
   return Math.max(0, ...firsts);
 }
 
+const taskOf = (info: EpisodeInfo): string => (typeof info.static.task === "string" ? info.static.task : "");
+const lengthOf = (info: EpisodeInfo): string =>
+  spoken(Number(BigInt(info.stop_ns) - BigInt(info.start_ns))) + (info.steps ? ` · ${info.steps.count} steps` : "");
+
 function EpisodeBar({ info, trim }: { info: EpisodeInfo; trim: { from: number; to: number } | null }) {
   const { dataset, otherId } = useModel();
   const refusal = info.is_unfinished ? "the recording goes on" : dataset?.refusal;
   const button = (label: string, key: string, run: () => unknown, off = false) => (
     <button disabled={Boolean(refusal) || off} title={refusal ?? `${label} (${key})`} onClick={() => run()}>{label}</button>
   );
-  const task = info.static.task;
   return (
     <header class="episode-bar">
       <h1 title={info.id}>{named(info.id)}</h1>
-      <span class="dim cut">{typeof task === "string" ? task : ""}</span>
+      <span class="dim cut" title={taskOf(info)}>{taskOf(info)}</span>
+      <span class="dim">{lengthOf(info)}</span>
       {info.is_unfinished && <span class="badge bad">recording</span>}
       {(info.findings ?? []).filter((each) => each.severity !== "info").slice(0, 3).map((each) => (
         <span key={each.rule + each.signal} class={`badge ${each.severity === "damaged" ? "bad" : "warn"}`} title={`${each.signal ?? ""} ${each.message}`}>{each.rule}</span>
@@ -169,7 +178,6 @@ function Controls({ info }: { info: EpisodeInfo }) {
           {[0.1, 0.25, 0.5, 1, 2, 4, 8].map((each) => <option key={each} value={String(each)}>{each}×</option>)}
         </select>
       </label>
-      <span class="dim">{spoken(Number(BigInt(info.stop_ns) - BigInt(info.start_ns)))}{info.steps ? ` · ${info.steps.count} steps` : ""}</span>
       <span class="space" />
       <button class="quiet" title="e" onClick={() => actions.nextEvent(true)}>next event</button>
       <button class="quiet" title="g" onClick={() => actions.nextGap(true)}>next gap</button>
@@ -184,45 +192,68 @@ function Controls({ info }: { info: EpisodeInfo }) {
   );
 }
 
-/** As many columns as make the pictures largest, none distorted. */
-function arrange(box: { width: number; height: number }, ratios: number[]): { width: number; height: number }[] {
-  let best: { width: number; height: number }[] = [];
-  let area = -1;
-  for (let columns = 1; columns <= ratios.length; columns++) {
-    const lines = Math.ceil(ratios.length / columns);
-    const width = (box.width - (columns - 1) * 8) / columns;
-    const height = (box.height - (lines - 1) * 8) / lines - 20;
-    if (width <= 0 || height <= 0) continue;
-    const sizes = ratios.map((ratio) => (width / height > ratio ? { width: height * ratio, height } : { width, height: width / ratio }));
-    const sum = sizes.reduce((total, each) => total + each.width * each.height, 0);
-    if (sum > area) [area, best] = [sum, sizes];
+const GAP = 8;
+const CAPTION = 20;
+/** A camera without room for the number of its frame. */
+const NARROW = 210;
+/** The share of the page that cameras take at most; plots have the rest. */
+const STAGE = 0.46;
+
+/** One height for all, in as many lines as make the pictures largest; none is distorted. */
+function arrange(box: { width: number; height: number }, ratios: number[]): { columns: number; height: number } {
+  let best = { columns: ratios.length, height: 0 };
+  for (let lines = 1; lines <= ratios.length; lines++) {
+    const columns = Math.ceil(ratios.length / lines);
+    let height = (box.height - (lines - 1) * GAP) / lines - CAPTION;
+    for (let first = 0; first < ratios.length; first += columns) {
+      const line = ratios.slice(first, first + columns);
+      height = Math.min(height, (box.width - (line.length - 1) * GAP) / line.reduce((sum, each) => sum + each, 0));
+    }
+    if (Math.floor(height) > best.height) best = { columns, height: Math.floor(height) };
   }
   return best;
 }
 
+/** Height and width of a frame: HxW, HxWxC or CxHxW. */
+function frameSize(signal: SignalInfo): [number, number] {
+  const [a = 1, b = 1, c] = signal.shape;
+  return c !== undefined && ![1, 3, 4].includes(c) ? [b, c] : [a, b];
+}
+
 function Cameras({ info, isFirst = false }: { info: EpisodeInfo; isFirst?: boolean }) {
   const host = useRef<HTMLDivElement>(null);
-  const [size, setSize] = useState({ width: 0, height: 0 });
+  const [box, setBox] = useState({ width: 0, height: 0 });
   const shown = useMemo(() => info.signals.filter((each) => each.shows === "camera" && each.count > 0), [info]);
   useLayoutEffect(() => {
     if (!host.current) return;
-    const watch = new ResizeObserver(([entry]) => setSize({ width: entry!.contentRect.width, height: entry!.contentRect.height }));
+    const page = host.current.closest<HTMLElement>(".centre")!;
+    const look = (): void => {
+      const next = { width: host.current!.clientWidth, height: page.clientHeight * STAGE };
+      setBox((old) => (old.width === next.width && old.height === next.height ? old : next));
+    };
+    look();
+    const watch = new ResizeObserver(look);
     watch.observe(host.current);
+    watch.observe(page);
     return () => watch.disconnect();
   }, [shown.length > 0]);
   useEffect(() => {
     if (isFirst && !shown.length) actions.open.frameTimes = new Float64Array(0);
   }, [info]);
   if (!shown.length) return <p class="blank no-cameras dim">No cameras in this episode.</p>;
-  const ratios = shown.map((each) => {
-    const [a = 1, b = 1, c] = each.shape;
-    return c !== undefined && ![1, 3, 4].includes(c) ? c / b : b / a;
-  });
-  const sizes = arrange(size, ratios);
+  const sizes = shown.map(frameSize);
+  const { columns, height } = arrange(box, sizes.map(([high, wide]) => wide / high));
+  const lines = Array.from({ length: Math.ceil(shown.length / columns) }, (_, line) => shown.slice(line * columns, (line + 1) * columns));
   return (
     <div class="cameras" ref={host}>
-      {shown.map((each, i) => (
-        <CameraView key={`${info.id}/${each.name}`} info={info} signal={each} size={sizes[i] ?? { width: 0, height: 0 }} leads={isFirst && i === 0} />
+      {lines.map((line, number) => (
+        <div key={number} class="line">
+          {line.map((each) => {
+            const [high, wide] = frameSize(each);
+            const size = { height, width: Math.floor((height * wide) / high) };
+            return <CameraView key={`${info.id}/${each.name}`} info={info} signal={each} size={size} leads={isFirst && each === shown[0]} />;
+          })}
+        </div>
       ))}
     </div>
   );
@@ -255,7 +286,8 @@ function CameraView({ info, signal, size, leads }: {
       if (!caption.current) return;
       const row = camera.wanted;
       const age = row < 0 ? "no frame yet" : `age ${spoken(clock.at - camera.times[row]!)}`;
-      caption.current.textContent = `${Math.max(row + 1, 0)}/${camera.times.length} · ${age}`;
+      const isNarrow = caption.current.closest("figure")!.clientWidth < NARROW;
+      caption.current.textContent = isNarrow ? age : `${Math.max(row + 1, 0)}/${camera.times.length} · ${age}`;
     };
     const move = (): void => {
       camera.show(clock.at, state.playing);
@@ -277,9 +309,7 @@ function CameraView({ info, signal, size, leads }: {
       camera.close();
     };
   }, [info]);
-  const [a = 1, b = 1, c] = signal.shape;
-  const planesFirst = c !== undefined && ![1, 3, 4].includes(c);
-  const [height, width] = planesFirst ? [b, c] : [a, b];
+  const [height, width] = frameSize(signal);
   return (
     <figure class="camera" style={{ width: `${size.width}px` }}>
       <canvas
@@ -288,7 +318,7 @@ function CameraView({ info, signal, size, leads }: {
       />
       {failure && <p class="failure over" role="alert">{failure}</p>}
       <figcaption>
-        <strong class="cut">{signal.name}</strong>
+        <strong class="cut" title={signal.name}>{signal.name}</strong>
         <span class="dim" ref={caption} />
         {signal.kind === "image" && !siteName() && (
           <a class="dim save" href={videoAddress({ episode: info.id, signal: signal.number })} download title="save the video" aria-label={`Save the video of ${signal.name}`}><Icon path={ICONS.save} /></a>

@@ -143,7 +143,7 @@ export function EpisodeList() {
   return (
     <nav class="list" data-testid="episode-list" aria-label="Episodes">
       <header class="list-head">
-        <span>{total.toLocaleString("en")} {model.where ? "found" : "episodes"}</span>
+        <span>{total.toLocaleString("en")} {model.where && !model.whereError ? "found" : "episodes"}</span>
         <label>
           <span class="sr">Sort by</span>
           <select value={model.sort} onChange={(event) => set({ sort: event.currentTarget.value })}>
@@ -180,7 +180,7 @@ export function EpisodeList() {
         </div>
         {total === 0 && (
           <p class="blank">
-            {model.where ? "No episode satisfies the filter." : live.length ? "" : "No episodes yet: record one, and it appears here."}
+            {model.where ? <>No episode satisfies the filter.<br /><button class="link" onClick={() => set({ where: "" })}>Show all</button></> : live.length ? "" : "No episodes yet: record one, and it appears here."}
           </p>
         )}
       </div>

@@ -116,13 +116,23 @@ function bandsOf(group: Group): [SignalInfo, SignalInfo][] {
   return group.uncertainties.map((each) => [each, group.predictions.find((one) => one.model === each.model) ?? group.main]);
 }
 
+/** What the axis shows: a little more than there is, and something on both sides of what never changes. */
+function rangeOf(signal: SignalInfo, low: number | null, high: number | null): uPlot.Range.MinMax {
+  if (low === null || high === null || signal.dtype === "bool") return [-0.1, 1.1];
+  if (low === high) return [low - (Math.abs(low) / 2 || 1), low + (Math.abs(low) / 2 || 1)];
+  return uPlot.rangeNum(low, high, 0.1, true);
+}
+
+/** A value of a flag or a count holds until the next one. */
+const isHeld = (signal: SignalInfo): boolean => /^(bool|u?int)/.test(signal.dtype);
+
 function seriesOf(group: Group, hidden: Set<string>): { series: uPlot.Series[]; bands: uPlot.Band[] } {
   const count = channelsOf(group.main);
   const series: uPlot.Series[] = [{}];
   const bands: uPlot.Band[] = [];
   const line = (c: number, more: Partial<uPlot.Series>): uPlot.Series => ({
     show: !hidden.has(`${group.main.name}#${c}`), stroke: colourOf(group.main.name, c), width: 1.25, points: { show: false },
-    spanGaps: group.predictions.length > 0, ...more,
+    spanGaps: group.predictions.length > 0, ...(isHeld(group.main) && { paths: uPlot.paths.stepped!({ align: 1 }) }), ...more,
   });
   for (let c = 0; c < count; c++) series.push(line(c, {}));
   for (const _ of group.predictions) for (let c = 0; c < count; c++) series.push(line(c, { dash: [5, 4], spanGaps: true }));
@@ -164,7 +174,7 @@ export function Plot({ info, group, held, onDragTo }: {
         width: host.clientWidth, height: HEIGHT, series, bands, legend: { show: false }, padding: [8, RIGHT, 0, 0],
         scales: {
           x: { time: false, auto: false, range: () => [clock.from / 1e9, clock.to / 1e9] },
-          y: { range: (_: uPlot, low: number | null, high: number | null) => (low === null || high === null ? [0, 1] : uPlot.rangeNum(low, high, 0.1, true)) },
+          y: { range: (_: uPlot, low: number | null, high: number | null) => rangeOf(group.main, low, high) },
         },
         axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT, values: (_, ticks) => ticks.map(short), gap: 6 }],
         cursor: { show: true, x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
@@ -209,6 +219,7 @@ export function Plot({ info, group, held, onDragTo }: {
       timer = window.setTimeout(load, 40);
     });
     const watch = new ResizeObserver(() => {
+      placeCursor(line.current);
       if (host.clientWidth === made.width) return;
       made.setSize({ width: host.clientWidth, height: HEIGHT });
       void load();
@@ -253,7 +264,6 @@ export function Plot({ info, group, held, onDragTo }: {
           {folded ? "▸" : "▾"}
         </button>
         <strong>{name}</strong>
-        {group.main.units && <span class="dim">{group.main.units}</span>}
         <span class="dim role">{group.main.role}{group.predictions.length ? ` · ${group.predictions.map((each) => each.model ?? "model").join(", ")} dashed` : ""}</span>
         <span class="legend">
           {Array.from({ length: Math.min(count, MAX_LEGEND) }, (_, c) => (
@@ -274,6 +284,7 @@ export function Plot({ info, group, held, onDragTo }: {
       </header>
       {!folded && (
         <div class="chart" ref={box}>
+          {group.main.units && <span class="unit dim">{group.main.units}</span>}
           <div class="cursor" ref={line} />
           {failure && <p class="failure">{failure}</p>}
         </div>

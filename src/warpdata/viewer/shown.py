@@ -116,7 +116,7 @@ class Snapshot:
             return [{name: each[name] for name in LISTED if name in each} for each in found]
         facts = self.facts()
         names = [name for name in LISTED if name in facts.column_names]
-        return [dict(row) for row in facts.select(names).take(rows.tolist()).to_pylist()]
+        return [dict(row) for row in facts.select(names).take(rows).to_pylist()]
 
 
 def _order(values: NDArray[Any], *, descending: bool) -> Rows:

@@ -3200,7 +3200,7 @@ function EpisodeList() {
       /* @__PURE__ */ u3("span", { children: [
         total.toLocaleString("en"),
         " ",
-        model.where ? "found" : "episodes"
+        model.where && !model.whereError ? "found" : "episodes"
       ] }),
       /* @__PURE__ */ u3("label", { children: [
         /* @__PURE__ */ u3("span", { class: "sr", children: "Sort by" }),
@@ -3248,7 +3248,11 @@ function EpisodeList() {
               row?.id ?? position2
             );
           }) }),
-          total === 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? "No episode satisfies the filter." : live.length ? "" : "No episodes yet: record one, and it appears here." })
+          total === 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? /* @__PURE__ */ u3(k, { children: [
+            "No episode satisfies the filter.",
+            /* @__PURE__ */ u3("br", {}),
+            /* @__PURE__ */ u3("button", { class: "link", onClick: () => set({ where: "" }), children: "Show all" })
+          ] }) : live.length ? "" : "No episodes yet: record one, and it appears here." })
         ]
       }
     )
@@ -3381,7 +3385,7 @@ function Moments() {
             ] }),
             /* @__PURE__ */ u3("span", { class: "dim", children: [
               "similarity ",
-              short(each.score)
+              each.score.toFixed(4)
             ] })
           ] })
         ]
@@ -3445,12 +3449,24 @@ function Statics() {
     ] }),
     /* @__PURE__ */ u3("section", { children: [
       /* @__PURE__ */ u3("h3", { children: "Signals" }),
-      /* @__PURE__ */ u3("table", { children: /* @__PURE__ */ u3("tbody", { children: info.signals.map((each) => /* @__PURE__ */ u3("tr", { children: [
-        /* @__PURE__ */ u3("th", { scope: "row", children: each.name }),
-        /* @__PURE__ */ u3("td", { children: each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}` }),
-        /* @__PURE__ */ u3("td", { children: each.count.toLocaleString("en") }),
-        /* @__PURE__ */ u3("td", { children: each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : "" })
-      ] }, each.name)) }) })
+      /* @__PURE__ */ u3("table", { class: "signals", children: [
+        /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
+          /* @__PURE__ */ u3("th", { scope: "col", children: "name" }),
+          /* @__PURE__ */ u3("th", { scope: "col", children: "records" }),
+          /* @__PURE__ */ u3("th", { scope: "col", children: "rate" })
+        ] }) }),
+        /* @__PURE__ */ u3("tbody", { children: info.signals.map((each) => /* @__PURE__ */ u3("tr", { children: [
+          /* @__PURE__ */ u3("th", { scope: "row", children: [
+            each.name,
+            /* @__PURE__ */ u3("span", { class: "dim", children: [
+              each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`,
+              each.units ? `, ${each.units}` : ""
+            ] })
+          ] }),
+          /* @__PURE__ */ u3("td", { children: each.count.toLocaleString("en") }),
+          /* @__PURE__ */ u3("td", { children: each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : "" })
+        ] }, each.name)) })
+      ] })
     ] }),
     /* @__PURE__ */ u3(Items, { title: "Metadata", items: info.meta })
   ] });
@@ -8168,6 +8184,12 @@ function joined(group, found) {
 function bandsOf(group) {
   return group.uncertainties.map((each) => [each, group.predictions.find((one) => one.model === each.model) ?? group.main]);
 }
+function rangeOf(signal, low2, high2) {
+  if (low2 === null || high2 === null || signal.dtype === "bool") return [-0.1, 1.1];
+  if (low2 === high2) return [low2 - (Math.abs(low2) / 2 || 1), low2 + (Math.abs(low2) / 2 || 1)];
+  return uPlot.rangeNum(low2, high2, 0.1, true);
+}
+var isHeld = (signal) => /^(bool|u?int)/.test(signal.dtype);
 function seriesOf(group, hidden) {
   const count = channelsOf(group.main);
   const series = [{}];
@@ -8178,6 +8200,7 @@ function seriesOf(group, hidden) {
     width: 1.25,
     points: { show: false },
     spanGaps: group.predictions.length > 0,
+    ...isHeld(group.main) && { paths: uPlot.paths.stepped({ align: 1 }) },
     ...more
   });
   for (let c3 = 0; c3 < count; c3++) series.push(line(c3, {}));
@@ -8218,7 +8241,7 @@ function Plot({ info, group, held, onDragTo }) {
         padding: [8, RIGHT2, 0, 0],
         scales: {
           x: { time: false, auto: false, range: () => [clock.from / 1e9, clock.to / 1e9] },
-          y: { range: (_4, low2, high2) => low2 === null || high2 === null ? [0, 1] : uPlot.rangeNum(low2, high2, 0.1, true) }
+          y: { range: (_4, low2, high2) => rangeOf(group.main, low2, high2) }
         },
         axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT2, values: (_4, ticks2) => ticks2.map(short), gap: 6 }],
         cursor: { show: true, x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
@@ -8263,6 +8286,7 @@ function Plot({ info, group, held, onDragTo }) {
       timer = window.setTimeout(load2, 40);
     });
     const watch = new ResizeObserver(() => {
+      placeCursor(line.current);
       if (host.clientWidth === made.width) return;
       made.setSize({ width: host.clientWidth, height: HEIGHT2 });
       void load2();
@@ -8306,7 +8330,6 @@ function Plot({ info, group, held, onDragTo }) {
         /* @__PURE__ */ u3("header", { draggable: true, onDragStart: (event) => event.dataTransfer?.setData("text/plain", name), children: [
           /* @__PURE__ */ u3("button", { class: "fold quiet", "aria-expanded": !folded, "aria-label": `${folded ? "Show" : "Hide"} ${name}`, onClick: () => toggle(name), children: folded ? "▸" : "▾" }),
           /* @__PURE__ */ u3("strong", { children: name }),
-          group.main.units && /* @__PURE__ */ u3("span", { class: "dim", children: group.main.units }),
           /* @__PURE__ */ u3("span", { class: "dim role", children: [
             group.main.role,
             group.predictions.length ? ` · ${group.predictions.map((each) => each.model ?? "model").join(", ")} dashed` : ""
@@ -8338,6 +8361,7 @@ function Plot({ info, group, held, onDragTo }) {
           !exact && /* @__PURE__ */ u3("span", { class: "dim", title: "every pixel shows the least and the greatest of its records", children: "min–max" })
         ] }),
         !folded && /* @__PURE__ */ u3("div", { class: "chart", ref: box, children: [
+          group.main.units && /* @__PURE__ */ u3("span", { class: "unit dim", children: group.main.units }),
           /* @__PURE__ */ u3("div", { class: "cursor", ref: line }),
           failure && /* @__PURE__ */ u3("p", { class: "failure", children: failure })
         ] })
@@ -8657,6 +8681,15 @@ function EpisodePage() {
   if (!info) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("p", { class: "blank", children: model.episodeId ? "" : "Choose an episode." }) });
   return /* @__PURE__ */ u3("main", { class: "centre", "data-episode": info.id, children: [
     /* @__PURE__ */ u3(EpisodeBar, { info, trim: trim2 }),
+    other.info && /* @__PURE__ */ u3("div", { class: "which two", children: [info, other.info].map((each) => /* @__PURE__ */ u3("p", { class: "cut", children: [
+      /* @__PURE__ */ u3("strong", { children: named(each.id) }),
+      " ",
+      /* @__PURE__ */ u3("span", { class: "dim", children: [
+        taskOf(each),
+        " · ",
+        lengthOf(each)
+      ] })
+    ] }, each.id)) }),
     /* @__PURE__ */ u3("div", { class: other.info ? "stage two" : "stage", children: [
       /* @__PURE__ */ u3(Cameras, { info, isFirst: true }),
       other.info && /* @__PURE__ */ u3(Cameras, { info: other.info })
@@ -8673,14 +8706,16 @@ function firstSight(info) {
   const firsts = info.signals.filter((each) => each.shows === "camera" && each.first_ns).map((each) => Number(BigInt(each.first_ns) - BigInt(info.start_ns)));
   return Math.max(0, ...firsts);
 }
+var taskOf = (info) => typeof info.static.task === "string" ? info.static.task : "";
+var lengthOf = (info) => spoken(Number(BigInt(info.stop_ns) - BigInt(info.start_ns))) + (info.steps ? ` · ${info.steps.count} steps` : "");
 function EpisodeBar({ info, trim: trim2 }) {
   const { dataset, otherId } = useModel();
   const refusal = info.is_unfinished ? "the recording goes on" : dataset?.refusal;
   const button = (label, key, run, off2 = false) => /* @__PURE__ */ u3("button", { disabled: Boolean(refusal) || off2, title: refusal ?? `${label} (${key})`, onClick: () => run(), children: label });
-  const task = info.static.task;
   return /* @__PURE__ */ u3("header", { class: "episode-bar", children: [
     /* @__PURE__ */ u3("h1", { title: info.id, children: named(info.id) }),
-    /* @__PURE__ */ u3("span", { class: "dim cut", children: typeof task === "string" ? task : "" }),
+    /* @__PURE__ */ u3("span", { class: "dim cut", title: taskOf(info), children: taskOf(info) }),
+    /* @__PURE__ */ u3("span", { class: "dim", children: lengthOf(info) }),
     info.is_unfinished && /* @__PURE__ */ u3("span", { class: "badge bad", children: "recording" }),
     (info.findings ?? []).filter((each) => each.severity !== "info").slice(0, 3).map((each) => /* @__PURE__ */ u3("span", { class: `badge ${each.severity === "damaged" ? "bad" : "warn"}`, title: `${each.signal ?? ""} ${each.message}`, children: each.rule }, each.rule + each.signal)),
     /* @__PURE__ */ u3("span", { class: "space" }),
@@ -8726,10 +8761,6 @@ function Controls({ info }) {
         "×"
       ] }, each)) })
     ] }),
-    /* @__PURE__ */ u3("span", { class: "dim", children: [
-      spoken(Number(BigInt(info.stop_ns) - BigInt(info.start_ns))),
-      info.steps ? ` · ${info.steps.count} steps` : ""
-    ] }),
     /* @__PURE__ */ u3("span", { class: "space" }),
     /* @__PURE__ */ u3("button", { class: "quiet", title: "e", onClick: () => nextEvent(true), children: "next event" }),
     /* @__PURE__ */ u3("button", { class: "quiet", title: "g", onClick: () => nextGap(true), children: "next gap" }),
@@ -8740,40 +8771,56 @@ function Controls({ info }) {
     /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Zoom in", title: "+", onClick: () => clock.zoom(0.5), children: "+" })
   ] });
 }
+var GAP = 8;
+var CAPTION = 20;
+var NARROW = 210;
+var STAGE = 0.46;
 function arrange(box, ratios) {
-  let best = [];
-  let area = -1;
-  for (let columns = 1; columns <= ratios.length; columns++) {
-    const lines = Math.ceil(ratios.length / columns);
-    const width = (box.width - (columns - 1) * 8) / columns;
-    const height = (box.height - (lines - 1) * 8) / lines - 20;
-    if (width <= 0 || height <= 0) continue;
-    const sizes = ratios.map((ratio) => width / height > ratio ? { width: height * ratio, height } : { width, height: width / ratio });
-    const sum = sizes.reduce((total, each) => total + each.width * each.height, 0);
-    if (sum > area) [area, best] = [sum, sizes];
+  let best = { columns: ratios.length, height: 0 };
+  for (let lines = 1; lines <= ratios.length; lines++) {
+    const columns = Math.ceil(ratios.length / lines);
+    let height = (box.height - (lines - 1) * GAP) / lines - CAPTION;
+    for (let first = 0; first < ratios.length; first += columns) {
+      const line = ratios.slice(first, first + columns);
+      height = Math.min(height, (box.width - (line.length - 1) * GAP) / line.reduce((sum, each) => sum + each, 0));
+    }
+    if (Math.floor(height) > best.height) best = { columns, height: Math.floor(height) };
   }
   return best;
 }
+function frameSize(signal) {
+  const [a3 = 1, b = 1, c3] = signal.shape;
+  return c3 !== void 0 && ![1, 3, 4].includes(c3) ? [b, c3] : [a3, b];
+}
 function Cameras({ info, isFirst = false }) {
   const host = A2(null);
-  const [size, setSize] = d2({ width: 0, height: 0 });
+  const [box, setBox] = d2({ width: 0, height: 0 });
   const shown2 = T2(() => info.signals.filter((each) => each.shows === "camera" && each.count > 0), [info]);
   _2(() => {
     if (!host.current) return;
-    const watch = new ResizeObserver(([entry]) => setSize({ width: entry.contentRect.width, height: entry.contentRect.height }));
+    const page = host.current.closest(".centre");
+    const look = () => {
+      const next = { width: host.current.clientWidth, height: page.clientHeight * STAGE };
+      setBox((old) => old.width === next.width && old.height === next.height ? old : next);
+    };
+    look();
+    const watch = new ResizeObserver(look);
     watch.observe(host.current);
+    watch.observe(page);
     return () => watch.disconnect();
   }, [shown2.length > 0]);
   y2(() => {
     if (isFirst && !shown2.length) open.frameTimes = new Float64Array(0);
   }, [info]);
   if (!shown2.length) return /* @__PURE__ */ u3("p", { class: "blank no-cameras dim", children: "No cameras in this episode." });
-  const ratios = shown2.map((each) => {
-    const [a3 = 1, b = 1, c3] = each.shape;
-    return c3 !== void 0 && ![1, 3, 4].includes(c3) ? c3 / b : b / a3;
-  });
-  const sizes = arrange(size, ratios);
-  return /* @__PURE__ */ u3("div", { class: "cameras", ref: host, children: shown2.map((each, i4) => /* @__PURE__ */ u3(CameraView, { info, signal: each, size: sizes[i4] ?? { width: 0, height: 0 }, leads: isFirst && i4 === 0 }, `${info.id}/${each.name}`)) });
+  const sizes = shown2.map(frameSize);
+  const { columns, height } = arrange(box, sizes.map(([high2, wide]) => wide / high2));
+  const lines = Array.from({ length: Math.ceil(shown2.length / columns) }, (_4, line) => shown2.slice(line * columns, (line + 1) * columns));
+  return /* @__PURE__ */ u3("div", { class: "cameras", ref: host, children: lines.map((line, number) => /* @__PURE__ */ u3("div", { class: "line", children: line.map((each) => {
+    const [high2, wide] = frameSize(each);
+    const size = { height, width: Math.floor(height * wide / high2) };
+    return /* @__PURE__ */ u3(CameraView, { info, signal: each, size, leads: isFirst && each === shown2[0] }, `${info.id}/${each.name}`);
+  }) }, number)) });
 }
 function CameraView({ info, signal, size, leads }) {
   const canvas = A2(null);
@@ -8797,7 +8844,8 @@ function CameraView({ info, signal, size, leads }) {
       if (!caption.current) return;
       const row = camera.wanted;
       const age = row < 0 ? "no frame yet" : `age ${spoken(clock.at - camera.times[row])}`;
-      caption.current.textContent = `${Math.max(row + 1, 0)}/${camera.times.length} · ${age}`;
+      const isNarrow = caption.current.closest("figure").clientWidth < NARROW;
+      caption.current.textContent = isNarrow ? age : `${Math.max(row + 1, 0)}/${camera.times.length} · ${age}`;
     };
     const move = () => {
       camera.show(clock.at, state.playing);
@@ -8816,9 +8864,7 @@ function CameraView({ info, signal, size, leads }) {
       camera.close();
     };
   }, [info]);
-  const [a3 = 1, b = 1, c3] = signal.shape;
-  const planesFirst = c3 !== void 0 && ![1, 3, 4].includes(c3);
-  const [height, width] = planesFirst ? [b, c3] : [a3, b];
+  const [height, width] = frameSize(signal);
   return /* @__PURE__ */ u3("figure", { class: "camera", style: { width: `${size.width}px` }, children: [
     /* @__PURE__ */ u3(
       "canvas",
@@ -8836,7 +8882,7 @@ function CameraView({ info, signal, size, leads }) {
     ),
     failure && /* @__PURE__ */ u3("p", { class: "failure over", role: "alert", children: failure }),
     /* @__PURE__ */ u3("figcaption", { children: [
-      /* @__PURE__ */ u3("strong", { class: "cut", children: signal.name }),
+      /* @__PURE__ */ u3("strong", { class: "cut", title: signal.name, children: signal.name }),
       /* @__PURE__ */ u3("span", { class: "dim", ref: caption }),
       signal.kind === "image" && !siteName() && /* @__PURE__ */ u3("a", { class: "dim save", href: videoAddress({ episode: info.id, signal: signal.number }), download: true, title: "save the video", "aria-label": `Save the video of ${signal.name}`, children: /* @__PURE__ */ u3(Icon, { path: ICONS.save }) })
     ] })
