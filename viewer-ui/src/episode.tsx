@@ -60,7 +60,7 @@ export function EpisodePage() {
     const isOther = !opened.current.startsWith(`${info.id} `);
     opened.current = key;
     clock.open(BigInt(info.start_ns), BigInt(info.stop_ns));
-    if (isOther) clock.at = firstSight(info);
+    if (isOther) clock.at = info.is_unfinished ? clock.length : firstSight(info);
     clock.wanted?.();
     clock.wanted = null;
     if (follows) clock.at = clock.length;

@@ -143,7 +143,7 @@ export function EpisodeList() {
   return (
     <nav class="list" data-testid="episode-list" aria-label="Episodes">
       <header class="list-head">
-        <span>{total.toLocaleString("en")} {model.where && !model.whereError ? "found" : "episodes"}</span>
+        <span>{total.toLocaleString("en")} {model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"}</span>
         <label>
           <span class="sr">Sort by</span>
           <select value={model.sort} onChange={(event) => set({ sort: event.currentTarget.value })}>
@@ -223,10 +223,9 @@ function LiveRow({ row }: { row: Row }) {
       <span class={found?.is_live ? "record-dot" : "record-dot off"} aria-hidden="true" />
       <span class="row-text">
         <strong>{named(row.id)} · {found?.is_live ? "recording" : "not finished"}</strong>
-        <span class="dim cut">
-          {records.toLocaleString("en")} records{waiting ? `, ${waiting} frames wait` : ""}
-          {found?.lost ? `, ${found.lost} unreadable` : ""}
-          {live?.free_bytes === undefined ? "" : `, ${bytes(live.free_bytes)} free`}
+        <span class="dim">{records.toLocaleString("en")} records{found?.lost && !found.is_live ? `, ${found.lost} unreadable` : ""}</span>
+        <span class="dim">
+          {waiting ? `${waiting} frames wait for the encoder` : "no frame waits"}{live?.free_bytes === undefined ? "" : ` · ${bytes(live.free_bytes)} free`}
         </span>
       </span>
     </button>

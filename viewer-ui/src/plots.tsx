@@ -155,6 +155,11 @@ export function Plot({ info, group, held, onDragTo }: {
   const box = useRef<HTMLDivElement>(null);
   const line = useRef<HTMLDivElement>(null);
   const chart = useRef<uPlot | null>(null);
+  // A recording that grows brings a new `info` twice a second: the chart stays, its points are loaded again.
+  const latest = useRef({ info, group });
+  latest.current = { info, group };
+  const reload = useRef<() => void>(() => undefined);
+  const loaded = useRef<EpisodeInfo | null>(null);
   const [failure, setFailure] = useState("");
   const [exact, setExact] = useState(true);
   const name = group.main.name;
@@ -196,10 +201,15 @@ export function Plot({ info, group, held, onDragTo }: {
     const detach = gestures(over, () => over.clientWidth);
     let abort = new AbortController();
     let timer = 0;
+    let isBusy = false;
+    let isStale = false;
     const load = async (): Promise<void> => {
       abort.abort();
       abort = new AbortController();
       const mine = abort.signal;
+      const { info, group } = latest.current;
+      loaded.current = info;
+      isBusy = true;
       try {
         const all = [group.main, ...group.predictions, ...group.uncertainties];
         const parts = await Promise.all(all.map((each) => pointsOf(info, each, host.clientWidth - LEFT - RIGHT, mine)));
@@ -211,6 +221,16 @@ export function Plot({ info, group, held, onDragTo }: {
       } catch (error) {
         if ((error as Error).name !== "AbortError") setFailure((error as Error).message);
       }
+      if (mine.aborted) return; // another one took over
+      isBusy = false;
+      if (isStale) {
+        isStale = false;
+        void load();
+      }
+    };
+    reload.current = () => {
+      if (isBusy) isStale = true;
+      else void load();
     };
     const zoomed = clock.onZoom(() => {
       made.redraw(false, true);
@@ -235,7 +255,10 @@ export function Plot({ info, group, held, onDragTo }: {
       made.destroy();
       chart.current = null;
     };
-  }, [info, group.main.number, group.predictions.length, folded, theme]);
+  }, [info.id, group.main.number, group.predictions.length, group.uncertainties.length, folded, theme]);
+  useEffect(() => {
+    if (loaded.current !== info) reload.current();
+  }, [info]);
 
   useEffect(() => {
     const { series } = seriesOf(group, model.hidden);

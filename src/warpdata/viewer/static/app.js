@@ -3200,7 +3200,7 @@ function EpisodeList() {
       /* @__PURE__ */ u3("span", { children: [
         total.toLocaleString("en"),
         " ",
-        model.where && !model.whereError ? "found" : "episodes"
+        model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"
       ] }),
       /* @__PURE__ */ u3("label", { children: [
         /* @__PURE__ */ u3("span", { class: "sr", children: "Sort by" }),
@@ -3299,12 +3299,14 @@ function LiveRow({ row }) {
             " · ",
             found?.is_live ? "recording" : "not finished"
           ] }),
-          /* @__PURE__ */ u3("span", { class: "dim cut", children: [
+          /* @__PURE__ */ u3("span", { class: "dim", children: [
             records.toLocaleString("en"),
             " records",
-            waiting ? `, ${waiting} frames wait` : "",
-            found?.lost ? `, ${found.lost} unreadable` : "",
-            live?.free_bytes === void 0 ? "" : `, ${bytes(live.free_bytes)} free`
+            found?.lost && !found.is_live ? `, ${found.lost} unreadable` : ""
+          ] }),
+          /* @__PURE__ */ u3("span", { class: "dim", children: [
+            waiting ? `${waiting} frames wait for the encoder` : "no frame waits",
+            live?.free_bytes === void 0 ? "" : ` · ${bytes(live.free_bytes)} free`
           ] })
         ] })
       ]
@@ -8218,6 +8220,10 @@ function Plot({ info, group, held, onDragTo }) {
   const box = A2(null);
   const line = A2(null);
   const chart = A2(null);
+  const latest = A2({ info, group });
+  latest.current = { info, group };
+  const reload = A2(() => void 0);
+  const loaded = A2(null);
   const [failure, setFailure] = d2("");
   const [exact, setExact] = d2(true);
   const name = group.main.name;
@@ -8263,21 +8269,36 @@ function Plot({ info, group, held, onDragTo }) {
     const detach = gestures(over, () => over.clientWidth);
     let abort = new AbortController();
     let timer = 0;
+    let isBusy = false;
+    let isStale = false;
     const load2 = async () => {
       abort.abort();
       abort = new AbortController();
       const mine = abort.signal;
+      const { info: info2, group: group2 } = latest.current;
+      loaded.current = info2;
+      isBusy = true;
       try {
-        const all = [group.main, ...group.predictions, ...group.uncertainties];
-        const parts = await Promise.all(all.map((each) => pointsOf(info, each, host.clientWidth - LEFT2 - RIGHT2, mine)));
+        const all = [group2.main, ...group2.predictions, ...group2.uncertainties];
+        const parts = await Promise.all(all.map((each) => pointsOf(info2, each, host.clientWidth - LEFT2 - RIGHT2, mine)));
         if (mine.aborted) return;
-        made.setData(joined(group, new Map(all.map((each, i4) => [each.number, parts[i4]]))));
+        made.setData(joined(group2, new Map(all.map((each, i4) => [each.number, parts[i4]]))));
         host.dataset.points = String(parts.reduce((sum, each) => sum + each.times.length, 0));
         setExact(parts.every((each) => each.exact));
         setFailure("");
       } catch (error) {
         if (error.name !== "AbortError") setFailure(error.message);
       }
+      if (mine.aborted) return;
+      isBusy = false;
+      if (isStale) {
+        isStale = false;
+        void load2();
+      }
+    };
+    reload.current = () => {
+      if (isBusy) isStale = true;
+      else void load2();
     };
     const zoomed = clock.onZoom(() => {
       made.redraw(false, true);
@@ -8302,7 +8323,10 @@ function Plot({ info, group, held, onDragTo }) {
       made.destroy();
       chart.current = null;
     };
-  }, [info, group.main.number, group.predictions.length, folded, theme2]);
+  }, [info.id, group.main.number, group.predictions.length, group.uncertainties.length, folded, theme2]);
+  y2(() => {
+    if (loaded.current !== info) reload.current();
+  }, [info]);
   y2(() => {
     const { series } = seriesOf(group, model.hidden);
     series.forEach((each, i4) => {
@@ -8654,7 +8678,7 @@ function EpisodePage() {
     const isOther = !opened3.current.startsWith(`${info.id} `);
     opened3.current = key;
     clock.open(BigInt(info.start_ns), BigInt(info.stop_ns));
-    if (isOther) clock.at = firstSight(info);
+    if (isOther) clock.at = info.is_unfinished ? clock.length : firstSight(info);
     clock.wanted?.();
     clock.wanted = null;
     if (follows) clock.at = clock.length;
