@@ -6,12 +6,13 @@ import importlib.util
 import json
 import subprocess
 import sys
-import sysconfig
 import urllib.request
 import zipfile
 from pathlib import Path
 
+import numpy
 import pytest
+import tornado
 
 from tests.conftest import ROOT
 from warpdata.viewer.server import FILES, STATIC
@@ -46,7 +47,8 @@ def test_a_clean_environment_without_node_serves_it(wheel: Path, recorded: Path,
     subprocess.run([sys.executable, *install], check=True, timeout=60)
     # What warpdata needs is here already; how this checkout is installed is not taken over.
     packages = next((environment / "lib").glob("python*")) / "site-packages"
-    (packages / "needed.pth").write_text(sysconfig.get_paths()["purelib"])
+    needed = {str(Path(each.__file__).parents[1]) for each in (numpy, tornado)}
+    (packages / "needed.pth").write_text("\n".join(sorted(needed)))
     command = [str(environment / "bin" / "warp"), "view", str(recorded), "--no-open"]
     clean = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean, cwd=tmp_path) as process:
