@@ -1,11 +1,13 @@
 // The list of episodes: only the rows that are seen exist, however many there are.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { complain, goTo, open } from "./actions";
+import { isSettled } from "./episode";
 import { bytes, named, type Row, set, state, useModel } from "./model";
 import { getArrays, getJson, Refused } from "./wire";
 
 const ROW = 56;
 const PAGE = 100;
+const MOST_PATIENCE_MS = 5000;
 
 interface Page {
   generation: number;
@@ -19,7 +21,20 @@ const thumbnails = new Map<string, Promise<ImageData | null>>();
 let thumbnailsBusy = 0;
 const thumbnailsWaiting: (() => void)[] = [];
 
+let seen: Promise<void> | null = null;
+/** Until the episode that is open shows its frames and plots: over a network it must not share the line with small pictures. */
+function firstSight(): Promise<void> {
+  const isThere = (): boolean => isSettled() && document.querySelector(".camera canvas[data-row], .no-cameras") !== null && document.querySelector(".chart[data-points]") !== null;
+  seen ??= new Promise((resolve) => {
+    const until = performance.now() + MOST_PATIENCE_MS;
+    const look = (): void => void (isThere() || performance.now() > until ? resolve() : setTimeout(look, 50));
+    look();
+  });
+  return seen;
+}
+
 async function loadThumbnail(id: string, at?: string): Promise<ImageData | null> {
+  if (!state.dataset?.is_root) await firstSight();
   if (thumbnailsBusy >= 4) await new Promise<void>((resolve) => thumbnailsWaiting.push(resolve));
   thumbnailsBusy++;
   try {

@@ -66,7 +66,13 @@ class Blobs:
             return None
         record = np.full(len(plan), -1, np.int64)
         record[signal.frame_numbers(np.arange(len(signal)))] = np.arange(len(signal))
-        columns = [plan.offset, plan.size, plan.crc32c, record[plan.frame], plan.start[plan.frame]]
+        columns: list[NDArray[Any]] = [
+            plan.offset,
+            plan.size,
+            plan.crc32c,
+            record[plan.frame],
+            plan.start[plan.frame],
+        ]
         about = {
             "blob": number, "block": signal.video_block, "codec": codec.name,
             "description": base64.b64encode(codec.description).decode(),

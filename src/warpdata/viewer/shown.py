@@ -257,6 +257,7 @@ class Shown:
             found = thing
             unfinished = [Path(str(each)) for each in thing.unfinished_places]
         else:
+            assert isinstance(thing, Episode | Episodes)
             found, unfinished = thing if isinstance(thing, Episodes) else Episodes.of([thing]), []
         if isinstance(thing, LocalDataset) or dataset is not None:
             self._lengths = {**self._lengths, generation: len(self.edits.log)}
@@ -284,8 +285,10 @@ class Shown:
                 thing = found
             else:
                 thing = open_address(text)
-        if isinstance(thing, Episode | Episodes) or as_published(thing) is not None:
+        if isinstance(thing, Episode | Episodes):
             return thing
+        if (dataset := as_published(thing)) is not None:
+            return dataset
         raise ValueError(f"{thing!r:.80} holds no episodes to view; look at it with `warp inspect`")
 
 

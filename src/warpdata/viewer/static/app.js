@@ -3069,558 +3069,6 @@ function keepAddress() {
   clock.onZoom(soon);
 }
 
-// node_modules/preact/jsx-runtime/dist/jsxRuntime.module.js
-var f3 = 0;
-var i3 = Array.isArray;
-function u3(e3, t3, n2, o3, i4, u4) {
-  t3 || (t3 = {});
-  var a3, c3, p3 = t3;
-  if ("ref" in p3) for (c3 in p3 = {}, t3) "ref" == c3 ? a3 = t3[c3] : p3[c3] = t3[c3];
-  var l3 = { type: e3, props: p3, key: n2, ref: a3, __k: null, __: null, __b: 0, __e: null, __c: null, constructor: void 0, __v: --f3, __i: -1, __u: 0, __source: i4, __self: u4 };
-  if ("function" == typeof e3 && (a3 = e3.defaultProps)) for (c3 in a3) void 0 === p3[c3] && (p3[c3] = a3[c3]);
-  return l.vnode && l.vnode(l3), l3;
-}
-
-// src/list.tsx
-var ROW = 56;
-var PAGE = 100;
-var thumbnails = /* @__PURE__ */ new Map();
-var thumbnailsBusy = 0;
-var thumbnailsWaiting = [];
-async function loadThumbnail(id, at2) {
-  if (thumbnailsBusy >= 4) await new Promise((resolve) => thumbnailsWaiting.push(resolve));
-  thumbnailsBusy++;
-  try {
-    const pixels = (await getArrays("thumbnail", { episode: id, at: at2 })).arrays.pixels;
-    if (!pixels) return null;
-    const [height = 0, width = 0, colours = 1] = pixels.shape;
-    const image = new ImageData(width, height);
-    for (let i4 = 0; i4 < width * height; i4++)
-      for (let c3 = 0; c3 < 4; c3++)
-        image.data[i4 * 4 + c3] = c3 === 3 ? 255 : pixels.data[i4 * colours + (colours === 1 ? 0 : c3)];
-    return image;
-  } catch {
-    return null;
-  } finally {
-    thumbnailsBusy--;
-    thumbnailsWaiting.shift()?.();
-  }
-}
-function Thumbnail({ id, version, at: at2 }) {
-  const canvas = A2(null);
-  y2(() => {
-    let gone = false;
-    const key = `${id}@${version} ${at2 ?? ""}`;
-    if (!thumbnails.has(key)) thumbnails.set(key, loadThumbnail(id, at2));
-    void thumbnails.get(key).then((image) => {
-      if (gone || !image || !canvas.current) return;
-      canvas.current.width = image.width;
-      canvas.current.height = image.height;
-      canvas.current.getContext("2d").putImageData(image, 0, 0);
-    });
-    return () => {
-      gone = true;
-    };
-  }, [id, version, at2]);
-  return /* @__PURE__ */ u3("canvas", { ref: canvas, class: "thumbnail", width: 64, height: 48, "aria-hidden": "true" });
-}
-function EpisodeList() {
-  const model = useModel();
-  const box = A2(null);
-  const [pages, setPages] = d2(/* @__PURE__ */ new Map());
-  const [total, setTotal] = d2(0);
-  const [live, setLive] = d2([]);
-  const [top, setTop] = d2(0);
-  const [height, setHeight] = d2(600);
-  const asked = A2(/* @__PURE__ */ new Set());
-  const key = JSON.stringify([model.where, model.sort, model.order, model.listGeneration]);
-  const latest = A2(key);
-  latest.current = key;
-  const loaded = A2("");
-  async function load2(page) {
-    if (asked.current.has(page)) return;
-    asked.current.add(page);
-    const mine = key;
-    try {
-      const { where, sort, order } = state;
-      const found = await getJson("episodes", { where, sort, order, start: page * PAGE, count: PAGE });
-      if (latest.current !== mine) return;
-      setTotal(found.total);
-      setLive(found.live);
-      const isFirst = loaded.current !== mine;
-      loaded.current = mine;
-      setPages((old) => new Map(isFirst ? [] : old).set(page, found));
-      if (state.whereError) set({ whereError: "" });
-    } catch (error) {
-      if (latest.current !== mine) return;
-      if (error instanceof Refused && error.status === 400 || error.status === 422)
-        set({ whereError: `${error.message} ${error.hint}` });
-      else complain(error);
-    }
-  }
-  y2(() => {
-    asked.current = /* @__PURE__ */ new Set();
-    void load2(Math.floor((box.current?.scrollTop ?? 0) / ROW / PAGE));
-  }, [key]);
-  _2(() => {
-    const watch = new ResizeObserver(() => setHeight(box.current?.clientHeight ?? 600));
-    watch.observe(box.current);
-    return () => watch.disconnect();
-  }, []);
-  const rowAt = (position2) => pages.get(Math.floor(position2 / PAGE))?.rows[position2 % PAGE];
-  const first = Math.max(0, Math.floor(top / ROW) - 4);
-  const last = Math.min(total, Math.ceil((top + height) / ROW) + 4);
-  y2(() => {
-    for (let page = Math.floor(first / PAGE); page * PAGE < last; page++) if (!pages.has(page)) void load2(page);
-  });
-  open.neighbours = () => {
-    const ids = live.map((row) => row.id);
-    for (const page of [...pages.keys()].sort((a3, b) => a3 - b)) for (const row of pages.get(page).rows) ids.push(row.id);
-    return ids;
-  };
-  y2(() => {
-    if (!model.episodeId) {
-      const begin = model.dataset?.selected ?? rowAt(0)?.id ?? live[0]?.id;
-      if (begin) goTo(begin);
-    }
-  });
-  y2(() => {
-    for (const [number, page] of pages) {
-      const at2 = page.rows.findIndex((row) => row.id === model.episodeId);
-      if (at2 < 0 || !box.current) continue;
-      const y3 = (number * PAGE + at2) * ROW;
-      if (y3 < box.current.scrollTop) box.current.scrollTop = y3;
-      else if (y3 + ROW > box.current.scrollTop + box.current.clientHeight)
-        box.current.scrollTop = y3 + ROW - box.current.clientHeight;
-    }
-  }, [model.episodeId]);
-  const positions = Array.from({ length: Math.max(0, last - first) }, (_4, i4) => first + i4);
-  return /* @__PURE__ */ u3("nav", { class: "list", "data-testid": "episode-list", "aria-label": "Episodes", children: [
-    /* @__PURE__ */ u3("header", { class: "list-head", children: [
-      /* @__PURE__ */ u3("span", { children: [
-        total.toLocaleString("en"),
-        " ",
-        model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"
-      ] }),
-      /* @__PURE__ */ u3("label", { children: [
-        /* @__PURE__ */ u3("span", { class: "sr", children: "Sort by" }),
-        /* @__PURE__ */ u3("select", { value: model.sort, onChange: (event) => set({ sort: event.currentTarget.value }), children: [
-          /* @__PURE__ */ u3("option", { value: "", children: "recorded order" }),
-          ["length", "duration_s", "task", "success", "total_reward", "recorded_ns"].map((name) => /* @__PURE__ */ u3("option", { value: name, children: name }, name))
-        ] })
-      ] }),
-      /* @__PURE__ */ u3(
-        "button",
-        {
-          class: "quiet",
-          "aria-label": model.order === "up" ? "Ascending" : "Descending",
-          title: "Turn the order around",
-          onClick: () => set({ order: state.order === "up" ? "down" : "up" }),
-          children: model.order === "up" ? "↑" : "↓"
-        }
-      )
-    ] }),
-    live.map((row) => /* @__PURE__ */ u3(LiveRow, { row }, row.id)),
-    /* @__PURE__ */ u3(
-      "div",
-      {
-        class: "rows",
-        ref: box,
-        role: "listbox",
-        "aria-label": "Episodes",
-        tabIndex: 0,
-        onScroll: (event) => setTop(event.currentTarget.scrollTop),
-        children: [
-          /* @__PURE__ */ u3("div", { class: "rows-height", style: { height: `${total * ROW}px` }, children: positions.map((position2) => {
-            const row = rowAt(position2);
-            return /* @__PURE__ */ u3(
-              "div",
-              {
-                class: `row${row?.id === model.episodeId ? " chosen" : ""}`,
-                role: "option",
-                "aria-selected": row?.id === model.episodeId,
-                "data-testid": row ? "episode-row" : void 0,
-                "data-id": row?.id,
-                style: { transform: `translateY(${position2 * ROW}px)` },
-                onClick: (event) => row && (event.shiftKey ? set({ otherId: row.id }) : goTo(row.id)),
-                children: row && /* @__PURE__ */ u3(RowBody, { row, version: model.dataset?.generation ?? 0 })
-              },
-              row?.id ?? position2
-            );
-          }) }),
-          total === 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? /* @__PURE__ */ u3(k, { children: [
-            "No episode satisfies the filter.",
-            /* @__PURE__ */ u3("br", {}),
-            /* @__PURE__ */ u3("button", { class: "link", onClick: () => set({ where: "" }), children: "Show all" })
-          ] }) : live.length ? "" : "No episodes yet: record one, and it appears here." })
-        ]
-      }
-    )
-  ] });
-}
-function RowBody({ row, version }) {
-  const { checks } = useModel();
-  const worst2 = row.problems?.length ? "damaged" : checks?.worst[row.id] ?? row.worst;
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3(Thumbnail, { id: row.id, version }),
-    /* @__PURE__ */ u3("div", { class: "row-text", children: [
-      /* @__PURE__ */ u3("strong", { title: row.id, children: named(row.id) }),
-      /* @__PURE__ */ u3("span", { class: "dim cut", children: row.task ?? "" })
-    ] }),
-    /* @__PURE__ */ u3("div", { class: "row-side", children: [
-      /* @__PURE__ */ u3("span", { children: row.duration_s == null ? "" : `${row.duration_s.toFixed(1)} s` }),
-      /* @__PURE__ */ u3("span", { children: [
-        worst2 && worst2 !== "info" && /* @__PURE__ */ u3("span", { class: `flag ${worst2}`, title: `check: ${worst2}`, "aria-label": worst2, children: worst2 === "damaged" ? "✖" : "⚠" }),
-        row.success === true && /* @__PURE__ */ u3("span", { class: "flag good", title: "success", "aria-label": "success", children: "✓" }),
-        row.success === false && /* @__PURE__ */ u3("span", { class: "flag", title: "failure", "aria-label": "failure", children: "✗" })
-      ] })
-    ] })
-  ] });
-}
-function LiveRow({ row }) {
-  const { live, episodeId } = useModel();
-  const found = live?.recordings.find((each) => each.id === row.id);
-  const records = Object.values(found?.records ?? {}).reduce((a3, b) => a3 + b, 0);
-  const waiting = Object.values(found?.backlog ?? {}).reduce((a3, b) => a3 + b, 0);
-  return /* @__PURE__ */ u3(
-    "button",
-    {
-      class: `row live${row.id === episodeId ? " chosen" : ""}`,
-      "data-testid": "episode-row",
-      "data-id": row.id,
-      "data-live": "true",
-      "data-records": records,
-      onClick: () => goTo(row.id),
-      children: [
-        /* @__PURE__ */ u3("span", { class: found?.is_live ? "record-dot" : "record-dot off", "aria-hidden": "true" }),
-        /* @__PURE__ */ u3("span", { class: "row-text", children: [
-          /* @__PURE__ */ u3("strong", { children: [
-            named(row.id),
-            " · ",
-            found?.is_live ? "recording" : "not finished"
-          ] }),
-          /* @__PURE__ */ u3("span", { class: "dim", children: [
-            records.toLocaleString("en"),
-            " records",
-            found?.lost && !found.is_live ? `, ${found.lost} unreadable` : ""
-          ] }),
-          /* @__PURE__ */ u3("span", { class: "dim", children: [
-            waiting ? `${waiting} frames wait for the encoder` : "no frame waits",
-            live?.free_bytes === void 0 ? "" : ` · ${bytes(live.free_bytes)} free`
-          ] })
-        ] })
-      ]
-    }
-  );
-}
-
-// src/drawer.tsx
-var TITLES = { statics: "Episode", stats: "Selection", history: "Edits", moments: "Moments" };
-function Drawer() {
-  const { drawer, dataset } = useModel();
-  if (!drawer) return null;
-  const tabs = Object.keys(TITLES).filter((each) => each !== "moments" || dataset?.has_moments);
-  return /* @__PURE__ */ u3("aside", { class: "drawer", "aria-label": TITLES[drawer], children: [
-    /* @__PURE__ */ u3("header", { children: [
-      tabs.map((each) => /* @__PURE__ */ u3("button", { class: `tab quiet${each === drawer ? " chosen" : ""}`, "aria-pressed": each === drawer, onClick: () => set({ drawer: each }), children: TITLES[each] }, each)),
-      /* @__PURE__ */ u3("span", { class: "space" }),
-      /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Close", onClick: () => set({ drawer: null }), children: "✕" })
-    ] }),
-    /* @__PURE__ */ u3("div", { class: "drawer-body", children: [
-      drawer === "statics" && /* @__PURE__ */ u3(Statics, {}),
-      drawer === "stats" && /* @__PURE__ */ u3(Statistics, {}),
-      drawer === "history" && /* @__PURE__ */ u3(History, {}),
-      drawer === "moments" && /* @__PURE__ */ u3(Moments, {})
-    ] })
-  ] });
-}
-function Moments() {
-  const { momentsOf, dataset } = useModel();
-  const [found, setFound] = d2(null);
-  const [failure, setFailure] = d2("");
-  y2(() => {
-    if (!momentsOf) return;
-    const abort = new AbortController();
-    getJson("moments", momentsOf, abort.signal).then((answer) => {
-      setFound(answer);
-      setFailure("");
-    }).catch((error) => {
-      if (error.name === "AbortError") return;
-      setFound(null);
-      setFailure(`${error.message} ${error.hint ?? ""}`);
-    });
-    return () => abort.abort();
-  }, [momentsOf]);
-  const again = /* @__PURE__ */ u3("button", { onClick: momentsLikeThis, children: "Moments like the one at the cursor" });
-  if (!momentsOf) return again;
-  if (failure) return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3("p", { class: "failure", children: failure }),
-    again
-  ] });
-  if (!found) return /* @__PURE__ */ u3("p", { class: "dim", children: "Searching…" });
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3("p", { class: "dim", children: [
-      "Like",
-      " ",
-      /* @__PURE__ */ u3("button", { class: "link", onClick: () => goAt(momentsOf.episode, momentsOf.at), children: named(momentsOf.episode) }),
-      ", by ",
-      found.index,
-      ":"
-    ] }),
-    /* @__PURE__ */ u3("ol", { class: "moments", children: found.moments.map((each) => /* @__PURE__ */ u3("li", { children: /* @__PURE__ */ u3(
-      "button",
-      {
-        class: "moment quiet",
-        "data-testid": "moment",
-        "data-episode": each.episode,
-        "data-at-ns": each.at_ns,
-        title: "go there; with Shift beside this one",
-        onClick: (event) => event.shiftKey ? set({ otherId: each.episode }) : goAt(each.episode, BigInt(each.at_ns)),
-        children: [
-          /* @__PURE__ */ u3(Thumbnail, { id: each.episode, at: each.at_ns, version: dataset?.generation ?? 0 }),
-          /* @__PURE__ */ u3("span", { class: "row-text", children: [
-            /* @__PURE__ */ u3("strong", { children: [
-              named(each.episode),
-              " · ",
-              seconds(each.since_start_ns),
-              " s"
-            ] }),
-            /* @__PURE__ */ u3("span", { class: "dim", children: [
-              "similarity ",
-              each.score.toFixed(4)
-            ] })
-          ] })
-        ]
-      }
-    ) }, `${each.episode}@${each.at_ns}`)) }),
-    !found.moments.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing else is in the index." }),
-    again
-  ] });
-}
-function shown(value) {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
-}
-function Statics() {
-  const { dataset, episodeId } = useModel();
-  const [, again] = d2(0);
-  y2(() => {
-    const timer = setTimeout(() => again((n2) => n2 + 1), 60);
-    return () => clearTimeout(timer);
-  }, [episodeId, dataset?.generation]);
-  const info = open.info;
-  if (!info) return /* @__PURE__ */ u3("p", { class: "dim", children: "No episode is open." });
-  const refusal = dataset?.refusal;
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3(
-      "form",
-      {
-        class: "marks",
-        onSubmit: (event) => {
-          event.preventDefault();
-          const data = new FormData(event.currentTarget);
-          void mark(String(data.get("name")), String(data.get("value")));
-        },
-        children: [
-          /* @__PURE__ */ u3("label", { children: [
-            "Mark ",
-            /* @__PURE__ */ u3("input", { name: "name", list: "mark-names", required: true, value: "task", disabled: Boolean(refusal) })
-          ] }),
-          /* @__PURE__ */ u3("datalist", { id: "mark-names", children: [
-            /* @__PURE__ */ u3("option", { value: "task" }),
-            /* @__PURE__ */ u3("option", { value: "notes" })
-          ] }),
-          /* @__PURE__ */ u3("label", { children: [
-            "as ",
-            /* @__PURE__ */ u3("input", { name: "value", required: true, placeholder: "pick the cube", disabled: Boolean(refusal) })
-          ] }),
-          /* @__PURE__ */ u3("button", { disabled: Boolean(refusal), title: refusal ?? "", children: "Save" })
-        ]
-      }
-    ),
-    refusal && /* @__PURE__ */ u3("p", { class: "dim", children: refusal }),
-    /* @__PURE__ */ u3(Items, { title: "Static items", items: info.static }),
-    (info.findings?.length ?? 0) > 0 && /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Findings" }),
-      /* @__PURE__ */ u3("ul", { class: "findings", children: info.findings.map((each, i4) => /* @__PURE__ */ u3("li", { children: [
-        /* @__PURE__ */ u3("b", { class: each.severity, children: each.rule }),
-        " ",
-        each.signal,
-        " ",
-        each.message
-      ] }, i4)) })
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Signals" }),
-      /* @__PURE__ */ u3("table", { class: "signals", children: [
-        /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
-          /* @__PURE__ */ u3("th", { scope: "col", children: "name" }),
-          /* @__PURE__ */ u3("th", { scope: "col", children: "records" }),
-          /* @__PURE__ */ u3("th", { scope: "col", children: "rate" })
-        ] }) }),
-        /* @__PURE__ */ u3("tbody", { children: info.signals.map((each) => /* @__PURE__ */ u3("tr", { children: [
-          /* @__PURE__ */ u3("th", { scope: "row", children: [
-            each.name,
-            /* @__PURE__ */ u3("span", { class: "dim", children: [
-              each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`,
-              each.units ? `, ${each.units}` : ""
-            ] })
-          ] }),
-          /* @__PURE__ */ u3("td", { children: each.count.toLocaleString("en") }),
-          /* @__PURE__ */ u3("td", { children: each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : "" })
-        ] }, each.name)) })
-      ] })
-    ] }),
-    /* @__PURE__ */ u3(Items, { title: "Metadata", items: info.meta })
-  ] });
-}
-function Items({ title, items }) {
-  const names = Object.keys(items);
-  if (!names.length) return null;
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: title }),
-    /* @__PURE__ */ u3("dl", { class: "items", children: names.map((name) => /* @__PURE__ */ u3("div", { children: [
-      /* @__PURE__ */ u3("dt", { children: name }),
-      /* @__PURE__ */ u3("dd", { children: shown(items[name]) })
-    ] }, name)) })
-  ] });
-}
-var quoted = (text) => `'${text.replaceAll("'", "''")}'`;
-function narrow(condition2) {
-  set({ where: state.where ? `(${state.where}) and ${condition2}` : condition2 });
-}
-function Statistics() {
-  const { where, listGeneration, checks } = useModel();
-  const [found, setFound] = d2(null);
-  y2(() => {
-    const abort = new AbortController();
-    getJson("statistics", { where }, abort.signal).then(setFound).catch(complain);
-    return () => abort.abort();
-  }, [where, listGeneration]);
-  if (!found) return null;
-  const outliers = Object.entries(found.outliers);
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3("p", { children: [
-      /* @__PURE__ */ u3("b", { children: found.episodes.toLocaleString("en") }),
-      " episodes",
-      where ? " satisfy the filter" : "",
-      "."
-    ] }),
-    Object.entries(found.measures).map(([name, each]) => /* @__PURE__ */ u3(Histogram, { name, ...each }, name)),
-    /* @__PURE__ */ u3(Counts, { title: "success", items: found.success, condition: (value) => value === null ? "success is null" : value ? "success" : "not success" }),
-    /* @__PURE__ */ u3(Counts, { title: "task", items: found.task, condition: (value) => value === null ? "task is null" : `task = ${quoted(String(value))}` }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Outliers" }),
-      outliers.length ? /* @__PURE__ */ u3("ul", { class: "outliers", children: outliers.slice(0, 50).map(([id, why]) => /* @__PURE__ */ u3("li", { children: [
-        /* @__PURE__ */ u3("button", { class: "quiet", onClick: () => goTo(id), children: named(id) }),
-        " ",
-        /* @__PURE__ */ u3("span", { class: "dim", children: why.join(", ") })
-      ] }, id)) }) : /* @__PURE__ */ u3("p", { class: "dim", children: "None by length, duration or return." })
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Values" }),
-      found.signals.map((each) => /* @__PURE__ */ u3("details", { children: [
-        /* @__PURE__ */ u3("summary", { children: each.name }),
-        /* @__PURE__ */ u3("table", { children: [
-          /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
-            /* @__PURE__ */ u3("th", {}),
-            /* @__PURE__ */ u3("th", { children: "least" }),
-            /* @__PURE__ */ u3("th", { children: "mean" }),
-            /* @__PURE__ */ u3("th", { children: "greatest" })
-          ] }) }),
-          /* @__PURE__ */ u3("tbody", { children: each.mean.slice(0, 64).map((mean, i4) => /* @__PURE__ */ u3("tr", { children: [
-            /* @__PURE__ */ u3("th", { scope: "row", children: i4 }),
-            /* @__PURE__ */ u3("td", { children: short(each.low[i4]) }),
-            /* @__PURE__ */ u3("td", { children: short(mean) }),
-            /* @__PURE__ */ u3("td", { children: short(each.high[i4]) })
-          ] }, i4)) })
-        ] })
-      ] }, each.name))
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Health" }),
-      /* @__PURE__ */ u3("p", { class: "dim", children: checks ? `${checks.checked} of ${checks.total} checked, ${Object.keys(checks.worst).length} with findings` : "" }),
-      checks && !checks.wanted && /* @__PURE__ */ u3("button", { onClick: () => void post("check", {}).catch(complain), children: "Check all" })
-    ] })
-  ] });
-}
-function Histogram({ name, counts, low: low2, high: high2, mean }) {
-  const most = Math.max(...counts);
-  const width = 240 / counts.length;
-  const edge = (i4) => low2 + (high2 - low2) * i4 / counts.length;
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: [
-      name,
-      " ",
-      /* @__PURE__ */ u3("span", { class: "dim", children: [
-        "mean ",
-        short(mean)
-      ] })
-    ] }),
-    /* @__PURE__ */ u3("svg", { class: "histogram", viewBox: "0 0 240 48", preserveAspectRatio: "none", role: "img", "aria-label": `Histogram of ${name} from ${short(low2)} to ${short(high2)}`, children: counts.map((count, i4) => /* @__PURE__ */ u3(
-      "rect",
-      {
-        x: i4 * width,
-        width: Math.max(1, width - 1),
-        y: 48 - 46 * count / most,
-        height: 46 * count / most,
-        onClick: () => narrow(`${name} >= ${edge(i4)} and ${name} ${i4 === counts.length - 1 ? "<=" : "<"} ${edge(i4 + 1)}`),
-        children: /* @__PURE__ */ u3("title", { children: `${short(edge(i4))} to ${short(edge(i4 + 1))}: ${count}; click to filter` })
-      },
-      i4
-    )) }),
-    /* @__PURE__ */ u3("p", { class: "axis dim", children: [
-      /* @__PURE__ */ u3("span", { children: short(low2) }),
-      /* @__PURE__ */ u3("span", { children: short(high2) })
-    ] })
-  ] });
-}
-function Counts({ title, items, condition: condition2 }) {
-  if (!items.length) return null;
-  const all = items.reduce((sum, each) => sum + each.count, 0);
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: title }),
-    items.map((each) => /* @__PURE__ */ u3("button", { class: "count quiet", onClick: () => narrow(condition2(each.value)), title: "click to filter", children: [
-      /* @__PURE__ */ u3("i", { style: { width: `${100 * each.count / all}%` } }),
-      /* @__PURE__ */ u3("span", { class: "cut", children: each.value === null ? "not known" : String(each.value) }),
-      /* @__PURE__ */ u3("b", { children: each.count })
-    ] }, String(each.value)))
-  ] });
-}
-function History() {
-  const { dataset, listGeneration } = useModel();
-  const [edits, setEdits] = d2([]);
-  y2(() => {
-    getJson("history", {}).then((found) => setEdits(found.edits)).catch(complain);
-  }, [listGeneration]);
-  return /* @__PURE__ */ u3(k, { children: [
-    dataset?.refusal && /* @__PURE__ */ u3("p", { class: "dim", children: dataset.refusal }),
-    dataset?.draft && /* @__PURE__ */ u3("p", { class: "dim", children: [
-      "Edits of a published dataset are kept in ",
-      dataset.draft,
-      "; `warp publish --draft` takes them."
-    ] }),
-    /* @__PURE__ */ u3("p", { class: "buttons", children: [
-      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void undo(), children: "Undo" }),
-      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void redo(), children: "Redo" })
-    ] }),
-    /* @__PURE__ */ u3("ol", { class: "edits", reversed: true, children: edits.map((each) => /* @__PURE__ */ u3("li", { class: each.is_undone ? "undone" : "", children: [
-      /* @__PURE__ */ u3("span", { children: [
-        /* @__PURE__ */ u3("b", { children: each.seq }),
-        " ",
-        said(each)
-      ] }),
-      each.op !== "undo" && !each.is_undone && /* @__PURE__ */ u3("button", { class: "quiet", disabled: Boolean(dataset?.refusal), onClick: () => void edit({ op: "undo", seq: each.seq }, `edit ${each.seq} is undone`), children: "undo" })
-    ] }, each.seq)) }),
-    !edits.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing was edited." })
-  ] });
-}
-function said(edit2) {
-  if (edit2.op === "undo") return `undo of ${edit2.undoes}`;
-  const which = named(edit2.episode ?? edit2.episodes?.join(" + ") ?? "");
-  const what = edit2.op === "set_static" ? `${edit2.name} = ${shown(edit2.value)}` : edit2.op;
-  return `${which}: ${what}${edit2.redoes ? " (again)" : ""}`;
-}
-
 // src/cameras.ts
 var KEPT_BYTES = 192 << 20;
 var Camera = class {
@@ -8101,6 +7549,18 @@ uPlot.sync = _sync;
   paths.spline = monotoneCubic;
 }
 
+// node_modules/preact/jsx-runtime/dist/jsxRuntime.module.js
+var f3 = 0;
+var i3 = Array.isArray;
+function u3(e3, t3, n2, o3, i4, u4) {
+  t3 || (t3 = {});
+  var a3, c3, p3 = t3;
+  if ("ref" in p3) for (c3 in p3 = {}, t3) "ref" == c3 ? a3 = t3[c3] : p3[c3] = t3[c3];
+  var l3 = { type: e3, props: p3, key: n2, ref: a3, __k: null, __: null, __b: 0, __e: null, __c: null, constructor: void 0, __v: --f3, __i: -1, __u: 0, __source: i4, __self: u4 };
+  if ("function" == typeof e3 && (a3 = e3.defaultProps)) for (c3 in a3) void 0 === p3[c3] && (p3[c3] = a3[c3]);
+  return l.vnode && l.vnode(l3), l3;
+}
+
 // src/plots.tsx
 var LEFT2 = 72;
 var RIGHT2 = 16;
@@ -8978,6 +8438,558 @@ function Plots({ info, marks }) {
     ] }, each.name)),
     !groups.length && !texts.length && /* @__PURE__ */ u3("p", { class: "blank dim", children: "No signals to plot." })
   ] });
+}
+
+// src/list.tsx
+var ROW = 56;
+var PAGE = 100;
+var MOST_PATIENCE_MS = 5e3;
+var thumbnails = /* @__PURE__ */ new Map();
+var thumbnailsBusy = 0;
+var thumbnailsWaiting = [];
+var seen = null;
+function firstSight2() {
+  const isThere = () => isSettled() && document.querySelector(".camera canvas[data-row], .no-cameras") !== null && document.querySelector(".chart[data-points]") !== null;
+  seen ??= new Promise((resolve) => {
+    const until = performance.now() + MOST_PATIENCE_MS;
+    const look = () => void (isThere() || performance.now() > until ? resolve() : setTimeout(look, 50));
+    look();
+  });
+  return seen;
+}
+async function loadThumbnail(id, at2) {
+  if (!state.dataset?.is_root) await firstSight2();
+  if (thumbnailsBusy >= 4) await new Promise((resolve) => thumbnailsWaiting.push(resolve));
+  thumbnailsBusy++;
+  try {
+    const pixels = (await getArrays("thumbnail", { episode: id, at: at2 })).arrays.pixels;
+    if (!pixels) return null;
+    const [height = 0, width = 0, colours = 1] = pixels.shape;
+    const image = new ImageData(width, height);
+    for (let i4 = 0; i4 < width * height; i4++)
+      for (let c3 = 0; c3 < 4; c3++)
+        image.data[i4 * 4 + c3] = c3 === 3 ? 255 : pixels.data[i4 * colours + (colours === 1 ? 0 : c3)];
+    return image;
+  } catch {
+    return null;
+  } finally {
+    thumbnailsBusy--;
+    thumbnailsWaiting.shift()?.();
+  }
+}
+function Thumbnail({ id, version, at: at2 }) {
+  const canvas = A2(null);
+  y2(() => {
+    let gone = false;
+    const key = `${id}@${version} ${at2 ?? ""}`;
+    if (!thumbnails.has(key)) thumbnails.set(key, loadThumbnail(id, at2));
+    void thumbnails.get(key).then((image) => {
+      if (gone || !image || !canvas.current) return;
+      canvas.current.width = image.width;
+      canvas.current.height = image.height;
+      canvas.current.getContext("2d").putImageData(image, 0, 0);
+    });
+    return () => {
+      gone = true;
+    };
+  }, [id, version, at2]);
+  return /* @__PURE__ */ u3("canvas", { ref: canvas, class: "thumbnail", width: 64, height: 48, "aria-hidden": "true" });
+}
+function EpisodeList() {
+  const model = useModel();
+  const box = A2(null);
+  const [pages, setPages] = d2(/* @__PURE__ */ new Map());
+  const [total, setTotal] = d2(0);
+  const [live, setLive] = d2([]);
+  const [top, setTop] = d2(0);
+  const [height, setHeight] = d2(600);
+  const asked = A2(/* @__PURE__ */ new Set());
+  const key = JSON.stringify([model.where, model.sort, model.order, model.listGeneration]);
+  const latest = A2(key);
+  latest.current = key;
+  const loaded = A2("");
+  async function load2(page) {
+    if (asked.current.has(page)) return;
+    asked.current.add(page);
+    const mine = key;
+    try {
+      const { where, sort, order } = state;
+      const found = await getJson("episodes", { where, sort, order, start: page * PAGE, count: PAGE });
+      if (latest.current !== mine) return;
+      setTotal(found.total);
+      setLive(found.live);
+      const isFirst = loaded.current !== mine;
+      loaded.current = mine;
+      setPages((old) => new Map(isFirst ? [] : old).set(page, found));
+      if (state.whereError) set({ whereError: "" });
+    } catch (error) {
+      if (latest.current !== mine) return;
+      if (error instanceof Refused && error.status === 400 || error.status === 422)
+        set({ whereError: `${error.message} ${error.hint}` });
+      else complain(error);
+    }
+  }
+  y2(() => {
+    asked.current = /* @__PURE__ */ new Set();
+    void load2(Math.floor((box.current?.scrollTop ?? 0) / ROW / PAGE));
+  }, [key]);
+  _2(() => {
+    const watch = new ResizeObserver(() => setHeight(box.current?.clientHeight ?? 600));
+    watch.observe(box.current);
+    return () => watch.disconnect();
+  }, []);
+  const rowAt = (position2) => pages.get(Math.floor(position2 / PAGE))?.rows[position2 % PAGE];
+  const first = Math.max(0, Math.floor(top / ROW) - 4);
+  const last = Math.min(total, Math.ceil((top + height) / ROW) + 4);
+  y2(() => {
+    for (let page = Math.floor(first / PAGE); page * PAGE < last; page++) if (!pages.has(page)) void load2(page);
+  });
+  open.neighbours = () => {
+    const ids = live.map((row) => row.id);
+    for (const page of [...pages.keys()].sort((a3, b) => a3 - b)) for (const row of pages.get(page).rows) ids.push(row.id);
+    return ids;
+  };
+  y2(() => {
+    if (!model.episodeId) {
+      const begin = model.dataset?.selected ?? rowAt(0)?.id ?? live[0]?.id;
+      if (begin) goTo(begin);
+    }
+  });
+  y2(() => {
+    for (const [number, page] of pages) {
+      const at2 = page.rows.findIndex((row) => row.id === model.episodeId);
+      if (at2 < 0 || !box.current) continue;
+      const y3 = (number * PAGE + at2) * ROW;
+      if (y3 < box.current.scrollTop) box.current.scrollTop = y3;
+      else if (y3 + ROW > box.current.scrollTop + box.current.clientHeight)
+        box.current.scrollTop = y3 + ROW - box.current.clientHeight;
+    }
+  }, [model.episodeId]);
+  const positions = Array.from({ length: Math.max(0, last - first) }, (_4, i4) => first + i4);
+  return /* @__PURE__ */ u3("nav", { class: "list", "data-testid": "episode-list", "aria-label": "Episodes", children: [
+    /* @__PURE__ */ u3("header", { class: "list-head", children: [
+      /* @__PURE__ */ u3("span", { children: [
+        total.toLocaleString("en"),
+        " ",
+        model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"
+      ] }),
+      /* @__PURE__ */ u3("label", { children: [
+        /* @__PURE__ */ u3("span", { class: "sr", children: "Sort by" }),
+        /* @__PURE__ */ u3("select", { value: model.sort, onChange: (event) => set({ sort: event.currentTarget.value }), children: [
+          /* @__PURE__ */ u3("option", { value: "", children: "recorded order" }),
+          ["length", "duration_s", "task", "success", "total_reward", "recorded_ns"].map((name) => /* @__PURE__ */ u3("option", { value: name, children: name }, name))
+        ] })
+      ] }),
+      /* @__PURE__ */ u3(
+        "button",
+        {
+          class: "quiet",
+          "aria-label": model.order === "up" ? "Ascending" : "Descending",
+          title: "Turn the order around",
+          onClick: () => set({ order: state.order === "up" ? "down" : "up" }),
+          children: model.order === "up" ? "↑" : "↓"
+        }
+      )
+    ] }),
+    live.map((row) => /* @__PURE__ */ u3(LiveRow, { row }, row.id)),
+    /* @__PURE__ */ u3(
+      "div",
+      {
+        class: "rows",
+        ref: box,
+        role: "listbox",
+        "aria-label": "Episodes",
+        tabIndex: 0,
+        onScroll: (event) => setTop(event.currentTarget.scrollTop),
+        children: [
+          /* @__PURE__ */ u3("div", { class: "rows-height", style: { height: `${total * ROW}px` }, children: positions.map((position2) => {
+            const row = rowAt(position2);
+            return /* @__PURE__ */ u3(
+              "div",
+              {
+                class: `row${row?.id === model.episodeId ? " chosen" : ""}`,
+                role: "option",
+                "aria-selected": row?.id === model.episodeId,
+                "data-testid": row ? "episode-row" : void 0,
+                "data-id": row?.id,
+                style: { transform: `translateY(${position2 * ROW}px)` },
+                onClick: (event) => row && (event.shiftKey ? set({ otherId: row.id }) : goTo(row.id)),
+                children: row && /* @__PURE__ */ u3(RowBody, { row, version: model.dataset?.generation ?? 0 })
+              },
+              row?.id ?? position2
+            );
+          }) }),
+          total === 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? /* @__PURE__ */ u3(k, { children: [
+            "No episode satisfies the filter.",
+            /* @__PURE__ */ u3("br", {}),
+            /* @__PURE__ */ u3("button", { class: "link", onClick: () => set({ where: "" }), children: "Show all" })
+          ] }) : live.length ? "" : "No episodes yet: record one, and it appears here." })
+        ]
+      }
+    )
+  ] });
+}
+function RowBody({ row, version }) {
+  const { checks } = useModel();
+  const worst2 = row.problems?.length ? "damaged" : checks?.worst[row.id] ?? row.worst;
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3(Thumbnail, { id: row.id, version }),
+    /* @__PURE__ */ u3("div", { class: "row-text", children: [
+      /* @__PURE__ */ u3("strong", { title: row.id, children: named(row.id) }),
+      /* @__PURE__ */ u3("span", { class: "dim cut", children: row.task ?? "" })
+    ] }),
+    /* @__PURE__ */ u3("div", { class: "row-side", children: [
+      /* @__PURE__ */ u3("span", { children: row.duration_s == null ? "" : `${row.duration_s.toFixed(1)} s` }),
+      /* @__PURE__ */ u3("span", { children: [
+        worst2 && worst2 !== "info" && /* @__PURE__ */ u3("span", { class: `flag ${worst2}`, title: `check: ${worst2}`, "aria-label": worst2, children: worst2 === "damaged" ? "✖" : "⚠" }),
+        row.success === true && /* @__PURE__ */ u3("span", { class: "flag good", title: "success", "aria-label": "success", children: "✓" }),
+        row.success === false && /* @__PURE__ */ u3("span", { class: "flag", title: "failure", "aria-label": "failure", children: "✗" })
+      ] })
+    ] })
+  ] });
+}
+function LiveRow({ row }) {
+  const { live, episodeId } = useModel();
+  const found = live?.recordings.find((each) => each.id === row.id);
+  const records = Object.values(found?.records ?? {}).reduce((a3, b) => a3 + b, 0);
+  const waiting = Object.values(found?.backlog ?? {}).reduce((a3, b) => a3 + b, 0);
+  return /* @__PURE__ */ u3(
+    "button",
+    {
+      class: `row live${row.id === episodeId ? " chosen" : ""}`,
+      "data-testid": "episode-row",
+      "data-id": row.id,
+      "data-live": "true",
+      "data-records": records,
+      onClick: () => goTo(row.id),
+      children: [
+        /* @__PURE__ */ u3("span", { class: found?.is_live ? "record-dot" : "record-dot off", "aria-hidden": "true" }),
+        /* @__PURE__ */ u3("span", { class: "row-text", children: [
+          /* @__PURE__ */ u3("strong", { children: [
+            named(row.id),
+            " · ",
+            found?.is_live ? "recording" : "not finished"
+          ] }),
+          /* @__PURE__ */ u3("span", { class: "dim", children: [
+            records.toLocaleString("en"),
+            " records",
+            found?.lost && !found.is_live ? `, ${found.lost} unreadable` : ""
+          ] }),
+          /* @__PURE__ */ u3("span", { class: "dim", children: [
+            waiting ? `${waiting} frames wait for the encoder` : "no frame waits",
+            live?.free_bytes === void 0 ? "" : ` · ${bytes(live.free_bytes)} free`
+          ] })
+        ] })
+      ]
+    }
+  );
+}
+
+// src/drawer.tsx
+var TITLES = { statics: "Episode", stats: "Selection", history: "Edits", moments: "Moments" };
+function Drawer() {
+  const { drawer, dataset } = useModel();
+  if (!drawer) return null;
+  const tabs = Object.keys(TITLES).filter((each) => each !== "moments" || dataset?.has_moments);
+  return /* @__PURE__ */ u3("aside", { class: "drawer", "aria-label": TITLES[drawer], children: [
+    /* @__PURE__ */ u3("header", { children: [
+      tabs.map((each) => /* @__PURE__ */ u3("button", { class: `tab quiet${each === drawer ? " chosen" : ""}`, "aria-pressed": each === drawer, onClick: () => set({ drawer: each }), children: TITLES[each] }, each)),
+      /* @__PURE__ */ u3("span", { class: "space" }),
+      /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Close", onClick: () => set({ drawer: null }), children: "✕" })
+    ] }),
+    /* @__PURE__ */ u3("div", { class: "drawer-body", children: [
+      drawer === "statics" && /* @__PURE__ */ u3(Statics, {}),
+      drawer === "stats" && /* @__PURE__ */ u3(Statistics, {}),
+      drawer === "history" && /* @__PURE__ */ u3(History, {}),
+      drawer === "moments" && /* @__PURE__ */ u3(Moments, {})
+    ] })
+  ] });
+}
+function Moments() {
+  const { momentsOf, dataset } = useModel();
+  const [found, setFound] = d2(null);
+  const [failure, setFailure] = d2("");
+  y2(() => {
+    if (!momentsOf) return;
+    const abort = new AbortController();
+    getJson("moments", momentsOf, abort.signal).then((answer) => {
+      setFound(answer);
+      setFailure("");
+    }).catch((error) => {
+      if (error.name === "AbortError") return;
+      setFound(null);
+      setFailure(`${error.message} ${error.hint ?? ""}`);
+    });
+    return () => abort.abort();
+  }, [momentsOf]);
+  const again = /* @__PURE__ */ u3("button", { onClick: momentsLikeThis, children: "Moments like the one at the cursor" });
+  if (!momentsOf) return again;
+  if (failure) return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { class: "failure", children: failure }),
+    again
+  ] });
+  if (!found) return /* @__PURE__ */ u3("p", { class: "dim", children: "Searching…" });
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { class: "dim", children: [
+      "Like",
+      " ",
+      /* @__PURE__ */ u3("button", { class: "link", onClick: () => goAt(momentsOf.episode, momentsOf.at), children: named(momentsOf.episode) }),
+      ", by ",
+      found.index,
+      ":"
+    ] }),
+    /* @__PURE__ */ u3("ol", { class: "moments", children: found.moments.map((each) => /* @__PURE__ */ u3("li", { children: /* @__PURE__ */ u3(
+      "button",
+      {
+        class: "moment quiet",
+        "data-testid": "moment",
+        "data-episode": each.episode,
+        "data-at-ns": each.at_ns,
+        title: "go there; with Shift beside this one",
+        onClick: (event) => event.shiftKey ? set({ otherId: each.episode }) : goAt(each.episode, BigInt(each.at_ns)),
+        children: [
+          /* @__PURE__ */ u3(Thumbnail, { id: each.episode, at: each.at_ns, version: dataset?.generation ?? 0 }),
+          /* @__PURE__ */ u3("span", { class: "row-text", children: [
+            /* @__PURE__ */ u3("strong", { children: [
+              named(each.episode),
+              " · ",
+              seconds(each.since_start_ns),
+              " s"
+            ] }),
+            /* @__PURE__ */ u3("span", { class: "dim", children: [
+              "similarity ",
+              each.score.toFixed(4)
+            ] })
+          ] })
+        ]
+      }
+    ) }, `${each.episode}@${each.at_ns}`)) }),
+    !found.moments.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing else is in the index." }),
+    again
+  ] });
+}
+function shown(value) {
+  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
+}
+function Statics() {
+  const { dataset, episodeId } = useModel();
+  const [, again] = d2(0);
+  y2(() => {
+    const timer = setTimeout(() => again((n2) => n2 + 1), 60);
+    return () => clearTimeout(timer);
+  }, [episodeId, dataset?.generation]);
+  const info = open.info;
+  if (!info) return /* @__PURE__ */ u3("p", { class: "dim", children: "No episode is open." });
+  const refusal = dataset?.refusal;
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3(
+      "form",
+      {
+        class: "marks",
+        onSubmit: (event) => {
+          event.preventDefault();
+          const data = new FormData(event.currentTarget);
+          void mark(String(data.get("name")), String(data.get("value")));
+        },
+        children: [
+          /* @__PURE__ */ u3("label", { children: [
+            "Mark ",
+            /* @__PURE__ */ u3("input", { name: "name", list: "mark-names", required: true, value: "task", disabled: Boolean(refusal) })
+          ] }),
+          /* @__PURE__ */ u3("datalist", { id: "mark-names", children: [
+            /* @__PURE__ */ u3("option", { value: "task" }),
+            /* @__PURE__ */ u3("option", { value: "notes" })
+          ] }),
+          /* @__PURE__ */ u3("label", { children: [
+            "as ",
+            /* @__PURE__ */ u3("input", { name: "value", required: true, placeholder: "pick the cube", disabled: Boolean(refusal) })
+          ] }),
+          /* @__PURE__ */ u3("button", { disabled: Boolean(refusal), title: refusal ?? "", children: "Save" })
+        ]
+      }
+    ),
+    refusal && /* @__PURE__ */ u3("p", { class: "dim", children: refusal }),
+    /* @__PURE__ */ u3(Items, { title: "Static items", items: info.static }),
+    (info.findings?.length ?? 0) > 0 && /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Findings" }),
+      /* @__PURE__ */ u3("ul", { class: "findings", children: info.findings.map((each, i4) => /* @__PURE__ */ u3("li", { children: [
+        /* @__PURE__ */ u3("b", { class: each.severity, children: each.rule }),
+        " ",
+        each.signal,
+        " ",
+        each.message
+      ] }, i4)) })
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Signals" }),
+      /* @__PURE__ */ u3("table", { class: "signals", children: [
+        /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
+          /* @__PURE__ */ u3("th", { scope: "col", children: "name" }),
+          /* @__PURE__ */ u3("th", { scope: "col", children: "records" }),
+          /* @__PURE__ */ u3("th", { scope: "col", children: "rate" })
+        ] }) }),
+        /* @__PURE__ */ u3("tbody", { children: info.signals.map((each) => /* @__PURE__ */ u3("tr", { children: [
+          /* @__PURE__ */ u3("th", { scope: "row", children: [
+            each.name,
+            /* @__PURE__ */ u3("span", { class: "dim", children: [
+              each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`,
+              each.units ? `, ${each.units}` : ""
+            ] })
+          ] }),
+          /* @__PURE__ */ u3("td", { children: each.count.toLocaleString("en") }),
+          /* @__PURE__ */ u3("td", { children: each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : "" })
+        ] }, each.name)) })
+      ] })
+    ] }),
+    /* @__PURE__ */ u3(Items, { title: "Metadata", items: info.meta })
+  ] });
+}
+function Items({ title, items }) {
+  const names = Object.keys(items);
+  if (!names.length) return null;
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: title }),
+    /* @__PURE__ */ u3("dl", { class: "items", children: names.map((name) => /* @__PURE__ */ u3("div", { children: [
+      /* @__PURE__ */ u3("dt", { children: name }),
+      /* @__PURE__ */ u3("dd", { children: shown(items[name]) })
+    ] }, name)) })
+  ] });
+}
+var quoted = (text) => `'${text.replaceAll("'", "''")}'`;
+function narrow(condition2) {
+  set({ where: state.where ? `(${state.where}) and ${condition2}` : condition2 });
+}
+function Statistics() {
+  const { where, listGeneration, checks } = useModel();
+  const [found, setFound] = d2(null);
+  y2(() => {
+    const abort = new AbortController();
+    getJson("statistics", { where }, abort.signal).then(setFound).catch(complain);
+    return () => abort.abort();
+  }, [where, listGeneration]);
+  if (!found) return null;
+  const outliers = Object.entries(found.outliers);
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { children: [
+      /* @__PURE__ */ u3("b", { children: found.episodes.toLocaleString("en") }),
+      " episodes",
+      where ? " satisfy the filter" : "",
+      "."
+    ] }),
+    Object.entries(found.measures).map(([name, each]) => /* @__PURE__ */ u3(Histogram, { name, ...each }, name)),
+    /* @__PURE__ */ u3(Counts, { title: "success", items: found.success, condition: (value) => value === null ? "success is null" : value ? "success" : "not success" }),
+    /* @__PURE__ */ u3(Counts, { title: "task", items: found.task, condition: (value) => value === null ? "task is null" : `task = ${quoted(String(value))}` }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Outliers" }),
+      outliers.length ? /* @__PURE__ */ u3("ul", { class: "outliers", children: outliers.slice(0, 50).map(([id, why]) => /* @__PURE__ */ u3("li", { children: [
+        /* @__PURE__ */ u3("button", { class: "quiet", onClick: () => goTo(id), children: named(id) }),
+        " ",
+        /* @__PURE__ */ u3("span", { class: "dim", children: why.join(", ") })
+      ] }, id)) }) : /* @__PURE__ */ u3("p", { class: "dim", children: "None by length, duration or return." })
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Values" }),
+      found.signals.map((each) => /* @__PURE__ */ u3("details", { children: [
+        /* @__PURE__ */ u3("summary", { children: each.name }),
+        /* @__PURE__ */ u3("table", { children: [
+          /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
+            /* @__PURE__ */ u3("th", {}),
+            /* @__PURE__ */ u3("th", { children: "least" }),
+            /* @__PURE__ */ u3("th", { children: "mean" }),
+            /* @__PURE__ */ u3("th", { children: "greatest" })
+          ] }) }),
+          /* @__PURE__ */ u3("tbody", { children: each.mean.slice(0, 64).map((mean, i4) => /* @__PURE__ */ u3("tr", { children: [
+            /* @__PURE__ */ u3("th", { scope: "row", children: i4 }),
+            /* @__PURE__ */ u3("td", { children: short(each.low[i4]) }),
+            /* @__PURE__ */ u3("td", { children: short(mean) }),
+            /* @__PURE__ */ u3("td", { children: short(each.high[i4]) })
+          ] }, i4)) })
+        ] })
+      ] }, each.name))
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Health" }),
+      /* @__PURE__ */ u3("p", { class: "dim", children: checks ? `${checks.checked} of ${checks.total} checked, ${Object.keys(checks.worst).length} with findings` : "" }),
+      checks && !checks.wanted && /* @__PURE__ */ u3("button", { onClick: () => void post("check", {}).catch(complain), children: "Check all" })
+    ] })
+  ] });
+}
+function Histogram({ name, counts, low: low2, high: high2, mean }) {
+  const most = Math.max(...counts);
+  const width = 240 / counts.length;
+  const edge = (i4) => low2 + (high2 - low2) * i4 / counts.length;
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: [
+      name,
+      " ",
+      /* @__PURE__ */ u3("span", { class: "dim", children: [
+        "mean ",
+        short(mean)
+      ] })
+    ] }),
+    /* @__PURE__ */ u3("svg", { class: "histogram", viewBox: "0 0 240 48", preserveAspectRatio: "none", role: "img", "aria-label": `Histogram of ${name} from ${short(low2)} to ${short(high2)}`, children: counts.map((count, i4) => /* @__PURE__ */ u3(
+      "rect",
+      {
+        x: i4 * width,
+        width: Math.max(1, width - 1),
+        y: 48 - 46 * count / most,
+        height: 46 * count / most,
+        onClick: () => narrow(`${name} >= ${edge(i4)} and ${name} ${i4 === counts.length - 1 ? "<=" : "<"} ${edge(i4 + 1)}`),
+        children: /* @__PURE__ */ u3("title", { children: `${short(edge(i4))} to ${short(edge(i4 + 1))}: ${count}; click to filter` })
+      },
+      i4
+    )) }),
+    /* @__PURE__ */ u3("p", { class: "axis dim", children: [
+      /* @__PURE__ */ u3("span", { children: short(low2) }),
+      /* @__PURE__ */ u3("span", { children: short(high2) })
+    ] })
+  ] });
+}
+function Counts({ title, items, condition: condition2 }) {
+  if (!items.length) return null;
+  const all = items.reduce((sum, each) => sum + each.count, 0);
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: title }),
+    items.map((each) => /* @__PURE__ */ u3("button", { class: "count quiet", onClick: () => narrow(condition2(each.value)), title: "click to filter", children: [
+      /* @__PURE__ */ u3("i", { style: { width: `${100 * each.count / all}%` } }),
+      /* @__PURE__ */ u3("span", { class: "cut", children: each.value === null ? "not known" : String(each.value) }),
+      /* @__PURE__ */ u3("b", { children: each.count })
+    ] }, String(each.value)))
+  ] });
+}
+function History() {
+  const { dataset, listGeneration } = useModel();
+  const [edits, setEdits] = d2([]);
+  y2(() => {
+    getJson("history", {}).then((found) => setEdits(found.edits)).catch(complain);
+  }, [listGeneration]);
+  return /* @__PURE__ */ u3(k, { children: [
+    dataset?.refusal && /* @__PURE__ */ u3("p", { class: "dim", children: dataset.refusal }),
+    dataset?.draft && /* @__PURE__ */ u3("p", { class: "dim", children: [
+      "Edits of a published dataset are kept in ",
+      dataset.draft,
+      "; `warp publish --draft` takes them."
+    ] }),
+    /* @__PURE__ */ u3("p", { class: "buttons", children: [
+      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void undo(), children: "Undo" }),
+      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void redo(), children: "Redo" })
+    ] }),
+    /* @__PURE__ */ u3("ol", { class: "edits", reversed: true, children: edits.map((each) => /* @__PURE__ */ u3("li", { class: each.is_undone ? "undone" : "", children: [
+      /* @__PURE__ */ u3("span", { children: [
+        /* @__PURE__ */ u3("b", { children: each.seq }),
+        " ",
+        said(each)
+      ] }),
+      each.op !== "undo" && !each.is_undone && /* @__PURE__ */ u3("button", { class: "quiet", disabled: Boolean(dataset?.refusal), onClick: () => void edit({ op: "undo", seq: each.seq }, `edit ${each.seq} is undone`), children: "undo" })
+    ] }, each.seq)) }),
+    !edits.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing was edited." })
+  ] });
+}
+function said(edit2) {
+  if (edit2.op === "undo") return `undo of ${edit2.undoes}`;
+  const which = named(edit2.episode ?? edit2.episodes?.join(" + ") ?? "");
+  const what = edit2.op === "set_static" ? `${edit2.name} = ${shown(edit2.value)}` : edit2.op;
+  return `${which}: ${what}${edit2.redoes ? " (again)" : ""}`;
 }
 
 // src/keys.tsx
