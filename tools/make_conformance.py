@@ -210,6 +210,20 @@ def large(how: tuple[bytes, bytes, int] | bytes) -> File:
     )
 
 
+def seek_table(block: bytes) -> bytes:
+    """The seek table a block ends with."""
+    (count,) = struct.unpack("<I", block[-9:-5])
+    return block[-(8 + 8 * count + 9) :]
+
+
+def with_table_ahead(how: tuple[bytes, bytes, int], table: bytes) -> File:
+    """The same, with a seek table before the data."""
+    file = large(how)
+    rows = file.blocks.pop("signal/x")
+    file.blocks |= {"aux/seek/signal/x": table, "signal/x": rows}
+    return file
+
+
 def zstd_without_size(raw: bytes, **options: Any) -> bytes:
     compressor = zstandard.ZstdCompressor(level=3, write_content_size=False, **options).compressobj()
     return compressor.compress(raw) + compressor.flush()
@@ -378,6 +392,10 @@ def accepted() -> Iterable[tuple[str, File]]:
     yield "zstd_entropy", large((mixed, encode("zstd", mixed, 7), 3))
     yield "lz4_hc", large((WAVE, encode("lz4", WAVE, 9), 5))
     yield "seekable", large(many(WAVE, 64 * 640))
+    ahead = many(WAVE, 64 * 640)
+    yield "seekable_ahead", with_table_ahead(ahead, seek_table(ahead[1]))
+    yield "seekable_ahead_stale", with_table_ahead(ahead, seek_table(many(WAVE, 64 * 64)[1]))
+    yield "seekable_ahead_short", with_table_ahead(ahead, b"short")
     yield (
         "meta_compressed",
         with_blocks(

@@ -17,6 +17,8 @@ await build({
   target: "es2022",
   jsx: "automatic",
   jsxImportSource: "preact",
+  // The package wshard is taken from its source; what it needs is installed here.
+  alias: { fzstd: join(here, "node_modules/fzstd/esm/index.mjs") },
   legalComments: "inline",
   logLevel: "warning",
 });

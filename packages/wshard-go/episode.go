@@ -600,7 +600,7 @@ func (l *loader) fill() error {
 		l.episode.Clock = clock
 	}
 	for _, name := range l.shard.names {
-		if l.left[name] && !strings.HasPrefix(name, piecesPrefix) {
+		if l.left[name] && !isAid(name) {
 			if err := l.addUnlisted(name); err != nil {
 				return err
 			}
@@ -608,11 +608,16 @@ func (l *loader) fill() error {
 	}
 	l.episode.Channels = append(l.episode.Channels, flags...)
 	for _, name := range l.shard.names {
-		if l.left[name] && !strings.HasPrefix(name, piecesPrefix) {
+		if l.left[name] && !isAid(name) {
 			l.episode.Blocks = append(l.episode.Blocks, name)
 		}
 	}
 	return nil
+}
+
+// isAid says whether a block only helps to read another.
+func isAid(name string) bool {
+	return strings.HasPrefix(name, piecesPrefix) || strings.HasPrefix(name, seekPrefix)
 }
 
 func (l *loader) addChannel(spec channelSpec) error {

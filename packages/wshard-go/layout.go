@@ -49,6 +49,7 @@ const (
 	ticksBlock    = "time/ticks"
 	stampsBlock   = "time/timestamps_ns"
 	piecesPrefix  = "aux/crc32c/"
+	seekPrefix    = "aux/seek/"
 	endsPrefix    = "aux/ends/"
 )
 

@@ -150,7 +150,7 @@ def _signal(name: str, signal: Any, packed: PackedSource) -> dict[str, Any]:
     elif isinstance(signal, TableSignal):
         found["table"] = _sha256(packed.shard.read(signal._block))
     elif isinstance(signal, ShardVideo):
-        found["video"] = _sha256(packed.shard.read(signal._video_block))
+        found["video"] = _sha256(packed.shard.read(signal.video_block))
         found["frames"] = _sha256(packed.shard.read(signal._frames_block))
     meta = signal.meta
     return {**found, "role": meta.role, "of": meta.of, "model": meta.model}

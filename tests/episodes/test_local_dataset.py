@@ -434,3 +434,12 @@ def test_a_recording_that_changed_is_looked_at_again(tmp_path: Path) -> None:
     assert wd.LocalDataset(tmp_path).facts.column("n").to_pylist() == [0, 998, 999, 5, 1001]
     (changed / "meta.json").unlink()
     assert wd.LocalDataset(tmp_path).facts.column("n").to_pylist() == [0, 998, 999, 5, 1001]
+
+
+def test_asking_for_all_facts_leaves_open_episodes_open(root: Path) -> None:
+    """Facts of very many episodes must neither push out those in use nor add up what all of them hold."""
+    dataset = wd.open_recordings(root)
+    first = dataset[0]
+    _ = dataset.facts
+    assert dataset[0] is first
+    assert list(dataset._local._open) == [dataset.ids[0]]

@@ -186,3 +186,24 @@ def test_large_blocks_are_seekable_unless_strict(tmp_path: Path) -> None:
         wd.save_wshard(episode, tmp_path / "a", "auto", compat=compat)
         assert ShardReader.open(tmp_path / "a").block("signal/big").is_seekable is seekable
         assert wd.load_wshard(tmp_path / "a") == episode
+
+
+@pytest.mark.parametrize("compression", ["zstd-seekable", "auto"])
+def test_a_window_far_away_costs_one_read_after_the_first(tmp_path: Path, compression: str) -> None:
+    episode = wd.WShardEpisode(id="big", length=STEPS)
+    episode.observations["rgb"] = np.repeat(RGB, 2, axis=1)
+    episode.observations["noise"] = np.random.default_rng(3).integers(0, 256, (STEPS, 30), np.uint8)
+    path = tmp_path / "far.wshard"
+    wd.save_wshard(episode, path, compression)
+    reader = CountingReader(path.read_bytes())
+    shard = ShardReader(reader)
+    assert shard.block("signal/rgb").is_seekable
+    found = shard.read_rows("signal/rgb", 200, 216)
+    assert np.array_equal(found, episode.observations["rgb"].data[200:216])
+    assert [end - start for start, end in reader.reads[:1]] == [64 << 10]
+    assert len(reader.reads) == 2
+    # It is of no use where it does not fit, and no block of the episode.
+    assert not any(name.startswith("aux/seek/") for name in wd.load_wshard(path).blocks)
+    assert layout.SEEK_PREFIX + "signal/noise" not in shard
+    ends = [shard.block(name).data_offset for name in shard.names]
+    assert ends == sorted(ends)

@@ -14,6 +14,8 @@ import warpdata as wd
 from tests.viewer.conftest import Client, client_of
 from tests.viewer.samples import BITS, SCRIPT, START_NS, STEP_NS, numbered_frame, record_one, tensor_shard
 from tests.waiting import until
+from warpdata.viewer.answers import Answers, Question
+from warpdata.viewer.shown import Shown
 
 FIRST = "000000000000"
 
@@ -347,3 +349,27 @@ def test_in_a_notebook_it_shows_itself(root: Path, monkeypatch: pytest.MonkeyPat
             in answer.headers["content-security-policy"]
         )
         assert viewer.access.token not in repr(viewer)
+
+
+def test_the_first_rows_are_there_before_everything_is_known(recorded: Path) -> None:
+    snapshot = Shown(recorded).snapshot
+    rows = np.arange(len(snapshot.ids))
+    before = snapshot.listed(rows)
+    assert not snapshot.has_facts
+    snapshot.facts()
+    assert snapshot.has_facts
+    after = [
+        {name: value for name, value in row.items() if value is not None} for row in snapshot.listed(rows)
+    ]
+    assert [{name: value for name, value in row.items() if value is not None} for row in before] == after
+
+
+@pytest.mark.parametrize("knows_all", [False, True])
+def test_a_filter_that_nothing_satisfies_gives_nothing(recorded: Path, knows_all: bool) -> None:
+    answers = Answers(Shown(recorded))
+    if knows_all:
+        answers.shown.snapshot.facts()
+    ask = Question({"where": "length > 100000", "sort": "length"})
+    found = json.loads(answers.episodes(ask).body)
+    assert (found["total"], found["rows"]) == (0, [])
+    assert json.loads(answers.statistics(ask).body)["episodes"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
 import json
@@ -71,6 +72,13 @@ def test_edit_and_undo_in_two_browsers(root: Path) -> None:
     assert wd.open_recordings(root)[0].steps.length == STEPS
 
 
+def test_moments_like_this(root: Path) -> None:
+    with wd.TrajectoryIngestor(root / "index.rvf", embedder=lambda obs: obs["joints"]) as ingestor:
+        ingestor.ingest_episodes(wd.open_recordings(root))
+    with wd.view(root, open_browser=False) as running:
+        run("moments", running)
+
+
 def test_raw_tensors_are_painted_and_edits_refused(tmp_path: Path) -> None:
     shard = tensor_shard(tmp_path / "raw.wshard")
     times = [str(ts) for ts in wd.open_episode(shard)["rgb"].timestamps.tolist()]
@@ -117,42 +125,110 @@ def test_thousands_of_episodes_are_a_short_list(tmp_path: Path) -> None:
 
 
 class Files(http.server.SimpleHTTPRequestHandler):
-    """A plain server of files; `ranges` says whether it knows ranges, `asked` what it sent."""
+    """A plain server of files; `ranges` says whether it knows them, `asked` what was asked for and sent."""
 
     ranges = True
-    asked: ClassVar[list[int]] = []
+    asked: ClassVar[list[tuple[str, int]]] = []
 
     def log_message(self, *_: Any) -> None:
         pass
 
     def do_GET(self) -> None:
         wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        if not wanted or not self.ranges:
+        path = Path(self.translate_path(self.path))
+        if not wanted or not self.ranges or not path.is_file():
+            self.asked.append((self.path, -1))
             super().do_GET()
             return
-        start, stop = int(wanted[1]), int(wanted[2]) + 1
-        data = Path(self.translate_path(self.path)).read_bytes()[start:stop]
-        self.asked.append(len(data))
+        whole = path.read_bytes()
+        start = int(wanted[1])
+        data = whole[start : int(wanted[2]) + 1]
+        self.asked.append((self.path, len(data)))
         self.send_response(206)
         self.send_header("Content-Length", str(len(data)))
+        self.send_header("Content-Range", f"bytes {start}-{start + len(data) - 1}/{len(whole)}")
         self.end_headers()
         self.wfile.write(data)
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *, ranges: bool = True) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+    """The address of such a server, and what it is asked."""
+    kind = type("Kind", (Files,), {"ranges": ranges, "asked": []})
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(kind, directory=str(folder))
+    ) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/", kind.asked
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "whole files"])
 def test_an_exported_site_needs_a_server_of_files_only(recorded: Path, tmp_path: Path, ranges: bool) -> None:
     site = wd.export_site(recorded, tmp_path / "site")
-    kind = type("Kind", (Files,), {"ranges": ranges, "asked": []})
-    handler = functools.partial(kind, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{server.server_port}/"
-            run("site", url)
-            if ranges:
-                run("scrub", url)
-                assert max(kind.asked) < (site / "e" / "0.bin").stat().st_size
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(site, ranges=ranges) as (url, asked):
+        run("site", url)
+        if ranges:
+            run("scrub", url)
+            assert max(size for _, size in asked) < (site / "e" / "0.bin").stat().st_size
+
+
+@pytest.fixture(scope="module")
+def published(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A catalog with the recorded episodes, and with raw tensors."""
+    catalog = tmp_path_factory.mktemp("served") / "a catalog"
+    with wd.DatasetBuilder("lab/arm", catalog=catalog) as builder:
+        builder.add_episodes("demo", recorded).publish()
+    shard = tensor_shard(catalog.parent / "raw.wshard")
+    episode = wd.load_wshard(shard)
+    frames = episode.observations["rgb"].data.copy()
+    frames[:, 32:] = np.random.default_rng(0).integers(0, 256, frames[:, 32:].shape, np.uint8)
+    episode.observations["rgb"] = frames  # too much for one request
+    wd.save_wshard(episode, shard, "zstd-seekable")
+    with wd.DatasetBuilder("lab/raw", catalog=catalog) as builder:
+        builder.add_episodes("demo", shard).publish()
+    return catalog
+
+
+def test_a_site_of_a_published_dataset_reads_the_published_blobs(published: Path) -> None:
+    with wd.dataset("lab/arm", catalog=published) as dataset:
+        site = wd.export_site(dataset, published.parent / "site")
+        size = dataset.episodes[0].stored_bytes
+    assert (site / "e" / "0.bin").stat().st_size < size / 2, "derived levels, no copies"
+    with serving(published.parent) as (url, asked):
+        run("site", f"{url}site/")
+        run("scrub", f"{url}site/")
+    blobs = [sent for path, sent in asked if "catalog" in path]
+    assert blobs
+    assert min(blobs) > 0, "only ranges are asked for"
+    assert sum(blobs) <= 2 * size, "nothing is read twice"
+
+
+def test_raw_tensors_are_painted_from_their_blob(published: Path) -> None:
+    with wd.dataset("lab/raw", catalog=published) as dataset:
+        wd.export_site(dataset, published.parent / "tensors")
+        times = [str(ts) for ts in dataset.episodes[0]["rgb"].timestamps.tolist()]
+    with serving(published.parent) as (url, asked):
+        run("tensors", f"{url}tensors/", times=times)
+    blobs = [sent for path, sent in asked if "catalog" in path]
+    assert len(blobs) > 3
+    assert min(blobs) > 0, "only ranges are asked for"
+    assert max(blobs) < 200_000
+    # Of its own files the page reads the thumbnail, the times, and the levels of the plots.
+    own = (published.parent / "tensors" / "e" / "0.bin").stat().st_size
+    assert own < 40 * 64 * 160, "less than one camera"
+
+
+def test_a_site_says_when_its_data_cannot_be_read(published: Path) -> None:
+    with wd.dataset("lab/arm", catalog=published) as dataset:
+        wd.export_site(dataset, published.parent / "astray", data_url="nowhere")
+        wd.export_site(dataset, published.parent / "copied", copy=True)
+    with serving(published.parent) as (url, asked):
+        run("astray", f"{url}astray/")
+        del asked[:]
+        run("site", f"{url}copied/")
+        assert not any("catalog" in path for path, _ in asked)

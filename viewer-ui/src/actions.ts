@@ -32,12 +32,39 @@ let turn = 0;
 export async function loadDataset(): Promise<void> {
   const mine = ++turn;
   const dataset = await getJson<DatasetInfo>("dataset", {});
-  if (mine === turn) set({ dataset, listGeneration: state.listGeneration + 1 });
+  if (mine !== turn) return;
+  set({ dataset, listGeneration: state.listGeneration + 1 });
+  void learnColumns(mine).catch(complain);
+}
+
+/** The rows are here before everything is known of all episodes; what the filter can name comes when it is. */
+async function learnColumns(mine: number): Promise<void> {
+  while (mine === turn && !state.dataset!.has_facts) {
+    await new Promise((resolve) => setTimeout(resolve, 700));
+    const { columns, has_facts } = await getJson<DatasetInfo>("dataset", {});
+    if (mine === turn && has_facts) set({ dataset: { ...state.dataset!, columns, has_facts } });
+  }
 }
 
 export function goTo(episodeId: string | null): void {
   if (episodeId === state.episodeId) return;
   set({ episodeId, playing: false });
+}
+
+/** An episode at a time: this one, or another that is opened for it. */
+export function goAt(episodeId: string, at: bigint): void {
+  const there = (): void => clock.go(Number(at - clock.base));
+  if (episodeId === state.episodeId) return there();
+  clock.wanted = () => {
+    clock.at = Math.min(Math.max(Number(at - clock.base), 0), clock.length);
+  };
+  goTo(episodeId);
+}
+
+/** Ask for moments like the one at the cursor. */
+export function momentsLikeThis(): void {
+  if (!state.dataset?.has_moments) return say("no vector index of these episodes", "Make one with wd.TrajectoryIngestor, beside the root or published with the dataset.");
+  if (open.info) set({ drawer: "moments", momentsOf: { episode: open.info.id, at: clock.time } });
 }
 
 export function neighbour(by: number): void {

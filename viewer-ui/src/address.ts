@@ -1,6 +1,5 @@
 // The address bar holds what is shown: a link to it opens the same moment.
 import { clock } from "./clock";
-import { atOpening } from "./episode";
 import { type Drawer, onChange, set, state } from "./model";
 
 export function readAddress(): void {
@@ -10,7 +9,7 @@ export function readAddress(): void {
   set({
     where: word("where"), sort: word("sort"), order: word("order") === "down" ? "down" : "up",
     episodeId: word("e") || null, otherId: word("with") || null, listOpen: word("list") !== "0",
-    drawer: (["statics", "stats", "history"].includes(drawer) ? drawer : null) as Drawer,
+    drawer: (["statics", "stats", "history", "moments"].includes(drawer) ? drawer : null) as Drawer,
     theme: word("theme") === "dark" ? "dark" : word("theme") === "light" ? "light" : "auto",
     hidden: new Set(given.getAll("hide")), plotOrder: given.getAll("plot"), speed: Number(word("speed")) || 1,
   });
@@ -18,10 +17,10 @@ export function readAddress(): void {
   const number = (name: string): bigint | null => (/^-?\d+$/.test(word(name)) ? BigInt(word(name)) : null);
   const [at, from, to] = [number("at"), number("from"), number("to")];
   if (at === null && from === null) return;
-  atOpening(() => {
+  clock.wanted = () => {
     if (from !== null && to !== null) clock.show(Number(from - clock.base), Number(to - clock.base));
     if (at !== null) clock.at = Math.min(Math.max(Number(at - clock.base), 0), clock.length);
-  });
+  };
 }
 
 function written(): string {

@@ -1,6 +1,6 @@
 // Frames of one camera by number: decoded by the browser where it can, else as pixels from the server.
 import { type SignalInfo } from "./model";
-import { getArrays } from "./wire";
+import { getArrays, type Refused } from "./wire";
 
 type Picture = ImageBitmap | ImageData;
 const KEPT_BYTES = 192 << 20;
@@ -27,6 +27,7 @@ export class Camera {
     readonly signal: SignalInfo,
     readonly base: bigint,
     private readonly painted: (picture: Picture | null, row: number) => void,
+    private readonly failed: (why: string) => void,
   ) {
     const [a = 1, b = 1, c] = signal.shape;
     const planesFirst = c !== undefined && ![1, 3, 4].includes(c);
@@ -58,7 +59,7 @@ export class Camera {
     void this.paint();
     if (ahead && this.wanted >= 0) {
       const next = Math.min(this.wanted + 8, this.times.length - 1);
-      if (!this.kept.has(next)) void this.load(next);
+      if (!this.kept.has(next)) void this.load(next, true).catch(() => undefined);
     }
   }
 
@@ -86,10 +87,11 @@ export class Camera {
         if (this.wanted !== row) return;
       }
     } catch (error) {
-      this.failure = (error as Error).message;
-      return;
+      if (this.wanted !== row) return;
+      this.failure = `${(error as Error).message} ${(error as Refused).hint ?? ""}`.trim();
+      return this.failed(this.failure);
     }
-    if (this.wanted !== row) return;
+    if (this.wanted !== row || this.shown === row) return;
     const picture = this.kept.get(row)!;
     this.kept.delete(row);
     this.kept.set(row, picture);
@@ -98,10 +100,10 @@ export class Camera {
     this.painted(picture, row);
   }
 
-  private load(row: number): Promise<void> {
+  private load(row: number, ahead = false): Promise<void> {
     const known = this.asked.get(row);
     if (known) return known;
-    const made = (this.usesCodec ? this.loadGroup(row) : this.loadPixels(row)).finally(() => this.asked.delete(row));
+    const made = (this.usesCodec ? this.loadGroup(row, ahead) : this.loadPixels(row)).finally(() => this.asked.delete(row));
     this.asked.set(row, made);
     return made;
   }
@@ -119,9 +121,10 @@ export class Camera {
     this.keep(row, image);
   }
 
-  private loadGroup(row: number): Promise<void> {
+  private loadGroup(row: number, ahead: boolean): Promise<void> {
     const work = this.queue.then(async () => {
-      if (this.kept.has(row)) return;
+      // Who scrubs past a frame does not wait for it.
+      if (this.kept.has(row) || (this.wanted !== row && !ahead)) return;
       const found = await getArrays("packets", this.query({ row }));
       try {
         if (!found.head.codec) throw new Error("no codec");
@@ -180,6 +183,8 @@ export class Camera {
 
   private keep(row: number, picture: Picture): void {
     this.kept.set(row, picture);
+    // The one that is waited for is shown at once, the rest of its group comes after it.
+    if (row === this.wanted) void this.paint();
     const most = Math.max(80, KEPT_BYTES / (this.width * this.height * 4));
     for (const [old, each] of this.kept) {
       if (this.kept.size <= most) break;

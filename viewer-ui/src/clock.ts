@@ -10,6 +10,8 @@ class Clock {
   at = 0;
   from = 0;
   to = 1;
+  /** What the address bar, or a jump from elsewhere, says of time and zoom; for the episode that is opened next. */
+  wanted: (() => void) | null = null;
   private readonly moved = new Set<Heard>();
   private readonly zoomed = new Set<Heard>();
   private last = 0;

@@ -1,18 +1,20 @@
 // The drawer on the right: static items, statistics of the selection, and the history of edits.
 import { useEffect, useState } from "preact/hooks";
 import * as actions from "./actions";
-import { type Drawer as Kind, set, short, state, useModel } from "./model";
+import { Thumbnail } from "./list";
+import { type Drawer as Kind, named, seconds, set, short, state, useModel } from "./model";
 import { getJson, post } from "./wire";
 
-const TITLES: Record<Exclude<Kind, null>, string> = { statics: "Episode", stats: "Selection", history: "Edits" };
+const TITLES: Record<Exclude<Kind, null>, string> = { statics: "Episode", stats: "Selection", history: "Edits", moments: "Moments" };
 
 export function Drawer() {
-  const { drawer } = useModel();
+  const { drawer, dataset } = useModel();
   if (!drawer) return null;
+  const tabs = (Object.keys(TITLES) as Exclude<Kind, null>[]).filter((each) => each !== "moments" || dataset?.has_moments);
   return (
     <aside class="drawer" aria-label={TITLES[drawer]}>
       <header>
-        {(Object.keys(TITLES) as Exclude<Kind, null>[]).map((each) => (
+        {tabs.map((each) => (
           <button key={each} class={`tab quiet${each === drawer ? " chosen" : ""}`} aria-pressed={each === drawer} onClick={() => set({ drawer: each })}>{TITLES[each]}</button>
         ))}
         <span class="space" />
@@ -22,8 +24,62 @@ export function Drawer() {
         {drawer === "statics" && <Statics />}
         {drawer === "stats" && <Statistics />}
         {drawer === "history" && <History />}
+        {drawer === "moments" && <Moments />}
       </div>
     </aside>
+  );
+}
+
+interface Found {
+  index: string;
+  moments: { episode: string; at_ns: string; since_start_ns: number; score: number }[];
+}
+
+function Moments() {
+  const { momentsOf, dataset } = useModel();
+  const [found, setFound] = useState<Found | null>(null);
+  const [failure, setFailure] = useState("");
+  useEffect(() => {
+    if (!momentsOf) return;
+    const abort = new AbortController();
+    getJson<Found>("moments", momentsOf, abort.signal)
+      .then((answer) => {
+        setFound(answer);
+        setFailure("");
+      })
+      .catch((error) => {
+        if (error.name === "AbortError") return;
+        setFound(null);
+        setFailure(`${error.message} ${error.hint ?? ""}`);
+      });
+    return () => abort.abort();
+  }, [momentsOf]);
+  const again = <button onClick={actions.momentsLikeThis}>Moments like the one at the cursor</button>;
+  if (!momentsOf) return again;
+  if (failure) return <><p class="failure">{failure}</p>{again}</>;
+  if (!found) return <p class="dim">Searching…</p>;
+  return (
+    <>
+      <p class="dim">
+        Like{" "}
+        <button class="link" onClick={() => actions.goAt(momentsOf.episode, momentsOf.at)}>{named(momentsOf.episode)}</button>, by {found.index}:
+      </p>
+      <ol class="moments">
+        {found.moments.map((each) => (
+          <li key={`${each.episode}@${each.at_ns}`}>
+            <button
+              class="moment quiet" data-testid="moment" data-episode={each.episode} data-at-ns={each.at_ns} title="go there; with Shift beside this one"
+              onClick={(event) => (event.shiftKey ? set({ otherId: each.episode }) : actions.goAt(each.episode, BigInt(each.at_ns)))}
+            >
+              <Thumbnail id={each.episode} at={each.at_ns} version={dataset?.generation ?? 0} />
+              <span class="row-text"><strong>{named(each.episode)} · {seconds(each.since_start_ns)} s</strong><span class="dim">similarity {each.score.toFixed(4)}</span></span>
+            </button>
+          </li>
+        ))}
+      </ol>
+      {!found.moments.length && <p class="dim">Nothing else is in the index.</p>}
+      {again}
+    </>
   );
 }
 
@@ -68,12 +124,15 @@ function Statics() {
       )}
       <section>
         <h3>Signals</h3>
-        <table>
+        <table class="signals">
+          <thead><tr><th scope="col">name</th><th scope="col">records</th><th scope="col">rate</th></tr></thead>
           <tbody>
             {info.signals.map((each) => (
               <tr key={each.name}>
-                <th scope="row">{each.name}</th>
-                <td>{each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`}</td>
+                <th scope="row">
+                  {each.name}
+                  <span class="dim">{each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`}{each.units ? `, ${each.units}` : ""}</span>
+                </th>
                 <td>{each.count.toLocaleString("en")}</td>
                 <td>{each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : ""}</td>
               </tr>
@@ -134,7 +193,7 @@ function Statistics() {
         {outliers.length ? (
           <ul class="outliers">
             {outliers.slice(0, 50).map(([id, why]) => (
-              <li key={id}><button class="quiet" onClick={() => actions.goTo(id)}>{id.replace(/^0{4,}(?=\d)/, "")}</button> <span class="dim">{why.join(", ")}</span></li>
+              <li key={id}><button class="quiet" onClick={() => actions.goTo(id)}>{named(id)}</button> <span class="dim">{why.join(", ")}</span></li>
             ))}
           </ul>
         ) : <p class="dim">None by length, duration or return.</p>}
@@ -248,7 +307,7 @@ function History() {
 
 function said(edit: Edit): string {
   if (edit.op === "undo") return `undo of ${edit.undoes}`;
-  const which = (edit.episode ?? edit.episodes?.join(" + ") ?? "").replace(/^0{4,}(?=\d)/, "");
+  const which = named(edit.episode ?? edit.episodes?.join(" + ") ?? "");
   const what = edit.op === "set_static" ? `${edit.name} = ${shown(edit.value)}` : edit.op;
   return `${which}: ${what}${edit.redoes ? " (again)" : ""}`;
 }

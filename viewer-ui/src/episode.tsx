@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import * as actions from "./actions";
 import { Camera } from "./cameras";
 import { clock } from "./clock";
-import { type EpisodeInfo, type Marks, set, type SignalInfo, spoken, state, useModel } from "./model";
+import { type EpisodeInfo, type Marks, named, set, type SignalInfo, spoken, state, useModel } from "./model";
 import { groupsOf, type Held, Plot } from "./plots";
 import { Ruler } from "./ruler";
 import { siteName } from "./site";
@@ -60,8 +60,9 @@ export function EpisodePage() {
     const isOther = !opened.current.startsWith(`${info.id} `);
     opened.current = key;
     clock.open(BigInt(info.start_ns), BigInt(info.stop_ns));
-    if (isOther) clock.at = firstSight(info);
-    if (wantedAtOpening) wantedAtOpening();
+    if (isOther) clock.at = info.is_unfinished ? clock.length : firstSight(info);
+    clock.wanted?.();
+    clock.wanted = null;
     if (follows) clock.at = clock.length;
   }
 
@@ -89,6 +90,11 @@ export function EpisodePage() {
   return (
     <main class="centre" data-episode={info.id}>
       <EpisodeBar info={info} trim={trim} />
+      {other.info && (
+        <div class="which two">
+          {[info, other.info].map((each) => <p key={each.id} class="cut"><strong>{named(each.id)}</strong> <span class="dim">{taskOf(each)} · {lengthOf(each)}</span></p>)}
+        </div>
+      )}
       <div class={other.info ? "stage two" : "stage"}>
         <Cameras info={info} isFirst />
         {other.info && <Cameras info={other.info} />}
@@ -109,14 +115,9 @@ function firstSight(info: EpisodeInfo): number {
   return Math.max(0, ...firsts);
 }
 
-let wantedAtOpening: (() => void) | null = null;
-/** What the address bar says of time and zoom, for the first episode that is opened. */
-export function atOpening(run: () => void): void {
-  wantedAtOpening = () => {
-    wantedAtOpening = null;
-    run();
-  };
-}
+const taskOf = (info: EpisodeInfo): string => (typeof info.static.task === "string" ? info.static.task : "");
+const lengthOf = (info: EpisodeInfo): string =>
+  spoken(Number(BigInt(info.stop_ns) - BigInt(info.start_ns))) + (info.steps ? ` · ${info.steps.count} steps` : "");
 
 function EpisodeBar({ info, trim }: { info: EpisodeInfo; trim: { from: number; to: number } | null }) {
   const { dataset, otherId } = useModel();
@@ -124,17 +125,17 @@ function EpisodeBar({ info, trim }: { info: EpisodeInfo; trim: { from: number; t
   const button = (label: string, key: string, run: () => unknown, off = false) => (
     <button disabled={Boolean(refusal) || off} title={refusal ?? `${label} (${key})`} onClick={() => run()}>{label}</button>
   );
-  const task = info.static.task;
   return (
     <header class="episode-bar">
-      <h1 title={info.id}>{info.id.replace(/^0{4,}(?=\d)/, "")}</h1>
-      <span class="dim cut">{typeof task === "string" ? task : ""}</span>
+      <h1 title={info.id}>{named(info.id)}</h1>
+      <span class="dim cut" title={taskOf(info)}>{taskOf(info)}</span>
+      <span class="dim">{lengthOf(info)}</span>
       {info.is_unfinished && <span class="badge bad">recording</span>}
       {(info.findings ?? []).filter((each) => each.severity !== "info").slice(0, 3).map((each) => (
         <span key={each.rule + each.signal} class={`badge ${each.severity === "damaged" ? "bad" : "warn"}`} title={`${each.signal ?? ""} ${each.message}`}>{each.rule}</span>
       ))}
       <span class="space" />
-      {otherId && <button onClick={() => set({ otherId: null })} title="c">Close {otherId.replace(/^0{4,}(?=\d)/, "")}</button>}
+      {otherId && <button onClick={() => set({ otherId: null })} title="c">Close {named(otherId)}</button>}
       <span class="buttons" role="group" aria-label="Edit">
         {button("Trim", "x", actions.trim, !trim)}
         {button("Split", "s", actions.split)}
@@ -163,7 +164,7 @@ const ICONS = {
 };
 
 function Controls({ info }: { info: EpisodeInfo }) {
-  const { playing, speed } = useModel();
+  const { dataset, playing, speed } = useModel();
   return (
     <div class="controls" role="group" aria-label="Time">
       <button class="quiet" aria-label="To the start" title="Home" onClick={() => clock.go(0)}><Icon path={ICONS.start} /></button>
@@ -177,13 +178,13 @@ function Controls({ info }: { info: EpisodeInfo }) {
           {[0.1, 0.25, 0.5, 1, 2, 4, 8].map((each) => <option key={each} value={String(each)}>{each}×</option>)}
         </select>
       </label>
-      <span class="dim">{spoken(Number(BigInt(info.stop_ns) - BigInt(info.start_ns)))}{info.steps ? ` · ${info.steps.count} steps` : ""}</span>
       <span class="space" />
       <button class="quiet" title="e" onClick={() => actions.nextEvent(true)}>next event</button>
       <button class="quiet" title="g" onClick={() => actions.nextGap(true)}>next gap</button>
       {info.signals.some((each) => each.role === "prediction") && (
         <button class="quiet" title="w" onClick={() => void actions.worstError().catch(actions.complain)}>worst error</button>
       )}
+      {dataset?.has_moments && <button class="quiet" title="m" onClick={actions.momentsLikeThis}>moments like this</button>}
       <button class="quiet" aria-label="Zoom out" title="-" onClick={() => clock.zoom(2)}>−</button>
       <button class="quiet" title="0" onClick={() => clock.show(0, clock.length)}>all</button>
       <button class="quiet" aria-label="Zoom in" title="+" onClick={() => clock.zoom(0.5)}>+</button>
@@ -191,45 +192,68 @@ function Controls({ info }: { info: EpisodeInfo }) {
   );
 }
 
-/** As many columns as make the pictures largest, none distorted. */
-function arrange(box: { width: number; height: number }, ratios: number[]): { width: number; height: number }[] {
-  let best: { width: number; height: number }[] = [];
-  let area = -1;
-  for (let columns = 1; columns <= ratios.length; columns++) {
-    const lines = Math.ceil(ratios.length / columns);
-    const width = (box.width - (columns - 1) * 8) / columns;
-    const height = (box.height - (lines - 1) * 8) / lines - 20;
-    if (width <= 0 || height <= 0) continue;
-    const sizes = ratios.map((ratio) => (width / height > ratio ? { width: height * ratio, height } : { width, height: width / ratio }));
-    const sum = sizes.reduce((total, each) => total + each.width * each.height, 0);
-    if (sum > area) [area, best] = [sum, sizes];
+const GAP = 8;
+const CAPTION = 20;
+/** A camera without room for the number of its frame. */
+const NARROW = 210;
+/** The share of the page that cameras take at most; plots have the rest. */
+const STAGE = 0.46;
+
+/** One height for all, in as many lines as make the pictures largest; none is distorted. */
+function arrange(box: { width: number; height: number }, ratios: number[]): { columns: number; height: number } {
+  let best = { columns: ratios.length, height: 0 };
+  for (let lines = 1; lines <= ratios.length; lines++) {
+    const columns = Math.ceil(ratios.length / lines);
+    let height = (box.height - (lines - 1) * GAP) / lines - CAPTION;
+    for (let first = 0; first < ratios.length; first += columns) {
+      const line = ratios.slice(first, first + columns);
+      height = Math.min(height, (box.width - (line.length - 1) * GAP) / line.reduce((sum, each) => sum + each, 0));
+    }
+    if (Math.floor(height) > best.height) best = { columns, height: Math.floor(height) };
   }
   return best;
 }
 
+/** Height and width of a frame: HxW, HxWxC or CxHxW. */
+function frameSize(signal: SignalInfo): [number, number] {
+  const [a = 1, b = 1, c] = signal.shape;
+  return c !== undefined && ![1, 3, 4].includes(c) ? [b, c] : [a, b];
+}
+
 function Cameras({ info, isFirst = false }: { info: EpisodeInfo; isFirst?: boolean }) {
   const host = useRef<HTMLDivElement>(null);
-  const [size, setSize] = useState({ width: 0, height: 0 });
+  const [box, setBox] = useState({ width: 0, height: 0 });
   const shown = useMemo(() => info.signals.filter((each) => each.shows === "camera" && each.count > 0), [info]);
   useLayoutEffect(() => {
     if (!host.current) return;
-    const watch = new ResizeObserver(([entry]) => setSize({ width: entry!.contentRect.width, height: entry!.contentRect.height }));
+    const page = host.current.closest<HTMLElement>(".centre")!;
+    const look = (): void => {
+      const next = { width: host.current!.clientWidth, height: page.clientHeight * STAGE };
+      setBox((old) => (old.width === next.width && old.height === next.height ? old : next));
+    };
+    look();
+    const watch = new ResizeObserver(look);
     watch.observe(host.current);
+    watch.observe(page);
     return () => watch.disconnect();
   }, [shown.length > 0]);
   useEffect(() => {
     if (isFirst && !shown.length) actions.open.frameTimes = new Float64Array(0);
   }, [info]);
   if (!shown.length) return <p class="blank no-cameras dim">No cameras in this episode.</p>;
-  const ratios = shown.map((each) => {
-    const [a = 1, b = 1, c] = each.shape;
-    return c !== undefined && ![1, 3, 4].includes(c) ? c / b : b / a;
-  });
-  const sizes = arrange(size, ratios);
+  const sizes = shown.map(frameSize);
+  const { columns, height } = arrange(box, sizes.map(([high, wide]) => wide / high));
+  const lines = Array.from({ length: Math.ceil(shown.length / columns) }, (_, line) => shown.slice(line * columns, (line + 1) * columns));
   return (
     <div class="cameras" ref={host}>
-      {shown.map((each, i) => (
-        <CameraView key={`${info.id}/${each.name}`} info={info} signal={each} size={sizes[i] ?? { width: 0, height: 0 }} leads={isFirst && i === 0} />
+      {lines.map((line, number) => (
+        <div key={number} class="line">
+          {line.map((each) => {
+            const [high, wide] = frameSize(each);
+            const size = { height, width: Math.floor((height * wide) / high) };
+            return <CameraView key={`${info.id}/${each.name}`} info={info} signal={each} size={size} leads={isFirst && each === shown[0]} />;
+          })}
+        </div>
       ))}
     </div>
   );
@@ -253,15 +277,17 @@ function CameraView({ info, signal, size, leads }: {
       if (!picture) paint.clearRect(0, 0, target.width, target.height);
       else if (picture instanceof ImageData) paint.putImageData(picture, 0, 0);
       else paint.drawImage(picture, 0, 0);
+      setFailure("");
       target.dataset.row = String(row);
       target.dataset.tsNs = row < 0 ? "" : (base + BigInt(Math.round(camera.times[row]!))).toString();
       tell();
-    });
+    }, setFailure);
     const tell = (): void => {
       if (!caption.current) return;
       const row = camera.wanted;
       const age = row < 0 ? "no frame yet" : `age ${spoken(clock.at - camera.times[row]!)}`;
-      caption.current.textContent = `${Math.max(row + 1, 0)}/${camera.times.length} · ${camera.failure || age}`;
+      const isNarrow = caption.current.closest("figure")!.clientWidth < NARROW;
+      caption.current.textContent = isNarrow ? age : `${Math.max(row + 1, 0)}/${camera.times.length} · ${age}`;
     };
     const move = (): void => {
       camera.show(clock.at, state.playing);
@@ -283,19 +309,17 @@ function CameraView({ info, signal, size, leads }: {
       camera.close();
     };
   }, [info]);
-  const [a = 1, b = 1, c] = signal.shape;
-  const planesFirst = c !== undefined && ![1, 3, 4].includes(c);
-  const [height, width] = planesFirst ? [b, c] : [a, b];
+  const [height, width] = frameSize(signal);
   return (
     <figure class="camera" style={{ width: `${size.width}px` }}>
       <canvas
         ref={canvas} width={width} height={height} role="img" aria-label={`Camera ${signal.name}`} data-testid="camera" data-signal={signal.name}
         class={size.width > width * 4 ? "pixels" : ""} style={{ width: `${size.width}px`, height: `${size.height}px` }}
       />
+      {failure && <p class="failure over" role="alert">{failure}</p>}
       <figcaption>
-        <strong class="cut">{signal.name}</strong>
+        <strong class="cut" title={signal.name}>{signal.name}</strong>
         <span class="dim" ref={caption} />
-        {failure && <span class="failure">{failure}</span>}
         {signal.kind === "image" && !siteName() && (
           <a class="dim save" href={videoAddress({ episode: info.id, signal: signal.number })} download title="save the video" aria-label={`Save the video of ${signal.name}`}><Icon path={ICONS.save} /></a>
         )}

@@ -1,6 +1,6 @@
 // The keyboard: every key once, with what it does; `?` shows the same table.
 import {
-  compare, complain, drop, faster, mark, neighbour, nextEvent, nextGap, open, redo, share, split, step, theme, trim, trimFrom, trimTo, undo,
+  compare, complain, drop, faster, mark, momentsLikeThis, neighbour, nextEvent, nextGap, open, redo, share, split, step, theme, trim, trimFrom, trimTo, undo,
   worstError,
 } from "./actions";
 import { clock } from "./clock";
@@ -29,6 +29,7 @@ const KEYS: [string, Key[]][] = [
     ["g", "next gap", () => nextGap(true)],
     ["Shift+G", "gap before", () => nextGap(false)],
     ["w", "worst prediction error, then the next worst", () => worstError().catch(complain)],
+    ["m", "moments like this one", momentsLikeThis],
     ["j", "next episode", () => neighbour(1)],
     ["k", "episode before", () => neighbour(-1)],
   ]],

@@ -1,11 +1,13 @@
 // The list of episodes: only the rows that are seen exist, however many there are.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { complain, goTo, open } from "./actions";
-import { bytes, type Row, set, state, useModel } from "./model";
+import { isSettled } from "./episode";
+import { bytes, named, type Row, set, state, useModel } from "./model";
 import { getArrays, getJson, Refused } from "./wire";
 
 const ROW = 56;
 const PAGE = 100;
+const MOST_PATIENCE_MS = 5000;
 
 interface Page {
   generation: number;
@@ -19,11 +21,24 @@ const thumbnails = new Map<string, Promise<ImageData | null>>();
 let thumbnailsBusy = 0;
 const thumbnailsWaiting: (() => void)[] = [];
 
-async function loadThumbnail(id: string): Promise<ImageData | null> {
+let seen: Promise<void> | null = null;
+/** Until the episode that is open shows its frames and plots: over a network it must not share the line with small pictures. */
+function firstSight(): Promise<void> {
+  const isThere = (): boolean => isSettled() && document.querySelector(".camera canvas[data-row], .no-cameras") !== null && document.querySelector(".chart[data-points]") !== null;
+  seen ??= new Promise((resolve) => {
+    const until = performance.now() + MOST_PATIENCE_MS;
+    const look = (): void => void (isThere() || performance.now() > until ? resolve() : setTimeout(look, 50));
+    look();
+  });
+  return seen;
+}
+
+async function loadThumbnail(id: string, at?: string): Promise<ImageData | null> {
+  if (!state.dataset?.is_root) await firstSight();
   if (thumbnailsBusy >= 4) await new Promise<void>((resolve) => thumbnailsWaiting.push(resolve));
   thumbnailsBusy++;
   try {
-    const pixels = (await getArrays("thumbnail", { episode: id })).arrays.pixels;
+    const pixels = (await getArrays("thumbnail", { episode: id, at })).arrays.pixels;
     if (!pixels) return null;
     const [height = 0, width = 0, colours = 1] = pixels.shape;
     const image = new ImageData(width, height);
@@ -39,12 +54,12 @@ async function loadThumbnail(id: string): Promise<ImageData | null> {
   }
 }
 
-function Thumbnail({ id, version }: { id: string; version: number }) {
+export function Thumbnail({ id, version, at }: { id: string; version: number; at?: string }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   useEffect(() => {
     let gone = false;
-    const key = `${id}@${version}`;
-    if (!thumbnails.has(key)) thumbnails.set(key, loadThumbnail(id));
+    const key = `${id}@${version} ${at ?? ""}`;
+    if (!thumbnails.has(key)) thumbnails.set(key, loadThumbnail(id, at));
     void thumbnails.get(key)!.then((image) => {
       if (gone || !image || !canvas.current) return;
       canvas.current.width = image.width;
@@ -54,7 +69,7 @@ function Thumbnail({ id, version }: { id: string; version: number }) {
     return () => {
       gone = true;
     };
-  }, [id, version]);
+  }, [id, version, at]);
   return <canvas ref={canvas} class="thumbnail" width={64} height={48} aria-hidden="true" />;
 }
 
@@ -143,7 +158,7 @@ export function EpisodeList() {
   return (
     <nav class="list" data-testid="episode-list" aria-label="Episodes">
       <header class="list-head">
-        <span>{total.toLocaleString("en")} {model.where ? "found" : "episodes"}</span>
+        <span>{total.toLocaleString("en")} {model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"}</span>
         <label>
           <span class="sr">Sort by</span>
           <select value={model.sort} onChange={(event) => set({ sort: event.currentTarget.value })}>
@@ -180,7 +195,7 @@ export function EpisodeList() {
         </div>
         {total === 0 && (
           <p class="blank">
-            {model.where ? "No episode satisfies the filter." : live.length ? "" : "No episodes yet: record one, and it appears here."}
+            {model.where ? <>No episode satisfies the filter.<br /><button class="link" onClick={() => set({ where: "" })}>Show all</button></> : live.length ? "" : "No episodes yet: record one, and it appears here."}
           </p>
         )}
       </div>
@@ -195,7 +210,7 @@ function RowBody({ row, version }: { row: Row; version: number }) {
     <>
       <Thumbnail id={row.id} version={version} />
       <div class="row-text">
-        <strong title={row.id}>{row.id.replace(/^0{4,}(?=\d)/, "")}</strong>
+        <strong title={row.id}>{named(row.id)}</strong>
         <span class="dim cut">{row.task ?? ""}</span>
       </div>
       <div class="row-side">
@@ -222,11 +237,10 @@ function LiveRow({ row }: { row: Row }) {
     >
       <span class={found?.is_live ? "record-dot" : "record-dot off"} aria-hidden="true" />
       <span class="row-text">
-        <strong>{row.id.replace(/^0{4,}(?=\d)/, "")} · {found?.is_live ? "recording" : "not finished"}</strong>
-        <span class="dim cut">
-          {records.toLocaleString("en")} records{waiting ? `, ${waiting} frames wait` : ""}
-          {found?.lost ? `, ${found.lost} unreadable` : ""}
-          {live?.free_bytes === undefined ? "" : `, ${bytes(live.free_bytes)} free`}
+        <strong>{named(row.id)} · {found?.is_live ? "recording" : "not finished"}</strong>
+        <span class="dim">{records.toLocaleString("en")} records{found?.lost && !found.is_live ? `, ${found.lost} unreadable` : ""}</span>
+        <span class="dim">
+          {waiting ? `${waiting} frames wait for the encoder` : "no frame waits"}{live?.free_bytes === undefined ? "" : ` · ${bytes(live.free_bytes)} free`}
         </span>
       </span>
     </button>

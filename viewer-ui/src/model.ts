@@ -10,6 +10,9 @@ export interface DatasetInfo {
   columns: { name: string; type: string }[];
   draft: string | null;
   is_root: boolean;
+  has_moments: boolean;
+  /** Whether everything is known of all episodes: until then there is nothing to sort or filter by. */
+  has_facts: boolean;
 }
 
 export interface Row {
@@ -83,7 +86,7 @@ export interface LiveState {
   free_bytes?: number;
 }
 
-export type Drawer = "statics" | "stats" | "history" | null;
+export type Drawer = "statics" | "stats" | "history" | "moments" | null;
 
 export interface State {
   dataset: DatasetInfo | null;
@@ -106,6 +109,8 @@ export interface State {
   checks: { checked: number; total: number; wanted: boolean; worst: Record<string, string> } | null;
   playing: boolean;
   speed: number;
+  /** The moment others were asked to be like. */
+  momentsOf: { episode: string; at: bigint } | null;
 }
 
 export const state: State = {
@@ -129,6 +134,7 @@ export const state: State = {
   checks: null,
   playing: false,
   speed: 1,
+  momentsOf: null,
 };
 
 const listeners = new Set<() => void>();
@@ -156,6 +162,9 @@ export function say(text: string, hint = "", bad = false): void {
   set({ notice: { text, hint, bad } });
   noticeTimer = window.setTimeout(() => set({ notice: null }), bad ? 9000 : 3500);
 }
+
+/** The id of an episode without the zeros that a person does not read. */
+export const named = (id: string): string => id.replace(/^0{4,}(?=\d)/, "");
 
 export const PALETTE = 8;
 

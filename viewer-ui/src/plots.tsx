@@ -116,13 +116,23 @@ function bandsOf(group: Group): [SignalInfo, SignalInfo][] {
   return group.uncertainties.map((each) => [each, group.predictions.find((one) => one.model === each.model) ?? group.main]);
 }
 
+/** What the axis shows: a little more than there is, and something on both sides of what never changes. */
+function rangeOf(signal: SignalInfo, low: number | null, high: number | null): uPlot.Range.MinMax {
+  if (low === null || high === null || signal.dtype === "bool") return [-0.1, 1.1];
+  if (low === high) return [low - (Math.abs(low) / 2 || 1), low + (Math.abs(low) / 2 || 1)];
+  return uPlot.rangeNum(low, high, 0.1, true);
+}
+
+/** A value of a flag or a count holds until the next one. */
+const isHeld = (signal: SignalInfo): boolean => /^(bool|u?int)/.test(signal.dtype);
+
 function seriesOf(group: Group, hidden: Set<string>): { series: uPlot.Series[]; bands: uPlot.Band[] } {
   const count = channelsOf(group.main);
   const series: uPlot.Series[] = [{}];
   const bands: uPlot.Band[] = [];
   const line = (c: number, more: Partial<uPlot.Series>): uPlot.Series => ({
     show: !hidden.has(`${group.main.name}#${c}`), stroke: colourOf(group.main.name, c), width: 1.25, points: { show: false },
-    spanGaps: group.predictions.length > 0, ...more,
+    spanGaps: group.predictions.length > 0, ...(isHeld(group.main) && { paths: uPlot.paths.stepped!({ align: 1 }) }), ...more,
   });
   for (let c = 0; c < count; c++) series.push(line(c, {}));
   for (const _ of group.predictions) for (let c = 0; c < count; c++) series.push(line(c, { dash: [5, 4], spanGaps: true }));
@@ -145,6 +155,11 @@ export function Plot({ info, group, held, onDragTo }: {
   const box = useRef<HTMLDivElement>(null);
   const line = useRef<HTMLDivElement>(null);
   const chart = useRef<uPlot | null>(null);
+  // A recording that grows brings a new `info` twice a second: the chart stays, its points are loaded again.
+  const latest = useRef({ info, group });
+  latest.current = { info, group };
+  const reload = useRef<() => void>(() => undefined);
+  const loaded = useRef<EpisodeInfo | null>(null);
   const [failure, setFailure] = useState("");
   const [exact, setExact] = useState(true);
   const name = group.main.name;
@@ -164,7 +179,7 @@ export function Plot({ info, group, held, onDragTo }: {
         width: host.clientWidth, height: HEIGHT, series, bands, legend: { show: false }, padding: [8, RIGHT, 0, 0],
         scales: {
           x: { time: false, auto: false, range: () => [clock.from / 1e9, clock.to / 1e9] },
-          y: { range: (_: uPlot, low: number | null, high: number | null) => (low === null || high === null ? [0, 1] : uPlot.rangeNum(low, high, 0.1, true)) },
+          y: { range: (_: uPlot, low: number | null, high: number | null) => rangeOf(group.main, low, high) },
         },
         axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT, values: (_, ticks) => ticks.map(short), gap: 6 }],
         cursor: { show: true, x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
@@ -186,20 +201,36 @@ export function Plot({ info, group, held, onDragTo }: {
     const detach = gestures(over, () => over.clientWidth);
     let abort = new AbortController();
     let timer = 0;
+    let isBusy = false;
+    let isStale = false;
     const load = async (): Promise<void> => {
       abort.abort();
       abort = new AbortController();
       const mine = abort.signal;
+      const { info, group } = latest.current;
+      loaded.current = info;
+      isBusy = true;
       try {
         const all = [group.main, ...group.predictions, ...group.uncertainties];
         const parts = await Promise.all(all.map((each) => pointsOf(info, each, host.clientWidth - LEFT - RIGHT, mine)));
         if (mine.aborted) return;
         made.setData(joined(group, new Map(all.map((each, i) => [each.number, parts[i]!]))));
+        host.dataset.points = String(parts.reduce((sum, each) => sum + each.times.length, 0));
         setExact(parts.every((each) => each.exact));
         setFailure("");
       } catch (error) {
         if ((error as Error).name !== "AbortError") setFailure((error as Error).message);
       }
+      if (mine.aborted) return; // another one took over
+      isBusy = false;
+      if (isStale) {
+        isStale = false;
+        void load();
+      }
+    };
+    reload.current = () => {
+      if (isBusy) isStale = true;
+      else void load();
     };
     const zoomed = clock.onZoom(() => {
       made.redraw(false, true);
@@ -208,6 +239,7 @@ export function Plot({ info, group, held, onDragTo }: {
       timer = window.setTimeout(load, 40);
     });
     const watch = new ResizeObserver(() => {
+      placeCursor(line.current);
       if (host.clientWidth === made.width) return;
       made.setSize({ width: host.clientWidth, height: HEIGHT });
       void load();
@@ -223,7 +255,10 @@ export function Plot({ info, group, held, onDragTo }: {
       made.destroy();
       chart.current = null;
     };
-  }, [info, group.main.number, group.predictions.length, folded, theme]);
+  }, [info.id, group.main.number, group.predictions.length, group.uncertainties.length, folded, theme]);
+  useEffect(() => {
+    if (loaded.current !== info) reload.current();
+  }, [info]);
 
   useEffect(() => {
     const { series } = seriesOf(group, model.hidden);
@@ -252,7 +287,6 @@ export function Plot({ info, group, held, onDragTo }: {
           {folded ? "▸" : "▾"}
         </button>
         <strong>{name}</strong>
-        {group.main.units && <span class="dim">{group.main.units}</span>}
         <span class="dim role">{group.main.role}{group.predictions.length ? ` · ${group.predictions.map((each) => each.model ?? "model").join(", ")} dashed` : ""}</span>
         <span class="legend">
           {Array.from({ length: Math.min(count, MAX_LEGEND) }, (_, c) => (
@@ -273,6 +307,7 @@ export function Plot({ info, group, held, onDragTo }: {
       </header>
       {!folded && (
         <div class="chart" ref={box}>
+          {group.main.units && <span class="unit dim">{group.main.units}</span>}
           <div class="cursor" ref={line} />
           {failure && <p class="failure">{failure}</p>}
         </div>

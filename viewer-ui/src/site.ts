@@ -1,18 +1,22 @@
-// A site without a server: the same questions, answered from files that are read by range.
+// A site without a server: the same questions, answered from files that are read by range, its own and published blobs.
+import { blobFrame, blobPackets, blobRows, type BlobPlace, type BlobVideo } from "./blobs";
 import { type Framed, type Query, Refused, type Typed, typed, unframe } from "./wire";
 
-interface Place { at: number; dtype: string; shape: number[] }
+interface OwnPlace { at: number; dtype: string; shape: number[] }
+type Place = OwnPlace | BlobPlace;
 interface Level { times: Place; low: Place; high?: Place }
-interface Stored { times?: Place; texts?: string[]; levels?: Level[]; groups?: [number, number, number, number][]; frames?: [number, number][]; shape?: number[] }
+interface Stored { times?: Place; texts?: string[]; levels?: Level[]; groups?: [number, number, number, number][]; frames?: [number, number][]; shape?: number[];
+  video?: BlobVideo & { packets: OwnPlace }; rows?: BlobPlace; limits?: [number, number] | null }
 interface EpisodeFile {
   episode: { start_ns: string; signals: { number: number; shows: string; count: number }[] };
   events: unknown;
   errors: unknown;
   thumbnail: [number, number];
   signals: Record<string, Stored>;
+  blobs: string[];
 }
 type Row = Record<string, unknown> & { id: string };
-interface Site { dataset: { generation: number }; rows: Row[]; statistics: unknown }
+interface Site { dataset: { generation: number }; rows: Row[]; statistics: unknown; data: string | null }
 
 const STEP = 16;
 const files = new Map<string, Promise<EpisodeFile>>();
@@ -65,8 +69,15 @@ async function bytes(id: string, at: number, size: number): Promise<ArrayBuffer>
   return pieces.get(key)!;
 }
 
-/** Rows [from, to) of a stored array. */
+/** The address of a published blob. */
+async function blobUrl(id: string, number: number): Promise<string> {
+  const key = (await fileOf(id)).blobs[number]!.split("/").map(encodeURIComponent).join("/");
+  return new URL(key, new URL((await opened()).data ?? "", document.baseURI)).href;
+}
+
+/** Rows [from, to) of a stored array; times come as nanoseconds since the start. */
 async function rows(id: string, place: Place, from: number, to: number): Promise<Typed> {
+  if ("blob" in place) return blobRows(await blobUrl(id, place.blob), place, from, to, BigInt((await fileOf(id)).episode.start_ns));
   const width = place.shape.slice(1).reduce((a, b) => a * b, 1);
   const item = Number(place.dtype.slice(1)) * width;
   return typed(place.dtype, await bytes(id, place.at + from * item, (to - from) * item), 0, (to - from) * width);
@@ -232,8 +243,12 @@ export async function siteArrays(name: string, query: Query): Promise<Framed> {
   if (name === "times") return { head: {}, arrays: { times: { data: await rows(id, stored.times!, 0, stored.times!.shape[0]!), shape: stored.times!.shape } } };
   if (name === "packets") {
     const group = stored.groups?.find((each) => row >= each[2] && row <= each[3]);
-    return group ? unframe(await bytes(id, group[0], group[1])) : { head: { codec: null }, arrays: {} };
+    if (group) return unframe(await bytes(id, group[0], group[1]));
+    if (!stored.video) return { head: { codec: null }, arrays: {} };
+    const { packets } = stored.video;
+    return blobPackets(await blobUrl(id, stored.video.blob), stored.video, await rows(id, packets, 0, packets.shape[0]!), row);
   }
+  if (stored.rows) return blobFrame(await blobUrl(id, stored.rows.blob), stored.rows, row, stored.limits ?? null);
   const frame = stored.frames?.[row];
   if (!frame) throw new Refused(415, "this browser cannot decode the camera, and an exported site cannot do it for it", "Open it with `warp view`.");
   const packed = new Blob([await bytes(id, ...frame)]).stream().pipeThrough(new DecompressionStream("deflate"));

@@ -1,7 +1,7 @@
 // How the page talks to its server: JSON, typed arrays, changes, and a stream of events. An exported site has files instead.
 import { siteArrays, siteJson, siteName } from "./site";
 
-export type Typed = Uint8Array | Uint16Array | Float32Array | Float64Array;
+export type Typed = Uint8Array | Uint16Array | Uint32Array | Int8Array | Int16Array | Int32Array | Float32Array | Float64Array;
 export interface Framed {
   head: Record<string, unknown>;
   arrays: Record<string, { data: Typed; shape: number[] }>;

@@ -1,15 +1,10 @@
 // What a person does, in a real browser: `node scenarios.mjs NAME URL` ends with 0 if all of it held.
 import assert from "node:assert/strict";
-import { existsSync } from "node:fs";
-import { chromium } from "playwright-core";
+import { launch, numbers, settled } from "./browser.mjs";
 
-const BITS = 10;
 const [name, url, given = "{}"] = process.argv.slice(2);
 const options = JSON.parse(given);
-const executablePath = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(
-  (each) => each && existsSync(each),
-);
-const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
+const browser = await launch();
 const faults = [];
 
 async function open(address = url, more = {}) {
@@ -27,25 +22,9 @@ async function open(address = url, more = {}) {
   return page;
 }
 
-const settled = (page) =>
-  page.waitForFunction(() => {
-    const cameras = [...document.querySelectorAll("[data-testid=camera]")];
-    return cameras.length > 0 && cameras.every((each) => each.dataset.row !== undefined) && window.warpdata.is_settled;
-  });
 const rows = (page) => page.locator("[data-testid=episode-row]").count();
 const untilRows = (page, count) =>
   page.waitForFunction((n) => document.querySelectorAll("[data-testid=episode-row]").length === n, count);
-
-/** The number in the pixels of every camera: white blocks are ones. */
-const numbers = (page) =>
-  page.evaluate((bits) => {
-    return [...document.querySelectorAll("[data-testid=camera]")].map((canvas) => {
-      const pixels = canvas.getContext("2d").getImageData(0, 8, canvas.width, 1).data;
-      let number = 0;
-      for (let bit = 0; bit < bits; bit++) if (pixels[(bit * 16 + 8) * 4 + 1] > 127) number |= 1 << bit;
-      return { signal: canvas.dataset.signal, row: Number(canvas.dataset.row), ts: canvas.dataset.tsNs, number };
-    });
-  }, BITS);
 
 const SCENARIOS = {
   async open() {
@@ -237,6 +216,28 @@ const SCENARIOS = {
     assert.equal(nameless, 0);
   },
 
+  async moments() {
+    const page = await open();
+    await settled(page);
+    await page.evaluate(() => (window.warpdata.time_ns = "1760000000800000000"));
+    await page.keyboard.press("m");
+    const found = page.locator('[data-testid=moment]:not([data-episode="000000000000"])').first();
+    await found.waitFor();
+    const [episode, at] = [await found.getAttribute("data-episode"), await found.getAttribute("data-at-ns")];
+    assert.match(await found.textContent(), /similarity/);
+    await found.click();
+    await page.waitForSelector(`main[data-episode="${episode}"]`);
+    await settled(page);
+    assert.equal(await page.evaluate(() => window.warpdata.time_text), at);
+    await page.waitForFunction((wanted) => location.search.includes(`at=${wanted}`), at);
+    // Back to where we came from, and from the button of the page.
+    await page.click("aside button.link");
+    await page.waitForSelector('main[data-episode="000000000000"]');
+    assert.equal(await page.evaluate(() => window.warpdata.time_text), "1760000000800000000");
+    await page.click("text=moments like this");
+    await page.waitForSelector("[data-testid=moment]");
+  },
+
   async looks() {
     const back = (page) => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
     const dark = await open(url, { colorScheme: "dark" });
@@ -290,6 +291,12 @@ const SCENARIOS = {
     // Zoomed in, plots are drawn from the records themselves.
     for (let i = 0; i < 6; i++) await page.keyboard.press("+");
     await settled(page);
+  },
+
+  async astray() {
+    const page = await open();
+    await page.waitForSelector(".camera [role=alert] >> text=nothing at");
+    faults.length = 0; // the browser notes every answer that refuses
   },
 
   async many() {

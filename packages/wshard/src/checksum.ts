@@ -1,4 +1,5 @@
 /** CRC32C, XXH64 and FNV-1a-64. XXH64 works on 32-bit halves: BigInt would be too slow for frames. */
+import { viewOf } from "./bytes.js";
 
 const TABLES: Uint32Array[] = [];
 
@@ -115,7 +116,7 @@ function xorShift(bits: number): void {
 
 /** XXH64 with seed 0, as its high and low 32 bits. */
 export function xxh64(data: Uint8Array): [number, number] {
-  const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
+  const view = viewOf(data);
   const size = data.length;
   let at = 0;
   if (size >= 32) {

@@ -1,5 +1,5 @@
 /** Chunk lists: a long episode as several shards, described by one small shard of role 4. */
-import { ChecksumError, CorruptLayoutError, WShardError } from "./errors.js";
+import { ChecksumError, corrupt, WShardError } from "./errors.js";
 import { isFraction, isObject, type Json, type JsonObject } from "./json.js";
 import * as layout from "./layout.js";
 import type { Shard } from "./shard.js";
@@ -31,13 +31,13 @@ export interface ChunkList extends ChunkListData {
 const MAX_CHUNKS = 1_000_000;
 
 function fail(fact: string): never {
-  throw new CorruptLayoutError(fact, layout.META_CHUNK_LIST);
+  corrupt(fact, layout.META_CHUNK_LIST);
 }
 
 /** Read a chunk list and check that its chunks follow each other without a gap. */
 export async function readChunkList(shard: Shard): Promise<ChunkListData> {
   if (shard.role !== layout.ROLE_CHUNK_LIST || !shard.has(layout.META_CHUNK_LIST)) {
-    throw new CorruptLayoutError("not a chunk list");
+    corrupt("not a chunk list");
   }
   const meta = await shard.readJson(layout.META_CHUNK_LIST);
   const stated: Json = meta["chunks"] ?? [];

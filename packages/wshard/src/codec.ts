@@ -1,7 +1,8 @@
 /** Decompression, bounded before anything is allocated. The door of fzstd, which checks no frame checksum: we do. */
 import { Decompress, decompress } from "fzstd";
+import { viewOf } from "./bytes.js";
 import { xxh64 } from "./checksum.js";
-import { CorruptLayoutError, FormatError, LimitExceededError } from "./errors.js";
+import { corrupt, FormatError, LimitExceededError } from "./errors.js";
 
 export type Codec = "none" | "zstd" | "lz4";
 
@@ -29,7 +30,7 @@ interface Frame {
 }
 
 function readFrame(data: Uint8Array, start: number): Frame {
-  const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
+  const view = viewOf(data);
   try {
     const magic = view.getUint32(start, true);
     if ((magic & 0xfffffff0) >>> 0 === 0x184d2a50) {
@@ -37,7 +38,7 @@ function readFrame(data: Uint8Array, start: number): Frame {
       if (end > data.length) throw new RangeError();
       return { size: 0, hasChecksum: false, isSkippable: true, windowBytes: 0, end };
     }
-    if (magic !== ZSTD_MAGIC) throw new CorruptLayoutError("not a zstd frame");
+    if (magic !== ZSTD_MAGIC) corrupt("not a zstd frame");
     const flags = view.getUint8(start + 4);
     const isSingle = (flags & 0x20) !== 0;
     let at = start + 5;
@@ -60,7 +61,7 @@ function readFrame(data: Uint8Array, start: number): Frame {
       const header = view.getUint16(at, true) | (view.getUint8(at + 2) << 16);
       isLast = (header & 1) !== 0;
       const type = (header >> 1) & 3;
-      if (type === 3 || header >> 3 > limit) throw new CorruptLayoutError("damaged zstd frame (a block's header)");
+      if (type === 3 || header >> 3 > limit) corrupt("damaged zstd frame (a block's header)");
       at += 3 + (type === 1 ? 1 : header >> 3);
       if (at > data.length) throw new RangeError();
     }
@@ -70,7 +71,7 @@ function readFrame(data: Uint8Array, start: number): Frame {
     return { size, hasChecksum, isSkippable: false, windowBytes: isSingle ? (size ?? 0) : windowBytes, end };
   } catch (error) {
     if (error instanceof FormatError) throw error;
-    throw new CorruptLayoutError("damaged zstd frame (it ends too early)");
+    corrupt("damaged zstd frame (it ends too early)");
   }
 }
 
@@ -82,7 +83,7 @@ function fill(data: Uint8Array, frame: Frame, out: Uint8Array): number {
       written = frame.size;
     } else {
       const stream = new Decompress((part) => {
-        if (written + part.length > out.length) throw new CorruptLayoutError("a zstd frame holds too much");
+        if (written + part.length > out.length) corrupt("a zstd frame holds too much");
         out.set(part, written);
         written += part.length;
       });
@@ -90,12 +91,12 @@ function fill(data: Uint8Array, frame: Frame, out: Uint8Array): number {
     }
   } catch (error) {
     if (error instanceof FormatError) throw error;
-    throw new CorruptLayoutError(`damaged zstd frame (${(error as Error).message})`);
+    corrupt(`damaged zstd frame (${(error as Error).message})`);
   }
   if (frame.hasChecksum) {
-    const stored = new DataView(data.buffer, data.byteOffset + data.length - 4, 4).getUint32(0, true);
+    const stored = viewOf(data).getUint32(data.length - 4, true);
     if (xxh64(out.subarray(0, written))[1] !== stored) {
-      throw new CorruptLayoutError("damaged zstd frame (its content does not match its checksum)");
+      corrupt("damaged zstd frame (its content does not match its checksum)");
     }
   }
   return written;
@@ -110,22 +111,22 @@ function decodeZstd(data: Uint8Array, rawSize: number): Uint8Array {
     throw new LimitExceededError(`a zstd frame announces ${first.size} bytes where ${rawSize} are allowed`);
   }
   if (first.size === rawSize && first.end !== data.length) {
-    throw new CorruptLayoutError("damaged zstd frame (more bytes than the frame has)");
+    corrupt("damaged zstd frame (more bytes than the frame has)");
   }
   const out = new Uint8Array(rawSize);
   let filled = 0;
   for (let at = 0; at < data.length; ) {
     const frame = at ? readFrame(data, at) : first;
     if (!frame.isSkippable) {
-      if ((frame.size ?? 0) > rawSize - filled) throw new CorruptLayoutError("zstd frames hold more than announced");
+      if ((frame.size ?? 0) > rawSize - filled) corrupt("zstd frames hold more than announced");
       if (frame.size === undefined && frame.windowBytes > MAX_WINDOW_BYTES) {
-        throw new CorruptLayoutError("damaged zstd frame (its window is too large)");
+        corrupt("damaged zstd frame (its window is too large)");
       }
       filled += fill(data.subarray(at, frame.end), frame, out.subarray(filled));
     }
     at = frame.end;
   }
-  if (filled !== rawSize) throw new CorruptLayoutError(`zstd frames do not hold the ${rawSize} bytes announced`);
+  if (filled !== rawSize) corrupt(`zstd frames do not hold the ${rawSize} bytes announced`);
   return out;
 }
 
@@ -139,7 +140,7 @@ export function decodeFrames(data: Uint8Array, ends: number[], sizes: number[]):
     const frame = readFrame(part, 0);
     const size = sizes[index]!;
     if (frame.isSkippable || frame.size !== size || frame.end !== part.length) {
-      throw new CorruptLayoutError(`a zstd frame does not hold the ${size} bytes of the seek table`);
+      corrupt(`a zstd frame does not hold the ${size} bytes of the seek table`);
     }
     filled += fill(part, frame, out.subarray(filled));
     start = end;
@@ -155,9 +156,7 @@ function decodeLz4(data: Uint8Array, rawSize: number): Uint8Array {
   const size = data.length;
   let at = 0;
   let filled = 0;
-  const damaged = (): never => {
-    throw new CorruptLayoutError("damaged LZ4 block");
-  };
+  const damaged = (): never => corrupt("damaged LZ4 block");
   const length = (start: number): number => {
     let total = start;
     if (start === 15) {
@@ -182,6 +181,6 @@ function decodeLz4(data: Uint8Array, rawSize: number): Uint8Array {
     for (const end = filled + match; filled < end; filled++) out[filled] = out[filled - offset]!;
     if (at === size) damaged(); // a block ends with literals
   }
-  if (filled !== rawSize) throw new CorruptLayoutError(`LZ4 block holds ${filled} bytes, not ${rawSize}`);
+  if (filled !== rawSize) corrupt(`LZ4 block holds ${filled} bytes, not ${rawSize}`);
   return out;
 }

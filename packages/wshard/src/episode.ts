@@ -1,7 +1,9 @@
 /** Episodes: channels by step, over one shard, over the chunks of a list, or packed from a recording. */
+
+import { checkRange, utf8 } from "./bytes.js";
 import type { ChunkList } from "./chunks.js";
 import { DTYPES, type DType, type TypedArray, toFloat32, typedArray } from "./dtype.js";
-import { about as aboutBlock, CorruptLayoutError, LimitExceededError, NotFoundError } from "./errors.js";
+import { about as aboutBlock, corrupt, LimitExceededError, NotFoundError } from "./errors.js";
 import { type Json, type JsonObject, parseJson } from "./json.js";
 import * as layout from "./layout.js";
 import type { Recording } from "./packed.js";
@@ -78,7 +80,7 @@ class TextRows implements RowSource {
     const data = await this.data.bytes(base, bounds[bounds.length - 1]!);
     const parts = bounds.slice(1).map((high, index) => data.subarray(bounds[index]! - base, high - base));
     return aboutBlock(this.block, () =>
-      parts.map((part) => (this.dtype === "json" ? parseJson(part) : decodeText(part))),
+      parts.map((part) => (this.dtype === "json" ? parseJson(part) : utf8(part, "holds text that is not UTF-8"))),
     );
   }
 
@@ -92,17 +94,9 @@ class TextRows implements RowSource {
     const last = bounds[bounds.length - 1]!;
     const isOrdered = bounds.every((each, index) => each >= (index ? bounds[index - 1]! : 0));
     if (!isOrdered || last > whole || (end === this.length && last !== whole)) {
-      throw new CorruptLayoutError("the ends of its values are not those of its bytes", this.block);
+      corrupt("the ends of its values are not those of its bytes", this.block);
     }
     return bounds;
-  }
-}
-
-function decodeText(data: Uint8Array): string {
-  try {
-    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(data);
-  } catch {
-    throw new CorruptLayoutError("holds text that is not UTF-8");
   }
 }
 
@@ -171,9 +165,7 @@ export class Channel {
   }
 
   #check(start: number, end: number): void {
-    if (!(start >= 0 && start <= end && end <= this.length)) {
-      throw new RangeError(`rows [${start}, ${end}) of ${this.length} in channel '${this.name}'`);
-    }
+    checkRange(start, end, this.length, `rows of channel '${this.name}'`);
   }
 }
 
@@ -227,7 +219,7 @@ export class Episode {
   async timesOf(channel: Channel): Promise<BigInt64Array> {
     const times = (await channel.ownTimesNs()) ?? (await this.timesNs());
     if (times.length !== channel.length) {
-      throw new CorruptLayoutError(`${times.length} times for ${channel.length} rows`, channel.name);
+      corrupt(`${times.length} times for ${channel.length} rows`, channel.name);
     }
     return times;
   }
@@ -243,7 +235,7 @@ export async function openEpisode(source: Source, options: EpisodeOptions = {}):
 
 /** The episode of an open shard. */
 export async function episodeOf(shard: Shard): Promise<Episode> {
-  if (shard.role !== layout.ROLE_EPISODE) throw new CorruptLayoutError(`a shard of role ${shard.role} is no episode`);
+  if (shard.role !== layout.ROLE_EPISODE) corrupt(`a shard of role ${shard.role} is no episode`);
   const schema = await readSchema(shard);
   const episode = new Episode();
   episode.id = schema.id;
@@ -295,10 +287,10 @@ class Loader {
     if (this.#left.delete(layout.TIMESTAMPS_NS)) {
       this.episode.clock = this.#rows(layout.TIMESTAMPS_NS, tensorSpec("i64"), this.schema.length);
     }
-    for (const name of [...this.#left]) if (!name.startsWith(layout.PIECES_PREFIX)) this.#addUnlisted(name);
+    for (const name of [...this.#left]) if (!layout.isAid(name)) this.#addUnlisted(name);
     for (const flag of flags) if (flag) this.#add(flag);
     for (const name of this.#left) {
-      if (!name.startsWith(layout.PIECES_PREFIX)) this.episode.blocks.set(name, this.shard);
+      if (!layout.isAid(name)) this.episode.blocks.set(name, this.shard);
     }
   }
 
@@ -316,7 +308,7 @@ class Loader {
     const length = clock ? clock.length : this.schema.length;
     let rows: RowSource;
     if (this.shard.has(spec.block)) rows = this.#rows(spec.block, spec.tensor, length);
-    else if (length) throw new CorruptLayoutError(`is missing, though channel '${spec.id}' is listed`, spec.block);
+    else if (length) corrupt(`is missing, though channel '${spec.id}' is listed`, spec.block);
     // A writer that never saw a step has nothing to store.
     else rows = { ...spec.tensor, length: 0, bytes: async () => new Uint8Array(0) };
     this.#add(new Channel(spec.block, spec.lane, afterSlash(spec.block), rows, clock, spec.about));
@@ -378,12 +370,12 @@ class Loader {
 
   /** The rows of a block, after checking that its size is exactly what dtype, shape and length say. */
   #numbers(name: string, spec: TensorSpec, stated: number | undefined): RowSource {
-    if (!this.shard.has(name)) throw new CorruptLayoutError("is missing", name);
+    if (!this.shard.has(name)) corrupt("is missing", name);
     const size = this.shard.block(name).rawSize;
     const length = stated ?? (spec.rowBytes ? Math.floor(size / spec.rowBytes) : this.schema.length);
     if (length * spec.rowBytes !== size) {
       const shape = [length, ...spec.shape].join(",");
-      throw new CorruptLayoutError(`has ${size} bytes, ${spec.dtype}[${shape}] needs ${length * spec.rowBytes}`, name);
+      corrupt(`has ${size} bytes, ${spec.dtype}[${shape}] needs ${length * spec.rowBytes}`, name);
     }
     return new BlockRows(this.shard, name, spec, length);
   }

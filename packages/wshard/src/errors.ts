@@ -66,6 +66,11 @@ export class SchemaMismatchError extends WShardError {
   override readonly code = "schema_mismatch";
 }
 
+/** Say that the structure of a file contradicts itself. */
+export function corrupt(fact: string, block?: string, hint?: string): never {
+  throw new CorruptLayoutError(fact, block, hint);
+}
+
 /** Run `work`; what it says is wrong is said about this block. */
 export function about<T>(block: string, work: () => T): T {
   try {

@@ -1,7 +1,20 @@
 export type { ChunkEntry, ChunkList, ChunkListData } from "./chunks.js";
 export { DTYPES, type DType, type TypedArray, toFloat32, typedArray } from "./dtype.js";
 export { Channel, Episode, type EpisodeOptions, episodeOf, openEpisode, type RowSource } from "./episode.js";
-export * from "./errors.js";
+export {
+  BadMagicError,
+  ChangedError,
+  ChecksumError,
+  CorruptLayoutError,
+  FormatError,
+  LimitExceededError,
+  NotFoundError,
+  SchemaMismatchError,
+  TruncatedError,
+  UnavailableError,
+  UnsupportedVersionError,
+  WShardError,
+} from "./errors.js";
 export type { Json, JsonObject } from "./json.js";
 export type { Recording, Signal } from "./packed.js";
 export type { ChunkPosition, Lane, Part, Role, Timebase } from "./schema.js";

@@ -3,7 +3,7 @@ import { joinBytes } from "./bytes.js";
 import { type ChunkEntry, type ChunkListData, checkChunk, checkUri, readChunkList } from "./chunks.js";
 import type { DType } from "./dtype.js";
 import { Channel, Episode, type EpisodeOptions, episodeOf, type RowSource } from "./episode.js";
-import { CorruptLayoutError, NotFoundError } from "./errors.js";
+import { corrupt, NotFoundError } from "./errors.js";
 import type { Json } from "./json.js";
 import * as layout from "./layout.js";
 import { Shard } from "./shard.js";
@@ -48,7 +48,7 @@ class JoinedRows implements RowSource {
         this.opened(index).then((rows) => {
           const isSame = rows.dtype === this.dtype && String(rows.shape) === String(this.shape);
           if (!isSame || rows.length !== high - low) {
-            throw new CorruptLayoutError(`chunk ${index} does not hold the rows its list promises`);
+            corrupt(`chunk ${index} does not hold the rows its list promises`);
           }
           return read(rows, Math.max(start, low) - low, Math.min(end, high) - low);
         }),
@@ -90,7 +90,7 @@ class JoinedBits implements RowSource {
       const data = await rows.bytes(0, rows.length);
       const size = Math.ceil(length / 8);
       if (data.length * rowBytes !== size * this.length) {
-        throw new CorruptLayoutError(`${data.length} bytes are no residual of ${length} steps`);
+        corrupt(`${data.length} bytes are no residual of ${length} steps`);
       }
       for (let dim = 0; dim * size < data.length; dim++) {
         for (let step = 0; step < length; step++) {
@@ -126,11 +126,11 @@ export async function openChunks(shard: Shard, options: EpisodeOptions): Promise
     const entry = list.chunks[index]!;
     const chunk = await episodeOf(await Shard.open(sourceOf(entry), options));
     if (chunk.length !== entry.length || (chunk.chunk && chunk.chunk.index !== entry.index)) {
-      throw new CorruptLayoutError(`${entry.uri} is not chunk ${entry.index} of its list`);
+      corrupt(`${entry.uri} is not chunk ${entry.index} of its list`);
     }
     const found = formsOf(chunk);
     forms ??= found;
-    if (found !== forms) throw new CorruptLayoutError(`${entry.uri} has other channels than another chunk of its list`);
+    if (found !== forms) corrupt(`${entry.uri} has other channels than another chunk of its list`);
     return chunk;
   };
   const opened = (index: number): Promise<Episode> => {
@@ -164,7 +164,7 @@ async function join(whole: Episode, list: ChunkListData, opened: (index: number)
   for (const [name, shard] of first.blocks) whole.blocks.set(name, shard);
   const find = async (name: string, index: number): Promise<Channel> => {
     const found = (await opened(index)).channels.get(name);
-    if (!found) throw new CorruptLayoutError(`chunk ${index} has no channel '${name}'`);
+    if (!found) corrupt(`chunk ${index} has no channel '${name}'`);
     return found;
   };
   for (const [name, channel] of first.channels) {
@@ -188,7 +188,7 @@ async function join(whole: Episode, list: ChunkListData, opened: (index: number)
   if (first.clock) {
     whole.clock = new JoinedRows(first.clock, lengths, async (index) => {
       const { clock } = await opened(index);
-      if (!clock) throw new CorruptLayoutError(`chunk ${index} has no timestamps`);
+      if (!clock) corrupt(`chunk ${index} has no timestamps`);
       return clock;
     });
   }

@@ -1,4 +1,5 @@
-import { CorruptLayoutError, LimitExceededError } from "./errors.js";
+import { utf8 } from "./bytes.js";
+import { corrupt, LimitExceededError } from "./errors.js";
 
 /** JSON as a program may have written it; whole numbers beyond 2^53 come as BigInt, so that none is rounded. */
 export type Json = null | boolean | number | bigint | string | Json[] | JsonObject;
@@ -17,16 +18,7 @@ const WORDS: [string, Json][] = [
   ["true", true],
   ["false", false],
 ];
-const ESCAPES: Record<string, string> = {
-  '"': '"',
-  "\\": "\\",
-  "/": "/",
-  b: "\b",
-  f: "\f",
-  n: "\n",
-  r: "\r",
-  t: "\t",
-};
+const ESCAPE = /\\(?:["\\/bfnrt]|u[\da-fA-F]{4})/y;
 
 // A number with a point or an exponent is no count, even where its value is whole: 10.0 is not 10 here.
 const fractions = new WeakMap<object, Set<string>>();
@@ -44,16 +36,11 @@ export function isObject(value: unknown): value is JsonObject {
 /** One JSON text, strictly: a key twice, NaN, absurd nesting and anything that is not UTF-8 are errors. */
 export function parseJson(data: Uint8Array): Json {
   if (data.length > MAX_JSON_BYTES) throw new LimitExceededError(`JSON of ${data.length} bytes is too large`);
-  let text: string;
-  try {
-    text = new TextDecoder("utf-8", { fatal: true }).decode(data);
-  } catch {
-    throw new CorruptLayoutError("not valid JSON (not UTF-8)");
-  }
+  const text = utf8(data, "not valid JSON (not UTF-8)").replace(/^\ufeff/, "");
   let at = 0;
 
   const fail = (what: string): never => {
-    throw new CorruptLayoutError(`not valid JSON (${what} at character ${at})`);
+    corrupt(`not valid JSON (${what} at character ${at})`);
   };
   const match = (pattern: RegExp): RegExpExecArray | null => {
     pattern.lastIndex = at;
@@ -63,21 +50,11 @@ export function parseJson(data: Uint8Array): Json {
   };
 
   const parseString = (): string => {
-    at++;
-    let out = "";
-    for (;;) {
-      out += match(PLAIN)?.[0] ?? "";
-      const next = text[at++];
-      if (next === '"') return out;
-      if (next !== "\\") return fail("a string without end, or a control character");
-      const letter = text[at++] ?? "";
-      if (letter === "u") {
-        const digits = text.slice(at, at + 4);
-        if (!/^[0-9a-fA-F]{4}$/.test(digits)) fail("a bad escape");
-        out += String.fromCharCode(Number.parseInt(digits, 16));
-        at += 4;
-      } else out += ESCAPES[letter] ?? fail("a bad escape");
-    }
+    const start = at++;
+    do match(PLAIN);
+    while (match(ESCAPE));
+    if (text[at++] !== '"') fail("a string without end, a control character or a bad escape");
+    return JSON.parse(text.slice(start, at));
   };
 
   const store = (holder: JsonObject | Json[], key: string | number, depth: number): void => {
@@ -104,33 +81,30 @@ export function parseJson(data: Uint8Array): Json {
     match(SPACE);
   };
 
-  const parseArray = (depth: number): Json[] => {
+  /** What stands between brackets: `one` reads each item. */
+  const items = (close: string, depth: number, one: () => void): void => {
     if (depth > MAX_DEPTH) fail("nested too deep");
     at++;
-    const out: Json[] = [];
     match(SPACE);
-    if (text[at] === "]") {
-      at++;
-      return out;
-    }
-    for (;;) {
-      store(out, out.length, depth + 1);
-      const next = text[at++];
-      if (next === "]") return out;
-      if (next !== ",") fail("',' or ']' was expected");
-    }
+    if (text[at] === close) at++;
+    else
+      for (;;) {
+        one();
+        const next = text[at++];
+        if (next === close) break;
+        if (next !== ",") fail(`',' or '${close}' was expected`);
+      }
+  };
+
+  const parseArray = (depth: number): Json[] => {
+    const out: Json[] = [];
+    items("]", depth, () => store(out, out.length, depth + 1));
+    return out;
   };
 
   const parseObject = (depth: number): JsonObject => {
-    if (depth > MAX_DEPTH) fail("nested too deep");
-    at++;
     const out: JsonObject = {};
-    match(SPACE);
-    if (text[at] === "}") {
-      at++;
-      return out;
-    }
-    for (;;) {
+    items("}", depth, () => {
       match(SPACE);
       if (text[at] !== '"') fail("a key was expected");
       const key = parseString();
@@ -138,10 +112,8 @@ export function parseJson(data: Uint8Array): Json {
       match(SPACE);
       if (text[at++] !== ":") fail("':' was expected");
       store(out, key, depth + 1);
-      const next = text[at++];
-      if (next === "}") return out;
-      if (next !== ",") fail("',' or '}' was expected");
-    }
+    });
+    return out;
   };
 
   const root: Json[] = [];
@@ -153,6 +125,6 @@ export function parseJson(data: Uint8Array): Json {
 /** A JSON object, or the error that says what was found instead. */
 export function parseJsonObject(data: Uint8Array): JsonObject {
   const value = parseJson(data);
-  if (!isObject(value)) throw new CorruptLayoutError("JSON is no object, one was expected");
+  if (!isObject(value)) corrupt("JSON is no object, one was expected");
   return value;
 }

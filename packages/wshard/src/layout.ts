@@ -47,6 +47,9 @@ export const TRUNCATED = "truncated";
 export const TICKS = "time/ticks";
 export const TIMESTAMPS_NS = "time/timestamps_ns";
 export const PIECES_PREFIX = "aux/crc32c/";
+export const SEEK_PREFIX = "aux/seek/";
+/** Whether a block only helps to read another. */
+export const isAid = (name: string): boolean => name.startsWith(PIECES_PREFIX) || name.startsWith(SEEK_PREFIX);
 export const ENDS_PREFIX = "aux/ends/";
 /** Where rewards and flags are kept exactly if their own block, whose dtype is fixed, cannot hold them. */
 export const EXACT: Readonly<Record<string, string>> = {

@@ -1,9 +1,9 @@
 /** Recordings packed into one shard: signals with times of their own, cameras and events beside the rows of steps. */
 
-import { joinBytes } from "./bytes.js";
+import { checkRange, joinBytes } from "./bytes.js";
 import { type DType, isDType, type TypedArray, typedArray } from "./dtype.js";
 import type { Episode } from "./episode.js";
-import { CorruptLayoutError } from "./errors.js";
+import { corrupt } from "./errors.js";
 import { isObject, type Json, type JsonObject } from "./json.js";
 import * as layout from "./layout.js";
 import { guessPart, type Part, type Role, tensorSpec } from "./schema.js";
@@ -56,7 +56,7 @@ export class Signal {
       return value === undefined ? undefined : String(value);
     };
     const bad = (what: string): never => {
-      throw new CorruptLayoutError(`signal '${name}' ${what}`, layout.META_DIRECTORY);
+      corrupt(`signal '${name}' ${what}`, layout.META_DIRECTORY);
     };
     this.#shard = shard;
     this.kind = text("kind") ?? bad("has no kind");
@@ -96,17 +96,15 @@ export class Signal {
     const { rowBytes } = tensorSpec(this.#number(), this.shape);
     const counts = this.#blocks.map((block) => {
       const size = this.#shard.block(block).rawSize;
-      if (size % rowBytes) throw new CorruptLayoutError(`${size} bytes are no rows of ${this.dtype}`, block);
+      if (size % rowBytes) corrupt(`${size} bytes are no rows of ${this.dtype}`, block);
       return size / rowBytes;
     });
     const total = counts.reduce((sum, each) => sum + each, 0);
     if (total !== this.length) {
-      throw new CorruptLayoutError(`${total} rows of ${this.length} are there`, this.#blocks[0]);
+      corrupt(`${total} rows of ${this.length} are there`, this.#blocks[0]);
     }
     const stop = end ?? total;
-    if (!(start >= 0 && start <= stop && stop <= total)) {
-      throw new RangeError(`records [${start}, ${stop}) of ${total} in signal '${this.name}'`);
-    }
+    checkRange(start, stop, total, `records of signal '${this.name}'`);
     const parts: Promise<Uint8Array>[] = [];
     let first = 0;
     for (const [index, block] of this.#blocks.entries()) {
@@ -130,10 +128,7 @@ export class Signal {
     const times = typedArray("i64", await this.#shard.read(this.#times)) as BigInt64Array;
     const isOrdered = times.every((each, index) => index === 0 || each > times[index - 1]!);
     if (times.length !== this.length || !isOrdered) {
-      throw new CorruptLayoutError(
-        `the times of '${this.name}' are not increasing, or not as many as its records`,
-        this.#times,
-      );
+      corrupt(`the times of '${this.name}' are not increasing, or not as many as its records`, this.#times);
     }
     return times;
   }
@@ -157,12 +152,10 @@ export class Signal {
     const { block } = this.#camera();
     if (start === undefined && end === undefined) return this.#shard.read(block);
     const { dataOffset, rawSize, codec } = this.#shard.block(block);
-    if (codec !== "none") throw new CorruptLayoutError("video in a shard is never compressed again", block);
+    if (codec !== "none") corrupt("video in a shard is never compressed again", block);
     const low = start ?? 0;
     const high = end ?? rawSize;
-    if (!(low >= 0 && low <= high && high <= rawSize)) {
-      throw new RangeError(`bytes [${low}, ${high}) of ${rawSize} in block '${block}'`);
-    }
+    checkRange(low, high, rawSize, `bytes of block '${block}'`);
     return this.#shard.source.read(dataOffset + low, dataOffset + high);
   }
 
@@ -196,18 +189,18 @@ export class Recording {
     const about = await shard.readJson(layout.META_DIRECTORY);
     const version = about["version"] ?? 1;
     if (version !== 1 && version !== 2) {
-      throw new CorruptLayoutError(`a recording packed in version ${String(version)}`, layout.META_DIRECTORY);
+      corrupt(`a recording packed in version ${String(version)}`, layout.META_DIRECTORY);
     }
     const { static: items, meta, signals } = about;
     if (!isObject(items) || !isObject(meta) || !isObject(signals)) {
-      throw new CorruptLayoutError("what it says of the recording is damaged", layout.META_DIRECTORY);
+      corrupt("what it says of the recording is damaged", layout.META_DIRECTORY);
     }
     const id = String(about["id"] || episode.id);
     const recording = new Recording(id, items, meta, stepsOf(about["steps"]));
     for (const [name, stated] of Object.entries(signals)) {
       const how = version === 1 ? firstVersion(shard, episode, name, stated) : stated;
       if (!isObject(how)) {
-        throw new CorruptLayoutError("what it says of the recording is damaged", layout.META_DIRECTORY);
+        corrupt("what it says of the recording is damaged", layout.META_DIRECTORY);
       }
       recording.signals.set(name, new Signal(shard, name, how));
     }
@@ -238,7 +231,7 @@ function firstVersion(shard: Shard, episode: Episode, name: string, stated: Json
   if (how === "table") return { kind: "text", dtype: "text", shape: [], table: `aux/table/${name}` };
   const block = name.startsWith("action/") ? name : `signal/${name}`;
   const channel = episode.channels.get(block);
-  if (!channel || !shard.has(block)) throw new CorruptLayoutError("is missing, though the directory lists it", block);
+  if (!channel || !shard.has(block)) corrupt("is missing, though the directory lists it", block);
   const kinds = ["scalar", "vector", "tensor"];
   const clock = `time/${block}/timestamps_ns`;
   return {

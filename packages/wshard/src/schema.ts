@@ -1,6 +1,6 @@
 /** What the blocks of an episode hold: the metadata JSON of three existing programs, read into one form. */
 import { DTYPES, type DType, isDType } from "./dtype.js";
-import { about as aboutBlock, CorruptLayoutError, FormatError } from "./errors.js";
+import { about as aboutBlock, corrupt } from "./errors.js";
 import { isFraction, isObject, type Json, type JsonObject, parseJsonObject } from "./json.js";
 import * as layout from "./layout.js";
 import type { Shard } from "./shard.js";
@@ -105,14 +105,13 @@ export async function readSchema(shard: Shard): Promise<EpisodeSchema> {
   const read = async <T>(name: string, parse: (meta: JsonObject) => T, absent?: () => T): Promise<T> => {
     if (!shard.has(name)) {
       if (absent) return absent();
-      throw new CorruptLayoutError("is missing: this is no episode", name);
+      corrupt("is missing: this is no episode", name);
     }
     const data = await shard.read(name);
     try {
       return aboutBlock(name, () => parse(parseJsonObject(data)));
     } catch (error) {
-      if (error instanceof Wrong) throw new CorruptLayoutError(error.message, name);
-      if (error instanceof FormatError) throw error;
+      if (error instanceof Wrong) corrupt(error.message, name);
       throw error;
     }
   };

@@ -1,5 +1,6 @@
 /** The seek table at the end of a block of several zstd frames. */
-import { CorruptLayoutError } from "./errors.js";
+import { viewOf } from "./bytes.js";
+import { corrupt } from "./errors.js";
 import { MAX_FRAMES, SEEK_TABLE_MAGIC, SKIPPABLE_MAGIC } from "./layout.js";
 
 export const FOOTER_BYTES = 9;
@@ -10,29 +11,26 @@ export interface SeekTable {
   raw: Float64Array;
 }
 
-function view(data: Uint8Array): DataView {
-  return new DataView(data.buffer, data.byteOffset, data.byteLength);
-}
-
 /** The size of the whole seek table, from the last nine bytes of a block. */
 export function seekTableBytes(footer: Uint8Array): number {
-  if (footer.length < FOOTER_BYTES) throw new CorruptLayoutError("no zstd seek table at the end of a seekable block");
-  const fields = view(footer);
+  const missing = () => corrupt("no zstd seek table at the end of a seekable block");
+  if (footer.length < FOOTER_BYTES) missing();
+  const fields = viewOf(footer);
   const count = fields.getUint32(0, true);
   const descriptor = fields.getUint8(4);
   if (fields.getUint32(5, true) !== SEEK_TABLE_MAGIC || descriptor & 0x7c) {
-    throw new CorruptLayoutError("no zstd seek table at the end of a seekable block");
+    missing();
   }
-  if (count > MAX_FRAMES) throw new CorruptLayoutError(`a seek table of ${count} frames is too large`);
+  if (count > MAX_FRAMES) corrupt(`a seek table of ${count} frames is too large`);
   return 8 + count * (descriptor & 0x80 ? 12 : 8) + FOOTER_BYTES;
 }
 
 /** Read a seek table and check that its frames are exactly as large as the block. */
 export function unpackSeekTable(table: Uint8Array, diskSize: number, rawSize: number): SeekTable {
-  const fields = view(table);
+  const fields = viewOf(table);
   const entry = table[table.length - 5]! & 0x80 ? 12 : 8;
   if (fields.getUint32(0, true) !== SKIPPABLE_MAGIC || fields.getUint32(4, true) !== table.length - 8) {
-    throw new CorruptLayoutError("damaged zstd seek table");
+    corrupt("damaged zstd seek table");
   }
   const count = (table.length - 8 - FOOTER_BYTES) / entry;
   const stored = new Float64Array(count + 1);
@@ -42,7 +40,7 @@ export function unpackSeekTable(table: Uint8Array, diskSize: number, rawSize: nu
     raw[i + 1] = raw[i]! + fields.getUint32(12 + i * entry, true);
   }
   if (stored[count] !== diskSize - table.length || raw[count] !== rawSize) {
-    throw new CorruptLayoutError("zstd seek table does not add up to the size of its block");
+    corrupt("zstd seek table does not add up to the size of its block");
   }
   return { stored, raw };
 }

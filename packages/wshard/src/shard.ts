@@ -1,6 +1,8 @@
 /** Blocks, and ranges of blocks, of one shard; every byte handed out was held against a checksum. */
+import { checkRange, viewOf } from "./bytes.js";
 import { crc32c } from "./checksum.js";
-import { about, ChecksumError, CorruptLayoutError, NotFoundError } from "./errors.js";
+import { decode, decodeFrames } from "./codec.js";
+import { about, ChecksumError, corrupt, FormatError, NotFoundError } from "./errors.js";
 import { type JsonObject, parseJsonObject } from "./json.js";
 import * as layout from "./layout.js";
 import { FOOTER_BYTES, framesFor, type SeekTable, seekTableBytes, unpackSeekTable } from "./seekable.js";
@@ -100,11 +102,7 @@ export class Shard {
     else {
       const stored = await this.#stored(block, 0, block.diskSize);
       if (block.codec === "none") data = stored;
-      else {
-        // Decompression is loaded with the first block that needs it.
-        const { decode } = await import("./codec.js");
-        data = about(block.name, () => decode(block.codec, stored, block.rawSize));
-      }
+      else data = about(block.name, () => decode(block.codec, stored, block.rawSize));
     }
     if (crc32c(data) !== block.crc32c) {
       throw new ChecksumError("its bytes do not match their checksum", block.name);
@@ -137,9 +135,7 @@ export class Shard {
    */
   async readRange(name: string, start: number, end: number, rowBytes = 1): Promise<Uint8Array> {
     const block = this.block(name);
-    if (!(start >= 0 && start <= end && end <= block.rawSize)) {
-      throw new RangeError(`bytes [${start}, ${end}) of ${block.rawSize} in block '${name}'`);
-    }
+    checkRange(start, end, block.rawSize, `bytes of block '${name}'`);
     if (start === end) return new Uint8Array(0);
     if (block.isSeekable && !this.#kept.has(name)) return this.#readFrames(block, start, end);
     if (block.codec !== "none" || block.rawSize <= layout.PIECES_FROM_BYTES || this.#kept.has(name)) {
@@ -172,7 +168,7 @@ export class Shard {
     const first = Math.floor(start / size);
     const last = Math.ceil(end / size);
     if (last > pieces.checksums.length) {
-      throw new CorruptLayoutError("has fewer piece checksums than pieces", block.name);
+      corrupt("has fewer piece checksums than pieces", block.name);
     }
     if (pieces.isChecked.subarray(first, last).every((each) => each === 1)) return this.#stored(block, start, end);
     const low = first * size;
@@ -195,7 +191,6 @@ export class Shard {
     const stored = await this.#stored(block, base, table.stored[last]!);
     const ends = Array.from(table.stored.subarray(first + 1, last + 1), (each) => each - base);
     const sizes = ends.map((_, index) => table.raw[first + index + 1]! - table.raw[first + index]!);
-    const { decodeFrames } = await import("./codec.js");
     const data = about(block.name, () => decodeFrames(stored, ends, sizes));
     const skip = start - table.raw[first]!;
     return data.subarray(skip, skip + end - start);
@@ -203,11 +198,22 @@ export class Shard {
 
   async #readSeekTable(block: Block): Promise<SeekTable> {
     const size = block.diskSize;
+    const ahead = layout.SEEK_PREFIX + block.name;
+    if (this.has(ahead)) {
+      try {
+        const table = await this.read(ahead);
+        if (seekTableBytes(table.subarray(-FOOTER_BYTES)) === table.length) {
+          return unpackSeekTable(table, size, block.rawSize);
+        }
+      } catch (error) {
+        if (!(error instanceof FormatError)) throw error; // else the block has its own
+      }
+    }
     // One read for most: so many frames hold at least 60 MB.
     const guess = Math.min(size, 8 << 10);
     const tail = await this.#stored(block, size - guess, size);
     const length = about(block.name, () => seekTableBytes(tail.subarray(Math.max(0, guess - FOOTER_BYTES))));
-    if (length > size) throw new CorruptLayoutError("its seek table is larger than the block", block.name);
+    if (length > size) corrupt("its seek table is larger than the block", block.name);
     const table = length <= guess ? tail.subarray(guess - length) : await this.#stored(block, size - length, size);
     return about(block.name, () => unpackSeekTable(table, size, block.rawSize));
   }
@@ -231,10 +237,10 @@ export class Shard {
 }
 
 function unpackPieces(data: Uint8Array): Pieces {
-  if (data.length < 4 || data.length % 4) throw new CorruptLayoutError("a list of piece checksums has an odd size");
-  const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
+  if (data.length < 4 || data.length % 4) corrupt("a list of piece checksums has an odd size");
+  const view = viewOf(data);
   const rows = view.getUint32(0, true);
-  if (rows === 0) throw new CorruptLayoutError("a list of piece checksums has pieces of no rows");
+  if (rows === 0) corrupt("a list of piece checksums has pieces of no rows");
   const checksums = new Uint32Array(data.length / 4 - 1);
   for (let i = 0; i < checksums.length; i++) checksums[i] = view.getUint32(4 + 4 * i, true);
   return { rows, checksums, isChecked: new Uint8Array(checksums.length) };

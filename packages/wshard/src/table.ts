@@ -1,10 +1,12 @@
 /** The block table: parsed and checked. Nothing here reads the data of a block. */
+import { utf8, viewOf } from "./bytes.js";
 import { crc32c, fnv1a64, xxh64 } from "./checksum.js";
 import type { Codec } from "./codec.js";
 import {
   BadMagicError,
   ChecksumError,
   CorruptLayoutError,
+  corrupt,
   LimitExceededError,
   TruncatedError,
   UnsupportedVersionError,
@@ -52,25 +54,25 @@ export function unpackHeader(start: Uint8Array, size: number): Header {
   if (start.length < layout.HEADER_BYTES) {
     throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
   }
-  const view = new DataView(start.buffer, start.byteOffset, start.byteLength);
+  const view = viewOf(start);
   const version = view.getUint8(4);
   if (version !== layout.VERSION) throw new UnsupportedVersionError(`shard version ${version} is not known`);
   const entryBytes = view.getUint16(10, true);
-  if (entryBytes !== layout.ENTRY_BYTES) throw new CorruptLayoutError(`table entries of ${entryBytes} bytes, not 48`);
+  if (entryBytes !== layout.ENTRY_BYTES) corrupt(`table entries of ${entryBytes} bytes, not 48`);
   const entryCount = view.getUint32(12, true);
   if (entryCount > layout.MAX_ENTRIES) {
     throw new LimitExceededError(`${entryCount} blocks, at most 10,000,000 are allowed`);
   }
   const alignment = view.getUint8(8);
   if (!layout.ALIGNMENTS.includes(alignment)) {
-    throw new CorruptLayoutError(`alignment ${alignment} is none of 0, 16, 32, 64`);
+    corrupt(`alignment ${alignment} is none of 0, 16, 32, 64`);
   }
   const namesOffset = u64(view, 16);
   if (namesOffset !== layout.HEADER_BYTES + layout.ENTRY_BYTES * entryCount) {
-    throw new CorruptLayoutError("the names do not follow the block table", undefined, SALVAGE);
+    corrupt("the names do not follow the block table", undefined, SALVAGE);
   }
   const dataOffset = u64(view, 24);
-  if (dataOffset < namesOffset) throw new CorruptLayoutError("the data begins before the names");
+  if (dataOffset < namesOffset) corrupt("the data begins before the names");
   if (dataOffset - namesOffset > layout.MAX_STRING_TABLE_BYTES) {
     throw new LimitExceededError(`${dataOffset - namesOffset} bytes of names, at most 100 MB are allowed`);
   }
@@ -95,11 +97,11 @@ export function unpackHeader(start: Uint8Array, size: number): Header {
 export function parseTable(header: Header, head: Uint8Array, size: number): [Map<string, Block>, boolean] {
   const isChecksummed = checkMark(head, header.dataOffset);
   const names = head.subarray(header.namesOffset, header.dataOffset);
-  const view = new DataView(head.buffer, head.byteOffset, head.byteLength);
+  const view = viewOf(head);
   const blocks = new Map<string, Block>();
   for (let at = layout.HEADER_BYTES; at < header.namesOffset; at += layout.ENTRY_BYTES) {
     const block = unpackEntry(view, at, names, header.defaultCodec, isChecksummed);
-    if (blocks.has(block.name)) throw new CorruptLayoutError("two blocks have this name", block.name);
+    if (blocks.has(block.name)) corrupt("two blocks have this name", block.name);
     blocks.set(block.name, block);
   }
   checkRanges(blocks, header.dataOffset, size);
@@ -108,12 +110,12 @@ export function parseTable(header: Header, head: Uint8Array, size: number): [Map
 
 /** A file without our table checksum has zeros there; anything else is damage. */
 function checkMark(head: Uint8Array, end: number): boolean {
-  const view = new DataView(head.buffer, head.byteOffset, head.byteLength);
-  if (u64(view, 56) !== 0) throw new CorruptLayoutError("reserved header bytes are not zero");
+  const view = viewOf(head);
+  if (u64(view, 56) !== 0) corrupt("reserved header bytes are not zero");
   const stored = view.getUint32(52, true);
   if (view.getUint32(48, true) === 0 && stored === 0) return false;
   if (ascii(head, 48, 52) !== layout.MARK) {
-    throw new CorruptLayoutError("the mark of the table checksum is damaged");
+    corrupt("the mark of the table checksum is damaged");
   }
   if (tableCrc32c(head.subarray(0, end)) !== stored) {
     throw new ChecksumError("header, block table or names were changed");
@@ -130,14 +132,14 @@ function unpackEntry(view: DataView, at: number, names: Uint8Array, byDefault: C
   const nameOffset = view.getUint32(at + 8, true);
   const nameBytes = view.getUint16(at + 12, true);
   const raw = names.subarray(nameOffset, nameOffset + nameBytes);
-  if (raw.length !== nameBytes) throw new CorruptLayoutError("the name of a block lies outside the table of names");
+  if (raw.length !== nameBytes) corrupt("the name of a block lies outside the table of names");
   const name = checkedName(raw);
   if (!isTrusted) {
     const high = view.getUint32(at + 4, true);
     const low = view.getUint32(at, true);
     const isHash = ([h, l]: [number, number]) => h === high && l === low;
     if (!isHash(xxh64(raw)) && !isHash(fnv1a64(raw))) {
-      throw new CorruptLayoutError("the hash of the name is wrong", name);
+      corrupt("the hash of the name is wrong", name);
     }
   }
   const diskSize = u64(view, at + 24);
@@ -148,7 +150,7 @@ function unpackEntry(view: DataView, at: number, names: Uint8Array, byDefault: C
   const flags = view.getUint16(at + 14, true);
   const codec = codecOf(flags, byDefault, diskSize === rawSize, name);
   if (codec === "none" && diskSize !== rawSize) {
-    throw new CorruptLayoutError("stored raw, but its two sizes differ", name);
+    corrupt("stored raw, but its two sizes differ", name);
   }
   return {
     name,
@@ -174,7 +176,7 @@ function codecOf(flags: number, byDefault: Codec, isSameSize: boolean, name: str
     case layout.FLAGS_DEFAULT: // two existing writers set only this bit, even where the block is raw
       return isSameSize ? "none" : byDefault;
     default:
-      throw new CorruptLayoutError(`unknown storage flags ${flags}`, name);
+      corrupt(`unknown storage flags ${flags}`, name);
   }
 }
 
@@ -183,13 +185,8 @@ export function checkedName(raw: Uint8Array): string {
   if (raw.length > layout.MAX_NAME_BYTES || raw.length === 0) {
     throw new LimitExceededError(`a block name of ${raw.length} bytes`);
   }
-  let name: string;
-  try {
-    name = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(raw);
-  } catch {
-    throw new CorruptLayoutError("the name of a block is not UTF-8");
-  }
-  if (name.includes("\0")) throw new CorruptLayoutError("holds a NUL byte", name);
+  const name = utf8(raw, "the name of a block is not UTF-8");
+  if (name.includes("\0")) corrupt("holds a NUL byte", name);
   return name;
 }
 
@@ -198,7 +195,7 @@ function checkRanges(blocks: Map<string, Block>, start: number, size: number): v
   let position = start;
   for (const block of [...blocks.values()].sort((a, b) => a.dataOffset - b.dataOffset)) {
     if (!block.diskSize) continue;
-    if (block.dataOffset < position) throw new CorruptLayoutError("overlaps what is before it", block.name, SALVAGE);
+    if (block.dataOffset < position) corrupt("overlaps what is before it", block.name, SALVAGE);
     position = block.dataOffset + block.diskSize;
     if (position > size) throw new TruncatedError("lies past the end of the file", block.name);
   }

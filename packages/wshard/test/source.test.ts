@@ -4,7 +4,16 @@ import { createServer, type IncomingMessage, type ServerResponse } from "node:ht
 import type { AddressInfo } from "node:net";
 import { fileURLToPath } from "node:url";
 import { afterEach, expect, test } from "vitest";
-import { ChangedError, fromBlob, fromUrl, NotFoundError, openEpisode, Shard, UnavailableError } from "../src/node.js";
+import {
+  ChangedError,
+  fromBlob,
+  fromBytes,
+  fromUrl,
+  NotFoundError,
+  openEpisode,
+  Shard,
+  UnavailableError,
+} from "../src/node.js";
 import { encodeEpisode } from "../src/writer.js";
 
 const TESTS = fileURLToPath(new URL("../../../tests/", import.meta.url));
@@ -75,6 +84,18 @@ test("a window of seekable frames costs their bytes only", async () => {
   const first = asked.length - opened;
   await episode.channel("x").bytes(1500, 1516);
   expect([first, asked.length - opened - first]).toEqual([2, 1]);
+});
+
+test("a seek table before the data saves a request; one that does not fit is not used", async () => {
+  const whole = await openEpisode(fromBytes(golden("conformance/files/good/seekable.wshard")));
+  for (const [name, first] of Object.entries({ ahead: 1, ahead_stale: 2, ahead_short: 2 })) {
+    const [address, asked] = await serve({ x: golden(`conformance/files/good/seekable_${name}.wshard`) });
+    const episode = await openEpisode(fromUrl(`${address}x`, { headBytes: 2048 }), { headBytes: 2048 });
+    expect(asked.length).toBe(1);
+    const rows = await episode.channel("x").bytes(1500, 1516);
+    expect(asked.length - 1).toBe(first);
+    expect(rows).toEqual(await whole.channel("x").bytes(1500, 1516));
+  }
 });
 
 test("chunks are looked for beside their list", async () => {

@@ -72,6 +72,11 @@ def encode_seekable(pieces: Iterable[Buffer], level: int = ZSTD_DEFAULT_LEVEL) -
     yield pack_seek_table(sizes)
 
 
+def seek_table_size(frame_count: int) -> int:
+    """Bytes of the seek table of so many frames."""
+    return _SKIPPABLE.size + 8 * frame_count + FOOTER_BYTES
+
+
 def pack_seek_table(sizes: list[tuple[int, int]]) -> bytes:
     """The skippable frame that lists (compressed, raw) sizes of all frames."""
     entries = np.array(sizes, dtype="<u4").tobytes()

@@ -21,7 +21,6 @@ from warpdata.episodes.facts import facts_of, int_array, joined_tables, table_of
 from warpdata.episodes.summary import SignalSummary, summaries_of
 from warpdata.errors import BlobNotFoundError, FormatError, WarpError, nearest
 from warpdata.ordering.splitmix import splitmix64, stream_key
-from warpdata.sql.engine import matching_rows
 from warpdata.stores.parallel import run_parallel
 from warpdata.timeline.cards import html_table, picture_html, text, titled
 from warpdata.timeline.episode import Episode
@@ -253,6 +252,8 @@ class Episodes(Sequence[Episode]):
 
     def positions_where(self, condition: str) -> Rows:
         """Where in this sequence the episodes are that satisfy a SQL condition, in order."""
+        from warpdata.sql.engine import matching_rows  # which loads what only conditions need
+
         return matching_rows(self.facts, condition)
 
     def stats(self, signals: Sequence[str] | None = None) -> dict[str, SignalSummary]:

@@ -29,8 +29,8 @@ from warpdata.timeline.episode import Episode
 
 DEFAULT_CACHE_BYTES = 256 << 20
 _MAX_OPEN = 1024
-_TRIM_SHARE = 16
-"""What is open is weighed again when a sixteenth as many were opened since."""
+_LOOK_SHARE = 16
+"""What is loaded is added up when a sixteenth of the open episodes was opened since."""
 
 
 class LocalSource(EpisodesSource):
@@ -46,7 +46,7 @@ class LocalSource(EpisodesSource):
         self._cache_bytes = cache_bytes
         self._lock = ThreadLock()
         self._open: OrderedDict[str, Episode] = OrderedDict()
-        self._opened = 0
+        self._opened_since = 0
         self.refresh()
 
     def refresh(self) -> None:
@@ -148,13 +148,15 @@ class LocalSource(EpisodesSource):
         return Episode(parts[0] if entry.is_plain else EditedSource(entry, parts))
 
     def _trim(self) -> None:
-        """Let go of what does not fit; how much is loaded is asked now and then, because asking costs for each."""
-        self._opened += 1
-        if len(self._open) <= _MAX_OPEN and self._opened * _TRIM_SHARE < len(self._open):
+        while len(self._open) > _MAX_OPEN:
+            self._open.popitem(last=False)
+        # What each has loaded grows while it is used: adding it up at every opening would cost more than it saves.
+        self._opened_since += 1
+        if self._opened_since < len(self._open) // _LOOK_SHARE:
             return
-        self._opened = 0
+        self._opened_since = 0
         used = sum(episode.source.loaded_bytes() for episode in self._open.values())
-        while len(self._open) > 1 and (used > self._cache_bytes or len(self._open) > _MAX_OPEN):
+        while len(self._open) > 1 and used > self._cache_bytes:
             _, dropped = self._open.popitem(last=False)
             used -= dropped.source.loaded_bytes()
 

@@ -474,6 +474,20 @@ class PackedRows(ClockedSignal):
         return self._how.count
 
     @property
+    def parts(self) -> list[BlockRows]:
+        """The blocks whose rows are its records, one after the other."""
+        return self._parts
+
+    @property
+    def times_rows(self) -> BlockRows:
+        """The block of its times."""
+        return BlockRows(self._shard, self._times_block, TensorSpec(dtype_named("i64"), ()), len(self))
+
+    @property
+    def _times_block(self) -> str:
+        return self._how.times or "time/timestamps_ns"
+
+    @property
     def groups(self) -> list[int] | None:
         """The row groups of the file it was recorded in, where that is how to write it again."""
         return self._how.groups
@@ -491,7 +505,7 @@ class PackedRows(ClockedSignal):
 
     def _clock(self) -> NDArray[np.int64]:
         if self._ts is None:
-            block = self._how.times or "time/timestamps_ns"
+            block = self._times_block
             stamps = np.frombuffer(self._shard.view(block), np.int64)
             if len(stamps) != len(self) or (stamps[1:] <= stamps[:-1]).any():
                 raise CorruptLayoutError(
@@ -605,7 +619,9 @@ class ShardVideo(VideoSignal):
         self, shard: ShardReader, name: str, video: str, frames: str, original: str | None = None
     ) -> None:
         self._shard = shard
-        self._video_block, self._frames_block = video, frames
+        self._frames_block = frames
+        self.video_block = video
+        """The block that holds the video."""
         self._original = original
         """The index as another writer made it, where it had to be completed."""
         super().__init__(f"{shard.path}#{video}", f"{shard.path}#{frames}", name=name)
@@ -614,7 +630,12 @@ class ShardVideo(VideoSignal):
         return parse_frame_index(self._shard.read(self._frames_block), self.frames_path)
 
     def _bytes(self) -> RangeReader:
-        return self._part(self._video_block)
+        return self._part(self.video_block)
+
+    @property
+    def shard(self) -> ShardReader:
+        """Where the video lies."""
+        return self._shard
 
     def index_bytes(self) -> RangeReader:
         """The bytes of the frame index."""
@@ -636,7 +657,7 @@ class ShardVideo(VideoSignal):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        places = (self._video_block, self._frames_block, self._original)
+        places = (self.video_block, self._frames_block, self._original)
         return (ShardVideo, (self._shard, self.name, *places))
 
 
@@ -708,8 +729,8 @@ def unpack_episode(
 def _unpack(folder: Path, name: str, signal: Signal, episode: PackedSource, signals: dict[str, Any]) -> None:
     signal_file(folder, name).parent.mkdir(parents=True, exist_ok=True)
     if isinstance(signal, ShardVideo):
-        suffix = os.path.splitext(signal._video_block)[1]
-        _copy_block(episode.shard, signal._video_block, signal_file(folder, name, suffix))
+        suffix = os.path.splitext(signal.video_block)[1]
+        _copy_block(episode.shard, signal.video_block, signal_file(folder, name, suffix))
         frames = signal._original or signal._frames_block
         _copy_block(episode.shard, frames, signal_file(folder, name, layout.FRAMES_SUFFIX))
         return

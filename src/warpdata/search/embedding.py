@@ -29,7 +29,8 @@ from warpdata.search.bulk import Rows, write_vectors
 from warpdata.search.embedders import BuiltIn, Embedder, embedded, embedder_of
 from warpdata.search.observation import Observation
 from warpdata.search.store import VectorStore
-from warpdata.search.trajectory_index import EPISODES, TIMESTEPS, file_row
+from warpdata.search.trajectory_index import file_row
+from warpdata.search.trajectory_words import EPISODES, TIMESTEPS
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.pictures import picture_shape
 from warpdata.timeline.signal import Signal

@@ -15,8 +15,6 @@ from warpdata.search.behaviour import Behaviour, Source, window_key
 from warpdata.search.embedders import Embedder, embedded, embedder_of
 from warpdata.search.observation import Observation, as_observation
 from warpdata.search.trajectory_index import (
-    EPISODES,
-    TIMESTEPS,
     Condition,
     DeepDataIndex,
     FileIndex,
@@ -24,6 +22,7 @@ from warpdata.search.trajectory_index import (
     Record,
     TrajectoryIndex,
 )
+from warpdata.search.trajectory_words import EPISODES, TIMESTEPS
 
 if TYPE_CHECKING:
     from typing import Self

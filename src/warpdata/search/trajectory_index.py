@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from warpdata.errors import BlobNotFoundError, ConflictError, StoreError
 from warpdata.search.store import VectorStore
+from warpdata.search.trajectory_words import EPISODES, TIMESTEPS, similarity
 from warpdata.stores.jsonservice import JsonService
-
-EPISODES, TIMESTEPS = "traj_episodes", "traj_timesteps"
 
 Floats = NDArray[np.float32]
 Condition = tuple[str, str, Any]
@@ -156,11 +155,6 @@ class FileIndex:
         known = self._known.pop((collection, file_path), [])
         if known:
             store.delete(known)
-
-
-def similarity(metric: str, distance: float) -> float:
-    """A distance as a similarity: larger is nearer."""
-    return 1 - distance if metric == "cosine" else -distance
 
 
 def _renamed(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from warpdata.timeline.signal import Signal
 from warpdata.viewer.codecs import web_codec
 from warpdata.viewer.framing import framed, sendable
 from warpdata.viewer.health import UNASKED_EPISODES, Health
+from warpdata.viewer.moments import MOST
 from warpdata.viewer.shown import Shown, edited
 from warpdata.viewer.statistics import selection_statistics
 from warpdata.viewer.tracks import Track
@@ -34,6 +35,7 @@ MAX_EVENTS = 2000
 MAX_TEXT = 2000
 MAX_WHERE = 4000
 THUMBNAIL_SIDE = 96
+MAX_MOMENTS = MOST
 _KEPT_TRACK_BYTES = 512 << 20
 _KEPT_EPISODES = 8
 _KEPT_THUMBNAILS = 4000
@@ -139,14 +141,15 @@ class Answers:
         """What the page is about."""
         shown = self.shown
         snapshot = shown.snapshot
-        facts = snapshot.facts()
+        columns = [] if not snapshot.has_facts else snapshot.facts().schema
         refusal = self._refusal or shown.refusal
         return reply_json({
             "name": shown.name, "episodes": len(snapshot.ids), "generation": snapshot.generation,
             "selected": shown.selected, "refusal": refusal,
-            "columns": [{"name": each.name, "type": str(each.type)} for each in facts.schema],
+            "columns": [{"name": each.name, "type": str(each.type)} for each in columns],
+            "has_facts": snapshot.has_facts,
             "draft": None if shown.draft_folder is None else str(shown.draft_folder),
-            "is_root": shown.root is not None,
+            "is_root": shown.root is not None, "has_moments": shown.has_moments,
         })  # fmt: skip
 
     def episodes(self, ask: Question) -> Reply:
@@ -184,17 +187,19 @@ class Answers:
         return reply_json(self.health.summary(len(self.shown.snapshot.ids)))
 
     def thumbnail(self, ask: Question) -> Reply:
-        """A small picture of an episode: the middle frame of its first camera."""
-        name = ask.text("episode")
-        generation = self.shown.snapshot.generation
-        return self._thumbnails.get((name, generation), lambda: self._thumbnail(name))
+        """A small picture of an episode: of its first camera the frame in the middle, or the one at a time."""
+        name, at = ask.text("episode"), ask.text("at", "", most=24)
+        when = ask.number("at", -_INT64, _INT64 - 1) if at else None
+        key = (name, when, self.shown.snapshot.generation)
+        return self._thumbnails.get(key, lambda: self._thumbnail(name, when))
 
-    def _thumbnail(self, name: str) -> Reply:
+    def _thumbnail(self, name: str, when: int | None) -> Reply:
         episode = self._episode(name)
         for position, signal in enumerate(episode.signals.values()):
             if is_camera(signal.meta) and len(signal):
-                middle = signal[len(signal) // 2][0]
-                pixels = shrunk(as_pixels(middle, self._limits_of(name, position, signal)), THUMBNAIL_SIDE)
+                row = len(signal) // 2 if when is None else max(0, self._track(name, position).row_at(when))
+                limits = self._limits_of(name, position, signal)
+                pixels = shrunk(as_pixels(signal[row][0], limits), THUMBNAIL_SIDE)
                 return Reply(framed({}, {"pixels": pixels}), _ARRAYS)
         return Reply(framed({}, {}), _ARRAYS)
 
@@ -328,6 +333,24 @@ class Answers:
         found.sort(key=lambda each: -each["error"])
         return reply_json({"errors": found[:_WORST]})
 
+    def moments(self, ask: Question) -> Reply:
+        """Moments like one of an episode, the nearest first, where a vector index of the episodes is here."""
+        name, ts_ns = ask.text("episode"), ask.number("at", -_INT64, _INT64 - 1)
+        most = ask.number("most", 1, MAX_MOMENTS, MAX_MOMENTS)
+        index = self.shown.moments()
+        ids = set(self.shown.snapshot.ids)
+        found = index.like(
+            self._episode(name), ts_ns, lambda each: self._episode(each) if each in ids else None, most=most
+        )
+        listed = [
+            {
+                "episode": each.episode, "at_ns": str(each.at_ns), "score": each.score,
+                "since_start_ns": each.at_ns - _start_of(self._episode(each.episode)),
+            }
+            for each in found
+        ]  # fmt: skip
+        return reply_json({"index": index.name, "moments": listed})
+
     def history(self, _: Question) -> Reply:
         """The edit log, newest first, and which edits are undone."""
         if self.shown.refusal is not None and self.shown.root is None:
@@ -414,6 +437,10 @@ def _described(number: int, name: str, signal: Signal) -> dict[str, Any]:
         rate = (count - 1) * 1e9 / (last - first) if last > first else None
         found |= {"first_ns": str(first), "last_ns": str(last), "rate_hz": rate}
     return found
+
+
+def _start_of(episode: Episode) -> int:
+    return min((each.first_ts for each in episode.signals.values() if len(each)), default=0)
 
 
 def _steps(episode: Episode) -> dict[str, Any] | None:

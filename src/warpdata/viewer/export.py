@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -14,7 +16,9 @@ from warpdata.bytekit.commit import commit_folder, map_os_errors
 from warpdata.bytekit.jsontext import dump_json, parse_json
 from warpdata.errors import ConflictError
 from warpdata.timeline.pictures import as_pixels, is_camera, limits_of
-from warpdata.viewer.answers import Answers, Question
+from warpdata.timeline.signal import Signal
+from warpdata.viewer.answers import MAX_EVENTS, MAX_TEXT, Answers, Question
+from warpdata.viewer.blobs import Blobs, data_address
 from warpdata.viewer.framing import DTYPES, sendable
 from warpdata.viewer.shown import Shown
 from warpdata.viewer.tracks import Track
@@ -32,24 +36,57 @@ _POLICY = (
 Progress = Callable[[int, int], None]
 
 
-def export_site(thing: Any, folder: str | os.PathLike[str], *, progress: Progress | None = None) -> Path:
-    """Write a site that shows these episodes from any server of files; the folder must not be there yet."""
+def export_site(
+    thing: Any,
+    folder: str | os.PathLike[str],
+    *,
+    data_url: str | None = None,
+    copy: bool | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Write a site that shows these episodes from any server of files; the folder must not be there yet.
+
+    Of a published dataset the site reads the published blobs themselves, by range, where a browser can reach them:
+    `data_url` says where (default: beside the site for a folder, by HTTPS for a bucket). `copy=True` puts copies of all
+    that is shown into the site instead; what is not published is always copied.
+    """
     target = os.path.abspath(folder)
     if os.path.lexists(target):
         raise ConflictError("the folder exists already", path=target, hint="Choose another one.")
+    if copy and data_url is not None:
+        raise ValueError("a site reads its data from data_url, or holds a copy of it: not both")
     shown = Shown(thing)
+    shown.snapshot.facts()
     answers = Answers(shown, limit_edits="an exported site can only be read")
+    base = None if copy else _data_url(shown, target, data_url, must=copy is False)
     ids = shown.snapshot.ids
     with commit_folder(target) as work:
         with map_os_errors(work):
             (work / "e").mkdir()
             for position, name in enumerate(ids):
-                _export_episode(answers, name, work / "e" / str(position))
+                _Exported(answers, name, work / "e" / str(position), Blobs() if base else None).write()
                 if progress is not None:
                     progress(position + 1, len(ids))
-            _write_page(work)
-        (work / "site.json").write_bytes(dump_json(_site(answers)))
+            _write_page(work, base)
+        (work / "site.json").write_bytes(dump_json({**_site(answers), "data": base}))
     return Path(target)
+
+
+def _data_url(shown: Shown, target: str, given: str | None, *, must: bool) -> str | None:
+    """Where the published blobs are for a browser; None where there are none."""
+    dataset = shown.published
+    if dataset is None:
+        if given is not None or must:
+            raise ValueError(
+                "only a published dataset has blobs that a site can read; publish it, or let it be copied"
+            )
+        return None
+    if given is not None:
+        return given.rstrip("/") + "/"
+    found = data_address(dataset, target)
+    if found is None and must:
+        raise ValueError(f"say with data_url where browsers find {dataset.catalog.address}")
+    return found
 
 
 def _site(answers: Answers) -> dict[str, Any]:
@@ -63,12 +100,15 @@ def _site(answers: Answers) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _write_page(work: Path) -> None:
+def _write_page(work: Path, base: str | None) -> None:
     for name in PAGE:
         (work / name).write_bytes((STATIC / name).read_bytes())
     page = (STATIC / "index.html").read_text()
     page = page.replace('<html lang="en">', '<html lang="en" data-site="site.json">')
-    meta = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}" />'
+    parts = urlsplit(base or "")
+    origin = f" {parts.scheme}://{parts.netloc}" if parts.netloc else ""
+    policy = html.escape(_POLICY.replace("connect-src 'self'", f"connect-src 'self'{origin}"))
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}" />'
     (work / "index.html").write_text(page.replace("<head>", f"<head>\n    {meta}", 1))
 
 
@@ -93,65 +133,93 @@ class _Parts:
         return {"at": place[0], "dtype": DTYPES[array.dtype.name], "shape": list(array.shape)}
 
 
-def _export_episode(answers: Answers, name: str, path: Path) -> None:
-    ask = Question({"episode": name})
-    about = {key: parse_json(getattr(answers, key)(ask).body) for key in ("episode", "events", "errors")}
-    start = int(about["episode"]["start_ns"])
-    signals: dict[str, Any] = {}
-    with path.with_suffix(".bin").open("wb") as file:
-        parts = _Parts(file)
-        about["thumbnail"] = parts.add(answers.thumbnail(ask).body)
-        episode = answers.shown.open(name)
-        for described in about["episode"]["signals"]:
-            if not described["count"]:
-                continue
-            number, signal = described["number"], episode.signals[described["name"]]
-            track = Track(signal)
-            if described["shows"] == "camera":
-                signals[number] = _export_camera(answers, parts, name, number, track, start)
-            elif described["shows"] == "text":
-                times = parts.array((track.times - start).astype(np.float64))
-                texts = [str(value)[:2000] for value, _ in signal[:2000]]
-                signals[number] = {"times": times, "texts": texts}
-            else:
-                signals[number] = {"levels": _export_levels(parts, track, start)}
-    about["signals"] = signals
-    path.with_suffix(".json").write_bytes(dump_json(about))
+class _Exported:
+    """One episode of a site: what is said of it in one file, and in another the pieces that are read by range."""
+
+    def __init__(self, answers: Answers, name: str, path: Path, blobs: Blobs | None) -> None:
+        self._answers = answers
+        self._name = name
+        self._path = path
+        self._blobs = blobs
+        self._start = 0
+
+    def write(self) -> None:
+        """Both files."""
+        ask = Question({"episode": self._name})
+        about = {
+            key: parse_json(getattr(self._answers, key)(ask).body) for key in ("episode", "events", "errors")
+        }
+        self._start = int(about["episode"]["start_ns"])
+        signals: dict[str, Any] = {}
+        with self._path.with_suffix(".bin").open("wb") as file:
+            parts = _Parts(file)
+            about["thumbnail"] = parts.add(self._answers.thumbnail(ask).body)
+            episode = self._answers.shown.open(self._name)
+            for described in about["episode"]["signals"]:
+                if described["count"]:
+                    signal = episode.signals[described["name"]]
+                    signals[described["number"]] = self._signal(parts, described, signal)
+        about |= {"signals": signals, "blobs": [] if self._blobs is None else self._blobs.keys}
+        self._path.with_suffix(".json").write_bytes(dump_json(about))
+
+    def _signal(self, parts: _Parts, described: Any, signal: Signal) -> dict[str, Any]:
+        track = Track(signal)
+        if described["shows"] == "camera":
+            times = self._times(parts, track)
+            return {
+                "times": times,
+                **(self._placed(parts, signal) or self._camera(parts, described["number"], track)),
+            }
+        if described["shows"] == "text":
+            texts = [str(value)[:MAX_TEXT] for value, _ in signal[:MAX_EVENTS]]
+            return {"times": self._times(parts, track), "texts": texts}
+        return {"levels": self._levels(parts, track)}
+
+    def _times(self, parts: _Parts, track: Track) -> dict[str, Any]:
+        return parts.array((track.times - self._start).astype(np.float64))
+
+    def _levels(self, parts: _Parts, track: Track) -> list[dict[str, Any]]:
+        """The records, then the least and greatest of every sixteen of the level below, until few are left."""
+        times = (track.times - self._start).astype(np.float64)
+        values = track.values(0, len(times))
+        rows = self._blobs.rows(track.signal) if self._blobs is not None and track.is_all else None
+        when = self._blobs.times(track.signal) if self._blobs is not None else None
+        levels = [{"times": when or parts.array(times), "low": rows or parts.array(values)}]
+        low = high = values
+        while len(times) > _TOP:
+            at = np.arange(0, len(times), STEP)
+            low, high, times = np.fmin.reduceat(low, at), np.fmax.reduceat(high, at), times[at]
+            levels.append({"times": parts.array(times), "low": parts.array(low), "high": parts.array(high)})
+        return levels
+
+    def _placed(self, parts: _Parts, signal: Signal) -> dict[str, Any] | None:
+        """Where the frames of a camera lie in its blob."""
+        if self._blobs is None:
+            return None
+        video = self._blobs.video(signal)
+        if video is not None:
+            return {"video": {**video[0], "packets": parts.array(video[1])}}
+        rows = self._blobs.rows(signal)
+        return None if rows is None else {"rows": rows, "limits": limits_of(signal)}
+
+    def _camera(self, parts: _Parts, number: int, track: Track) -> dict[str, Any]:
+        """Groups of encoded frames as the server would send them, or every frame deflated."""
+        groups: list[list[int]] = []
+        row = 0
+        while row < len(track.times):
+            ask = Question({"episode": self._name, "signal": str(number), "row": str(row)})
+            reply = self._answers.packets(ask).body
+            size = int.from_bytes(reply[4:8], "little")
+            head = parse_json(reply[8 : 8 + size])
+            if head["codec"] is None:
+                return _pixels(parts, track)
+            last = max(each for each in head["rows"] if each >= 0)
+            groups.append([*parts.add(reply), row, last])
+            row = last + 1
+        return {"groups": groups}
 
 
-def _export_levels(parts: _Parts, track: Track, start: int) -> list[dict[str, Any]]:
-    """The records, then the least and greatest of every sixteen of the level below, until few are left."""
-    times = (track.times - start).astype(np.float64)
-    values = track.values(0, len(times))
-    levels = [{"times": parts.array(times), "low": parts.array(values)}]
-    low = high = values
-    while len(times) > _TOP:
-        at = np.arange(0, len(times), STEP)
-        low, high, times = np.fmin.reduceat(low, at), np.fmax.reduceat(high, at), times[at]
-        levels.append({"times": parts.array(times), "low": parts.array(low), "high": parts.array(high)})
-    return levels
-
-
-def _export_camera(
-    answers: Answers, parts: _Parts, name: str, number: int, track: Track, start: int
-) -> dict[str, Any]:
-    """Groups of encoded frames as the server would send them, or every frame deflated."""
-    times = parts.array((track.times - start).astype(np.float64))
-    groups: list[list[int]] = []
-    row = 0
-    while row < len(track.times):
-        reply = answers.packets(Question({"episode": name, "signal": str(number), "row": str(row)})).body
-        size = int.from_bytes(reply[4:8], "little")
-        head = parse_json(reply[8 : 8 + size])
-        if head["codec"] is None:
-            return {"times": times, **_export_pixels(parts, track)}
-        last = max(each for each in head["rows"] if each >= 0)
-        groups.append([*parts.add(reply), row, last])
-        row = last + 1
-    return {"times": times, "groups": groups}
-
-
-def _export_pixels(parts: _Parts, track: Track) -> dict[str, Any]:
+def _pixels(parts: _Parts, track: Track) -> dict[str, Any]:
     signal = track.signal
     assert is_camera(signal.meta)
     limits = limits_of(signal)

@@ -44,7 +44,7 @@ FILES = {
 
 QUESTIONS = (
     "dataset", "episodes", "statistics", "checks", "thumbnail", "episode", "events", "points", "at", "times",
-    "frame", "packets", "errors", "history",
+    "frame", "packets", "errors", "history", "moments",
 )  # fmt: skip
 CHANGES = ("edit", "check")
 
@@ -70,10 +70,11 @@ class Viewer:
         token: str | None = None,
         allow_hosts: Collection[str] = (),
         draft: str | os.PathLike[str] | None = None,
+        index: str | os.PathLike[str] | None = None,
         is_embedded: bool = False,
     ) -> None:
         check_binding(host, token)
-        self._answers = Answers(Shown(thing, draft=draft))
+        self._answers = Answers(Shown(thing, draft=draft, index=index))
         self._sockets = _bound(host, port)
         self.port: int = self._sockets[0].getsockname()[1]
         given = {} if token is None else {"token": token}
@@ -156,13 +157,24 @@ class Viewer:
             application, max_body_size=MAX_BODY_BYTES, max_header_size=MAX_HEAD_BYTES, max_buffer_size=1 << 20
         )
         server.add_sockets(self._sockets)
-        checking = asyncio.create_task(self._check_all(stop))
+        others = [asyncio.create_task(each(stop)) for each in (self._know_all, self._check_all)]
         started.set()
         await stop.wait()
         server.stop()
-        checking.cancel()
+        for other in others:
+            other.cancel()
         await server.close_all_connections()
         self._ended.set()
+
+    async def _know_all(self, stop: asyncio.Event) -> None:
+        """Read the facts of all episodes while the first ones are shown already."""
+        loop, answers = asyncio.get_running_loop(), self._answers
+        while not stop.is_set():
+            snapshot = answers.shown.snapshot
+            if not snapshot.has_facts:
+                with contextlib.suppress(WarpError, OSError, RuntimeError):  # who asks for them is told
+                    await loop.run_in_executor(self._pool, snapshot.facts)
+            await asyncio.sleep(0.5)
 
     async def _check_all(self, stop: asyncio.Event) -> None:
         """Check episodes one after the other, as long as it is wanted; it never keeps a page waiting for long."""
@@ -397,11 +409,14 @@ def view(
     token: str | None = None,
     allow_hosts: Collection[str] = (),
     draft: str | os.PathLike[str] | None = None,
+    index: str | os.PathLike[str] | None = None,
     open_browser: bool | None = None,
 ) -> Viewer:
     """Show episodes in the browser: an address, an Episode, Episodes or a Dataset; returns the running Viewer.
 
-    In a notebook the viewer shows itself inline, elsewhere the browser is opened unless `open_browser` is False.
+    `index` is a vector file of the episodes for "moments like this"; one that is published with them or lies beside
+    them is found without it. In a notebook the viewer shows itself inline, elsewhere the browser is opened unless
+    `open_browser` is False.
     """
     in_notebook = _is_notebook()
     made = Viewer(
@@ -411,6 +426,7 @@ def view(
         token=token,
         allow_hosts=allow_hosts,
         draft=draft,
+        index=index,
         is_embedded=in_notebook,
     )
     if open_browser or (open_browser is None and not in_notebook):

@@ -6,7 +6,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +14,20 @@ from numpy.typing import NDArray
 from warpdata._api import divided_address, open_episodes
 from warpdata._api import open as open_address
 from warpdata.bytekit.locks import ThreadLock
-from warpdata.catalog.dataset import Dataset
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.draft import Draft
 from warpdata.episodes.edits import Edits
+from warpdata.episodes.facts import facts_of
 from warpdata.episodes.live import read_unfinished
 from warpdata.episodes.local import LocalDataset
 from warpdata.errors import WarpError
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.timeline.episode import Episode
+from warpdata.viewer.moments import Moments, NoMoments, find_moments
+from warpdata.viewer.published import as_published
+
+if TYPE_CHECKING:
+    from warpdata.catalog.dataset import Dataset
 
 Rows = NDArray[np.int64]
 
@@ -42,6 +47,8 @@ class Snapshot:
         self.unfinished = {path.name: path for path in unfinished}
         self._position = {name: at for at, name in enumerate(self.ids)}
         self._lock = ThreadLock()
+        self._reading = ThreadLock()
+        self._facts: Any = None
         self._chosen: OrderedDict[tuple[str, str, bool], Rows] = OrderedDict()
 
     def open(self, episode_id: str) -> Episode:
@@ -57,9 +64,16 @@ class Snapshot:
         return self._position[episode_id]
 
     def facts(self) -> Any:
-        """The table of facts, made once."""
-        with self._lock:
-            return self.episodes.facts
+        """The table of facts, made once; of very many episodes that are new it takes a while."""
+        with self._reading:
+            if self._facts is None:
+                self._facts = self.episodes.facts
+            return self._facts
+
+    @property
+    def has_facts(self) -> bool:
+        """Whether the table of facts is made."""
+        return self._facts is not None
 
     def chosen(self, where: str, sort: str, *, descending: bool) -> Rows:
         """The positions of the episodes that satisfy a condition, in an order."""
@@ -96,10 +110,13 @@ class Snapshot:
         return out
 
     def listed(self, rows: Rows) -> list[dict[str, Any]]:
-        """What the list shows of these episodes."""
+        """What the list shows of these episodes; they are asked one by one until the table of all is made."""
+        if not self.has_facts:
+            found = [facts_of(self.episodes[int(row)]) for row in rows.tolist()]
+            return [{name: each[name] for name in LISTED if name in each} for each in found]
         facts = self.facts()
         names = [name for name in LISTED if name in facts.column_names]
-        return [dict(row) for row in facts.select(names).take(rows.tolist()).to_pylist()]
+        return [dict(row) for row in facts.select(names).take(rows).to_pylist()]
 
 
 def _order(values: NDArray[Any], *, descending: bool) -> Rows:
@@ -114,7 +131,13 @@ def _order(values: NDArray[Any], *, descending: bool) -> Rows:
 class Shown:
     """The thing a viewer was opened on."""
 
-    def __init__(self, thing: Any, *, draft: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        thing: Any,
+        *,
+        draft: str | os.PathLike[str] | None = None,
+        index: str | os.PathLike[str] | None = None,
+    ) -> None:
         self.selected: str | None = None
         self.address = os.fspath(thing) if isinstance(thing, str | os.PathLike) else ""
         self._thing = self._opened(thing)
@@ -122,12 +145,14 @@ class Shown:
         self._draft_folder = draft
         self._lock = ThreadLock()
         self.snapshot = self._look(0)
+        self._open_moments = find_moments(self._thing, self._folder(), index)
+        self._moments: Moments | None = None
 
     @property
     def name(self) -> str:
         """What to call it: the dataset with its version, or where it lies."""
-        if isinstance(self._thing, Dataset):
-            return f"{self._thing.id}@{self._thing.version[:12]}"
+        if (dataset := self.published) is not None:
+            return f"{dataset.id}@{dataset.version[:12]}"
         if self.address:
             return self.address
         return self._thing.source.name if isinstance(self._thing, Episodes) else self._thing.id or "episode"
@@ -148,7 +173,7 @@ class Shown:
     @property
     def refusal(self) -> str | None:
         """Why nothing can be changed here; None if it can."""
-        if isinstance(self._thing, Dataset):
+        if self.published is not None:
             return None
         if self.root is None:
             what = "one episode" if isinstance(self._thing, Episode) else "these episodes"
@@ -175,6 +200,31 @@ class Shown:
         """An episode by its id."""
         return self.snapshot.open(episode_id)
 
+    @property
+    def published(self) -> Dataset | None:
+        """The dataset, where it is a published one."""
+        return as_published(self._thing)
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether a vector index of these episodes is here."""
+        return self._open_moments is not None
+
+    def moments(self) -> Moments:
+        """The vector index, opened when it is first asked."""
+        if self._open_moments is None:
+            raise NoMoments("there is no vector index of these episodes: make one with wd.TrajectoryIngestor")
+        with self._lock:
+            if self._moments is None:
+                self._moments = self._open_moments()
+            return self._moments
+
+    def _folder(self) -> Path | None:
+        """Where it lies on this disk."""
+        if self.root is not None:
+            return self.root
+        return Path(self.address) if self.address and os.path.exists(self.address) else None
+
     def refresh(self) -> bool:
         """Look again; True where something changed."""
         with self._lock:
@@ -196,18 +246,20 @@ class Shown:
             self.snapshot = self._look(self.snapshot.generation + 1)
 
     def _look(self, generation: int) -> Snapshot:
-        thing = self._thing
+        thing, dataset = self._thing, self.published
         self._lengths: dict[int, int] = getattr(self, "_lengths", {})
-        if isinstance(thing, Dataset):
+        if dataset is not None:
             if self._draft is None:
-                self._draft = Draft(thing.episodes, self._folder_for(thing), of=f"{thing.id}@{thing.version}")
+                of = f"{dataset.id}@{dataset.version}"
+                self._draft = Draft(dataset.episodes, self._folder_for(dataset), of=of)
             found, unfinished = self._draft.episodes(), []
         elif isinstance(thing, LocalDataset):
             found = thing
             unfinished = [Path(str(each)) for each in thing.unfinished_places]
         else:
+            assert isinstance(thing, Episode | Episodes)
             found, unfinished = thing if isinstance(thing, Episodes) else Episodes.of([thing]), []
-        if isinstance(thing, LocalDataset | Dataset):
+        if isinstance(thing, LocalDataset) or dataset is not None:
             self._lengths = {**self._lengths, generation: len(self.edits.log)}
         return Snapshot(found, unfinished, generation)
 
@@ -228,13 +280,15 @@ class Shown:
             if inside is not None:
                 found = open_address(base)
                 self.address = base
-                episodes = found.episodes if isinstance(found, Dataset) else open_episodes(base)
+                episodes = open_episodes(base) if as_published(found) is None else found.episodes
                 self.selected = episodes.open(inside).id  # says what there is, if it is not there
                 thing = found
             else:
                 thing = open_address(text)
-        if isinstance(thing, Episode | Episodes | Dataset):
+        if isinstance(thing, Episode | Episodes):
             return thing
+        if (dataset := as_published(thing)) is not None:
+            return dataset
         raise ValueError(f"{thing!r:.80} holds no episodes to view; look at it with `warp inspect`")
 
 

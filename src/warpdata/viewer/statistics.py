@@ -18,7 +18,7 @@ _MAX_TASKS = 40
 
 def selection_statistics(facts: Any, positions: Sequence[int], ids: Sequence[str]) -> dict[str, Any]:
     """What the episodes at these positions of the table are like."""
-    chosen = facts.take(list(positions))
+    chosen = facts.take(np.asarray(positions, np.int64))
     measures: dict[str, Any] = {}
     outliers: dict[str, list[str]] = {}
     for name in MEASURES:

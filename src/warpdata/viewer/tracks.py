@@ -46,6 +46,11 @@ class Track:
         self._levels: list[tuple[Values, Values]] | None = None
 
     @property
+    def is_all(self) -> bool:
+        """Whether every channel is plotted."""
+        return self.channels == self._width
+
+    @property
     def kept_bytes(self) -> int:
         """How much memory it takes, roughly."""
         levels = sum(low.nbytes + high.nbytes for low, high in self._levels or ())

@@ -36,6 +36,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write a site of files that any server with range requests shows, instead of serving",
     )
     parser.add_argument(
+        "--data-url",
+        metavar="URL",
+        help="with --export: where browsers find the published data, if not at its own address",
+    )
+    parser.add_argument(
+        "--copy",
+        action="store_true",
+        help="with --export: put copies of published data into the site, for browsers that cannot reach it",
+    )
+    parser.add_argument(
+        "--index",
+        metavar="FILE",
+        help="a vector file of these episodes, for moments like this; default: one published with them or beside them",
+    )
+    parser.add_argument(
         "--draft",
         metavar="FOLDER",
         help="where edits of a published dataset are kept; default: a folder named after it, here",
@@ -48,12 +63,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     if args.export is not None:
         with console.progress("exporting") as progress:
-            wd.export_site(args.address, args.export, progress=progress)
+            wd.export_site(
+                args.address, args.export, data_url=args.data_url, copy=args.copy or None, progress=progress
+            )
         console.print(f"{args.export}: put it on any server of files")
         return exits.OK
     viewer = wd.view(
         args.address, port=args.port, host=args.host, token=args.token, allow_hosts=args.allow_host,
-        draft=args.draft, open_browser=False,
+        draft=args.draft, index=args.index, open_browser=False,
     )  # fmt: skip
     with viewer:
         console.print(viewer.url)

@@ -32,6 +32,11 @@ class BlockRows:
         self.spec = spec
         self.length = length
 
+    @property
+    def shard(self) -> ShardReader:
+        """Where the block lies."""
+        return self._shard
+
     def rows(self, start: int, end: int) -> NDArray[Any]:
         """Rows [start, end); all of them come verified against the checksum of the block."""
         if start == 0 and end == self.length:

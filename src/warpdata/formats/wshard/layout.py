@@ -116,6 +116,9 @@ TIMESTAMPS_NS = "time/timestamps_ns"
 EXACT = {REWARD: "aux/reward", DONE: "aux/done", TRUNCATED: "aux/truncated"}
 """Where rewards and flags are kept exactly if their own block, whose dtype is fixed, cannot hold them."""
 PIECES_PREFIX = "aux/crc32c/"
+SEEK_PREFIX = "aux/seek/"
+AIDS = (PIECES_PREFIX, SEEK_PREFIX)
+"""How the names of blocks begin that only help to read others."""
 ENDS_PREFIX = "aux/ends/"
 
 LANE_PREFIX = {

@@ -106,10 +106,10 @@ class _Loader:
         if (clock := self._timestamps()) is not None:
             episode.set_clock(clock)
         for name in list(self._left):
-            if not name.startswith(layout.PIECES_PREFIX):
+            if not name.startswith(layout.AIDS):
                 self._add_unlisted(episode, name)
         for name in self._left:
-            if not name.startswith(layout.PIECES_PREFIX) and self._wants(name, name):
+            if not name.startswith(layout.AIDS) and self._wants(name, name):
                 episode.blocks[name] = self._shard.view(name)
         self._check_wanted()
 

@@ -351,6 +351,8 @@ class ShardReader:
         return memoryview(raw)[skip : skip + end - start]
 
     def _seek_table(self, block: Block) -> SeekTable:
+        if block.name not in self._seek_tables and (ahead := self._table_ahead(block)) is not None:
+            self._seek_tables[block.name] = ahead
         if block.name not in self._seek_tables:
             size = block.disk_size
             try:
@@ -362,6 +364,19 @@ class ShardReader:
                 raise type(error)(error.message, block=block.name, path=self.path) from None
             self._seek_tables[block.name] = found
         return self._seek_tables[block.name]
+
+    def _table_ahead(self, block: Block) -> SeekTable | None:
+        """The seek table that stands before all data, where it saves a request; None where it is of no use."""
+        name = layout.SEEK_PREFIX + block.name
+        if self._is_local or name not in self:
+            return None
+        try:
+            table = self.view(name)
+            if seek_table_bytes(table[-FOOTER_BYTES:]) == len(table):
+                return unpack_seek_table(table, block.disk_size, block.raw_size)
+        except FormatError:
+            pass  # the block has its own, and says what is wrong with it
+        return None
 
     def _decode(self, block: Block, stored: memoryview) -> bytes:
         try:

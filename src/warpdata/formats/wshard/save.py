@@ -85,9 +85,11 @@ def save_wshard(
         writer = ShardWriter(out, names, on_rows=_counted(plan.tensors, progress))
         for name, data in plan.meta.items():
             writer.add_bytes(name, data, layout.CONTENT_JSON)
+        chosen = {tensor.name: choose(tensor.name, tensor.raw_size) for tensor in plan.tensors}
         for tensor in plan.tensors:
-            how = choose(tensor.name, tensor.raw_size)
-            writer.add_rows(tensor.name, tensor.rows, how, tensor.content_type)
+            writer.make_room(tensor.name, tensor.rows, chosen[tensor.name])
+        for tensor in plan.tensors:
+            writer.add_rows(tensor.name, tensor.rows, chosen[tensor.name], tensor.content_type)
         for name, reader in plan.blocks.items():
             writer.add_copy(name, reader, _content_type(name))
         writer.finish()

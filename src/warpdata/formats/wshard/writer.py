@@ -13,7 +13,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import ZSTD_DEFAULT_LEVEL, encode, encode_zstd_stream
 from warpdata.bytekit.commit import NewFile
 from warpdata.bytekit.ranges import RangeReader
-from warpdata.bytekit.seekable import encode_seekable
+from warpdata.bytekit.seekable import encode_seekable, seek_table_size
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import LimitExceededError
 from warpdata.formats.wshard import layout
@@ -53,7 +53,10 @@ class ShardWriter:
         self._role = role
         self._blocks: list[Block] = []
         self._pieces: dict[str, PieceChecksums] = {}
-        # Room for every piece-checksum block that may turn out to be needed.
+        self._chosen: dict[str, Compression] = {}
+        self._room: dict[str, int] = {}
+        self._seek_tables: dict[str, bytes] = {}
+        # Names for every block of piece checksums, or of a seek table, that may turn out to be needed.
         self._data_offset = data_offset_for([*names, *(layout.PIECES_PREFIX + name for name in names)])
         out.write(bytes(self._data_offset))
 
@@ -81,6 +84,15 @@ class ShardWriter:
         self._out.write(stored)
         self._blocks.append(block._replace(data_offset=offset))
 
+    def make_room(self, name: str, rows: RowSource, compression: Compression) -> None:
+        """Keep a place before all data for the seek table of a block that may get one: who reads from far away has it
+        with the first request."""
+        how = _chosen(rows, rows.length * rows.spec.row_bytes, compression)
+        self._chosen[name] = how
+        if how.frames == "seekable":
+            self._room[name] = self._align()
+            self._out.write(bytes(seek_table_size(-(-rows.length // _rows_per_frame(rows)))))
+
     def add_rows(self, name: str, rows: RowSource, compression: Compression, content_type: int = 0) -> None:
         """Add a tensor block from any source of rows, a window at a time."""
         raw_size = rows.length * rows.spec.row_bytes
@@ -88,16 +100,25 @@ class ShardWriter:
             raise LimitExceededError(f"{raw_size} bytes, a block may have 64 GiB", block=name)
         rows = rows if self._on_rows is None else WatchedRows(rows, self._on_rows)
         offset = self._align()
-        stored = self._compressed(rows, raw_size, _chosen(rows, raw_size, compression))
+        how = self._chosen.get(name) or _chosen(rows, raw_size, compression)
+        stored = self._compressed(name, rows, raw_size, how)
         if stored is None:
             self._out.seek(offset)
             stored = self._raw(name, rows, raw_size)
         self._record(name, offset, stored, content_type)
 
     def finish(self) -> None:
-        """Add the piece checksums, then write header, table and names at the start of the file."""
+        """Add piece checksums and seek tables, then write header, table and names at the start of the file."""
         for name, pieces in self._pieces.items():
             self.add_bytes(layout.PIECES_PREFIX + name, pieces.pack())
+        for name, offset in self._room.items():
+            if (table := self._seek_tables.get(name)) is not None:
+                self._out.write_at(offset, table)
+                size = len(table)
+                self._blocks.append(
+                    Block(layout.SEEK_PREFIX + name, "none", False, offset, size, size, crc32c(table), 0)
+                )
+        self._blocks.sort(key=lambda block: block.data_offset)
         self._out.write_at(0, pack_table(self._blocks, self._out.position, self._role, self._data_offset))
 
     def _align(self) -> int:
@@ -130,16 +151,18 @@ class ShardWriter:
             self._out.write(window)
         return _Stored("none", False, raw_size, running.value)
 
-    def _compressed(self, rows: RowSource, raw_size: int, how: Compression) -> _Stored | None:
+    def _compressed(self, name: str, rows: RowSource, raw_size: int, how: Compression) -> _Stored | None:
         """The block compressed, or None where that saves nothing."""
         if how.codec == "none" or raw_size < layout.MIN_COMPRESSED_BYTES:
             return None
         running = _Checksummed()
-        start = self._out.position
+        start, data = self._out.position, b""
         for data in _encoded(running, rows, raw_size, how):
             self._out.write(data)
             if self._out.position - start >= raw_size:
                 return None
+        if how.frames == "seekable":
+            self._seek_tables[name] = data  # the table is what such a block ends with
         return _Stored(how.codec, how.frames == "seekable", raw_size, running.value)
 
 
@@ -158,13 +181,17 @@ class _Checksummed:
 def _encoded(running: _Checksummed, rows: RowSource, raw_size: int, how: Compression) -> Iterator[bytes]:
     level = ZSTD_DEFAULT_LEVEL if how.level is None else how.level
     if how.frames == "seekable":
-        per_frame = max(1, layout.FRAME_BYTES // rows.spec.row_bytes)
+        per_frame = _rows_per_frame(rows)
         yield from encode_seekable(running(_windows(rows, per_frame, per_frame)), level)
     elif raw_size <= layout.SEEKABLE_FROM_BYTES or how.codec == "lz4":
         (window,) = running(_windows(rows, rows.length, rows.length))
         yield encode(how.codec, window, how.level)
     else:
         yield from encode_zstd_stream(running(_windows(rows, 1)), raw_size, level)
+
+
+def _rows_per_frame(rows: RowSource) -> int:
+    return max(1, layout.FRAME_BYTES // rows.spec.row_bytes)
 
 
 def _windows(rows: RowSource, multiple: int, count: int | None = None) -> Iterator[memoryview]:

@@ -1,3 +1,1802 @@
+var __getOwnPropNames = Object.getOwnPropertyNames;
+var __esm = (fn, res) => function __init() {
+  return fn && (res = (0, fn[__getOwnPropNames(fn)[0]])(fn = 0)), res;
+};
+
+// ../packages/wshard/src/errors.ts
+function corrupt(fact, block, hint) {
+  throw new CorruptLayoutError(fact, block, hint);
+}
+function about(block, work) {
+  try {
+    return work();
+  } catch (error) {
+    if (error instanceof FormatError && error.block === void 0) {
+      throw new error.constructor(error.message, block, error.hint);
+    }
+    throw error;
+  }
+}
+var WShardError, FormatError, BadMagicError, UnsupportedVersionError, TruncatedError, ChecksumError, CorruptLayoutError, LimitExceededError, NotFoundError, ChangedError, UnavailableError;
+var init_errors = __esm({
+  "../packages/wshard/src/errors.ts"() {
+    "use strict";
+    WShardError = class extends Error {
+      code = "wshard";
+      /** The block that is wrong, where it is one. */
+      block;
+      hint;
+      constructor(fact, block, hint = "") {
+        super(block === void 0 ? fact : `block '${block}': ${fact}`);
+        this.name = "WShardError";
+        this.block = block;
+        this.hint = hint;
+      }
+    };
+    FormatError = class extends WShardError {
+      code = "format";
+    };
+    BadMagicError = class extends FormatError {
+      code = "bad_magic";
+    };
+    UnsupportedVersionError = class extends FormatError {
+      code = "unsupported_version";
+    };
+    TruncatedError = class extends FormatError {
+      code = "truncated";
+    };
+    ChecksumError = class extends FormatError {
+      code = "checksum";
+    };
+    CorruptLayoutError = class extends FormatError {
+      code = "corrupt_layout";
+    };
+    LimitExceededError = class extends FormatError {
+      code = "limit_exceeded";
+    };
+    NotFoundError = class extends WShardError {
+      code = "not_found";
+    };
+    ChangedError = class extends WShardError {
+      code = "conflict";
+    };
+    UnavailableError = class extends WShardError {
+      code = "unavailable";
+    };
+  }
+});
+
+// ../packages/wshard/src/bytes.ts
+function joinBytes(parts) {
+  if (parts.length === 1) return parts[0];
+  const out = new Uint8Array(parts.reduce((sum, each) => sum + each.length, 0));
+  let at2 = 0;
+  for (const part of parts) {
+    out.set(part, at2);
+    at2 += part.length;
+  }
+  return out;
+}
+function viewOf(data) {
+  return new DataView(data.buffer, data.byteOffset, data.byteLength);
+}
+function utf8(data, what) {
+  try {
+    return UTF8.decode(data);
+  } catch {
+    return corrupt(what);
+  }
+}
+function checkRange(start2, end, total, what) {
+  if (!(start2 >= 0 && start2 <= end && end <= total)) throw new RangeError(`[${start2}, ${end}) of ${total} ${what}`);
+}
+var UTF8;
+var init_bytes = __esm({
+  "../packages/wshard/src/bytes.ts"() {
+    "use strict";
+    init_errors();
+    UTF8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+  }
+});
+
+// ../packages/wshard/src/checksum.ts
+function tables() {
+  for (let k3 = 0; TABLES.length < 8; k3++) {
+    const table = new Uint32Array(256);
+    for (let i4 = 0; i4 < 256; i4++) {
+      let value = i4;
+      if (k3 === 0) for (let bit = 0; bit < 8; bit++) value = value & 1 ? value >>> 1 ^ 2197175160 : value >>> 1;
+      else {
+        const before = TABLES[k3 - 1][i4];
+        value = before >>> 8 ^ TABLES[0][before & 255];
+      }
+      table[i4] = value;
+    }
+    TABLES.push(table);
+  }
+  return TABLES;
+}
+function crc32c(data, before = 0) {
+  const [t0, t1, t22, t3, t4, t5, t6, t7] = tables();
+  const b = data;
+  let crc = ~before;
+  let at2 = 0;
+  for (const end = data.length - 7; at2 < end; at2 += 8) {
+    const low2 = crc ^ (b[at2] | b[at2 + 1] << 8 | b[at2 + 2] << 16 | b[at2 + 3] << 24);
+    crc = t7[low2 & 255] ^ t6[low2 >>> 8 & 255] ^ t5[low2 >>> 16 & 255] ^ t4[low2 >>> 24] ^ t3[b[at2 + 4]] ^ t22[b[at2 + 5]] ^ t1[b[at2 + 6]] ^ t0[b[at2 + 7]];
+  }
+  for (; at2 < data.length; at2++) crc = crc >>> 8 ^ t0[(crc ^ b[at2]) & 255];
+  return ~crc >>> 0;
+}
+function add(ah, al, bh, bl) {
+  const sum = (al >>> 0) + (bl >>> 0);
+  low = sum >>> 0;
+  high = ah + bh + (sum > 4294967295 ? 1 : 0) >>> 0;
+}
+function multiply(ah, al, bh, bl) {
+  const a0 = al & 65535;
+  const a1 = al >>> 16;
+  const b0 = bl & 65535;
+  const b1 = bl >>> 16;
+  const low0 = a0 * b0;
+  const mid = a1 * b0 + (low0 >>> 16);
+  const mid2 = a0 * b1 + mid % 65536;
+  const carried = a1 * b1 + Math.floor(mid / 65536) + Math.floor(mid2 / 65536);
+  low = ((mid2 & 65535) << 16 | low0 & 65535) >>> 0;
+  high = Math.imul(ah, bl) + Math.imul(al, bh) + (carried | 0) >>> 0;
+}
+function rotate(bits) {
+  const h3 = high;
+  const l3 = low;
+  if (bits < 32) {
+    high = (h3 << bits | l3 >>> 32 - bits) >>> 0;
+    low = (l3 << bits | h3 >>> 32 - bits) >>> 0;
+  } else {
+    const rest = bits - 32;
+    high = rest ? (l3 << rest | h3 >>> 32 - rest) >>> 0 : l3;
+    low = rest ? (h3 << rest | l3 >>> 32 - rest) >>> 0 : h3;
+  }
+}
+function round(ah, al, lh, ll) {
+  multiply(lh, ll, P2H, P2L);
+  add(ah, al, high, low);
+  rotate(31);
+  multiply(high, low, P1H, P1L);
+}
+function xorShift(bits) {
+  if (bits < 32) {
+    const shifted = high >>> bits;
+    low = (low ^ (low >>> bits | high << 32 - bits)) >>> 0;
+    high = (high ^ shifted) >>> 0;
+  } else low = (low ^ high >>> bits - 32) >>> 0;
+}
+function xxh64(data) {
+  const view = viewOf(data);
+  const size = data.length;
+  let at2 = 0;
+  if (size >= 32) {
+    add(P1H, P1L, P2H, P2L);
+    const h4 = [high, P2H, 0, ~P1H >>> 0];
+    const l4 = [low, P2L, 0, -P1L >>> 0];
+    for (; at2 <= size - 32; at2 += 32) {
+      for (let lane = 0; lane < 4; lane++) {
+        const from = at2 + lane * 8;
+        round(h4[lane], l4[lane], view.getUint32(from + 4, true), view.getUint32(from, true));
+        h4[lane] = high;
+        l4[lane] = low;
+      }
+    }
+    let sumH = 0;
+    let sumL = 0;
+    const turns = [1, 7, 12, 18];
+    for (let lane = 0; lane < 4; lane++) {
+      high = h4[lane];
+      low = l4[lane];
+      rotate(turns[lane]);
+      add(sumH, sumL, high, low);
+      sumH = high;
+      sumL = low;
+    }
+    for (let lane = 0; lane < 4; lane++) {
+      round(0, 0, h4[lane], l4[lane]);
+      multiply((sumH ^ high) >>> 0, (sumL ^ low) >>> 0, P1H, P1L);
+      add(high, low, P4H, P4L);
+      sumH = high;
+      sumL = low;
+    }
+  } else {
+    high = P5H;
+    low = P5L;
+  }
+  add(high, low, Math.floor(size / 4294967296), size >>> 0);
+  let h3 = high;
+  let l3 = low;
+  for (; at2 <= size - 8; at2 += 8) {
+    round(0, 0, view.getUint32(at2 + 4, true), view.getUint32(at2, true));
+    high = (h3 ^ high) >>> 0;
+    low = (l3 ^ low) >>> 0;
+    rotate(27);
+    multiply(high, low, P1H, P1L);
+    add(high, low, P4H, P4L);
+    h3 = high;
+    l3 = low;
+  }
+  if (at2 <= size - 4) {
+    multiply(0, view.getUint32(at2, true), P1H, P1L);
+    high = (h3 ^ high) >>> 0;
+    low = (l3 ^ low) >>> 0;
+    rotate(23);
+    multiply(high, low, P2H, P2L);
+    add(high, low, P3H, P3L);
+    h3 = high;
+    l3 = low;
+    at2 += 4;
+  }
+  for (; at2 < size; at2++) {
+    multiply(0, data[at2], P5H, P5L);
+    high = (h3 ^ high) >>> 0;
+    low = (l3 ^ low) >>> 0;
+    rotate(11);
+    multiply(high, low, P1H, P1L);
+    h3 = high;
+    l3 = low;
+  }
+  high = h3;
+  low = l3;
+  xorShift(33);
+  multiply(high, low, P2H, P2L);
+  xorShift(29);
+  multiply(high, low, P3H, P3L);
+  xorShift(32);
+  return [high, low];
+}
+function fnv1a64(data) {
+  let h3 = 3421674724;
+  let l3 = 2216829733;
+  for (const byte of data) {
+    multiply(h3, (l3 ^ byte) >>> 0, 256, 435);
+    h3 = high;
+    l3 = low;
+  }
+  return [h3, l3];
+}
+var TABLES, P1H, P1L, P2H, P2L, P3H, P3L, P4H, P4L, P5H, P5L, high, low;
+var init_checksum = __esm({
+  "../packages/wshard/src/checksum.ts"() {
+    "use strict";
+    init_bytes();
+    TABLES = [];
+    P1H = 2654435761;
+    P1L = 2246822535;
+    P2H = 3266489917;
+    P2L = 668265295;
+    P3H = 374761393;
+    P3L = 2654435833;
+    P4H = 2246822519;
+    P4L = 3266489955;
+    P5H = 668265263;
+    P5L = 374761413;
+    high = 0;
+    low = 0;
+  }
+});
+
+// ../packages/wshard/src/dtype.ts
+function typedArray(dtype, bytes3) {
+  const size = DTYPES[dtype];
+  const aligned = bytes3.byteOffset % size === 0 ? bytes3 : bytes3.slice();
+  return new ARRAYS[dtype](aligned.buffer, aligned.byteOffset, aligned.byteLength / size);
+}
+function toFloat32(dtype, bytes3) {
+  const values = typedArray(dtype, bytes3);
+  if (values instanceof Float32Array) return values;
+  const out = new Float32Array(values.length);
+  if (dtype === "bf16") {
+    const bits = new Uint32Array(out.buffer);
+    for (let i4 = 0; i4 < bits.length; i4++) bits[i4] = values[i4] << 16;
+  } else if (dtype === "f16") for (let i4 = 0; i4 < out.length; i4++) out[i4] = halfToFloat(values[i4]);
+  else for (let i4 = 0; i4 < out.length; i4++) out[i4] = Number(values[i4]);
+  return out;
+}
+function halfToFloat(bits) {
+  const exponent = bits >>> 10 & 31;
+  const fraction = bits & 1023;
+  const sign2 = bits & 32768 ? -1 : 1;
+  if (exponent === 31) return fraction ? Number.NaN : sign2 * Number.POSITIVE_INFINITY;
+  return sign2 * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024));
+}
+var DTYPES, ARRAYS;
+var init_dtype = __esm({
+  "../packages/wshard/src/dtype.ts"() {
+    "use strict";
+    DTYPES = {
+      f64: 8,
+      f32: 4,
+      f16: 2,
+      bf16: 2,
+      i64: 8,
+      i32: 4,
+      i16: 2,
+      i8: 1,
+      u64: 8,
+      u32: 4,
+      u16: 2,
+      u8: 1,
+      bool: 1
+    };
+    ARRAYS = {
+      f64: Float64Array,
+      f32: Float32Array,
+      f16: Uint16Array,
+      bf16: Uint16Array,
+      i64: BigInt64Array,
+      i32: Int32Array,
+      i16: Int16Array,
+      i8: Int8Array,
+      u64: BigUint64Array,
+      u32: Uint32Array,
+      u16: Uint16Array,
+      u8: Uint8Array,
+      bool: Uint8Array
+    };
+  }
+});
+
+// ../packages/wshard/src/json.ts
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+function parseJson(data) {
+  if (data.length > MAX_JSON_BYTES) throw new LimitExceededError(`JSON of ${data.length} bytes is too large`);
+  const text = utf8(data, "not valid JSON (not UTF-8)").replace(/^\ufeff/, "");
+  let at2 = 0;
+  const fail = (what) => {
+    corrupt(`not valid JSON (${what} at character ${at2})`);
+  };
+  const match = (pattern) => {
+    pattern.lastIndex = at2;
+    const found = pattern.exec(text);
+    if (found) at2 += found[0].length;
+    return found;
+  };
+  const parseString = () => {
+    const start2 = at2++;
+    do
+      match(PLAIN);
+    while (match(ESCAPE));
+    if (text[at2++] !== '"') fail("a string without end, a control character or a bad escape");
+    return JSON.parse(text.slice(start2, at2));
+  };
+  const store = (holder, key, depth) => {
+    let found;
+    match(SPACE);
+    const next = text[at2];
+    const word = WORDS.find(([each]) => text.startsWith(each, at2));
+    if (next === "{") found = parseObject(depth);
+    else if (next === "[") found = parseArray(depth);
+    else if (next === '"') found = parseString();
+    else if (word) {
+      at2 += word[0].length;
+      found = word[1];
+    } else {
+      const number = match(NUMBER) ?? fail("a value was expected");
+      found = Number(number[0]);
+      if (number[1] !== void 0 || number[2] !== void 0) {
+        const keys = fractions.get(holder) ?? /* @__PURE__ */ new Set();
+        fractions.set(holder, keys.add(String(key)));
+      } else if (!Number.isSafeInteger(found)) found = BigInt(number[0]);
+    }
+    Object.defineProperty(holder, key, { value: found, writable: true, enumerable: true, configurable: true });
+    match(SPACE);
+  };
+  const items = (close, depth, one) => {
+    if (depth > MAX_DEPTH) fail("nested too deep");
+    at2++;
+    match(SPACE);
+    if (text[at2] === close) at2++;
+    else
+      for (; ; ) {
+        one();
+        const next = text[at2++];
+        if (next === close) break;
+        if (next !== ",") fail(`',' or '${close}' was expected`);
+      }
+  };
+  const parseArray = (depth) => {
+    const out = [];
+    items("]", depth, () => store(out, out.length, depth + 1));
+    return out;
+  };
+  const parseObject = (depth) => {
+    const out = {};
+    items("}", depth, () => {
+      match(SPACE);
+      if (text[at2] !== '"') fail("a key was expected");
+      const key = parseString();
+      if (Object.hasOwn(out, key)) fail("a key appears twice");
+      match(SPACE);
+      if (text[at2++] !== ":") fail("':' was expected");
+      store(out, key, depth + 1);
+    });
+    return out;
+  };
+  const root = [];
+  store(root, 0, 0);
+  if (at2 !== text.length) fail("more after its end");
+  return root[0];
+}
+function parseJsonObject(data) {
+  const value = parseJson(data);
+  if (!isObject(value)) corrupt("JSON is no object, one was expected");
+  return value;
+}
+var MAX_JSON_BYTES, MAX_DEPTH, NUMBER, SPACE, PLAIN, WORDS, ESCAPE, fractions;
+var init_json = __esm({
+  "../packages/wshard/src/json.ts"() {
+    "use strict";
+    init_bytes();
+    init_errors();
+    MAX_JSON_BYTES = 64 << 20;
+    MAX_DEPTH = 500;
+    NUMBER = /-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?/y;
+    SPACE = /[ \t\n\r]*/y;
+    PLAIN = /[^"\\\u0000-\u001f]*/y;
+    WORDS = [
+      ["null", null],
+      ["true", true],
+      ["false", false]
+    ];
+    ESCAPE = /\\(?:["\\/bfnrt]|u[\da-fA-F]{4})/y;
+    fractions = /* @__PURE__ */ new WeakMap();
+  }
+});
+
+// ../packages/wshard/src/layout.ts
+var MAGIC, VERSION, HEADER_BYTES, ENTRY_BYTES, ALIGNMENTS, MARK, MARKED_HEADER_BYTES, FLAGS_RAW, FLAGS_DEFAULT, FLAGS_ZSTD, FLAGS_LZ4, FLAGS_SEEKABLE, MAX_ENTRIES, MAX_STRING_TABLE_BYTES, MAX_NAME_BYTES, MAX_BLOCK_BYTES, PIECES_FROM_BYTES, PIECE_BYTES, FRAME_BYTES, SKIPPABLE_MAGIC, SEEK_TABLE_MAGIC, MAX_FRAMES, PIECES_PREFIX, SEEK_PREFIX;
+var init_layout = __esm({
+  "../packages/wshard/src/layout.ts"() {
+    "use strict";
+    MAGIC = "SHRD";
+    VERSION = 2;
+    HEADER_BYTES = 64;
+    ENTRY_BYTES = 48;
+    ALIGNMENTS = [0, 16, 32, 64];
+    MARK = "WDC1";
+    MARKED_HEADER_BYTES = 48;
+    FLAGS_RAW = 0;
+    FLAGS_DEFAULT = 1;
+    FLAGS_ZSTD = 3;
+    FLAGS_LZ4 = 5;
+    FLAGS_SEEKABLE = 11;
+    MAX_ENTRIES = 1e7;
+    MAX_STRING_TABLE_BYTES = 1e8;
+    MAX_NAME_BYTES = 4096;
+    MAX_BLOCK_BYTES = 64 * 2 ** 30;
+    PIECES_FROM_BYTES = 1 << 20;
+    PIECE_BYTES = 256 << 10;
+    FRAME_BYTES = 64 << 10;
+    SKIPPABLE_MAGIC = 407710302;
+    SEEK_TABLE_MAGIC = 2408770225;
+    MAX_FRAMES = 1 << 27;
+    PIECES_PREFIX = "aux/crc32c/";
+    SEEK_PREFIX = "aux/seek/";
+  }
+});
+
+// node_modules/fzstd/esm/index.mjs
+function decompress(dat, buf) {
+  var bufs = [], nb = +!buf;
+  var bt = 0, ol = 0;
+  for (; dat.length; ) {
+    var st = rzfh(dat, nb || buf);
+    if (typeof st == "object") {
+      if (nb) {
+        buf = null;
+        if (st.w.length == st.u) {
+          bufs.push(buf = st.w);
+          ol += st.u;
+        }
+      } else {
+        bufs.push(buf);
+        st.e = 0;
+      }
+      for (; !st.l; ) {
+        var blk = rzb(dat, st, buf);
+        if (!blk)
+          err(5);
+        if (buf)
+          st.e = st.y;
+        else {
+          bufs.push(blk);
+          ol += blk.length;
+          cpw(st.w, 0, blk.length);
+          st.w.set(blk, st.w.length - blk.length);
+        }
+      }
+      bt = st.b + st.c * 4;
+    } else
+      bt = st;
+    dat = dat.subarray(bt);
+  }
+  return cct(bufs, ol);
+}
+var ab, u8, u16, i16, i32, slc, fill, cpw, ec, err, rb, b4, rzfh, msb, rfse, rhu, dllt, dmlt, doct, b2bl, llb, llbl, mlb, mlbl, dhu, dhu4, rzb, cct, Decompress;
+var init_esm = __esm({
+  "node_modules/fzstd/esm/index.mjs"() {
+    ab = ArrayBuffer;
+    u8 = Uint8Array;
+    u16 = Uint16Array;
+    i16 = Int16Array;
+    i32 = Int32Array;
+    slc = function(v3, s3, e3) {
+      if (u8.prototype.slice)
+        return u8.prototype.slice.call(v3, s3, e3);
+      if (s3 == null || s3 < 0)
+        s3 = 0;
+      if (e3 == null || e3 > v3.length)
+        e3 = v3.length;
+      var n2 = new u8(e3 - s3);
+      n2.set(v3.subarray(s3, e3));
+      return n2;
+    };
+    fill = function(v3, n2, s3, e3) {
+      if (u8.prototype.fill)
+        return u8.prototype.fill.call(v3, n2, s3, e3);
+      if (s3 == null || s3 < 0)
+        s3 = 0;
+      if (e3 == null || e3 > v3.length)
+        e3 = v3.length;
+      for (; s3 < e3; ++s3)
+        v3[s3] = n2;
+      return v3;
+    };
+    cpw = function(v3, t3, s3, e3) {
+      if (u8.prototype.copyWithin)
+        return u8.prototype.copyWithin.call(v3, t3, s3, e3);
+      if (s3 == null || s3 < 0)
+        s3 = 0;
+      if (e3 == null || e3 > v3.length)
+        e3 = v3.length;
+      while (s3 < e3) {
+        v3[t3++] = v3[s3++];
+      }
+    };
+    ec = [
+      "invalid zstd data",
+      "window size too large (>2046MB)",
+      "invalid block type",
+      "FSE accuracy too high",
+      "match distance too far back",
+      "unexpected EOF"
+    ];
+    err = function(ind, msg, nt) {
+      var e3 = new Error(msg || ec[ind]);
+      e3.code = ind;
+      if (Error.captureStackTrace)
+        Error.captureStackTrace(e3, err);
+      if (!nt)
+        throw e3;
+      return e3;
+    };
+    rb = function(d3, b, n2) {
+      var i4 = 0, o3 = 0;
+      for (; i4 < n2; ++i4)
+        o3 |= d3[b++] << (i4 << 3);
+      return o3;
+    };
+    b4 = function(d3, b) {
+      return (d3[b] | d3[b + 1] << 8 | d3[b + 2] << 16 | d3[b + 3] << 24) >>> 0;
+    };
+    rzfh = function(dat, w3) {
+      var n3 = dat[0] | dat[1] << 8 | dat[2] << 16;
+      if (n3 == 3126568 && dat[3] == 253) {
+        var flg = dat[4];
+        var ss2 = flg >> 5 & 1, cc = flg >> 2 & 1, df = flg & 3, fcf = flg >> 6;
+        if (flg & 8)
+          err(0);
+        var bt = 6 - ss2;
+        var db = df == 3 ? 4 : df;
+        var di = rb(dat, bt, db);
+        bt += db;
+        var fsb = fcf ? 1 << fcf : ss2;
+        var fss = rb(dat, bt, fsb) + (fcf == 1 && 256);
+        var ws = fss;
+        if (!ss2) {
+          var wb = 1 << 10 + (dat[5] >> 3);
+          ws = wb + (wb >> 3) * (dat[5] & 7);
+        }
+        if (ws > 2145386496)
+          err(1);
+        var buf = new u8((w3 == 1 ? fss || ws : w3 ? 0 : ws) + 12);
+        buf[0] = 1, buf[4] = 4, buf[8] = 8;
+        return {
+          b: bt + fsb,
+          y: 0,
+          l: 0,
+          d: di,
+          w: w3 && w3 != 1 ? w3 : buf.subarray(12),
+          e: ws,
+          o: new i32(buf.buffer, 0, 3),
+          u: fss,
+          c: cc,
+          m: Math.min(131072, ws)
+        };
+      } else if ((n3 >> 4 | dat[3] << 20) == 25481893) {
+        return b4(dat, 4) + 8;
+      }
+      err(0);
+    };
+    msb = function(val) {
+      var bits = 0;
+      for (; 1 << bits <= val; ++bits)
+        ;
+      return bits - 1;
+    };
+    rfse = function(dat, bt, mal) {
+      var tpos = (bt << 3) + 4;
+      var al = (dat[bt] & 15) + 5;
+      if (al > mal)
+        err(3);
+      var sz = 1 << al;
+      var probs = sz, sym = -1, re = -1, i4 = -1, ht = sz;
+      var buf = new ab(512 + (sz << 2));
+      var freq = new i16(buf, 0, 256);
+      var dstate = new u16(buf, 0, 256);
+      var nstate = new u16(buf, 512, sz);
+      var bb1 = 512 + (sz << 1);
+      var syms = new u8(buf, bb1, sz);
+      var nbits = new u8(buf, bb1 + sz);
+      while (sym < 255 && probs > 0) {
+        var bits = msb(probs + 1);
+        var cbt = tpos >> 3;
+        var msk = (1 << bits + 1) - 1;
+        var val = (dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (tpos & 7) & msk;
+        var msk1fb = (1 << bits) - 1;
+        var msv = msk - probs - 1;
+        var sval = val & msk1fb;
+        if (sval < msv)
+          tpos += bits, val = sval;
+        else {
+          tpos += bits + 1;
+          if (val > msk1fb)
+            val -= msv;
+        }
+        freq[++sym] = --val;
+        if (val == -1) {
+          probs += val;
+          syms[--ht] = sym;
+        } else
+          probs -= val;
+        if (!val) {
+          do {
+            var rbt = tpos >> 3;
+            re = (dat[rbt] | dat[rbt + 1] << 8) >> (tpos & 7) & 3;
+            tpos += 2;
+            sym += re;
+          } while (re == 3);
+        }
+      }
+      if (sym > 255 || probs)
+        err(0);
+      var sympos = 0;
+      var sstep = (sz >> 1) + (sz >> 3) + 3;
+      var smask = sz - 1;
+      for (var s3 = 0; s3 <= sym; ++s3) {
+        var sf = freq[s3];
+        if (sf < 1) {
+          dstate[s3] = -sf;
+          continue;
+        }
+        for (i4 = 0; i4 < sf; ++i4) {
+          syms[sympos] = s3;
+          do {
+            sympos = sympos + sstep & smask;
+          } while (sympos >= ht);
+        }
+      }
+      if (sympos)
+        err(0);
+      for (i4 = 0; i4 < sz; ++i4) {
+        var ns = dstate[syms[i4]]++;
+        var nb = nbits[i4] = al - msb(ns);
+        nstate[i4] = (ns << nb) - sz;
+      }
+      return [tpos + 7 >> 3, {
+        b: al,
+        s: syms,
+        n: nbits,
+        t: nstate
+      }];
+    };
+    rhu = function(dat, bt) {
+      var i4 = 0, wc = -1;
+      var buf = new u8(292), hb = dat[bt];
+      var hw = buf.subarray(0, 256);
+      var rc = buf.subarray(256, 268);
+      var ri = new u16(buf.buffer, 268);
+      if (hb < 128) {
+        var _a = rfse(dat, bt + 1, 6), ebt = _a[0], fdt = _a[1];
+        bt += hb;
+        var epos = ebt << 3;
+        var lb = dat[bt];
+        if (!lb)
+          err(0);
+        var st1 = 0, st2 = 0, btr1 = fdt.b, btr2 = btr1;
+        var fpos = (++bt << 3) - 8 + msb(lb);
+        for (; ; ) {
+          fpos -= btr1;
+          if (fpos < epos)
+            break;
+          var cbt = fpos >> 3;
+          st1 += (dat[cbt] | dat[cbt + 1] << 8) >> (fpos & 7) & (1 << btr1) - 1;
+          hw[++wc] = fdt.s[st1];
+          fpos -= btr2;
+          if (fpos < epos)
+            break;
+          cbt = fpos >> 3;
+          st2 += (dat[cbt] | dat[cbt + 1] << 8) >> (fpos & 7) & (1 << btr2) - 1;
+          hw[++wc] = fdt.s[st2];
+          btr1 = fdt.n[st1];
+          st1 = fdt.t[st1];
+          btr2 = fdt.n[st2];
+          st2 = fdt.t[st2];
+        }
+        if (++wc > 255)
+          err(0);
+      } else {
+        wc = hb - 127;
+        for (; i4 < wc; i4 += 2) {
+          var byte = dat[++bt];
+          hw[i4] = byte >> 4;
+          hw[i4 + 1] = byte & 15;
+        }
+        ++bt;
+      }
+      var wes = 0;
+      for (i4 = 0; i4 < wc; ++i4) {
+        var wt = hw[i4];
+        if (wt > 11)
+          err(0);
+        wes += wt && 1 << wt - 1;
+      }
+      var mb = msb(wes) + 1;
+      var ts = 1 << mb;
+      var rem = ts - wes;
+      if (rem & rem - 1)
+        err(0);
+      hw[wc++] = msb(rem) + 1;
+      for (i4 = 0; i4 < wc; ++i4) {
+        var wt = hw[i4];
+        ++rc[hw[i4] = wt && mb + 1 - wt];
+      }
+      var hbuf = new u8(ts << 1);
+      var syms = hbuf.subarray(0, ts), nb = hbuf.subarray(ts);
+      ri[mb] = 0;
+      for (i4 = mb; i4 > 0; --i4) {
+        var pv = ri[i4];
+        fill(nb, i4, pv, ri[i4 - 1] = pv + rc[i4] * (1 << mb - i4));
+      }
+      if (ri[0] != ts)
+        err(0);
+      for (i4 = 0; i4 < wc; ++i4) {
+        var bits = hw[i4];
+        if (bits) {
+          var code = ri[bits];
+          fill(syms, i4, code, ri[bits] = code + (1 << mb - bits));
+        }
+      }
+      return [bt, {
+        n: nb,
+        b: mb,
+        s: syms
+      }];
+    };
+    dllt = rfse(/* @__PURE__ */ new u8([
+      81,
+      16,
+      99,
+      140,
+      49,
+      198,
+      24,
+      99,
+      12,
+      33,
+      196,
+      24,
+      99,
+      102,
+      102,
+      134,
+      70,
+      146,
+      4
+    ]), 0, 6)[1];
+    dmlt = rfse(/* @__PURE__ */ new u8([
+      33,
+      20,
+      196,
+      24,
+      99,
+      140,
+      33,
+      132,
+      16,
+      66,
+      8,
+      33,
+      132,
+      16,
+      66,
+      8,
+      33,
+      68,
+      68,
+      68,
+      68,
+      68,
+      68,
+      68,
+      68,
+      36,
+      9
+    ]), 0, 6)[1];
+    doct = rfse(/* @__PURE__ */ new u8([
+      32,
+      132,
+      16,
+      66,
+      102,
+      70,
+      68,
+      68,
+      68,
+      68,
+      36,
+      73,
+      2
+    ]), 0, 5)[1];
+    b2bl = function(b, s3) {
+      var len = b.length, bl = new i32(len);
+      for (var i4 = 0; i4 < len; ++i4) {
+        bl[i4] = s3;
+        s3 += 1 << b[i4];
+      }
+      return bl;
+    };
+    llb = /* @__PURE__ */ new u8((/* @__PURE__ */ new i32([
+      0,
+      0,
+      0,
+      0,
+      16843009,
+      50528770,
+      134678020,
+      202050057,
+      269422093
+    ])).buffer, 0, 36);
+    llbl = /* @__PURE__ */ b2bl(llb, 0);
+    mlb = /* @__PURE__ */ new u8((/* @__PURE__ */ new i32([
+      0,
+      0,
+      0,
+      0,
+      0,
+      0,
+      0,
+      0,
+      16843009,
+      50528770,
+      117769220,
+      185207048,
+      252579084,
+      16
+    ])).buffer, 0, 53);
+    mlbl = /* @__PURE__ */ b2bl(mlb, 3);
+    dhu = function(dat, out, hu) {
+      var len = dat.length, ss2 = out.length, lb = dat[len - 1], msk = (1 << hu.b) - 1, eb = -hu.b;
+      if (!lb)
+        err(0);
+      var st = 0, btr = hu.b, pos = (len << 3) - 8 + msb(lb) - btr, i4 = -1;
+      for (; pos > eb && i4 < ss2; ) {
+        var cbt = pos >> 3;
+        var val = (dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (pos & 7);
+        st = (st << btr | val) & msk;
+        out[++i4] = hu.s[st];
+        pos -= btr = hu.n[st];
+      }
+      if (pos != eb || i4 + 1 != ss2)
+        err(0);
+    };
+    dhu4 = function(dat, out, hu) {
+      var bt = 6;
+      var ss2 = out.length, sz1 = ss2 + 3 >> 2, sz2 = sz1 << 1, sz3 = sz1 + sz2;
+      dhu(dat.subarray(bt, bt += dat[0] | dat[1] << 8), out.subarray(0, sz1), hu);
+      dhu(dat.subarray(bt, bt += dat[2] | dat[3] << 8), out.subarray(sz1, sz2), hu);
+      dhu(dat.subarray(bt, bt += dat[4] | dat[5] << 8), out.subarray(sz2, sz3), hu);
+      dhu(dat.subarray(bt), out.subarray(sz3), hu);
+    };
+    rzb = function(dat, st, out) {
+      var _a;
+      var bt = st.b;
+      var b0 = dat[bt], btype = b0 >> 1 & 3;
+      st.l = b0 & 1;
+      var sz = b0 >> 3 | dat[bt + 1] << 5 | dat[bt + 2] << 13;
+      var ebt = (bt += 3) + sz;
+      if (btype == 1) {
+        if (bt >= dat.length)
+          return;
+        st.b = bt + 1;
+        if (out) {
+          fill(out, dat[bt], st.y, st.y += sz);
+          return out;
+        }
+        return fill(new u8(sz), dat[bt]);
+      }
+      if (ebt > dat.length)
+        return;
+      if (btype == 0) {
+        st.b = ebt;
+        if (out) {
+          out.set(dat.subarray(bt, ebt), st.y);
+          st.y += sz;
+          return out;
+        }
+        return slc(dat, bt, ebt);
+      }
+      if (btype == 2) {
+        var b3 = dat[bt], lbt = b3 & 3, sf = b3 >> 2 & 3;
+        var lss = b3 >> 4, lcs = 0, s4 = 0;
+        if (lbt < 2) {
+          if (sf & 1)
+            lss |= dat[++bt] << 4 | (sf & 2 && dat[++bt] << 12);
+          else
+            lss = b3 >> 3;
+        } else {
+          s4 = sf;
+          if (sf < 2)
+            lss |= (dat[++bt] & 63) << 4, lcs = dat[bt] >> 6 | dat[++bt] << 2;
+          else if (sf == 2)
+            lss |= dat[++bt] << 4 | (dat[++bt] & 3) << 12, lcs = dat[bt] >> 2 | dat[++bt] << 6;
+          else
+            lss |= dat[++bt] << 4 | (dat[++bt] & 63) << 12, lcs = dat[bt] >> 6 | dat[++bt] << 2 | dat[++bt] << 10;
+        }
+        ++bt;
+        var buf = out ? out.subarray(st.y, st.y + st.m) : new u8(st.m);
+        var spl = buf.length - lss;
+        if (lbt == 0)
+          buf.set(dat.subarray(bt, bt += lss), spl);
+        else if (lbt == 1)
+          fill(buf, dat[bt++], spl);
+        else {
+          var hu = st.h;
+          if (lbt == 2) {
+            var hud = rhu(dat, bt);
+            lcs += bt - (bt = hud[0]);
+            st.h = hu = hud[1];
+          } else if (!hu)
+            err(0);
+          (s4 ? dhu4 : dhu)(dat.subarray(bt, bt += lcs), buf.subarray(spl), hu);
+        }
+        var ns = dat[bt++];
+        if (ns) {
+          if (ns == 255)
+            ns = (dat[bt++] | dat[bt++] << 8) + 32512;
+          else if (ns > 127)
+            ns = ns - 128 << 8 | dat[bt++];
+          var scm = dat[bt++];
+          if (scm & 3)
+            err(0);
+          var dts = [dmlt, doct, dllt];
+          for (var i4 = 2; i4 > -1; --i4) {
+            var md2 = scm >> (i4 << 1) + 2 & 3;
+            if (md2 == 1) {
+              var rbuf = new u8([0, 0, dat[bt++]]);
+              dts[i4] = {
+                s: rbuf.subarray(2, 3),
+                n: rbuf.subarray(0, 1),
+                t: new u16(rbuf.buffer, 0, 1),
+                b: 0
+              };
+            } else if (md2 == 2) {
+              _a = rfse(dat, bt, 9 - (i4 & 1)), bt = _a[0], dts[i4] = _a[1];
+            } else if (md2 == 3) {
+              if (!st.t)
+                err(0);
+              dts[i4] = st.t[i4];
+            }
+          }
+          var _b = st.t = dts, mlt = _b[0], oct = _b[1], llt = _b[2];
+          var lb = dat[ebt - 1];
+          if (!lb)
+            err(0);
+          var spos = (ebt << 3) - 8 + msb(lb) - llt.b, cbt = spos >> 3, oubt = 0;
+          var lst = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << llt.b) - 1;
+          cbt = (spos -= oct.b) >> 3;
+          var ost = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << oct.b) - 1;
+          cbt = (spos -= mlt.b) >> 3;
+          var mst = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << mlt.b) - 1;
+          for (++ns; --ns; ) {
+            var llc = llt.s[lst];
+            var lbtr = llt.n[lst];
+            var mlc = mlt.s[mst];
+            var mbtr = mlt.n[mst];
+            var ofc = oct.s[ost];
+            var obtr = oct.n[ost];
+            cbt = (spos -= ofc) >> 3;
+            var ofp = 1 << ofc;
+            var off2 = ofp + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16 | dat[cbt + 3] << 24) >>> (spos & 7) & ofp - 1);
+            cbt = (spos -= mlb[mlc]) >> 3;
+            var ml = mlbl[mlc] + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (spos & 7) & (1 << mlb[mlc]) - 1);
+            cbt = (spos -= llb[llc]) >> 3;
+            var ll = llbl[llc] + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (spos & 7) & (1 << llb[llc]) - 1);
+            cbt = (spos -= lbtr) >> 3;
+            lst = llt.t[lst] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << lbtr) - 1);
+            cbt = (spos -= mbtr) >> 3;
+            mst = mlt.t[mst] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << mbtr) - 1);
+            cbt = (spos -= obtr) >> 3;
+            ost = oct.t[ost] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << obtr) - 1);
+            if (off2 > 3) {
+              st.o[2] = st.o[1];
+              st.o[1] = st.o[0];
+              st.o[0] = off2 -= 3;
+            } else {
+              var idx = off2 - (ll != 0);
+              if (idx) {
+                off2 = idx == 3 ? st.o[0] - 1 : st.o[idx];
+                if (idx > 1)
+                  st.o[2] = st.o[1];
+                st.o[1] = st.o[0];
+                st.o[0] = off2;
+              } else
+                off2 = st.o[0];
+            }
+            for (var i4 = 0; i4 < ll; ++i4) {
+              buf[oubt + i4] = buf[spl + i4];
+            }
+            oubt += ll, spl += ll;
+            var stin = oubt - off2;
+            if (stin < 0) {
+              var len = -stin;
+              var bs = st.e + stin;
+              if (len > ml)
+                len = ml;
+              for (var i4 = 0; i4 < len; ++i4) {
+                buf[oubt + i4] = st.w[bs + i4];
+              }
+              oubt += len, ml -= len, stin = 0;
+            }
+            for (var i4 = 0; i4 < ml; ++i4) {
+              buf[oubt + i4] = buf[stin + i4];
+            }
+            oubt += ml;
+          }
+          if (oubt != spl) {
+            while (spl < buf.length) {
+              buf[oubt++] = buf[spl++];
+            }
+          } else
+            oubt = buf.length;
+          if (out)
+            st.y += oubt;
+          else
+            buf = slc(buf, 0, oubt);
+        } else if (out) {
+          st.y += lss;
+          if (spl) {
+            for (var i4 = 0; i4 < lss; ++i4) {
+              buf[i4] = buf[spl + i4];
+            }
+          }
+        } else if (spl)
+          buf = slc(buf, spl);
+        st.b = ebt;
+        return buf;
+      }
+      err(2);
+    };
+    cct = function(bufs, ol) {
+      if (bufs.length == 1)
+        return bufs[0];
+      var buf = new u8(ol);
+      for (var i4 = 0, b = 0; i4 < bufs.length; ++i4) {
+        var chk = bufs[i4];
+        buf.set(chk, b);
+        b += chk.length;
+      }
+      return buf;
+    };
+    Decompress = /* @__PURE__ */ (function() {
+      function Decompress2(ondata) {
+        this.ondata = ondata;
+        this.c = [];
+        this.l = 0;
+        this.z = 0;
+      }
+      Decompress2.prototype.push = function(chunk, final) {
+        if (typeof this.s == "number") {
+          var sub = Math.min(chunk.length, this.s);
+          chunk = chunk.subarray(sub);
+          this.s -= sub;
+        }
+        var sl = chunk.length;
+        var ncs = sl + this.l;
+        if (!this.s) {
+          if (final) {
+            if (!ncs) {
+              this.ondata(new u8(0), true);
+              return;
+            }
+            if (ncs < 5)
+              err(5);
+          } else if (ncs < 18) {
+            this.c.push(chunk);
+            this.l = ncs;
+            return;
+          }
+          if (this.l) {
+            this.c.push(chunk);
+            chunk = cct(this.c, ncs);
+            this.c = [];
+            this.l = 0;
+          }
+          if (typeof (this.s = rzfh(chunk)) == "number")
+            return this.push(chunk, final);
+        }
+        if (typeof this.s != "number") {
+          if (ncs < (this.z || 3)) {
+            if (final)
+              err(5);
+            this.c.push(chunk);
+            this.l = ncs;
+            return;
+          }
+          if (this.l) {
+            this.c.push(chunk);
+            chunk = cct(this.c, ncs);
+            this.c = [];
+            this.l = 0;
+          }
+          if (!this.z && ncs < (this.z = chunk[this.s.b] & 2 ? 4 : 3 + (chunk[this.s.b] >> 3 | chunk[this.s.b + 1] << 5 | chunk[this.s.b + 2] << 13))) {
+            if (final)
+              err(5);
+            this.c.push(chunk);
+            this.l = ncs;
+            return;
+          } else
+            this.z = 0;
+          for (; ; ) {
+            var blk = rzb(chunk, this.s);
+            if (!blk) {
+              if (final)
+                err(5);
+              var adc = chunk.subarray(this.s.b);
+              this.s.b = 0;
+              this.c.push(adc), this.l += adc.length;
+              return;
+            } else {
+              this.ondata(blk, false);
+              cpw(this.s.w, 0, blk.length);
+              this.s.w.set(blk, this.s.w.length - blk.length);
+            }
+            if (this.s.l) {
+              var rest = chunk.subarray(this.s.b);
+              this.s = this.s.c * 4;
+              this.push(rest, final);
+              return;
+            }
+          }
+        } else if (final)
+          err(5);
+      };
+      return Decompress2;
+    })();
+  }
+});
+
+// ../packages/wshard/src/codec.ts
+function decode(codec, data, rawSize) {
+  if (codec === "zstd") return decodeZstd(data, rawSize);
+  if (codec === "lz4") return decodeLz4(data, rawSize);
+  return data;
+}
+function readFrame(data, start2) {
+  const view = viewOf(data);
+  try {
+    const magic = view.getUint32(start2, true);
+    if ((magic & 4294967280) >>> 0 === 407710288) {
+      const end2 = start2 + 8 + view.getUint32(start2 + 4, true);
+      if (end2 > data.length) throw new RangeError();
+      return { size: 0, hasChecksum: false, isSkippable: true, windowBytes: 0, end: end2 };
+    }
+    if (magic !== ZSTD_MAGIC) corrupt("not a zstd frame");
+    const flags = view.getUint8(start2 + 4);
+    const isSingle = (flags & 32) !== 0;
+    let at2 = start2 + 5;
+    let windowBytes = 0;
+    if (!isSingle) {
+      const byte = view.getUint8(at2++);
+      const base = 2 ** (10 + (byte >> 3));
+      windowBytes = base + base / 8 * (byte & 7);
+    }
+    at2 += [0, 1, 2, 4][flags & 3];
+    let size;
+    const kind = flags >> 6;
+    if (kind === 0 && isSingle) size = view.getUint8(at2++);
+    else if (kind === 1) size = view.getUint16(at2, true) + 256;
+    else if (kind === 2) size = view.getUint32(at2, true);
+    else if (kind === 3) size = Number(view.getBigUint64(at2, true));
+    if (kind) at2 += 1 << kind;
+    const limit = Math.min(MAX_ZSTD_BLOCK, isSingle ? size ?? 0 : windowBytes);
+    for (let isLast = false; !isLast; ) {
+      const header = view.getUint16(at2, true) | view.getUint8(at2 + 2) << 16;
+      isLast = (header & 1) !== 0;
+      const type = header >> 1 & 3;
+      if (type === 3 || header >> 3 > limit) corrupt("damaged zstd frame (a block's header)");
+      at2 += 3 + (type === 1 ? 1 : header >> 3);
+      if (at2 > data.length) throw new RangeError();
+    }
+    const hasChecksum = (flags & 4) !== 0;
+    const end = at2 + (hasChecksum ? 4 : 0);
+    if (flags & 8 || end > data.length) throw new RangeError();
+    return { size, hasChecksum, isSkippable: false, windowBytes: isSingle ? size ?? 0 : windowBytes, end };
+  } catch (error) {
+    if (error instanceof FormatError) throw error;
+    corrupt("damaged zstd frame (it ends too early)");
+  }
+}
+function fill2(data, frame, out) {
+  let written2 = 0;
+  try {
+    if (frame.size !== void 0) {
+      if (frame.size) decompress(data, out.subarray(0, frame.size));
+      written2 = frame.size;
+    } else {
+      const stream = new Decompress((part) => {
+        if (written2 + part.length > out.length) corrupt("a zstd frame holds too much");
+        out.set(part, written2);
+        written2 += part.length;
+      });
+      stream.push(data, true);
+    }
+  } catch (error) {
+    if (error instanceof FormatError) throw error;
+    corrupt(`damaged zstd frame (${error.message})`);
+  }
+  if (frame.hasChecksum) {
+    const stored = viewOf(data).getUint32(data.length - 4, true);
+    if (xxh64(out.subarray(0, written2))[1] !== stored) {
+      corrupt("damaged zstd frame (its content does not match its checksum)");
+    }
+  }
+  return written2;
+}
+function decodeZstd(data, rawSize) {
+  if (rawSize > data.length * ZSTD_MAX_RATIO) {
+    throw new LimitExceededError(`${data.length} zstd bytes cannot hold ${rawSize} bytes`);
+  }
+  const first = readFrame(data, 0);
+  if ((first.size ?? 0) > rawSize) {
+    throw new LimitExceededError(`a zstd frame announces ${first.size} bytes where ${rawSize} are allowed`);
+  }
+  if (first.size === rawSize && first.end !== data.length) {
+    corrupt("damaged zstd frame (more bytes than the frame has)");
+  }
+  const out = new Uint8Array(rawSize);
+  let filled = 0;
+  for (let at2 = 0; at2 < data.length; ) {
+    const frame = at2 ? readFrame(data, at2) : first;
+    if (!frame.isSkippable) {
+      if ((frame.size ?? 0) > rawSize - filled) corrupt("zstd frames hold more than announced");
+      if (frame.size === void 0 && frame.windowBytes > MAX_WINDOW_BYTES) {
+        corrupt("damaged zstd frame (its window is too large)");
+      }
+      filled += fill2(data.subarray(at2, frame.end), frame, out.subarray(filled));
+    }
+    at2 = frame.end;
+  }
+  if (filled !== rawSize) corrupt(`zstd frames do not hold the ${rawSize} bytes announced`);
+  return out;
+}
+function decodeFrames(data, ends, sizes) {
+  const out = new Uint8Array(sizes.reduce((sum, each) => sum + each, 0));
+  let start2 = 0;
+  let filled = 0;
+  for (const [index, end] of ends.entries()) {
+    const part = data.subarray(start2, end);
+    const frame = readFrame(part, 0);
+    const size = sizes[index];
+    if (frame.isSkippable || frame.size !== size || frame.end !== part.length) {
+      corrupt(`a zstd frame does not hold the ${size} bytes of the seek table`);
+    }
+    filled += fill2(part, frame, out.subarray(filled));
+    start2 = end;
+  }
+  return out;
+}
+function decodeLz4(data, rawSize) {
+  if (rawSize > data.length * LZ4_MAX_RATIO) {
+    throw new LimitExceededError(`${data.length} LZ4 bytes cannot hold ${rawSize} bytes`);
+  }
+  const out = new Uint8Array(rawSize);
+  const size = data.length;
+  let at2 = 0;
+  let filled = 0;
+  const damaged = () => corrupt("damaged LZ4 block");
+  const length = (start2) => {
+    let total = start2;
+    if (start2 === 15) {
+      for (let byte = 255; byte === 255; total += byte) byte = at2 < size ? data[at2++] : damaged();
+    }
+    return total;
+  };
+  while (at2 < size) {
+    const token2 = data[at2++];
+    const literals = length(token2 >> 4);
+    if (literals > size - at2 || literals > rawSize - filled) damaged();
+    out.set(data.subarray(at2, at2 + literals), filled);
+    at2 += literals;
+    filled += literals;
+    if (at2 === size) break;
+    if (size - at2 < 2) damaged();
+    const offset = data[at2] | data[at2 + 1] << 8;
+    at2 += 2;
+    const match = length(token2 & 15) + 4;
+    if (!offset || offset > filled || match > rawSize - filled) damaged();
+    for (const end = filled + match; filled < end; filled++) out[filled] = out[filled - offset];
+    if (at2 === size) damaged();
+  }
+  if (filled !== rawSize) corrupt(`LZ4 block holds ${filled} bytes, not ${rawSize}`);
+  return out;
+}
+var ZSTD_MAX_RATIO, LZ4_MAX_RATIO, MAX_WINDOW_BYTES, MAX_ZSTD_BLOCK, ZSTD_MAGIC;
+var init_codec = __esm({
+  "../packages/wshard/src/codec.ts"() {
+    "use strict";
+    init_esm();
+    init_bytes();
+    init_checksum();
+    init_errors();
+    ZSTD_MAX_RATIO = 2 ** 15;
+    LZ4_MAX_RATIO = 255;
+    MAX_WINDOW_BYTES = 1 << 25;
+    MAX_ZSTD_BLOCK = 128 << 10;
+    ZSTD_MAGIC = 4247762216;
+  }
+});
+
+// ../packages/wshard/src/seekable.ts
+function seekTableBytes(footer) {
+  const missing = () => corrupt("no zstd seek table at the end of a seekable block");
+  if (footer.length < FOOTER_BYTES) missing();
+  const fields = viewOf(footer);
+  const count = fields.getUint32(0, true);
+  const descriptor = fields.getUint8(4);
+  if (fields.getUint32(5, true) !== SEEK_TABLE_MAGIC || descriptor & 124) {
+    missing();
+  }
+  if (count > MAX_FRAMES) corrupt(`a seek table of ${count} frames is too large`);
+  return 8 + count * (descriptor & 128 ? 12 : 8) + FOOTER_BYTES;
+}
+function unpackSeekTable(table, diskSize, rawSize) {
+  const fields = viewOf(table);
+  const entry = table[table.length - 5] & 128 ? 12 : 8;
+  if (fields.getUint32(0, true) !== SKIPPABLE_MAGIC || fields.getUint32(4, true) !== table.length - 8) {
+    corrupt("damaged zstd seek table");
+  }
+  const count = (table.length - 8 - FOOTER_BYTES) / entry;
+  const stored = new Float64Array(count + 1);
+  const raw = new Float64Array(count + 1);
+  for (let i4 = 0; i4 < count; i4++) {
+    stored[i4 + 1] = stored[i4] + fields.getUint32(8 + i4 * entry, true);
+    raw[i4 + 1] = raw[i4] + fields.getUint32(12 + i4 * entry, true);
+  }
+  if (stored[count] !== diskSize - table.length || raw[count] !== rawSize) {
+    corrupt("zstd seek table does not add up to the size of its block");
+  }
+  return { stored, raw };
+}
+function framesFor(table, start2, end) {
+  const first = firstAbove(table.raw, start2) - 1;
+  let last = firstAbove(table.raw, end - 1);
+  last = Math.min(last, table.raw.length - 1);
+  return [first, Math.max(first, last)];
+}
+function firstAbove(values, limit) {
+  let low2 = 0;
+  let high2 = values.length;
+  while (low2 < high2) {
+    const middle = low2 + high2 >> 1;
+    if (values[middle] > limit) high2 = middle;
+    else low2 = middle + 1;
+  }
+  return low2;
+}
+var FOOTER_BYTES;
+var init_seekable = __esm({
+  "../packages/wshard/src/seekable.ts"() {
+    "use strict";
+    init_bytes();
+    init_errors();
+    init_layout();
+    FOOTER_BYTES = 9;
+  }
+});
+
+// ../packages/wshard/src/table.ts
+function u64(view, at2) {
+  return view.getUint32(at2 + 4, true) * 2 ** 32 + view.getUint32(at2, true);
+}
+function ascii(data, start2, end) {
+  return String.fromCharCode(...data.subarray(start2, end));
+}
+function unpackHeader(start2, size) {
+  const magic = ascii(start2, 0, 4);
+  if (magic !== MAGIC) {
+    if (MAGIC.startsWith(magic)) throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
+    throw new BadMagicError("not a shard: the file does not begin with SHRD");
+  }
+  if (start2.length < HEADER_BYTES) {
+    throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
+  }
+  const view = viewOf(start2);
+  const version = view.getUint8(4);
+  if (version !== VERSION) throw new UnsupportedVersionError(`shard version ${version} is not known`);
+  const entryBytes = view.getUint16(10, true);
+  if (entryBytes !== ENTRY_BYTES) corrupt(`table entries of ${entryBytes} bytes, not 48`);
+  const entryCount = view.getUint32(12, true);
+  if (entryCount > MAX_ENTRIES) {
+    throw new LimitExceededError(`${entryCount} blocks, at most 10,000,000 are allowed`);
+  }
+  const alignment = view.getUint8(8);
+  if (!ALIGNMENTS.includes(alignment)) {
+    corrupt(`alignment ${alignment} is none of 0, 16, 32, 64`);
+  }
+  const namesOffset = u64(view, 16);
+  if (namesOffset !== HEADER_BYTES + ENTRY_BYTES * entryCount) {
+    corrupt("the names do not follow the block table", void 0, SALVAGE);
+  }
+  const dataOffset = u64(view, 24);
+  if (dataOffset < namesOffset) corrupt("the data begins before the names");
+  if (dataOffset - namesOffset > MAX_STRING_TABLE_BYTES) {
+    throw new LimitExceededError(`${dataOffset - namesOffset} bytes of names, at most 100 MB are allowed`);
+  }
+  const total = u64(view, 40);
+  if (total !== size) {
+    const kind = size < total ? TruncatedError : CorruptLayoutError;
+    throw new kind(`the file has ${size} bytes, its header says ${total}`);
+  }
+  if (dataOffset > size) throw new TruncatedError("the file ends inside its block table");
+  const codecs = ["none", "zstd", "lz4"];
+  return {
+    role: view.getUint8(5),
+    alignment,
+    defaultCodec: codecs[view.getUint8(9)] ?? "none",
+    entryCount,
+    namesOffset,
+    dataOffset
+  };
+}
+function parseTable(header, head, size) {
+  const isChecksummed = checkMark(head, header.dataOffset);
+  const names = head.subarray(header.namesOffset, header.dataOffset);
+  const view = viewOf(head);
+  const blocks = /* @__PURE__ */ new Map();
+  for (let at2 = HEADER_BYTES; at2 < header.namesOffset; at2 += ENTRY_BYTES) {
+    const block = unpackEntry(view, at2, names, header.defaultCodec, isChecksummed);
+    if (blocks.has(block.name)) corrupt("two blocks have this name", block.name);
+    blocks.set(block.name, block);
+  }
+  checkRanges(blocks, header.dataOffset, size);
+  return [blocks, isChecksummed];
+}
+function checkMark(head, end) {
+  const view = viewOf(head);
+  if (u64(view, 56) !== 0) corrupt("reserved header bytes are not zero");
+  const stored = view.getUint32(52, true);
+  if (view.getUint32(48, true) === 0 && stored === 0) return false;
+  if (ascii(head, 48, 52) !== MARK) {
+    corrupt("the mark of the table checksum is damaged");
+  }
+  if (tableCrc32c(head.subarray(0, end)) !== stored) {
+    throw new ChecksumError("header, block table or names were changed");
+  }
+  return true;
+}
+function tableCrc32c(head) {
+  return crc32c(head.subarray(HEADER_BYTES), crc32c(head.subarray(0, MARKED_HEADER_BYTES)));
+}
+function unpackEntry(view, at2, names, byDefault, isTrusted) {
+  const nameOffset = view.getUint32(at2 + 8, true);
+  const nameBytes = view.getUint16(at2 + 12, true);
+  const raw = names.subarray(nameOffset, nameOffset + nameBytes);
+  if (raw.length !== nameBytes) corrupt("the name of a block lies outside the table of names");
+  const name = checkedName(raw);
+  if (!isTrusted) {
+    const high2 = view.getUint32(at2 + 4, true);
+    const low2 = view.getUint32(at2, true);
+    const isHash = ([h3, l3]) => h3 === high2 && l3 === low2;
+    if (!isHash(xxh64(raw)) && !isHash(fnv1a64(raw))) {
+      corrupt("the hash of the name is wrong", name);
+    }
+  }
+  const diskSize = u64(view, at2 + 24);
+  const rawSize = u64(view, at2 + 32);
+  if (Math.max(diskSize, rawSize) > MAX_BLOCK_BYTES) {
+    throw new LimitExceededError(`${Math.max(diskSize, rawSize)} bytes are too many`, name);
+  }
+  const flags = view.getUint16(at2 + 14, true);
+  const codec = codecOf(flags, byDefault, diskSize === rawSize, name);
+  if (codec === "none" && diskSize !== rawSize) {
+    corrupt("stored raw, but its two sizes differ", name);
+  }
+  return {
+    name,
+    codec,
+    isSeekable: flags === FLAGS_SEEKABLE,
+    dataOffset: u64(view, at2 + 16),
+    diskSize,
+    rawSize,
+    crc32c: view.getUint32(at2 + 40, true),
+    contentType: view.getUint16(at2 + 44, true)
+  };
+}
+function codecOf(flags, byDefault, isSameSize, name) {
+  switch (flags) {
+    case FLAGS_RAW:
+      return "none";
+    case FLAGS_ZSTD:
+    case FLAGS_SEEKABLE:
+      return "zstd";
+    case FLAGS_LZ4:
+      return "lz4";
+    case FLAGS_DEFAULT:
+      return isSameSize ? "none" : byDefault;
+    default:
+      corrupt(`unknown storage flags ${flags}`, name);
+  }
+}
+function checkedName(raw) {
+  if (raw.length > MAX_NAME_BYTES || raw.length === 0) {
+    throw new LimitExceededError(`a block name of ${raw.length} bytes`);
+  }
+  const name = utf8(raw, "the name of a block is not UTF-8");
+  if (name.includes("\0")) corrupt("holds a NUL byte", name);
+  return name;
+}
+function checkRanges(blocks, start2, size) {
+  let position2 = start2;
+  for (const block of [...blocks.values()].sort((a3, b) => a3.dataOffset - b.dataOffset)) {
+    if (!block.diskSize) continue;
+    if (block.dataOffset < position2) corrupt("overlaps what is before it", block.name, SALVAGE);
+    position2 = block.dataOffset + block.diskSize;
+    if (position2 > size) throw new TruncatedError("lies past the end of the file", block.name);
+  }
+}
+var SALVAGE;
+var init_table = __esm({
+  "../packages/wshard/src/table.ts"() {
+    "use strict";
+    init_bytes();
+    init_checksum();
+    init_errors();
+    init_layout();
+    SALVAGE = "Run `warp salvage` if a streaming recorder wrote it; otherwise restore it from another copy.";
+  }
+});
+
+// ../packages/wshard/src/shard.ts
+function unpackPieces(data) {
+  if (data.length < 4 || data.length % 4) corrupt("a list of piece checksums has an odd size");
+  const view = viewOf(data);
+  const rows2 = view.getUint32(0, true);
+  if (rows2 === 0) corrupt("a list of piece checksums has pieces of no rows");
+  const checksums = new Uint32Array(data.length / 4 - 1);
+  for (let i4 = 0; i4 < checksums.length; i4++) checksums[i4] = view.getUint32(4 + 4 * i4, true);
+  return { rows: rows2, checksums, isChecked: new Uint8Array(checksums.length) };
+}
+var HEAD_BYTES, KEEP_BYTES, STEP_BYTES, Shard;
+var init_shard = __esm({
+  "../packages/wshard/src/shard.ts"() {
+    "use strict";
+    init_bytes();
+    init_checksum();
+    init_codec();
+    init_errors();
+    init_json();
+    init_layout();
+    init_seekable();
+    init_table();
+    HEAD_BYTES = 64 << 10;
+    KEEP_BYTES = 64 << 20;
+    STEP_BYTES = 8 << 20;
+    Shard = class _Shard {
+      #source;
+      #head;
+      #options;
+      #kept = /* @__PURE__ */ new Map();
+      #verified = /* @__PURE__ */ new Set();
+      #pieces = /* @__PURE__ */ new Map();
+      #seekTables = /* @__PURE__ */ new Map();
+      blocks;
+      /** What kind of shard this is: 5 an episode, 4 a chunk list. */
+      role;
+      /** Whether header and table carry a checksum; else only structure and name hashes were checked. */
+      isChecksummed;
+      constructor(source, head, header, size, options) {
+        this.#source = source;
+        this.#head = head;
+        this.#options = options;
+        this.role = header.role;
+        [this.blocks, this.isChecksummed] = parseTable(header, head, size);
+      }
+      /** Open a shard: one read, or two where its table is larger than most. */
+      static async open(source, options = {}) {
+        const size = await source.size();
+        const start2 = await source.read(0, Math.min(size, Math.max(options.headBytes ?? HEAD_BYTES, HEADER_BYTES)));
+        const header = unpackHeader(start2, size);
+        const head = header.dataOffset <= start2.length ? start2 : await source.read(0, header.dataOffset);
+        return new _Shard(source, head, header, size, options);
+      }
+      get source() {
+        return this.#source;
+      }
+      get names() {
+        return [...this.blocks.keys()];
+      }
+      has(name) {
+        return this.blocks.has(name);
+      }
+      block(name) {
+        const found = this.blocks.get(name);
+        if (!found) throw new NotFoundError("no such block", name);
+        return found;
+      }
+      /** The decompressed, verified bytes of a block; not to be changed. */
+      async read(name) {
+        const block = this.block(name);
+        const kept = this.#kept.get(name);
+        if (kept) {
+          this.#kept.delete(name);
+          this.#kept.set(name, kept);
+          return kept;
+        }
+        const reading = this.#readWhole(block);
+        this.#keep(name, block.rawSize, reading);
+        return reading;
+      }
+      async #readWhole(block) {
+        let data;
+        if (block.isSeekable) data = await this.#readFrames(block, 0, block.rawSize);
+        else {
+          const stored = await this.#stored(block, 0, block.diskSize);
+          if (block.codec === "none") data = stored;
+          else data = about(block.name, () => decode(block.codec, stored, block.rawSize));
+        }
+        if (crc32c(data) !== block.crc32c) {
+          throw new ChecksumError("its bytes do not match their checksum", block.name);
+        }
+        this.#verified.add(block.name);
+        return data;
+      }
+      #keep(name, size, reading) {
+        const most = this.#options.keepBytes ?? KEEP_BYTES;
+        if (size > most) return;
+        this.#kept.set(name, reading);
+        reading.catch(() => this.#kept.delete(name));
+        let total = 0;
+        for (const each of [...this.#kept.keys()].reverse()) {
+          total += this.block(each).rawSize;
+          if (total > most) this.#kept.delete(each);
+        }
+      }
+      /** A block that holds a JSON object. */
+      async readJson(name) {
+        const data = await this.read(name);
+        return about(name, () => parseJsonObject(data));
+      }
+      /**
+       * Bytes [start, end) of the decompressed block, reading and verifying as little as holds them. `rowBytes` is what one
+       * row of the block has: its checksums are of whole rows.
+       */
+      async readRange(name, start2, end, rowBytes = 1) {
+        const block = this.block(name);
+        checkRange(start2, end, block.rawSize, `bytes of block '${name}'`);
+        if (start2 === end) return new Uint8Array(0);
+        if (block.isSeekable && !this.#kept.has(name)) return this.#readFrames(block, start2, end);
+        if (block.codec !== "none" || block.rawSize <= PIECES_FROM_BYTES || this.#kept.has(name)) {
+          return (await this.read(name)).subarray(start2, end);
+        }
+        if (this.#verified.has(name)) return this.#stored(block, start2, end);
+        if (this.has(PIECES_PREFIX + name)) return this.#readPieces(block, start2, end, rowBytes);
+        if (this.#options.verify === "window") return this.#stored(block, start2, end);
+        if (block.rawSize <= (this.#options.keepBytes ?? KEEP_BYTES)) return (await this.read(name)).subarray(start2, end);
+        await this.#checkUnread(block);
+        return this.#stored(block, start2, end);
+      }
+      async #checkUnread(block) {
+        let checksum = 0;
+        for (let at2 = 0; at2 < block.diskSize; at2 += STEP_BYTES) {
+          checksum = crc32c(await this.#stored(block, at2, Math.min(at2 + STEP_BYTES, block.diskSize)), checksum);
+        }
+        if (checksum !== block.crc32c) throw new ChecksumError("its bytes do not match their checksum", block.name);
+        this.#verified.add(block.name);
+      }
+      async #readPieces(block, start2, end, rowBytes) {
+        const pieces2 = await this.#once(this.#pieces, block.name, async () => {
+          const name = PIECES_PREFIX + block.name;
+          const data2 = await this.read(name);
+          return about(name, () => unpackPieces(data2));
+        });
+        const size = pieces2.rows * rowBytes;
+        const first = Math.floor(start2 / size);
+        const last = Math.ceil(end / size);
+        if (last > pieces2.checksums.length) {
+          corrupt("has fewer piece checksums than pieces", block.name);
+        }
+        if (pieces2.isChecked.subarray(first, last).every((each) => each === 1)) return this.#stored(block, start2, end);
+        const low2 = first * size;
+        const data = await this.#stored(block, low2, Math.min(last * size, block.rawSize));
+        for (let index = first; index < last; index++) {
+          const piece = data.subarray(index * size - low2, (index + 1) * size - low2);
+          if (crc32c(piece) !== pieces2.checksums[index]) {
+            throw new ChecksumError(`piece ${index} does not match its checksum`, block.name);
+          }
+          pieces2.isChecked[index] = 1;
+        }
+        return data.subarray(start2 - low2, end - low2);
+      }
+      async #readFrames(block, start2, end) {
+        const table = await this.#once(this.#seekTables, block.name, () => this.#readSeekTable(block));
+        const [first, last] = framesFor(table, start2, end);
+        if (first >= last) return new Uint8Array(0);
+        const base = table.stored[first];
+        const stored = await this.#stored(block, base, table.stored[last]);
+        const ends = Array.from(table.stored.subarray(first + 1, last + 1), (each) => each - base);
+        const sizes = ends.map((_4, index) => table.raw[first + index + 1] - table.raw[first + index]);
+        const data = about(block.name, () => decodeFrames(stored, ends, sizes));
+        const skip = start2 - table.raw[first];
+        return data.subarray(skip, skip + end - start2);
+      }
+      async #readSeekTable(block) {
+        const size = block.diskSize;
+        const ahead = SEEK_PREFIX + block.name;
+        if (this.has(ahead)) {
+          try {
+            const table2 = await this.read(ahead);
+            if (seekTableBytes(table2.subarray(-FOOTER_BYTES)) === table2.length) {
+              return unpackSeekTable(table2, size, block.rawSize);
+            }
+          } catch (error) {
+            if (!(error instanceof FormatError)) throw error;
+          }
+        }
+        const guess = Math.min(size, 8 << 10);
+        const tail = await this.#stored(block, size - guess, size);
+        const length = about(block.name, () => seekTableBytes(tail.subarray(Math.max(0, guess - FOOTER_BYTES))));
+        if (length > size) corrupt("its seek table is larger than the block", block.name);
+        const table = length <= guess ? tail.subarray(guess - length) : await this.#stored(block, size - length, size);
+        return about(block.name, () => unpackSeekTable(table, size, block.rawSize));
+      }
+      async #once(kept, name, read) {
+        let found = kept.get(name);
+        if (!found) {
+          found = read();
+          kept.set(name, found);
+          found.catch(() => kept.delete(name));
+        }
+        return found;
+      }
+      async #stored(block, start2, end) {
+        const low2 = block.dataOffset + start2;
+        const high2 = block.dataOffset + end;
+        if (high2 <= this.#head.length) return this.#head.subarray(low2, high2);
+        return low2 === high2 ? new Uint8Array(0) : this.#source.read(low2, high2);
+      }
+    };
+  }
+});
+
 // node_modules/preact/dist/preact.module.js
 var n;
 var l;
@@ -420,7 +2219,8 @@ var state = {
   notice: null,
   checks: null,
   playing: false,
-  speed: 1
+  speed: 1,
+  momentsOf: null
 };
 var listeners = /* @__PURE__ */ new Set();
 function set(patch) {
@@ -442,6 +2242,7 @@ function say(text, hint = "", bad = false) {
   set({ notice: { text, hint, bad } });
   noticeTimer = window.setTimeout(() => set({ notice: null }), bad ? 9e3 : 3500);
 }
+var named = (id) => id.replace(/^0{4,}(?=\d)/, "");
 var PALETTE = 8;
 function colourOf(name, channel) {
   let hash = 0;
@@ -477,6 +2278,8 @@ var Clock = class {
   at = 0;
   from = 0;
   to = 1;
+  /** What the address bar, or a jump from elsewhere, says of time and zoom; for the episode that is opened next. */
+  wanted = null;
   moved = /* @__PURE__ */ new Set();
   zoomed = /* @__PURE__ */ new Set();
   last = 0;
@@ -537,6 +2340,189 @@ var Clock = class {
 };
 var clock = new Clock();
 
+// src/blobs.ts
+init_checksum();
+
+// ../packages/wshard/src/index.ts
+init_dtype();
+init_errors();
+init_shard();
+
+// ../packages/wshard/src/source.ts
+init_errors();
+var HEAD_BYTES2 = 64 << 10;
+var RANGE = /^bytes (\d+)-(\d+)\/(\d+)$/;
+function fromUrl(url, options = {}) {
+  const address2 = String(url);
+  const get = options.fetch ?? globalThis.fetch;
+  let tag;
+  let total;
+  let opening;
+  const request = async (start2, end) => {
+    let reply;
+    try {
+      reply = await get(address2, {
+        headers: {
+          ...options.headers,
+          // A compressed answer would have other offsets; browsers say this themselves.
+          "Accept-Encoding": "identity",
+          Range: `bytes=${start2}-${end - 1}`
+        },
+        ...options.signal && { signal: options.signal }
+      });
+    } catch (error) {
+      if (options.signal?.aborted) throw error;
+      throw new UnavailableError(`${address2} cannot be reached (${error.message})`, void 0, CORS);
+    }
+    if (reply.status === 404) throw new NotFoundError(`nothing at ${address2}`);
+    if (reply.status === 416) {
+      total ??= Number(reply.headers.get("Content-Range")?.split("/")[1] ?? 0);
+      if (total === 0) return new Uint8Array(0);
+    }
+    const range = RANGE.exec(reply.headers.get("Content-Range") ?? "");
+    const encoding = reply.headers.get("Content-Encoding");
+    if (reply.status !== 206 || !range || encoding && encoding !== "identity") {
+      await reply.body?.cancel();
+      throw new UnavailableError(
+        `${address2} answered ${reply.status} without the range that was asked for`,
+        void 0,
+        CORS
+      );
+    }
+    const [first, last, size] = range.slice(1).map(Number);
+    const found = reply.headers.get("ETag") ?? reply.headers.get("Last-Modified");
+    if (total !== void 0 && (size !== total || found !== tag)) {
+      await reply.body?.cancel();
+      throw new ChangedError(`${address2} changed while it was read`, void 0, "Open it again.");
+    }
+    tag = found;
+    total = size;
+    if (first !== start2 || last !== Math.min(end, size) - 1) {
+      throw new UnavailableError(`${address2} answered with another range than was asked for`);
+    }
+    const data = new Uint8Array(await reply.arrayBuffer());
+    if (data.length !== last - first + 1) throw new TruncatedError(`${address2} ended in the middle of an answer`);
+    return data;
+  };
+  const head = async () => {
+    opening ??= request(0, options.headBytes ?? HEAD_BYTES2);
+    try {
+      return await opening;
+    } catch (error) {
+      opening = void 0;
+      throw error;
+    }
+  };
+  return {
+    size: async () => {
+      await head();
+      return total ?? 0;
+    },
+    read: async (start2, end) => {
+      if (end <= start2) return new Uint8Array(0);
+      const kept = await head();
+      return end <= kept.length ? kept.subarray(start2, end) : exactly(await request(start2, end), start2, end);
+    },
+    beside: (name) => {
+      const next = new URL(address2, globalThis.location?.href);
+      next.search = "";
+      return fromUrl(new URL(name.split("/").map(encodeURIComponent).join("/"), next), options);
+    }
+  };
+}
+var CORS = "The server must answer range requests; from another site it must also allow them (CORS) and expose Content-Range and ETag.";
+function exactly(data, start2, end) {
+  if (data.length !== end - start2) throw new TruncatedError(`${data.length} of ${end - start2} bytes at ${start2}`);
+  return data;
+}
+
+// src/blobs.ts
+init_bytes();
+var shards = /* @__PURE__ */ new Map();
+async function opened(url) {
+  let found = shards.get(url);
+  if (!found) {
+    found = Shard.open(fromUrl(url));
+    shards.set(url, found);
+    found.catch(() => shards.delete(url));
+  }
+  return found;
+}
+async function told(work) {
+  try {
+    return await work();
+  } catch (error) {
+    if (error instanceof WShardError) throw new Refused(0, error.message, error.hint);
+    throw error;
+  }
+}
+async function bytesOf(url, place, from, to) {
+  const shard = await opened(url);
+  const row = place.shape.slice(1).reduce((size, side) => size * side, DTYPES[place.dtype]);
+  const parts = [];
+  let first = 0;
+  for (const [block, count] of place.parts) {
+    const [low2, high2] = [Math.max(from - first, 0), Math.min(to - first, count)];
+    if (low2 < high2) parts.push(shard.readRange(block, low2 * row, high2 * row, row));
+    first += count;
+  }
+  return joinBytes(await Promise.all(parts));
+}
+function numbers(dtype, data) {
+  if (dtype === "f16" || dtype === "bf16") return toFloat32(dtype, data);
+  const values = typedArray(dtype, data);
+  if (values instanceof BigInt64Array || values instanceof BigUint64Array) return Float64Array.from(values, Number);
+  return values;
+}
+function blobRows(url, place, from, to, start2) {
+  return told(async () => {
+    const data = await bytesOf(url, place, from, to);
+    if (!place.is_time) return numbers(place.dtype, data);
+    return Float64Array.from(typedArray("i64", data), (each) => Number(each - start2));
+  });
+}
+function blobFrame(url, place, row, limits) {
+  return told(async () => {
+    const values = numbers(place.dtype, await bytesOf(url, place, row, row + 1));
+    const [a3 = 1, b = 1, c3] = place.shape.slice(1);
+    const planesFirst = c3 !== void 0 && ![1, 3, 4].includes(c3);
+    const [height, width, colours] = planesFirst ? [b, c3, a3] : [a3, b, c3 ?? 1];
+    const shown2 = colours === 1 ? 1 : 3;
+    const data = new Uint8ClampedArray(height * width * shown2);
+    const [low2, scale] = limits ? [limits[0], 255 / (limits[1] - limits[0])] : [0, 1];
+    for (let pixel = 0; pixel < height * width; pixel++)
+      for (let colour = 0; colour < shown2; colour++) {
+        const value = values[planesFirst ? colour * height * width + pixel : pixel * colours + colour];
+        data[pixel * shown2 + colour] = Math.trunc((value - low2) * scale);
+      }
+    return { head: {}, arrays: { pixels: { data: new Uint8Array(data.buffer), shape: [height, width, shown2] } } };
+  });
+}
+function blobPackets(url, video, packets, row) {
+  return told(async () => {
+    const shard = await opened(url);
+    const count = packets.length / 5;
+    const at2 = (packet, column2) => packets[packet * 5 + column2];
+    let wanted = 0;
+    while (wanted < count && at2(wanted, 3) !== row) wanted++;
+    if (wanted === count) return { head: { codec: null }, arrays: {} };
+    const first = at2(wanted, 4);
+    let last = wanted;
+    for (let packet = wanted + 1; packet < count && at2(packet, 4) === first; packet++) last = packet;
+    const group = Array.from({ length: last - first + 1 }, (_4, index) => first + index);
+    const low2 = Math.min(...group.map((each) => at2(each, 0)));
+    const high2 = Math.max(...group.map((each) => at2(each, 0) + at2(each, 1)));
+    const { dataOffset } = shard.block(video.block);
+    const data = await shard.source.read(dataOffset + low2, dataOffset + high2);
+    const parts = group.map((each) => data.subarray(at2(each, 0) - low2, at2(each, 0) - low2 + at2(each, 1)));
+    parts.forEach((part, index) => {
+      if (crc32c(part) !== at2(group[index], 2)) throw new Refused(0, `a frame of ${video.block} does not match its checksum`, "Restore the blob from another copy.");
+    });
+    const head = { codec: video.codec, description: video.description, coded: video.coded, rows: group.map((each) => at2(each, 3)), sizes: parts.map((part) => part.length) };
+    return { head, arrays: { data: { data: joinBytes(parts).slice(), shape: [high2 - low2] } } };
+  });
+}
+
 // src/site.ts
 var STEP = 16;
 var files = /* @__PURE__ */ new Map();
@@ -549,9 +2535,9 @@ async function load(name) {
   if (!answer.ok) throw new Refused(answer.status, `${name} is missing on this site`, "Export it again.");
   return answer;
 }
-var opened = () => site ??= load(siteName()).then((answer) => answer.json());
+var opened2 = () => site ??= load(siteName()).then((answer) => answer.json());
 async function position(id) {
-  const at2 = (await opened()).rows.findIndex((row) => row.id === id);
+  const at2 = (await opened2()).rows.findIndex((row) => row.id === id);
   if (at2 < 0) throw new Refused(404, `no episode ${id} here`, "");
   return at2;
 }
@@ -581,7 +2567,12 @@ async function bytes2(id, at2, size) {
   }
   return pieces.get(key);
 }
+async function blobUrl(id, number) {
+  const key = (await fileOf(id)).blobs[number].split("/").map(encodeURIComponent).join("/");
+  return new URL(key, new URL((await opened2()).data ?? "", document.baseURI)).href;
+}
 async function rows(id, place, from, to) {
+  if ("blob" in place) return blobRows(await blobUrl(id, place.blob), place, from, to, BigInt((await fileOf(id)).episode.start_ns));
   const width = place.shape.slice(1).reduce((a3, b) => a3 * b, 1);
   const item = Number(place.dtype.slice(1)) * width;
   return typed(place.dtype, await bytes2(id, place.at + from * item, (to - from) * item), 0, (to - from) * width);
@@ -591,27 +2582,27 @@ async function descend(id, levels, from, to, most) {
   let [a3, b] = [0, levels[level].times.shape[0]];
   for (; ; ) {
     const at2 = levels[level];
-    const [times, low, high] = await Promise.all([rows(id, at2.times, a3, b), rows(id, at2.low, a3, b), at2.high ? rows(id, at2.high, a3, b) : null]);
+    const [times, low2, high2] = await Promise.all([rows(id, at2.times, a3, b), rows(id, at2.low, a3, b), at2.high ? rows(id, at2.high, a3, b) : null]);
     const first = Math.max(0, upper(times, from) - 1);
     const last = Math.min(times.length, upper(times, to) + 1);
     const width = at2.low.shape[1] ?? 1;
     const count = last - first;
     if (level === 0 || count * STEP > most * 4)
-      return { times: times.subarray(first, last), low: low.subarray(first * width, last * width), high: (high ?? low).subarray(first * width, last * width), start: a3 + first, width, level };
+      return { times: times.subarray(first, last), low: low2.subarray(first * width, last * width), high: (high2 ?? low2).subarray(first * width, last * width), start: a3 + first, width, level };
     level--;
     const size = levels[level].times.shape[0];
     [a3, b] = [(a3 + first) * STEP, Math.min((a3 + last) * STEP, size)];
   }
 }
 function upper(times, at2) {
-  let low = 0;
-  let high = times.length;
-  while (low < high) {
-    const middle = low + high >> 1;
-    if (times[middle] <= at2) low = middle + 1;
-    else high = middle;
+  let low2 = 0;
+  let high2 = times.length;
+  while (low2 < high2) {
+    const middle = low2 + high2 >> 1;
+    if (times[middle] <= at2) low2 = middle + 1;
+    else high2 = middle;
   }
-  return low;
+  return low2;
 }
 async function points(query2) {
   const { file, stored, id } = await signalOf(query2);
@@ -633,15 +2624,15 @@ async function points(query2) {
     times[2 * k3] = part.times[start2];
     times[2 * k3 + 1] = part.times[start2 + stop >> 1] ?? part.times[start2];
     for (let c3 = 0; c3 < part.width; c3++) {
-      let [low, high] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+      let [low2, high2] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
       for (let i4 = start2; i4 < stop; i4++) {
         const [x2, y3] = [part.low[i4 * part.width + c3], part.high[i4 * part.width + c3]];
-        if (x2 < low) low = x2;
-        if (y3 > high) high = y3;
+        if (x2 < low2) low2 = x2;
+        if (y3 > high2) high2 = y3;
       }
-      if (low <= high) {
-        values[c3 * 2 * buckets + 2 * k3] = low;
-        values[c3 * 2 * buckets + 2 * k3 + 1] = high;
+      if (low2 <= high2) {
+        values[c3 * 2 * buckets + 2 * k3] = low2;
+        values[c3 * 2 * buckets + 2 * k3 + 1] = high2;
       }
     }
   }
@@ -694,7 +2685,7 @@ function condition(text) {
   return (row) => tests.every((each) => each(row));
 }
 async function episodes(query2) {
-  const { rows: all, dataset } = await opened();
+  const { rows: all, dataset } = await opened2();
   let chosen = all.filter(condition(String(query2.where ?? "")));
   const sort = String(query2.sort ?? "");
   if (sort)
@@ -713,11 +2704,11 @@ async function siteJson(name, query2) {
     case "session":
       return { write_token: "" };
     case "dataset":
-      return (await opened()).dataset;
+      return (await opened2()).dataset;
     case "episodes":
       return episodes(query2);
     case "statistics":
-      return (await opened()).statistics;
+      return (await opened2()).statistics;
     case "checks":
       return { checked: 0, total: 0, wanted: true, worst: {} };
     case "history":
@@ -744,8 +2735,12 @@ async function siteArrays(name, query2) {
   if (name === "times") return { head: {}, arrays: { times: { data: await rows(id, stored.times, 0, stored.times.shape[0]), shape: stored.times.shape } } };
   if (name === "packets") {
     const group = stored.groups?.find((each) => row >= each[2] && row <= each[3]);
-    return group ? unframe(await bytes2(id, group[0], group[1])) : { head: { codec: null }, arrays: {} };
+    if (group) return unframe(await bytes2(id, group[0], group[1]));
+    if (!stored.video) return { head: { codec: null }, arrays: {} };
+    const { packets } = stored.video;
+    return blobPackets(await blobUrl(id, stored.video.blob), stored.video, await rows(id, packets, 0, packets.shape[0]), row);
   }
+  if (stored.rows) return blobFrame(await blobUrl(id, stored.rows.blob), stored.rows, row, stored.limits ?? null);
   const frame = stored.frames?.[row];
   if (!frame) throw new Refused(415, "this browser cannot decode the camera, and an exported site cannot do it for it", "Open it with `warp view`.");
   const packed = new Blob([await bytes2(id, ...frame)]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -824,11 +2819,11 @@ function unframe(buffer) {
   const head = JSON.parse(new TextDecoder().decode(bytes3.subarray(8, 8 + length)));
   const start2 = Math.ceil((8 + length) / 8) * 8;
   const arrays = {};
-  for (const [name, about] of Object.entries(
+  for (const [name, about2] of Object.entries(
     head.arrays
   )) {
-    const count = about.shape.reduce((a3, b) => a3 * b, 1);
-    arrays[name] = { data: typed(about.dtype, buffer, start2 + about.at, count), shape: about.shape };
+    const count = about2.shape.reduce((a3, b) => a3 * b, 1);
+    arrays[name] = { data: typed(about2.dtype, buffer, start2 + about2.at, count), shape: about2.shape };
   }
   return { head, arrays };
 }
@@ -872,11 +2867,32 @@ var turn = 0;
 async function loadDataset() {
   const mine = ++turn;
   const dataset = await getJson("dataset", {});
-  if (mine === turn) set({ dataset, listGeneration: state.listGeneration + 1 });
+  if (mine !== turn) return;
+  set({ dataset, listGeneration: state.listGeneration + 1 });
+  void learnColumns(mine).catch(complain);
+}
+async function learnColumns(mine) {
+  while (mine === turn && !state.dataset.has_facts) {
+    await new Promise((resolve) => setTimeout(resolve, 700));
+    const { columns, has_facts } = await getJson("dataset", {});
+    if (mine === turn && has_facts) set({ dataset: { ...state.dataset, columns, has_facts } });
+  }
 }
 function goTo(episodeId) {
   if (episodeId === state.episodeId) return;
   set({ episodeId, playing: false });
+}
+function goAt(episodeId, at2) {
+  const there = () => clock.go(Number(at2 - clock.base));
+  if (episodeId === state.episodeId) return there();
+  clock.wanted = () => {
+    clock.at = Math.min(Math.max(Number(at2 - clock.base), 0), clock.length);
+  };
+  goTo(episodeId);
+}
+function momentsLikeThis() {
+  if (!state.dataset?.has_moments) return say("no vector index of these episodes", "Make one with wd.TrajectoryIngestor, beside the root or published with the dataset.");
+  if (open.info) set({ drawer: "moments", momentsOf: { episode: open.info.id, at: clock.time } });
 }
 function neighbour(by) {
   const ids = open.neighbours();
@@ -895,14 +2911,14 @@ function compare() {
 function step(by) {
   const times = open.frameTimes;
   if (!times.length) return clock.go(clock.at + by * (clock.to - clock.from) / 100);
-  let low = 0;
-  let high = times.length;
-  while (low < high) {
-    const middle = low + high >> 1;
-    if (times[middle] <= clock.at) low = middle + 1;
-    else high = middle;
+  let low2 = 0;
+  let high2 = times.length;
+  while (low2 < high2) {
+    const middle = low2 + high2 >> 1;
+    if (times[middle] <= clock.at) low2 = middle + 1;
+    else high2 = middle;
   }
-  const row = low - 1;
+  const row = low2 - 1;
   const target = by < 0 && row >= 0 && times[row] < clock.at ? row : row + by;
   clock.go(times[Math.min(Math.max(target, 0), times.length - 1)]);
 }
@@ -985,14 +3001,83 @@ function faster(by) {
   set({ speed: SPEEDS[Math.min(Math.max((at2 < 0 ? 3 : at2) + by, 0), SPEEDS.length - 1)] });
 }
 
+// src/address.ts
+function readAddress() {
+  const given = new URLSearchParams(location.search);
+  const word = (name) => given.get(name) ?? "";
+  const drawer = word("drawer");
+  set({
+    where: word("where"),
+    sort: word("sort"),
+    order: word("order") === "down" ? "down" : "up",
+    episodeId: word("e") || null,
+    otherId: word("with") || null,
+    listOpen: word("list") !== "0",
+    drawer: ["statics", "stats", "history", "moments"].includes(drawer) ? drawer : null,
+    theme: word("theme") === "dark" ? "dark" : word("theme") === "light" ? "light" : "auto",
+    hidden: new Set(given.getAll("hide")),
+    plotOrder: given.getAll("plot"),
+    speed: Number(word("speed")) || 1
+  });
+  if (matchMedia("(max-width: 700px)").matches && !word("list")) set({ listOpen: false });
+  const number = (name) => /^-?\d+$/.test(word(name)) ? BigInt(word(name)) : null;
+  const [at2, from, to] = [number("at"), number("from"), number("to")];
+  if (at2 === null && from === null) return;
+  clock.wanted = () => {
+    if (from !== null && to !== null) clock.show(Number(from - clock.base), Number(to - clock.base));
+    if (at2 !== null) clock.at = Math.min(Math.max(Number(at2 - clock.base), 0), clock.length);
+  };
+}
+function written() {
+  const said2 = new URLSearchParams();
+  const put = (name, value) => {
+    if (value) said2.append(name, value);
+  };
+  put("d", state.dataset?.name);
+  put("e", state.episodeId);
+  put("with", state.otherId);
+  if (state.episodeId && clock.length > 1) {
+    put("at", clock.time.toString());
+    if (clock.from > 0 || clock.to < clock.length) {
+      put("from", (clock.base + BigInt(Math.round(clock.from))).toString());
+      put("to", (clock.base + BigInt(Math.round(clock.to))).toString());
+    }
+  }
+  put("where", state.where);
+  put("sort", state.sort);
+  put("order", state.order === "down" && "down");
+  put("list", !state.listOpen && "0");
+  put("drawer", state.drawer);
+  put("theme", state.theme !== "auto" && state.theme);
+  put("speed", state.speed !== 1 && String(state.speed));
+  for (const each of state.hidden) said2.append("hide", each);
+  for (const each of state.plotOrder) said2.append("plot", each);
+  return `?${said2.toString()}`;
+}
+function keepAddress() {
+  let timer = 0;
+  const soon = () => {
+    if (timer) return;
+    timer = window.setTimeout(() => {
+      timer = 0;
+      const text = written();
+      if (text !== location.search) history.replaceState(null, "", location.pathname + text);
+    }, 250);
+  };
+  onChange(soon);
+  clock.onMove(soon);
+  clock.onZoom(soon);
+}
+
 // src/cameras.ts
 var KEPT_BYTES = 192 << 20;
 var Camera = class {
-  constructor(episode, signal, base, painted) {
+  constructor(episode, signal, base, painted, failed) {
     this.episode = episode;
     this.signal = signal;
     this.base = base;
     this.painted = painted;
+    this.failed = failed;
     const [a3 = 1, b = 1, c3] = signal.shape;
     const planesFirst = c3 !== void 0 && ![1, 3, 4].includes(c3);
     this.height = planesFirst ? b : a3;
@@ -1020,14 +3105,14 @@ var Camera = class {
   }
   /** The last frame at or before a time, -1 before the first. */
   rowAt(at2) {
-    let low = 0;
-    let high = this.times.length;
-    while (low < high) {
-      const middle = low + high >> 1;
-      if (this.times[middle] <= at2) low = middle + 1;
-      else high = middle;
+    let low2 = 0;
+    let high2 = this.times.length;
+    while (low2 < high2) {
+      const middle = low2 + high2 >> 1;
+      if (this.times[middle] <= at2) low2 = middle + 1;
+      else high2 = middle;
     }
-    return low - 1;
+    return low2 - 1;
   }
   /** Paint the frame that holds at a time, as soon as it is there, unless another one is wanted by then. */
   show(at2, ahead = false) {
@@ -1035,7 +3120,7 @@ var Camera = class {
     void this.paint();
     if (ahead && this.wanted >= 0) {
       const next = Math.min(this.wanted + 8, this.times.length - 1);
-      if (!this.kept.has(next)) void this.load(next);
+      if (!this.kept.has(next)) void this.load(next, true).catch(() => void 0);
     }
   }
   get settled() {
@@ -1060,10 +3145,11 @@ var Camera = class {
         if (this.wanted !== row) return;
       }
     } catch (error) {
-      this.failure = error.message;
-      return;
+      if (this.wanted !== row) return;
+      this.failure = `${error.message} ${error.hint ?? ""}`.trim();
+      return this.failed(this.failure);
     }
-    if (this.wanted !== row) return;
+    if (this.wanted !== row || this.shown === row) return;
     const picture = this.kept.get(row);
     this.kept.delete(row);
     this.kept.set(row, picture);
@@ -1071,10 +3157,10 @@ var Camera = class {
     this.shown = row;
     this.painted(picture, row);
   }
-  load(row) {
+  load(row, ahead = false) {
     const known = this.asked.get(row);
     if (known) return known;
-    const made = (this.usesCodec ? this.loadGroup(row) : this.loadPixels(row)).finally(() => this.asked.delete(row));
+    const made = (this.usesCodec ? this.loadGroup(row, ahead) : this.loadPixels(row)).finally(() => this.asked.delete(row));
     this.asked.set(row, made);
     return made;
   }
@@ -1090,9 +3176,9 @@ var Camera = class {
         out[i4] = data[k3] | data[k3 + 1] << 8 | data[k3 + 2] << 16 | 4278190080;
     this.keep(row, image);
   }
-  loadGroup(row) {
+  loadGroup(row, ahead) {
     const work = this.queue.then(async () => {
-      if (this.kept.has(row)) return;
+      if (this.kept.has(row) || this.wanted !== row && !ahead) return;
       const found = await getArrays("packets", this.query({ row }));
       try {
         if (!found.head.codec) throw new Error("no codec");
@@ -1144,6 +3230,7 @@ var Camera = class {
   }
   keep(row, picture) {
     this.kept.set(row, picture);
+    if (row === this.wanted) void this.paint();
     const most = Math.max(80, KEPT_BYTES / (this.width * this.height * 4));
     for (const [old, each] of this.kept) {
       if (this.kept.size <= most) break;
@@ -1474,7 +3561,7 @@ var M2 = Math;
 var PI = M2.PI;
 var abs = M2.abs;
 var floor = M2.floor;
-var round = M2.round;
+var round2 = M2.round;
 var ceil = M2.ceil;
 var min = M2.min;
 var max = M2.max;
@@ -1533,7 +3620,7 @@ function roundDec(val, dec = 0) {
     return val;
   let p3 = 10 ** dec;
   let n2 = val * p3 * (1 + Number.EPSILON);
-  return round(n2) / p3;
+  return round2(n2) / p3;
 }
 var fixedDec = /* @__PURE__ */ new Map();
 function guessDec(num) {
@@ -1630,18 +3717,18 @@ function nullExpand(yVals, nullIdxs, alignedLen) {
     }
   }
 }
-function join(tables, nullModes) {
-  if (allHeadersSame(tables)) {
-    let table = tables[0].slice();
-    for (let i4 = 1; i4 < tables.length; i4++)
-      table.push(...tables[i4].slice(1));
+function join(tables2, nullModes) {
+  if (allHeadersSame(tables2)) {
+    let table = tables2[0].slice();
+    for (let i4 = 1; i4 < tables2.length; i4++)
+      table.push(...tables2[i4].slice(1));
     if (!isAsc(table[0]))
       table = sortCols(table);
     return table;
   }
   let xVals = /* @__PURE__ */ new Set();
-  for (let ti = 0; ti < tables.length; ti++) {
-    let t3 = tables[ti];
+  for (let ti = 0; ti < tables2.length; ti++) {
+    let t3 = tables2[ti];
     let xs = t3[0];
     let len = xs.length;
     for (let i4 = 0; i4 < len; i4++)
@@ -1652,8 +3739,8 @@ function join(tables, nullModes) {
   let xIdxs = /* @__PURE__ */ new Map();
   for (let i4 = 0; i4 < alignedLen; i4++)
     xIdxs.set(data[0][i4], i4);
-  for (let ti = 0; ti < tables.length; ti++) {
-    let t3 = tables[ti];
+  for (let ti = 0; ti < tables2.length; ti++) {
+    let t3 = tables2[ti];
     let xs = t3[0];
     for (let si = 1; si < t3.length; si++) {
       let ys = t3[si];
@@ -1696,11 +3783,11 @@ function sortCols(table) {
   }
   return table2;
 }
-function allHeadersSame(tables) {
-  let vals0 = tables[0][0];
+function allHeadersSame(tables2) {
+  let vals0 = tables2[0][0];
   let len0 = vals0.length;
-  for (let i4 = 1; i4 < tables.length; i4++) {
-    let vals1 = tables[i4][0];
+  for (let i4 = 1; i4 < tables2.length; i4++) {
+    let vals1 = tables2[i4][0];
     if (vals1.length != len0)
       return false;
     if (vals1 != vals0) {
@@ -1940,7 +4027,7 @@ function genTimeStuffs(ms) {
         let moIncr = isMo ? foundIncr / mo : 0;
         let yrIncr = isYr ? foundIncr / y3 : 0;
         let split2 = minDateTs == minMinTs ? minDateTs : roundDec(mkDate(minMin.getFullYear() + yrIncr, minMin.getMonth() + moIncr, 1) * ms, 3);
-        let splitDate = new Date(round(split2 / ms));
+        let splitDate = new Date(round2(split2 / ms));
         let baseYear = splitDate.getFullYear();
         let baseMonth = splitDate.getMonth();
         for (let i4 = 0; split2 <= scaleMax; i4++) {
@@ -2577,7 +4664,7 @@ function findGaps(xs, ys, idx0, idx1, dir, pixelForX, align) {
   return gaps2;
 }
 function pxRoundGen(pxAlign) {
-  return pxAlign == 0 ? retArg0 : pxAlign == 1 ? round : (v3) => incrRound(v3, pxAlign);
+  return pxAlign == 0 ? retArg0 : pxAlign == 1 ? round2 : (v3) => incrRound(v3, pxAlign);
 }
 function rect(ori) {
   let moveTo = ori == 0 ? moveToH : moveToV;
@@ -2647,7 +4734,7 @@ function points2(opts) {
       const width = roundDec(points3.width * pxRatio, 3);
       let rad = (points3.size - points3.width) / 2 * pxRatio;
       let dia = roundDec(rad * 2, 3);
-      let fill = new Path2D();
+      let fill3 = new Path2D();
       let clip = new Path2D();
       let { left: lft, top, width: wid, height: hgt } = u4.bbox;
       rectH(
@@ -2661,8 +4748,8 @@ function points2(opts) {
         if (dataY[pi] != null) {
           let x2 = pxRound(valToPosX(dataX[pi], scaleX, xDim, xOff));
           let y3 = pxRound(valToPosY(dataY[pi], scaleY, yDim, yOff));
-          moveTo(fill, x2 + rad, y3);
-          arc(fill, x2, y3, rad, 0, PI * 2);
+          moveTo(fill3, x2 + rad, y3);
+          arc(fill3, x2, y3, rad, 0, PI * 2);
         }
       };
       if (filtIdxs)
@@ -2672,8 +4759,8 @@ function points2(opts) {
           drawPoint(pi);
       }
       return {
-        stroke: width > 0 ? fill : null,
-        fill,
+        stroke: width > 0 ? fill3 : null,
+        fill: fill3,
         clip,
         flags: BAND_CLIP_FILL | BAND_CLIP_STROKE
       };
@@ -2771,15 +4858,15 @@ function linear(opts) {
       }
       let [bandFillDir, bandClipDir] = bandFillClipDirs(u4, seriesIdx);
       if (series.fill != null || bandFillDir != 0) {
-        let fill = _paths.fill = new Path2D(stroke);
+        let fill3 = _paths.fill = new Path2D(stroke);
         let fillToVal = series.fillTo(u4, seriesIdx, series.min, series.max, bandFillDir);
         let fillToY = pixelForY(fillToVal);
         let frX = pixelForX(dataX[idx0]);
         let toX = pixelForX(dataX[idx1]);
         if (dir == -1)
           [toX, frX] = [frX, toX];
-        lineTo(fill, toX, fillToY);
-        lineTo(fill, frX, fillToY);
+        lineTo(fill3, toX, fillToY);
+        lineTo(fill3, frX, fillToY);
       }
       if (!series.spanGaps) {
         let gaps2 = [];
@@ -2843,11 +4930,11 @@ function stepped(opts) {
       }
       let [bandFillDir, bandClipDir] = bandFillClipDirs(u4, seriesIdx);
       if (series.fill != null || bandFillDir != 0) {
-        let fill = _paths.fill = new Path2D(stroke);
+        let fill3 = _paths.fill = new Path2D(stroke);
         let fillTo = series.fillTo(u4, seriesIdx, series.min, series.max, bandFillDir);
         let fillToY = pixelForY(fillTo);
-        lineTo(fill, prevXPosExt, fillToY);
-        lineTo(fill, firstXPosExt, fillToY);
+        lineTo(fill3, prevXPosExt, fillToY);
+        lineTo(fill3, firstXPosExt, fillToY);
       }
       if (!series.spanGaps) {
         let gaps2 = [];
@@ -3014,14 +5101,14 @@ function bars(opts) {
         let barHgt = btm - top;
         if (yVal != null) {
           let rv = yVal < 0 ? radBase : radVal;
-          let rb = yVal < 0 ? radVal : radBase;
+          let rb2 = yVal < 0 ? radVal : radBase;
           if (multiPath) {
             if (strokeWidth > 0 && strokeColors[i4] != null)
-              rect2(strokePaths.get(strokeColors[i4]), lft, top + floor(strokeWidth / 2), barWid, max(0, barHgt - strokeWidth), rv, rb);
+              rect2(strokePaths.get(strokeColors[i4]), lft, top + floor(strokeWidth / 2), barWid, max(0, barHgt - strokeWidth), rv, rb2);
             if (fillColors[i4] != null)
-              rect2(fillPaths.get(fillColors[i4]), lft, top + floor(strokeWidth / 2), barWid, max(0, barHgt - strokeWidth), rv, rb);
+              rect2(fillPaths.get(fillColors[i4]), lft, top + floor(strokeWidth / 2), barWid, max(0, barHgt - strokeWidth), rv, rb2);
           } else
-            rect2(stroke, lft, top + floor(strokeWidth / 2), barWid, max(0, barHgt - strokeWidth), rv, rb);
+            rect2(stroke, lft, top + floor(strokeWidth / 2), barWid, max(0, barHgt - strokeWidth), rv, rb2);
           each(
             u4,
             seriesIdx,
@@ -3080,11 +5167,11 @@ function splineInterp(interp, opts) {
       const stroke = _paths.stroke;
       let [bandFillDir, bandClipDir] = bandFillClipDirs(u4, seriesIdx);
       if (series.fill != null || bandFillDir != 0) {
-        let fill = _paths.fill = new Path2D(stroke);
+        let fill3 = _paths.fill = new Path2D(stroke);
         let fillTo = series.fillTo(u4, seriesIdx, series.min, series.max, bandFillDir);
         let fillToY = pixelForY(fillTo);
-        lineTo(fill, prevXPos, fillToY);
-        lineTo(fill, firstXPos, fillToY);
+        lineTo(fill3, prevXPos, fillToY);
+        lineTo(fill3, firstXPos, fillToY);
       }
       if (!series.spanGaps) {
         let gaps2 = [];
@@ -3198,7 +5285,7 @@ function findIncr(minVal, maxVal, incrs, dim, minSpace) {
 }
 function pxRatioFont(font2) {
   let fontSize, fontSizeCss;
-  font2 = font2.replace(/(\d+)px/, (m3, p1) => (fontSize = round((fontSizeCss = +p1) * pxRatio)) + "px");
+  font2 = font2.replace(/(\d+)px/, (m3, p1) => (fontSize = round2((fontSizeCss = +p1) * pxRatio)) + "px");
   return [font2, fontSize, fontSizeCss];
 }
 function syncFontSize(axis) {
@@ -3357,7 +5444,7 @@ function uPlot(opts, data, then) {
       sc.min = sc.max = null;
     }
   }
-  const _tzDate = opts.tzDate || ((ts) => new Date(round(ts / ms)));
+  const _tzDate = opts.tzDate || ((ts) => new Date(round2(ts / ms)));
   const _fmtDate = opts.fmtDate || fmtDate;
   const _timeAxisSplits = ms == 1 ? timeAxisSplitsMs(_tzDate) : timeAxisSplitsS(_tzDate);
   const _timeAxisVals = timeAxisVals(_tzDate, timeAxisStamps(ms == 1 ? _timeAxisStampsMs : _timeAxisStampsS, _fmtDate));
@@ -3828,9 +5915,9 @@ function uPlot(opts, data, then) {
     let ori = side % 2;
     let size = 0;
     if (ori == 0 && (hasLftAxis || hasRgtAxis))
-      size = side == 0 && !hasTopAxis || side == 2 && !hasBtmAxis ? round(xAxisOpts.size / 3) : 0;
+      size = side == 0 && !hasTopAxis || side == 2 && !hasBtmAxis ? round2(xAxisOpts.size / 3) : 0;
     if (ori == 1 && (hasTopAxis || hasBtmAxis))
-      size = side == 1 && !hasRgtAxis || side == 3 && !hasLftAxis ? round(yAxisOpts.size / 2) : 0;
+      size = side == 1 && !hasRgtAxis || side == 3 && !hasLftAxis ? round2(yAxisOpts.size / 2) : 0;
     return size;
   }
   const padding = self.padding = (opts.padding || [autoPadSide, autoPadSide, autoPadSide, autoPadSide]).map((p3) => fnOrSelf(ifNull(p3, autoPadSide)));
@@ -3897,7 +5984,7 @@ function uPlot(opts, data, then) {
           else if (xScaleDistr == 4)
             [_min, _max] = rangeAsinh(_min, _min, scaleX.log, false);
           else if (scaleX.time)
-            _max = _min + round(86400 / ms);
+            _max = _min + round2(86400 / ms);
           else
             [_min, _max] = rangeNum(_min, _max, rangePad, true);
         }
@@ -3910,16 +5997,16 @@ function uPlot(opts, data, then) {
   }
   let ctxStroke, ctxFill, ctxWidth, ctxDash, ctxJoin, ctxCap, ctxFont, ctxAlign, ctxBaseline;
   let ctxAlpha;
-  function setCtxStyle(stroke, width, dash, cap, fill, join2) {
+  function setCtxStyle(stroke, width, dash, cap, fill3, join2) {
     stroke ??= transparent;
     dash ??= EMPTY_ARR;
     cap ??= "butt";
-    fill ??= transparent;
+    fill3 ??= transparent;
     join2 ??= "round";
     if (stroke != ctxStroke)
       ctx.strokeStyle = ctxStroke = stroke;
-    if (fill != ctxFill)
-      ctx.fillStyle = ctxFill = fill;
+    if (fill3 != ctxFill)
+      ctx.fillStyle = ctxFill = fill3;
     if (width != ctxWidth)
       ctx.lineWidth = ctxWidth = width;
     if (join2 != ctxJoin)
@@ -3929,9 +6016,9 @@ function uPlot(opts, data, then) {
     if (dash != ctxDash)
       ctx.setLineDash(ctxDash = dash);
   }
-  function setFontStyle(font2, fill, align, baseline) {
-    if (fill != ctxFill)
-      ctx.fillStyle = ctxFill = fill;
+  function setFontStyle(font2, fill3, align, baseline) {
+    if (fill3 != ctxFill)
+      ctx.fillStyle = ctxFill = fill3;
     if (font2 != ctxFont)
       ctx.font = ctxFont = font2;
     if (align != ctxAlign)
@@ -4151,7 +6238,7 @@ function uPlot(opts, data, then) {
     let s3 = _points ? series[si].points : series[si];
     let {
       stroke,
-      fill,
+      fill: fill3,
       clip: gapsClip,
       flags,
       _stroke: strokeStyle = s3._stroke,
@@ -4171,9 +6258,9 @@ function uPlot(opts, data, then) {
       boundsClip.rect(lft, top, wid, hgt);
     }
     if (_points)
-      strokeFill(strokeStyle, width, s3.dash, s3.cap, fillStyle, stroke, fill, flags, gapsClip);
+      strokeFill(strokeStyle, width, s3.dash, s3.cap, fillStyle, stroke, fill3, flags, gapsClip);
     else
-      fillStroke(si, strokeStyle, width, s3.dash, s3.cap, fillStyle, stroke, fill, flags, boundsClip, gapsClip);
+      fillStroke(si, strokeStyle, width, s3.dash, s3.cap, fillStyle, stroke, fill3, flags, boundsClip, gapsClip);
     _pxAlign && ctx.translate(-offset, -offset);
   }
   function fillStroke(si, strokeStyle, lineWidth, lineDash, lineCap, fillStyle, strokePath, fillPath, flags, boundsClip, gapsClip) {
@@ -4352,18 +6439,18 @@ function uPlot(opts, data, then) {
       let [_incr, _space] = axis._found;
       if (axis.label != null) {
         let shiftAmt2 = axis.labelGap * shiftDir;
-        let baseLpos = round((axis._lpos + shiftAmt2) * pxRatio);
+        let baseLpos = round2((axis._lpos + shiftAmt2) * pxRatio);
         setFontStyle(axis.labelFont[0], fillStyle, "center", side == 2 ? TOP : BOTTOM);
         ctx.save();
         if (ori == 1) {
           x2 = y3 = 0;
           ctx.translate(
             baseLpos,
-            round(plotTop + plotHgt / 2)
+            round2(plotTop + plotHgt / 2)
           );
           ctx.rotate((side == 3 ? -PI : PI) / 2);
         } else {
-          x2 = round(plotLft + plotWid / 2);
+          x2 = round2(plotLft + plotWid / 2);
           y3 = baseLpos;
         }
         let _label = isFn(axis.label) ? axis.label(self, i4, _incr, _space) : axis.label;
@@ -4381,8 +6468,8 @@ function uPlot(opts, data, then) {
       let ticks2 = axis.ticks;
       let border2 = axis.border;
       let _tickSize = ticks2.show ? ticks2.size : 0;
-      let tickSize = round(_tickSize * pxRatio);
-      let axisGap = round((axis.alignTo == 2 ? axis._size - _tickSize - axis.gap : axis.gap) * pxRatio);
+      let tickSize = round2(_tickSize * pxRatio);
+      let axisGap = round2((axis.alignTo == 2 ? axis._size - _tickSize - axis.gap : axis.gap) * pxRatio);
       let angle = axis._rotate * -PI / 180;
       let basePos = pxRound(axis._pos * pxRatio);
       let shiftAmt = (tickSize + axisGap) * shiftDir;
@@ -4526,8 +6613,8 @@ function uPlot(opts, data, then) {
       setStylePx(over, HEIGHT, plotHgtCss);
       setStylePx(wrap, WIDTH, fullWidCss);
       setStylePx(wrap, HEIGHT, fullHgtCss);
-      can.width = round(fullWidCss * pxRatio);
-      can.height = round(fullHgtCss * pxRatio);
+      can.width = round2(fullWidCss * pxRatio);
+      can.height = round2(fullHgtCss * pxRatio);
       axes.forEach(({ _el, _show, _size, _pos, side }) => {
         if (_el != null) {
           if (_show) {
@@ -4552,8 +6639,8 @@ function uPlot(opts, data, then) {
         if (showCursor && !shouldSetCursor && cursor.left >= 0) {
           cursor.left *= pctWid;
           cursor.top *= pctHgt;
-          vCursor && elTrans(vCursor, round(cursor.left), 0, plotWidCss, plotHgtCss);
-          hCursor && elTrans(hCursor, 0, round(cursor.top), plotWidCss, plotHgtCss);
+          vCursor && elTrans(vCursor, round2(cursor.left), 0, plotWidCss, plotHgtCss);
+          hCursor && elTrans(hCursor, 0, round2(cursor.top), plotWidCss, plotHgtCss);
           for (let i4 = 0; i4 < cursorPts.length; i4++) {
             let pt = cursorPts[i4];
             if (pt != null) {
@@ -4882,8 +6969,8 @@ function uPlot(opts, data, then) {
     cursor.left = mouseLeft1;
     cursor.top = mouseTop1;
     if (showCursor) {
-      vCursor && elTrans(vCursor, round(mouseLeft1), 0, plotWidCss, plotHgtCss);
-      hCursor && elTrans(hCursor, 0, round(mouseTop1), plotWidCss, plotHgtCss);
+      vCursor && elTrans(vCursor, round2(mouseLeft1), 0, plotWidCss, plotHgtCss);
+      hCursor && elTrans(hCursor, 0, round2(mouseTop1), plotWidCss, plotHgtCss);
     }
     let idx;
     let noDataInRange = i0 > i1;
@@ -5535,13 +7622,13 @@ function column(points3, channel) {
 }
 var inSeconds = (times) => Array.from(times, (each) => each / 1e9);
 function joined(group, found) {
-  const tables = [];
+  const tables2 = [];
   const main = found.get(group.main.number);
   const count = channelsOf(group.main);
-  tables.push([inSeconds(main.times), ...Array.from({ length: count }, (_4, c3) => column(main, c3))]);
+  tables2.push([inSeconds(main.times), ...Array.from({ length: count }, (_4, c3) => column(main, c3))]);
   for (const prediction of group.predictions) {
     const points3 = found.get(prediction.number);
-    tables.push([inSeconds(points3.times), ...Array.from({ length: count }, (_4, c3) => column(points3, c3))]);
+    tables2.push([inSeconds(points3.times), ...Array.from({ length: count }, (_4, c3) => column(points3, c3))]);
   }
   for (const [uncertainty, prediction] of bandsOf(group)) {
     const spread = found.get(uncertainty.number);
@@ -5552,13 +7639,19 @@ function joined(group, found) {
       const by = column(spread, c3);
       return Array.from({ length: size }, (_5, i4) => around[i4] == null || by[i4] == null ? null : around[i4] + sign2 * by[i4]);
     });
-    tables.push([inSeconds(middle.times).slice(0, size), ...edges(1), ...edges(-1)]);
+    tables2.push([inSeconds(middle.times).slice(0, size), ...edges(1), ...edges(-1)]);
   }
-  return tables.length === 1 ? tables[0] : uPlot.join(tables);
+  return tables2.length === 1 ? tables2[0] : uPlot.join(tables2);
 }
 function bandsOf(group) {
   return group.uncertainties.map((each) => [each, group.predictions.find((one) => one.model === each.model) ?? group.main]);
 }
+function rangeOf(signal, low2, high2) {
+  if (low2 === null || high2 === null || signal.dtype === "bool") return [-0.1, 1.1];
+  if (low2 === high2) return [low2 - (Math.abs(low2) / 2 || 1), low2 + (Math.abs(low2) / 2 || 1)];
+  return uPlot.rangeNum(low2, high2, 0.1, true);
+}
+var isHeld = (signal) => /^(bool|u?int)/.test(signal.dtype);
 function seriesOf(group, hidden) {
   const count = channelsOf(group.main);
   const series = [{}];
@@ -5569,6 +7662,7 @@ function seriesOf(group, hidden) {
     width: 1.25,
     points: { show: false },
     spanGaps: group.predictions.length > 0,
+    ...isHeld(group.main) && { paths: uPlot.paths.stepped({ align: 1 }) },
     ...more
   });
   for (let c3 = 0; c3 < count; c3++) series.push(line(c3, {}));
@@ -5586,6 +7680,10 @@ function Plot({ info, group, held, onDragTo }) {
   const box = A2(null);
   const line = A2(null);
   const chart = A2(null);
+  const latest = A2({ info, group });
+  latest.current = { info, group };
+  const reload = A2(() => void 0);
+  const loaded = A2(null);
   const [failure, setFailure] = d2("");
   const [exact, setExact] = d2(true);
   const name = group.main.name;
@@ -5609,7 +7707,7 @@ function Plot({ info, group, held, onDragTo }) {
         padding: [8, RIGHT2, 0, 0],
         scales: {
           x: { time: false, auto: false, range: () => [clock.from / 1e9, clock.to / 1e9] },
-          y: { range: (_4, low, high) => low === null || high === null ? [0, 1] : uPlot.rangeNum(low, high, 0.1, true) }
+          y: { range: (_4, low2, high2) => rangeOf(group.main, low2, high2) }
         },
         axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT2, values: (_4, ticks2) => ticks2.map(short), gap: 6 }],
         cursor: { show: true, x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
@@ -5631,20 +7729,36 @@ function Plot({ info, group, held, onDragTo }) {
     const detach = gestures(over, () => over.clientWidth);
     let abort = new AbortController();
     let timer = 0;
+    let isBusy = false;
+    let isStale = false;
     const load2 = async () => {
       abort.abort();
       abort = new AbortController();
       const mine = abort.signal;
+      const { info: info2, group: group2 } = latest.current;
+      loaded.current = info2;
+      isBusy = true;
       try {
-        const all = [group.main, ...group.predictions, ...group.uncertainties];
-        const parts = await Promise.all(all.map((each) => pointsOf(info, each, host.clientWidth - LEFT2 - RIGHT2, mine)));
+        const all = [group2.main, ...group2.predictions, ...group2.uncertainties];
+        const parts = await Promise.all(all.map((each) => pointsOf(info2, each, host.clientWidth - LEFT2 - RIGHT2, mine)));
         if (mine.aborted) return;
-        made.setData(joined(group, new Map(all.map((each, i4) => [each.number, parts[i4]]))));
+        made.setData(joined(group2, new Map(all.map((each, i4) => [each.number, parts[i4]]))));
+        host.dataset.points = String(parts.reduce((sum, each) => sum + each.times.length, 0));
         setExact(parts.every((each) => each.exact));
         setFailure("");
       } catch (error) {
         if (error.name !== "AbortError") setFailure(error.message);
       }
+      if (mine.aborted) return;
+      isBusy = false;
+      if (isStale) {
+        isStale = false;
+        void load2();
+      }
+    };
+    reload.current = () => {
+      if (isBusy) isStale = true;
+      else void load2();
     };
     const zoomed = clock.onZoom(() => {
       made.redraw(false, true);
@@ -5653,6 +7767,7 @@ function Plot({ info, group, held, onDragTo }) {
       timer = window.setTimeout(load2, 40);
     });
     const watch = new ResizeObserver(() => {
+      placeCursor(line.current);
       if (host.clientWidth === made.width) return;
       made.setSize({ width: host.clientWidth, height: HEIGHT2 });
       void load2();
@@ -5668,7 +7783,10 @@ function Plot({ info, group, held, onDragTo }) {
       made.destroy();
       chart.current = null;
     };
-  }, [info, group.main.number, group.predictions.length, folded, theme2]);
+  }, [info.id, group.main.number, group.predictions.length, group.uncertainties.length, folded, theme2]);
+  y2(() => {
+    if (loaded.current !== info) reload.current();
+  }, [info]);
   y2(() => {
     const { series } = seriesOf(group, model.hidden);
     series.forEach((each, i4) => {
@@ -5696,7 +7814,6 @@ function Plot({ info, group, held, onDragTo }) {
         /* @__PURE__ */ u3("header", { draggable: true, onDragStart: (event) => event.dataTransfer?.setData("text/plain", name), children: [
           /* @__PURE__ */ u3("button", { class: "fold quiet", "aria-expanded": !folded, "aria-label": `${folded ? "Show" : "Hide"} ${name}`, onClick: () => toggle(name), children: folded ? "▸" : "▾" }),
           /* @__PURE__ */ u3("strong", { children: name }),
-          group.main.units && /* @__PURE__ */ u3("span", { class: "dim", children: group.main.units }),
           /* @__PURE__ */ u3("span", { class: "dim role", children: [
             group.main.role,
             group.predictions.length ? ` · ${group.predictions.map((each) => each.model ?? "model").join(", ")} dashed` : ""
@@ -5728,6 +7845,7 @@ function Plot({ info, group, held, onDragTo }) {
           !exact && /* @__PURE__ */ u3("span", { class: "dim", title: "every pixel shows the least and the greatest of its records", children: "min–max" })
         ] }),
         !folded && /* @__PURE__ */ u3("div", { class: "chart", ref: box, children: [
+          group.main.units && /* @__PURE__ */ u3("span", { class: "unit dim", children: group.main.units }),
           /* @__PURE__ */ u3("div", { class: "cursor", ref: line }),
           failure && /* @__PURE__ */ u3("p", { class: "failure", children: failure })
         ] })
@@ -6013,15 +8131,16 @@ function EpisodePage() {
   open.trim = trim2;
   open.setTrim = setTrim;
   open.marks = marks;
-  const opened2 = A2("");
+  const opened3 = A2("");
   const key = info ? `${info.id} ${info.start_ns} ${info.stop_ns}` : "";
-  if (info && opened2.current !== key) {
-    const follows = opened2.current.startsWith(`${info.id} `) && info.is_unfinished && clock.at >= clock.length;
-    const isOther = !opened2.current.startsWith(`${info.id} `);
-    opened2.current = key;
+  if (info && opened3.current !== key) {
+    const follows = opened3.current.startsWith(`${info.id} `) && info.is_unfinished && clock.at >= clock.length;
+    const isOther = !opened3.current.startsWith(`${info.id} `);
+    opened3.current = key;
     clock.open(BigInt(info.start_ns), BigInt(info.stop_ns));
-    if (isOther) clock.at = firstSight(info);
-    if (wantedAtOpening) wantedAtOpening();
+    if (isOther) clock.at = info.is_unfinished ? clock.length : firstSight(info);
+    clock.wanted?.();
+    clock.wanted = null;
     if (follows) clock.at = clock.length;
   }
   y2(() => {
@@ -6046,6 +8165,15 @@ function EpisodePage() {
   if (!info) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("p", { class: "blank", children: model.episodeId ? "" : "Choose an episode." }) });
   return /* @__PURE__ */ u3("main", { class: "centre", "data-episode": info.id, children: [
     /* @__PURE__ */ u3(EpisodeBar, { info, trim: trim2 }),
+    other.info && /* @__PURE__ */ u3("div", { class: "which two", children: [info, other.info].map((each) => /* @__PURE__ */ u3("p", { class: "cut", children: [
+      /* @__PURE__ */ u3("strong", { children: named(each.id) }),
+      " ",
+      /* @__PURE__ */ u3("span", { class: "dim", children: [
+        taskOf(each),
+        " · ",
+        lengthOf(each)
+      ] })
+    ] }, each.id)) }),
     /* @__PURE__ */ u3("div", { class: other.info ? "stage two" : "stage", children: [
       /* @__PURE__ */ u3(Cameras, { info, isFirst: true }),
       other.info && /* @__PURE__ */ u3(Cameras, { info: other.info })
@@ -6062,27 +8190,22 @@ function firstSight(info) {
   const firsts = info.signals.filter((each) => each.shows === "camera" && each.first_ns).map((each) => Number(BigInt(each.first_ns) - BigInt(info.start_ns)));
   return Math.max(0, ...firsts);
 }
-var wantedAtOpening = null;
-function atOpening(run) {
-  wantedAtOpening = () => {
-    wantedAtOpening = null;
-    run();
-  };
-}
+var taskOf = (info) => typeof info.static.task === "string" ? info.static.task : "";
+var lengthOf = (info) => spoken(Number(BigInt(info.stop_ns) - BigInt(info.start_ns))) + (info.steps ? ` · ${info.steps.count} steps` : "");
 function EpisodeBar({ info, trim: trim2 }) {
   const { dataset, otherId } = useModel();
   const refusal = info.is_unfinished ? "the recording goes on" : dataset?.refusal;
   const button = (label, key, run, off2 = false) => /* @__PURE__ */ u3("button", { disabled: Boolean(refusal) || off2, title: refusal ?? `${label} (${key})`, onClick: () => run(), children: label });
-  const task = info.static.task;
   return /* @__PURE__ */ u3("header", { class: "episode-bar", children: [
-    /* @__PURE__ */ u3("h1", { title: info.id, children: info.id.replace(/^0{4,}(?=\d)/, "") }),
-    /* @__PURE__ */ u3("span", { class: "dim cut", children: typeof task === "string" ? task : "" }),
+    /* @__PURE__ */ u3("h1", { title: info.id, children: named(info.id) }),
+    /* @__PURE__ */ u3("span", { class: "dim cut", title: taskOf(info), children: taskOf(info) }),
+    /* @__PURE__ */ u3("span", { class: "dim", children: lengthOf(info) }),
     info.is_unfinished && /* @__PURE__ */ u3("span", { class: "badge bad", children: "recording" }),
     (info.findings ?? []).filter((each) => each.severity !== "info").slice(0, 3).map((each) => /* @__PURE__ */ u3("span", { class: `badge ${each.severity === "damaged" ? "bad" : "warn"}`, title: `${each.signal ?? ""} ${each.message}`, children: each.rule }, each.rule + each.signal)),
     /* @__PURE__ */ u3("span", { class: "space" }),
     otherId && /* @__PURE__ */ u3("button", { onClick: () => set({ otherId: null }), title: "c", children: [
       "Close ",
-      otherId.replace(/^0{4,}(?=\d)/, "")
+      named(otherId)
     ] }),
     /* @__PURE__ */ u3("span", { class: "buttons", role: "group", "aria-label": "Edit", children: [
       button("Trim", "x", trim, !trim2),
@@ -6108,7 +8231,7 @@ var ICONS = {
   save: "M7 1h2v7h3l-4 4-4-4h3zM2 13h12v2H2z"
 };
 function Controls({ info }) {
-  const { playing, speed } = useModel();
+  const { dataset, playing, speed } = useModel();
   return /* @__PURE__ */ u3("div", { class: "controls", role: "group", "aria-label": "Time", children: [
     /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "To the start", title: "Home", onClick: () => clock.go(0), children: /* @__PURE__ */ u3(Icon, { path: ICONS.start }) }),
     /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Frame before", title: "←", onClick: () => step(-1), children: /* @__PURE__ */ u3(Icon, { path: ICONS.before }) }),
@@ -6122,53 +8245,66 @@ function Controls({ info }) {
         "×"
       ] }, each)) })
     ] }),
-    /* @__PURE__ */ u3("span", { class: "dim", children: [
-      spoken(Number(BigInt(info.stop_ns) - BigInt(info.start_ns))),
-      info.steps ? ` · ${info.steps.count} steps` : ""
-    ] }),
     /* @__PURE__ */ u3("span", { class: "space" }),
     /* @__PURE__ */ u3("button", { class: "quiet", title: "e", onClick: () => nextEvent(true), children: "next event" }),
     /* @__PURE__ */ u3("button", { class: "quiet", title: "g", onClick: () => nextGap(true), children: "next gap" }),
     info.signals.some((each) => each.role === "prediction") && /* @__PURE__ */ u3("button", { class: "quiet", title: "w", onClick: () => void worstError().catch(complain), children: "worst error" }),
+    dataset?.has_moments && /* @__PURE__ */ u3("button", { class: "quiet", title: "m", onClick: momentsLikeThis, children: "moments like this" }),
     /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Zoom out", title: "-", onClick: () => clock.zoom(2), children: "−" }),
     /* @__PURE__ */ u3("button", { class: "quiet", title: "0", onClick: () => clock.show(0, clock.length), children: "all" }),
     /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Zoom in", title: "+", onClick: () => clock.zoom(0.5), children: "+" })
   ] });
 }
+var GAP = 8;
+var CAPTION = 20;
+var NARROW = 210;
+var STAGE = 0.46;
 function arrange(box, ratios) {
-  let best = [];
-  let area = -1;
-  for (let columns = 1; columns <= ratios.length; columns++) {
-    const lines = Math.ceil(ratios.length / columns);
-    const width = (box.width - (columns - 1) * 8) / columns;
-    const height = (box.height - (lines - 1) * 8) / lines - 20;
-    if (width <= 0 || height <= 0) continue;
-    const sizes = ratios.map((ratio) => width / height > ratio ? { width: height * ratio, height } : { width, height: width / ratio });
-    const sum = sizes.reduce((total, each) => total + each.width * each.height, 0);
-    if (sum > area) [area, best] = [sum, sizes];
+  let best = { columns: ratios.length, height: 0 };
+  for (let lines = 1; lines <= ratios.length; lines++) {
+    const columns = Math.ceil(ratios.length / lines);
+    let height = (box.height - (lines - 1) * GAP) / lines - CAPTION;
+    for (let first = 0; first < ratios.length; first += columns) {
+      const line = ratios.slice(first, first + columns);
+      height = Math.min(height, (box.width - (line.length - 1) * GAP) / line.reduce((sum, each) => sum + each, 0));
+    }
+    if (Math.floor(height) > best.height) best = { columns, height: Math.floor(height) };
   }
   return best;
 }
+function frameSize(signal) {
+  const [a3 = 1, b = 1, c3] = signal.shape;
+  return c3 !== void 0 && ![1, 3, 4].includes(c3) ? [b, c3] : [a3, b];
+}
 function Cameras({ info, isFirst = false }) {
   const host = A2(null);
-  const [size, setSize] = d2({ width: 0, height: 0 });
+  const [box, setBox] = d2({ width: 0, height: 0 });
   const shown2 = T2(() => info.signals.filter((each) => each.shows === "camera" && each.count > 0), [info]);
   _2(() => {
     if (!host.current) return;
-    const watch = new ResizeObserver(([entry]) => setSize({ width: entry.contentRect.width, height: entry.contentRect.height }));
+    const page = host.current.closest(".centre");
+    const look = () => {
+      const next = { width: host.current.clientWidth, height: page.clientHeight * STAGE };
+      setBox((old) => old.width === next.width && old.height === next.height ? old : next);
+    };
+    look();
+    const watch = new ResizeObserver(look);
     watch.observe(host.current);
+    watch.observe(page);
     return () => watch.disconnect();
   }, [shown2.length > 0]);
   y2(() => {
     if (isFirst && !shown2.length) open.frameTimes = new Float64Array(0);
   }, [info]);
   if (!shown2.length) return /* @__PURE__ */ u3("p", { class: "blank no-cameras dim", children: "No cameras in this episode." });
-  const ratios = shown2.map((each) => {
-    const [a3 = 1, b = 1, c3] = each.shape;
-    return c3 !== void 0 && ![1, 3, 4].includes(c3) ? c3 / b : b / a3;
-  });
-  const sizes = arrange(size, ratios);
-  return /* @__PURE__ */ u3("div", { class: "cameras", ref: host, children: shown2.map((each, i4) => /* @__PURE__ */ u3(CameraView, { info, signal: each, size: sizes[i4] ?? { width: 0, height: 0 }, leads: isFirst && i4 === 0 }, `${info.id}/${each.name}`)) });
+  const sizes = shown2.map(frameSize);
+  const { columns, height } = arrange(box, sizes.map(([high2, wide]) => wide / high2));
+  const lines = Array.from({ length: Math.ceil(shown2.length / columns) }, (_4, line) => shown2.slice(line * columns, (line + 1) * columns));
+  return /* @__PURE__ */ u3("div", { class: "cameras", ref: host, children: lines.map((line, number) => /* @__PURE__ */ u3("div", { class: "line", children: line.map((each) => {
+    const [high2, wide] = frameSize(each);
+    const size = { height, width: Math.floor(height * wide / high2) };
+    return /* @__PURE__ */ u3(CameraView, { info, signal: each, size, leads: isFirst && each === shown2[0] }, `${info.id}/${each.name}`);
+  }) }, number)) });
 }
 function CameraView({ info, signal, size, leads }) {
   const canvas = A2(null);
@@ -6183,15 +8319,17 @@ function CameraView({ info, signal, size, leads }) {
       if (!picture) paint.clearRect(0, 0, target.width, target.height);
       else if (picture instanceof ImageData) paint.putImageData(picture, 0, 0);
       else paint.drawImage(picture, 0, 0);
+      setFailure("");
       target.dataset.row = String(row);
       target.dataset.tsNs = row < 0 ? "" : (base + BigInt(Math.round(camera.times[row]))).toString();
       tell();
-    });
+    }, setFailure);
     const tell = () => {
       if (!caption.current) return;
       const row = camera.wanted;
       const age = row < 0 ? "no frame yet" : `age ${spoken(clock.at - camera.times[row])}`;
-      caption.current.textContent = `${Math.max(row + 1, 0)}/${camera.times.length} · ${camera.failure || age}`;
+      const isNarrow = caption.current.closest("figure").clientWidth < NARROW;
+      caption.current.textContent = isNarrow ? age : `${Math.max(row + 1, 0)}/${camera.times.length} · ${age}`;
     };
     const move = () => {
       camera.show(clock.at, state.playing);
@@ -6210,9 +8348,7 @@ function CameraView({ info, signal, size, leads }) {
       camera.close();
     };
   }, [info]);
-  const [a3 = 1, b = 1, c3] = signal.shape;
-  const planesFirst = c3 !== void 0 && ![1, 3, 4].includes(c3);
-  const [height, width] = planesFirst ? [b, c3] : [a3, b];
+  const [height, width] = frameSize(signal);
   return /* @__PURE__ */ u3("figure", { class: "camera", style: { width: `${size.width}px` }, children: [
     /* @__PURE__ */ u3(
       "canvas",
@@ -6228,10 +8364,10 @@ function CameraView({ info, signal, size, leads }) {
         style: { width: `${size.width}px`, height: `${size.height}px` }
       }
     ),
+    failure && /* @__PURE__ */ u3("p", { class: "failure over", role: "alert", children: failure }),
     /* @__PURE__ */ u3("figcaption", { children: [
-      /* @__PURE__ */ u3("strong", { class: "cut", children: signal.name }),
+      /* @__PURE__ */ u3("strong", { class: "cut", title: signal.name, children: signal.name }),
       /* @__PURE__ */ u3("span", { class: "dim", ref: caption }),
-      failure && /* @__PURE__ */ u3("span", { class: "failure", children: failure }),
       signal.kind === "image" && !siteName() && /* @__PURE__ */ u3("a", { class: "dim save", href: videoAddress({ episode: info.id, signal: signal.number }), download: true, title: "save the video", "aria-label": `Save the video of ${signal.name}`, children: /* @__PURE__ */ u3(Icon, { path: ICONS.save }) })
     ] })
   ] });
@@ -6304,400 +8440,29 @@ function Plots({ info, marks }) {
   ] });
 }
 
-// src/address.ts
-function readAddress() {
-  const given = new URLSearchParams(location.search);
-  const word = (name) => given.get(name) ?? "";
-  const drawer = word("drawer");
-  set({
-    where: word("where"),
-    sort: word("sort"),
-    order: word("order") === "down" ? "down" : "up",
-    episodeId: word("e") || null,
-    otherId: word("with") || null,
-    listOpen: word("list") !== "0",
-    drawer: ["statics", "stats", "history"].includes(drawer) ? drawer : null,
-    theme: word("theme") === "dark" ? "dark" : word("theme") === "light" ? "light" : "auto",
-    hidden: new Set(given.getAll("hide")),
-    plotOrder: given.getAll("plot"),
-    speed: Number(word("speed")) || 1
-  });
-  if (matchMedia("(max-width: 700px)").matches && !word("list")) set({ listOpen: false });
-  const number = (name) => /^-?\d+$/.test(word(name)) ? BigInt(word(name)) : null;
-  const [at2, from, to] = [number("at"), number("from"), number("to")];
-  if (at2 === null && from === null) return;
-  atOpening(() => {
-    if (from !== null && to !== null) clock.show(Number(from - clock.base), Number(to - clock.base));
-    if (at2 !== null) clock.at = Math.min(Math.max(Number(at2 - clock.base), 0), clock.length);
-  });
-}
-function written() {
-  const said2 = new URLSearchParams();
-  const put = (name, value) => {
-    if (value) said2.append(name, value);
-  };
-  put("d", state.dataset?.name);
-  put("e", state.episodeId);
-  put("with", state.otherId);
-  if (state.episodeId && clock.length > 1) {
-    put("at", clock.time.toString());
-    if (clock.from > 0 || clock.to < clock.length) {
-      put("from", (clock.base + BigInt(Math.round(clock.from))).toString());
-      put("to", (clock.base + BigInt(Math.round(clock.to))).toString());
-    }
-  }
-  put("where", state.where);
-  put("sort", state.sort);
-  put("order", state.order === "down" && "down");
-  put("list", !state.listOpen && "0");
-  put("drawer", state.drawer);
-  put("theme", state.theme !== "auto" && state.theme);
-  put("speed", state.speed !== 1 && String(state.speed));
-  for (const each of state.hidden) said2.append("hide", each);
-  for (const each of state.plotOrder) said2.append("plot", each);
-  return `?${said2.toString()}`;
-}
-function keepAddress() {
-  let timer = 0;
-  const soon = () => {
-    if (timer) return;
-    timer = window.setTimeout(() => {
-      timer = 0;
-      const text = written();
-      if (text !== location.search) history.replaceState(null, "", location.pathname + text);
-    }, 250);
-  };
-  onChange(soon);
-  clock.onMove(soon);
-  clock.onZoom(soon);
-}
-
-// src/drawer.tsx
-var TITLES = { statics: "Episode", stats: "Selection", history: "Edits" };
-function Drawer() {
-  const { drawer } = useModel();
-  if (!drawer) return null;
-  return /* @__PURE__ */ u3("aside", { class: "drawer", "aria-label": TITLES[drawer], children: [
-    /* @__PURE__ */ u3("header", { children: [
-      Object.keys(TITLES).map((each) => /* @__PURE__ */ u3("button", { class: `tab quiet${each === drawer ? " chosen" : ""}`, "aria-pressed": each === drawer, onClick: () => set({ drawer: each }), children: TITLES[each] }, each)),
-      /* @__PURE__ */ u3("span", { class: "space" }),
-      /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Close", onClick: () => set({ drawer: null }), children: "✕" })
-    ] }),
-    /* @__PURE__ */ u3("div", { class: "drawer-body", children: [
-      drawer === "statics" && /* @__PURE__ */ u3(Statics, {}),
-      drawer === "stats" && /* @__PURE__ */ u3(Statistics, {}),
-      drawer === "history" && /* @__PURE__ */ u3(History, {})
-    ] })
-  ] });
-}
-function shown(value) {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
-}
-function Statics() {
-  const { dataset, episodeId } = useModel();
-  const [, again] = d2(0);
-  y2(() => {
-    const timer = setTimeout(() => again((n2) => n2 + 1), 60);
-    return () => clearTimeout(timer);
-  }, [episodeId, dataset?.generation]);
-  const info = open.info;
-  if (!info) return /* @__PURE__ */ u3("p", { class: "dim", children: "No episode is open." });
-  const refusal = dataset?.refusal;
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3(
-      "form",
-      {
-        class: "marks",
-        onSubmit: (event) => {
-          event.preventDefault();
-          const data = new FormData(event.currentTarget);
-          void mark(String(data.get("name")), String(data.get("value")));
-        },
-        children: [
-          /* @__PURE__ */ u3("label", { children: [
-            "Mark ",
-            /* @__PURE__ */ u3("input", { name: "name", list: "mark-names", required: true, value: "task", disabled: Boolean(refusal) })
-          ] }),
-          /* @__PURE__ */ u3("datalist", { id: "mark-names", children: [
-            /* @__PURE__ */ u3("option", { value: "task" }),
-            /* @__PURE__ */ u3("option", { value: "notes" })
-          ] }),
-          /* @__PURE__ */ u3("label", { children: [
-            "as ",
-            /* @__PURE__ */ u3("input", { name: "value", required: true, placeholder: "pick the cube", disabled: Boolean(refusal) })
-          ] }),
-          /* @__PURE__ */ u3("button", { disabled: Boolean(refusal), title: refusal ?? "", children: "Save" })
-        ]
-      }
-    ),
-    refusal && /* @__PURE__ */ u3("p", { class: "dim", children: refusal }),
-    /* @__PURE__ */ u3(Items, { title: "Static items", items: info.static }),
-    (info.findings?.length ?? 0) > 0 && /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Findings" }),
-      /* @__PURE__ */ u3("ul", { class: "findings", children: info.findings.map((each, i4) => /* @__PURE__ */ u3("li", { children: [
-        /* @__PURE__ */ u3("b", { class: each.severity, children: each.rule }),
-        " ",
-        each.signal,
-        " ",
-        each.message
-      ] }, i4)) })
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Signals" }),
-      /* @__PURE__ */ u3("table", { children: /* @__PURE__ */ u3("tbody", { children: info.signals.map((each) => /* @__PURE__ */ u3("tr", { children: [
-        /* @__PURE__ */ u3("th", { scope: "row", children: each.name }),
-        /* @__PURE__ */ u3("td", { children: each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}` }),
-        /* @__PURE__ */ u3("td", { children: each.count.toLocaleString("en") }),
-        /* @__PURE__ */ u3("td", { children: each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : "" })
-      ] }, each.name)) }) })
-    ] }),
-    /* @__PURE__ */ u3(Items, { title: "Metadata", items: info.meta })
-  ] });
-}
-function Items({ title, items }) {
-  const names = Object.keys(items);
-  if (!names.length) return null;
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: title }),
-    /* @__PURE__ */ u3("dl", { class: "items", children: names.map((name) => /* @__PURE__ */ u3("div", { children: [
-      /* @__PURE__ */ u3("dt", { children: name }),
-      /* @__PURE__ */ u3("dd", { children: shown(items[name]) })
-    ] }, name)) })
-  ] });
-}
-var quoted = (text) => `'${text.replaceAll("'", "''")}'`;
-function narrow(condition2) {
-  set({ where: state.where ? `(${state.where}) and ${condition2}` : condition2 });
-}
-function Statistics() {
-  const { where, listGeneration, checks } = useModel();
-  const [found, setFound] = d2(null);
-  y2(() => {
-    const abort = new AbortController();
-    getJson("statistics", { where }, abort.signal).then(setFound).catch(complain);
-    return () => abort.abort();
-  }, [where, listGeneration]);
-  if (!found) return null;
-  const outliers = Object.entries(found.outliers);
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3("p", { children: [
-      /* @__PURE__ */ u3("b", { children: found.episodes.toLocaleString("en") }),
-      " episodes",
-      where ? " satisfy the filter" : "",
-      "."
-    ] }),
-    Object.entries(found.measures).map(([name, each]) => /* @__PURE__ */ u3(Histogram, { name, ...each }, name)),
-    /* @__PURE__ */ u3(Counts, { title: "success", items: found.success, condition: (value) => value === null ? "success is null" : value ? "success" : "not success" }),
-    /* @__PURE__ */ u3(Counts, { title: "task", items: found.task, condition: (value) => value === null ? "task is null" : `task = ${quoted(String(value))}` }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Outliers" }),
-      outliers.length ? /* @__PURE__ */ u3("ul", { class: "outliers", children: outliers.slice(0, 50).map(([id, why]) => /* @__PURE__ */ u3("li", { children: [
-        /* @__PURE__ */ u3("button", { class: "quiet", onClick: () => goTo(id), children: id.replace(/^0{4,}(?=\d)/, "") }),
-        " ",
-        /* @__PURE__ */ u3("span", { class: "dim", children: why.join(", ") })
-      ] }, id)) }) : /* @__PURE__ */ u3("p", { class: "dim", children: "None by length, duration or return." })
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Values" }),
-      found.signals.map((each) => /* @__PURE__ */ u3("details", { children: [
-        /* @__PURE__ */ u3("summary", { children: each.name }),
-        /* @__PURE__ */ u3("table", { children: [
-          /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
-            /* @__PURE__ */ u3("th", {}),
-            /* @__PURE__ */ u3("th", { children: "least" }),
-            /* @__PURE__ */ u3("th", { children: "mean" }),
-            /* @__PURE__ */ u3("th", { children: "greatest" })
-          ] }) }),
-          /* @__PURE__ */ u3("tbody", { children: each.mean.slice(0, 64).map((mean, i4) => /* @__PURE__ */ u3("tr", { children: [
-            /* @__PURE__ */ u3("th", { scope: "row", children: i4 }),
-            /* @__PURE__ */ u3("td", { children: short(each.low[i4]) }),
-            /* @__PURE__ */ u3("td", { children: short(mean) }),
-            /* @__PURE__ */ u3("td", { children: short(each.high[i4]) })
-          ] }, i4)) })
-        ] })
-      ] }, each.name))
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Health" }),
-      /* @__PURE__ */ u3("p", { class: "dim", children: checks ? `${checks.checked} of ${checks.total} checked, ${Object.keys(checks.worst).length} with findings` : "" }),
-      checks && !checks.wanted && /* @__PURE__ */ u3("button", { onClick: () => void post("check", {}).catch(complain), children: "Check all" })
-    ] })
-  ] });
-}
-function Histogram({ name, counts, low, high, mean }) {
-  const most = Math.max(...counts);
-  const width = 240 / counts.length;
-  const edge = (i4) => low + (high - low) * i4 / counts.length;
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: [
-      name,
-      " ",
-      /* @__PURE__ */ u3("span", { class: "dim", children: [
-        "mean ",
-        short(mean)
-      ] })
-    ] }),
-    /* @__PURE__ */ u3("svg", { class: "histogram", viewBox: "0 0 240 48", preserveAspectRatio: "none", role: "img", "aria-label": `Histogram of ${name} from ${short(low)} to ${short(high)}`, children: counts.map((count, i4) => /* @__PURE__ */ u3(
-      "rect",
-      {
-        x: i4 * width,
-        width: Math.max(1, width - 1),
-        y: 48 - 46 * count / most,
-        height: 46 * count / most,
-        onClick: () => narrow(`${name} >= ${edge(i4)} and ${name} ${i4 === counts.length - 1 ? "<=" : "<"} ${edge(i4 + 1)}`),
-        children: /* @__PURE__ */ u3("title", { children: `${short(edge(i4))} to ${short(edge(i4 + 1))}: ${count}; click to filter` })
-      },
-      i4
-    )) }),
-    /* @__PURE__ */ u3("p", { class: "axis dim", children: [
-      /* @__PURE__ */ u3("span", { children: short(low) }),
-      /* @__PURE__ */ u3("span", { children: short(high) })
-    ] })
-  ] });
-}
-function Counts({ title, items, condition: condition2 }) {
-  if (!items.length) return null;
-  const all = items.reduce((sum, each) => sum + each.count, 0);
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: title }),
-    items.map((each) => /* @__PURE__ */ u3("button", { class: "count quiet", onClick: () => narrow(condition2(each.value)), title: "click to filter", children: [
-      /* @__PURE__ */ u3("i", { style: { width: `${100 * each.count / all}%` } }),
-      /* @__PURE__ */ u3("span", { class: "cut", children: each.value === null ? "not known" : String(each.value) }),
-      /* @__PURE__ */ u3("b", { children: each.count })
-    ] }, String(each.value)))
-  ] });
-}
-function History() {
-  const { dataset, listGeneration } = useModel();
-  const [edits, setEdits] = d2([]);
-  y2(() => {
-    getJson("history", {}).then((found) => setEdits(found.edits)).catch(complain);
-  }, [listGeneration]);
-  return /* @__PURE__ */ u3(k, { children: [
-    dataset?.refusal && /* @__PURE__ */ u3("p", { class: "dim", children: dataset.refusal }),
-    dataset?.draft && /* @__PURE__ */ u3("p", { class: "dim", children: [
-      "Edits of a published dataset are kept in ",
-      dataset.draft,
-      "; `warp publish --draft` takes them."
-    ] }),
-    /* @__PURE__ */ u3("p", { class: "buttons", children: [
-      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void undo(), children: "Undo" }),
-      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void redo(), children: "Redo" })
-    ] }),
-    /* @__PURE__ */ u3("ol", { class: "edits", reversed: true, children: edits.map((each) => /* @__PURE__ */ u3("li", { class: each.is_undone ? "undone" : "", children: [
-      /* @__PURE__ */ u3("span", { children: [
-        /* @__PURE__ */ u3("b", { children: each.seq }),
-        " ",
-        said(each)
-      ] }),
-      each.op !== "undo" && !each.is_undone && /* @__PURE__ */ u3("button", { class: "quiet", disabled: Boolean(dataset?.refusal), onClick: () => void edit({ op: "undo", seq: each.seq }, `edit ${each.seq} is undone`), children: "undo" })
-    ] }, each.seq)) }),
-    !edits.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing was edited." })
-  ] });
-}
-function said(edit2) {
-  if (edit2.op === "undo") return `undo of ${edit2.undoes}`;
-  const which = (edit2.episode ?? edit2.episodes?.join(" + ") ?? "").replace(/^0{4,}(?=\d)/, "");
-  const what = edit2.op === "set_static" ? `${edit2.name} = ${shown(edit2.value)}` : edit2.op;
-  return `${which}: ${what}${edit2.redoes ? " (again)" : ""}`;
-}
-
-// src/keys.tsx
-var KEYS = [
-  ["Time", [
-    ["Space", "play or pause", () => clock.play()],
-    ["ArrowRight", "next frame", () => step(1)],
-    ["ArrowLeft", "frame before", () => step(-1)],
-    ["Shift+ArrowRight", "one second on", () => clock.go(clock.at + 1e9)],
-    ["Shift+ArrowLeft", "one second back", () => clock.go(clock.at - 1e9)],
-    ["Home", "to the start", () => clock.go(0)],
-    ["End", "to the end", () => clock.go(clock.length)],
-    [".", "faster", () => faster(1)],
-    [",", "slower", () => faster(-1)],
-    ["+", "zoom in", () => clock.zoom(0.5)],
-    ["-", "zoom out", () => clock.zoom(2)],
-    ["0", "show all", () => clock.show(0, clock.length)]
-  ]],
-  ["Jump", [
-    ["e", "next event", () => nextEvent(true)],
-    ["Shift+E", "event before", () => nextEvent(false)],
-    ["g", "next gap", () => nextGap(true)],
-    ["Shift+G", "gap before", () => nextGap(false)],
-    ["w", "worst prediction error, then the next worst", () => worstError().catch(complain)],
-    ["j", "next episode", () => neighbour(1)],
-    ["k", "episode before", () => neighbour(-1)]
-  ]],
-  ["Edit", [
-    ["[", "trim: begin here", trimFrom],
-    ["]", "trim: end here", trimTo],
-    ["x", "trim to the handles", trim],
-    ["s", "split here", split],
-    ["y", "mark as success", () => mark("success", true)],
-    ["n", "mark as failure", () => mark("success", false)],
-    ["d", "drop the episode", drop],
-    ["u", "undo", undo],
-    ["r", "redo", redo]
-  ]],
-  ["View", [
-    ["/", "filter the list", () => document.querySelector("[data-testid=filter]")?.focus()],
-    ["l", "list", () => set({ listOpen: !state.listOpen })],
-    ["i", "static items", () => set({ drawer: state.drawer === "statics" ? null : "statics" })],
-    ["o", "statistics of the selection", () => set({ drawer: state.drawer === "stats" ? null : "stats" })],
-    ["h", "edit history", () => set({ drawer: state.drawer === "history" ? null : "history" })],
-    ["c", "beside another episode", compare],
-    ["t", "dark or light", theme],
-    ["Shift+S", "copy the link to this moment", share],
-    ["?", "these keys", () => set({ help: !state.help })],
-    ["Escape", "close", () => state.help ? set({ help: false }) : open.trim ? open.setTrim(null) : set({ drawer: null })]
-  ]]
-];
-var BY_KEY = new Map(KEYS.flatMap(([, keys]) => keys.map(([key, , run]) => [key, run])));
-function listenToKeys() {
-  document.addEventListener("keydown", (event) => {
-    const target = event.target;
-    const types = target.matches("input, textarea, select");
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (types && event.key !== "Escape") return;
-    if (types) return target.blur();
-    if (target.matches("button, a, summary, [role=slider]") && (event.key === " " || event.key === "Enter")) return;
-    const letter = event.key === " " ? "Space" : event.key;
-    const name = event.shiftKey && (letter.length > 1 || /[A-Z]/.test(letter)) ? `Shift+${letter}` : letter;
-    const run = BY_KEY.get(name);
-    if (!run) return;
-    event.preventDefault();
-    run();
-  });
-}
-function Help() {
-  const { help } = useModel();
-  if (!help) return null;
-  return /* @__PURE__ */ u3("div", { class: "veil", onClick: () => set({ help: false }), children: /* @__PURE__ */ u3("div", { class: "help", role: "dialog", "aria-modal": "true", "aria-label": "Keys", onClick: (event) => event.stopPropagation(), children: [
-    /* @__PURE__ */ u3("header", { children: [
-      /* @__PURE__ */ u3("h2", { children: "Keys" }),
-      /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Close", onClick: () => set({ help: false }), children: "✕" })
-    ] }),
-    /* @__PURE__ */ u3("div", { class: "help-columns", children: KEYS.map(([title, keys]) => /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: title }),
-      /* @__PURE__ */ u3("dl", { children: keys.map(([key, says]) => /* @__PURE__ */ u3("div", { children: [
-        /* @__PURE__ */ u3("dt", { children: /* @__PURE__ */ u3("kbd", { children: key.replace("Arrow", "").replace("Right", "→").replace("Left", "←") }) }),
-        /* @__PURE__ */ u3("dd", { children: says })
-      ] }, key)) })
-    ] }, title)) }),
-    /* @__PURE__ */ u3("p", { class: "dim", children: "In plots: drag to zoom, Ctrl and wheel to zoom, Shift and drag to move, double click for all." })
-  ] }) });
-}
-
 // src/list.tsx
 var ROW = 56;
 var PAGE = 100;
+var MOST_PATIENCE_MS = 5e3;
 var thumbnails = /* @__PURE__ */ new Map();
 var thumbnailsBusy = 0;
 var thumbnailsWaiting = [];
-async function loadThumbnail(id) {
+var seen = null;
+function firstSight2() {
+  const isThere = () => isSettled() && document.querySelector(".camera canvas[data-row], .no-cameras") !== null && document.querySelector(".chart[data-points]") !== null;
+  seen ??= new Promise((resolve) => {
+    const until = performance.now() + MOST_PATIENCE_MS;
+    const look = () => void (isThere() || performance.now() > until ? resolve() : setTimeout(look, 50));
+    look();
+  });
+  return seen;
+}
+async function loadThumbnail(id, at2) {
+  if (!state.dataset?.is_root) await firstSight2();
   if (thumbnailsBusy >= 4) await new Promise((resolve) => thumbnailsWaiting.push(resolve));
   thumbnailsBusy++;
   try {
-    const pixels = (await getArrays("thumbnail", { episode: id })).arrays.pixels;
+    const pixels = (await getArrays("thumbnail", { episode: id, at: at2 })).arrays.pixels;
     if (!pixels) return null;
     const [height = 0, width = 0, colours = 1] = pixels.shape;
     const image = new ImageData(width, height);
@@ -6712,12 +8477,12 @@ async function loadThumbnail(id) {
     thumbnailsWaiting.shift()?.();
   }
 }
-function Thumbnail({ id, version }) {
+function Thumbnail({ id, version, at: at2 }) {
   const canvas = A2(null);
   y2(() => {
     let gone = false;
-    const key = `${id}@${version}`;
-    if (!thumbnails.has(key)) thumbnails.set(key, loadThumbnail(id));
+    const key = `${id}@${version} ${at2 ?? ""}`;
+    if (!thumbnails.has(key)) thumbnails.set(key, loadThumbnail(id, at2));
     void thumbnails.get(key).then((image) => {
       if (gone || !image || !canvas.current) return;
       canvas.current.width = image.width;
@@ -6727,7 +8492,7 @@ function Thumbnail({ id, version }) {
     return () => {
       gone = true;
     };
-  }, [id, version]);
+  }, [id, version, at2]);
   return /* @__PURE__ */ u3("canvas", { ref: canvas, class: "thumbnail", width: 64, height: 48, "aria-hidden": "true" });
 }
 function EpisodeList() {
@@ -6806,7 +8571,7 @@ function EpisodeList() {
       /* @__PURE__ */ u3("span", { children: [
         total.toLocaleString("en"),
         " ",
-        model.where ? "found" : "episodes"
+        model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"
       ] }),
       /* @__PURE__ */ u3("label", { children: [
         /* @__PURE__ */ u3("span", { class: "sr", children: "Sort by" }),
@@ -6854,7 +8619,11 @@ function EpisodeList() {
               row?.id ?? position2
             );
           }) }),
-          total === 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? "No episode satisfies the filter." : live.length ? "" : "No episodes yet: record one, and it appears here." })
+          total === 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? /* @__PURE__ */ u3(k, { children: [
+            "No episode satisfies the filter.",
+            /* @__PURE__ */ u3("br", {}),
+            /* @__PURE__ */ u3("button", { class: "link", onClick: () => set({ where: "" }), children: "Show all" })
+          ] }) : live.length ? "" : "No episodes yet: record one, and it appears here." })
         ]
       }
     )
@@ -6866,7 +8635,7 @@ function RowBody({ row, version }) {
   return /* @__PURE__ */ u3(k, { children: [
     /* @__PURE__ */ u3(Thumbnail, { id: row.id, version }),
     /* @__PURE__ */ u3("div", { class: "row-text", children: [
-      /* @__PURE__ */ u3("strong", { title: row.id, children: row.id.replace(/^0{4,}(?=\d)/, "") }),
+      /* @__PURE__ */ u3("strong", { title: row.id, children: named(row.id) }),
       /* @__PURE__ */ u3("span", { class: "dim cut", children: row.task ?? "" })
     ] }),
     /* @__PURE__ */ u3("div", { class: "row-side", children: [
@@ -6897,21 +8666,416 @@ function LiveRow({ row }) {
         /* @__PURE__ */ u3("span", { class: found?.is_live ? "record-dot" : "record-dot off", "aria-hidden": "true" }),
         /* @__PURE__ */ u3("span", { class: "row-text", children: [
           /* @__PURE__ */ u3("strong", { children: [
-            row.id.replace(/^0{4,}(?=\d)/, ""),
+            named(row.id),
             " · ",
             found?.is_live ? "recording" : "not finished"
           ] }),
-          /* @__PURE__ */ u3("span", { class: "dim cut", children: [
+          /* @__PURE__ */ u3("span", { class: "dim", children: [
             records.toLocaleString("en"),
             " records",
-            waiting ? `, ${waiting} frames wait` : "",
-            found?.lost ? `, ${found.lost} unreadable` : "",
-            live?.free_bytes === void 0 ? "" : `, ${bytes(live.free_bytes)} free`
+            found?.lost && !found.is_live ? `, ${found.lost} unreadable` : ""
+          ] }),
+          /* @__PURE__ */ u3("span", { class: "dim", children: [
+            waiting ? `${waiting} frames wait for the encoder` : "no frame waits",
+            live?.free_bytes === void 0 ? "" : ` · ${bytes(live.free_bytes)} free`
           ] })
         ] })
       ]
     }
   );
+}
+
+// src/drawer.tsx
+var TITLES = { statics: "Episode", stats: "Selection", history: "Edits", moments: "Moments" };
+function Drawer() {
+  const { drawer, dataset } = useModel();
+  if (!drawer) return null;
+  const tabs = Object.keys(TITLES).filter((each) => each !== "moments" || dataset?.has_moments);
+  return /* @__PURE__ */ u3("aside", { class: "drawer", "aria-label": TITLES[drawer], children: [
+    /* @__PURE__ */ u3("header", { children: [
+      tabs.map((each) => /* @__PURE__ */ u3("button", { class: `tab quiet${each === drawer ? " chosen" : ""}`, "aria-pressed": each === drawer, onClick: () => set({ drawer: each }), children: TITLES[each] }, each)),
+      /* @__PURE__ */ u3("span", { class: "space" }),
+      /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Close", onClick: () => set({ drawer: null }), children: "✕" })
+    ] }),
+    /* @__PURE__ */ u3("div", { class: "drawer-body", children: [
+      drawer === "statics" && /* @__PURE__ */ u3(Statics, {}),
+      drawer === "stats" && /* @__PURE__ */ u3(Statistics, {}),
+      drawer === "history" && /* @__PURE__ */ u3(History, {}),
+      drawer === "moments" && /* @__PURE__ */ u3(Moments, {})
+    ] })
+  ] });
+}
+function Moments() {
+  const { momentsOf, dataset } = useModel();
+  const [found, setFound] = d2(null);
+  const [failure, setFailure] = d2("");
+  y2(() => {
+    if (!momentsOf) return;
+    const abort = new AbortController();
+    getJson("moments", momentsOf, abort.signal).then((answer) => {
+      setFound(answer);
+      setFailure("");
+    }).catch((error) => {
+      if (error.name === "AbortError") return;
+      setFound(null);
+      setFailure(`${error.message} ${error.hint ?? ""}`);
+    });
+    return () => abort.abort();
+  }, [momentsOf]);
+  const again = /* @__PURE__ */ u3("button", { onClick: momentsLikeThis, children: "Moments like the one at the cursor" });
+  if (!momentsOf) return again;
+  if (failure) return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { class: "failure", children: failure }),
+    again
+  ] });
+  if (!found) return /* @__PURE__ */ u3("p", { class: "dim", children: "Searching…" });
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { class: "dim", children: [
+      "Like",
+      " ",
+      /* @__PURE__ */ u3("button", { class: "link", onClick: () => goAt(momentsOf.episode, momentsOf.at), children: named(momentsOf.episode) }),
+      ", by ",
+      found.index,
+      ":"
+    ] }),
+    /* @__PURE__ */ u3("ol", { class: "moments", children: found.moments.map((each) => /* @__PURE__ */ u3("li", { children: /* @__PURE__ */ u3(
+      "button",
+      {
+        class: "moment quiet",
+        "data-testid": "moment",
+        "data-episode": each.episode,
+        "data-at-ns": each.at_ns,
+        title: "go there; with Shift beside this one",
+        onClick: (event) => event.shiftKey ? set({ otherId: each.episode }) : goAt(each.episode, BigInt(each.at_ns)),
+        children: [
+          /* @__PURE__ */ u3(Thumbnail, { id: each.episode, at: each.at_ns, version: dataset?.generation ?? 0 }),
+          /* @__PURE__ */ u3("span", { class: "row-text", children: [
+            /* @__PURE__ */ u3("strong", { children: [
+              named(each.episode),
+              " · ",
+              seconds(each.since_start_ns),
+              " s"
+            ] }),
+            /* @__PURE__ */ u3("span", { class: "dim", children: [
+              "similarity ",
+              each.score.toFixed(4)
+            ] })
+          ] })
+        ]
+      }
+    ) }, `${each.episode}@${each.at_ns}`)) }),
+    !found.moments.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing else is in the index." }),
+    again
+  ] });
+}
+function shown(value) {
+  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
+}
+function Statics() {
+  const { dataset, episodeId } = useModel();
+  const [, again] = d2(0);
+  y2(() => {
+    const timer = setTimeout(() => again((n2) => n2 + 1), 60);
+    return () => clearTimeout(timer);
+  }, [episodeId, dataset?.generation]);
+  const info = open.info;
+  if (!info) return /* @__PURE__ */ u3("p", { class: "dim", children: "No episode is open." });
+  const refusal = dataset?.refusal;
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3(
+      "form",
+      {
+        class: "marks",
+        onSubmit: (event) => {
+          event.preventDefault();
+          const data = new FormData(event.currentTarget);
+          void mark(String(data.get("name")), String(data.get("value")));
+        },
+        children: [
+          /* @__PURE__ */ u3("label", { children: [
+            "Mark ",
+            /* @__PURE__ */ u3("input", { name: "name", list: "mark-names", required: true, value: "task", disabled: Boolean(refusal) })
+          ] }),
+          /* @__PURE__ */ u3("datalist", { id: "mark-names", children: [
+            /* @__PURE__ */ u3("option", { value: "task" }),
+            /* @__PURE__ */ u3("option", { value: "notes" })
+          ] }),
+          /* @__PURE__ */ u3("label", { children: [
+            "as ",
+            /* @__PURE__ */ u3("input", { name: "value", required: true, placeholder: "pick the cube", disabled: Boolean(refusal) })
+          ] }),
+          /* @__PURE__ */ u3("button", { disabled: Boolean(refusal), title: refusal ?? "", children: "Save" })
+        ]
+      }
+    ),
+    refusal && /* @__PURE__ */ u3("p", { class: "dim", children: refusal }),
+    /* @__PURE__ */ u3(Items, { title: "Static items", items: info.static }),
+    (info.findings?.length ?? 0) > 0 && /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Findings" }),
+      /* @__PURE__ */ u3("ul", { class: "findings", children: info.findings.map((each, i4) => /* @__PURE__ */ u3("li", { children: [
+        /* @__PURE__ */ u3("b", { class: each.severity, children: each.rule }),
+        " ",
+        each.signal,
+        " ",
+        each.message
+      ] }, i4)) })
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Signals" }),
+      /* @__PURE__ */ u3("table", { class: "signals", children: [
+        /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
+          /* @__PURE__ */ u3("th", { scope: "col", children: "name" }),
+          /* @__PURE__ */ u3("th", { scope: "col", children: "records" }),
+          /* @__PURE__ */ u3("th", { scope: "col", children: "rate" })
+        ] }) }),
+        /* @__PURE__ */ u3("tbody", { children: info.signals.map((each) => /* @__PURE__ */ u3("tr", { children: [
+          /* @__PURE__ */ u3("th", { scope: "row", children: [
+            each.name,
+            /* @__PURE__ */ u3("span", { class: "dim", children: [
+              each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`,
+              each.units ? `, ${each.units}` : ""
+            ] })
+          ] }),
+          /* @__PURE__ */ u3("td", { children: each.count.toLocaleString("en") }),
+          /* @__PURE__ */ u3("td", { children: each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : "" })
+        ] }, each.name)) })
+      ] })
+    ] }),
+    /* @__PURE__ */ u3(Items, { title: "Metadata", items: info.meta })
+  ] });
+}
+function Items({ title, items }) {
+  const names = Object.keys(items);
+  if (!names.length) return null;
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: title }),
+    /* @__PURE__ */ u3("dl", { class: "items", children: names.map((name) => /* @__PURE__ */ u3("div", { children: [
+      /* @__PURE__ */ u3("dt", { children: name }),
+      /* @__PURE__ */ u3("dd", { children: shown(items[name]) })
+    ] }, name)) })
+  ] });
+}
+var quoted = (text) => `'${text.replaceAll("'", "''")}'`;
+function narrow(condition2) {
+  set({ where: state.where ? `(${state.where}) and ${condition2}` : condition2 });
+}
+function Statistics() {
+  const { where, listGeneration, checks } = useModel();
+  const [found, setFound] = d2(null);
+  y2(() => {
+    const abort = new AbortController();
+    getJson("statistics", { where }, abort.signal).then(setFound).catch(complain);
+    return () => abort.abort();
+  }, [where, listGeneration]);
+  if (!found) return null;
+  const outliers = Object.entries(found.outliers);
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { children: [
+      /* @__PURE__ */ u3("b", { children: found.episodes.toLocaleString("en") }),
+      " episodes",
+      where ? " satisfy the filter" : "",
+      "."
+    ] }),
+    Object.entries(found.measures).map(([name, each]) => /* @__PURE__ */ u3(Histogram, { name, ...each }, name)),
+    /* @__PURE__ */ u3(Counts, { title: "success", items: found.success, condition: (value) => value === null ? "success is null" : value ? "success" : "not success" }),
+    /* @__PURE__ */ u3(Counts, { title: "task", items: found.task, condition: (value) => value === null ? "task is null" : `task = ${quoted(String(value))}` }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Outliers" }),
+      outliers.length ? /* @__PURE__ */ u3("ul", { class: "outliers", children: outliers.slice(0, 50).map(([id, why]) => /* @__PURE__ */ u3("li", { children: [
+        /* @__PURE__ */ u3("button", { class: "quiet", onClick: () => goTo(id), children: named(id) }),
+        " ",
+        /* @__PURE__ */ u3("span", { class: "dim", children: why.join(", ") })
+      ] }, id)) }) : /* @__PURE__ */ u3("p", { class: "dim", children: "None by length, duration or return." })
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Values" }),
+      found.signals.map((each) => /* @__PURE__ */ u3("details", { children: [
+        /* @__PURE__ */ u3("summary", { children: each.name }),
+        /* @__PURE__ */ u3("table", { children: [
+          /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
+            /* @__PURE__ */ u3("th", {}),
+            /* @__PURE__ */ u3("th", { children: "least" }),
+            /* @__PURE__ */ u3("th", { children: "mean" }),
+            /* @__PURE__ */ u3("th", { children: "greatest" })
+          ] }) }),
+          /* @__PURE__ */ u3("tbody", { children: each.mean.slice(0, 64).map((mean, i4) => /* @__PURE__ */ u3("tr", { children: [
+            /* @__PURE__ */ u3("th", { scope: "row", children: i4 }),
+            /* @__PURE__ */ u3("td", { children: short(each.low[i4]) }),
+            /* @__PURE__ */ u3("td", { children: short(mean) }),
+            /* @__PURE__ */ u3("td", { children: short(each.high[i4]) })
+          ] }, i4)) })
+        ] })
+      ] }, each.name))
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Health" }),
+      /* @__PURE__ */ u3("p", { class: "dim", children: checks ? `${checks.checked} of ${checks.total} checked, ${Object.keys(checks.worst).length} with findings` : "" }),
+      checks && !checks.wanted && /* @__PURE__ */ u3("button", { onClick: () => void post("check", {}).catch(complain), children: "Check all" })
+    ] })
+  ] });
+}
+function Histogram({ name, counts, low: low2, high: high2, mean }) {
+  const most = Math.max(...counts);
+  const width = 240 / counts.length;
+  const edge = (i4) => low2 + (high2 - low2) * i4 / counts.length;
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: [
+      name,
+      " ",
+      /* @__PURE__ */ u3("span", { class: "dim", children: [
+        "mean ",
+        short(mean)
+      ] })
+    ] }),
+    /* @__PURE__ */ u3("svg", { class: "histogram", viewBox: "0 0 240 48", preserveAspectRatio: "none", role: "img", "aria-label": `Histogram of ${name} from ${short(low2)} to ${short(high2)}`, children: counts.map((count, i4) => /* @__PURE__ */ u3(
+      "rect",
+      {
+        x: i4 * width,
+        width: Math.max(1, width - 1),
+        y: 48 - 46 * count / most,
+        height: 46 * count / most,
+        onClick: () => narrow(`${name} >= ${edge(i4)} and ${name} ${i4 === counts.length - 1 ? "<=" : "<"} ${edge(i4 + 1)}`),
+        children: /* @__PURE__ */ u3("title", { children: `${short(edge(i4))} to ${short(edge(i4 + 1))}: ${count}; click to filter` })
+      },
+      i4
+    )) }),
+    /* @__PURE__ */ u3("p", { class: "axis dim", children: [
+      /* @__PURE__ */ u3("span", { children: short(low2) }),
+      /* @__PURE__ */ u3("span", { children: short(high2) })
+    ] })
+  ] });
+}
+function Counts({ title, items, condition: condition2 }) {
+  if (!items.length) return null;
+  const all = items.reduce((sum, each) => sum + each.count, 0);
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: title }),
+    items.map((each) => /* @__PURE__ */ u3("button", { class: "count quiet", onClick: () => narrow(condition2(each.value)), title: "click to filter", children: [
+      /* @__PURE__ */ u3("i", { style: { width: `${100 * each.count / all}%` } }),
+      /* @__PURE__ */ u3("span", { class: "cut", children: each.value === null ? "not known" : String(each.value) }),
+      /* @__PURE__ */ u3("b", { children: each.count })
+    ] }, String(each.value)))
+  ] });
+}
+function History() {
+  const { dataset, listGeneration } = useModel();
+  const [edits, setEdits] = d2([]);
+  y2(() => {
+    getJson("history", {}).then((found) => setEdits(found.edits)).catch(complain);
+  }, [listGeneration]);
+  return /* @__PURE__ */ u3(k, { children: [
+    dataset?.refusal && /* @__PURE__ */ u3("p", { class: "dim", children: dataset.refusal }),
+    dataset?.draft && /* @__PURE__ */ u3("p", { class: "dim", children: [
+      "Edits of a published dataset are kept in ",
+      dataset.draft,
+      "; `warp publish --draft` takes them."
+    ] }),
+    /* @__PURE__ */ u3("p", { class: "buttons", children: [
+      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void undo(), children: "Undo" }),
+      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void redo(), children: "Redo" })
+    ] }),
+    /* @__PURE__ */ u3("ol", { class: "edits", reversed: true, children: edits.map((each) => /* @__PURE__ */ u3("li", { class: each.is_undone ? "undone" : "", children: [
+      /* @__PURE__ */ u3("span", { children: [
+        /* @__PURE__ */ u3("b", { children: each.seq }),
+        " ",
+        said(each)
+      ] }),
+      each.op !== "undo" && !each.is_undone && /* @__PURE__ */ u3("button", { class: "quiet", disabled: Boolean(dataset?.refusal), onClick: () => void edit({ op: "undo", seq: each.seq }, `edit ${each.seq} is undone`), children: "undo" })
+    ] }, each.seq)) }),
+    !edits.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing was edited." })
+  ] });
+}
+function said(edit2) {
+  if (edit2.op === "undo") return `undo of ${edit2.undoes}`;
+  const which = named(edit2.episode ?? edit2.episodes?.join(" + ") ?? "");
+  const what = edit2.op === "set_static" ? `${edit2.name} = ${shown(edit2.value)}` : edit2.op;
+  return `${which}: ${what}${edit2.redoes ? " (again)" : ""}`;
+}
+
+// src/keys.tsx
+var KEYS = [
+  ["Time", [
+    ["Space", "play or pause", () => clock.play()],
+    ["ArrowRight", "next frame", () => step(1)],
+    ["ArrowLeft", "frame before", () => step(-1)],
+    ["Shift+ArrowRight", "one second on", () => clock.go(clock.at + 1e9)],
+    ["Shift+ArrowLeft", "one second back", () => clock.go(clock.at - 1e9)],
+    ["Home", "to the start", () => clock.go(0)],
+    ["End", "to the end", () => clock.go(clock.length)],
+    [".", "faster", () => faster(1)],
+    [",", "slower", () => faster(-1)],
+    ["+", "zoom in", () => clock.zoom(0.5)],
+    ["-", "zoom out", () => clock.zoom(2)],
+    ["0", "show all", () => clock.show(0, clock.length)]
+  ]],
+  ["Jump", [
+    ["e", "next event", () => nextEvent(true)],
+    ["Shift+E", "event before", () => nextEvent(false)],
+    ["g", "next gap", () => nextGap(true)],
+    ["Shift+G", "gap before", () => nextGap(false)],
+    ["w", "worst prediction error, then the next worst", () => worstError().catch(complain)],
+    ["m", "moments like this one", momentsLikeThis],
+    ["j", "next episode", () => neighbour(1)],
+    ["k", "episode before", () => neighbour(-1)]
+  ]],
+  ["Edit", [
+    ["[", "trim: begin here", trimFrom],
+    ["]", "trim: end here", trimTo],
+    ["x", "trim to the handles", trim],
+    ["s", "split here", split],
+    ["y", "mark as success", () => mark("success", true)],
+    ["n", "mark as failure", () => mark("success", false)],
+    ["d", "drop the episode", drop],
+    ["u", "undo", undo],
+    ["r", "redo", redo]
+  ]],
+  ["View", [
+    ["/", "filter the list", () => document.querySelector("[data-testid=filter]")?.focus()],
+    ["l", "list", () => set({ listOpen: !state.listOpen })],
+    ["i", "static items", () => set({ drawer: state.drawer === "statics" ? null : "statics" })],
+    ["o", "statistics of the selection", () => set({ drawer: state.drawer === "stats" ? null : "stats" })],
+    ["h", "edit history", () => set({ drawer: state.drawer === "history" ? null : "history" })],
+    ["c", "beside another episode", compare],
+    ["t", "dark or light", theme],
+    ["Shift+S", "copy the link to this moment", share],
+    ["?", "these keys", () => set({ help: !state.help })],
+    ["Escape", "close", () => state.help ? set({ help: false }) : open.trim ? open.setTrim(null) : set({ drawer: null })]
+  ]]
+];
+var BY_KEY = new Map(KEYS.flatMap(([, keys]) => keys.map(([key, , run]) => [key, run])));
+function listenToKeys() {
+  document.addEventListener("keydown", (event) => {
+    const target = event.target;
+    const types = target.matches("input, textarea, select");
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (types && event.key !== "Escape") return;
+    if (types) return target.blur();
+    if (target.matches("button, a, summary, [role=slider]") && (event.key === " " || event.key === "Enter")) return;
+    const letter = event.key === " " ? "Space" : event.key;
+    const name = event.shiftKey && (letter.length > 1 || /[A-Z]/.test(letter)) ? `Shift+${letter}` : letter;
+    const run = BY_KEY.get(name);
+    if (!run) return;
+    event.preventDefault();
+    run();
+  });
+}
+function Help() {
+  const { help } = useModel();
+  if (!help) return null;
+  return /* @__PURE__ */ u3("div", { class: "veil", onClick: () => set({ help: false }), children: /* @__PURE__ */ u3("div", { class: "help", role: "dialog", "aria-modal": "true", "aria-label": "Keys", onClick: (event) => event.stopPropagation(), children: [
+    /* @__PURE__ */ u3("header", { children: [
+      /* @__PURE__ */ u3("h2", { children: "Keys" }),
+      /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Close", onClick: () => set({ help: false }), children: "✕" })
+    ] }),
+    /* @__PURE__ */ u3("div", { class: "help-columns", children: KEYS.map(([title, keys]) => /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: title }),
+      /* @__PURE__ */ u3("dl", { children: keys.map(([key, says]) => /* @__PURE__ */ u3("div", { children: [
+        /* @__PURE__ */ u3("dt", { children: /* @__PURE__ */ u3("kbd", { children: key.replace("Arrow", "").replace("Right", "→").replace("Left", "←") }) }),
+        /* @__PURE__ */ u3("dd", { children: says })
+      ] }, key)) })
+    ] }, title)) }),
+    /* @__PURE__ */ u3("p", { class: "dim", children: "In plots: drag to zoom, Ctrl and wheel to zoom, Shift and drag to move, double click for all." })
+  ] }) });
 }
 
 // src/main.tsx

@@ -1,0 +1,171 @@
+"""Moments like another, by a vector index of the same episodes: published with them, or lying beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from warpdata._api import open_vectors
+from warpdata.errors import NoStepsError
+from warpdata.formats.manifest.model import VECTOR_KIND
+from warpdata.search.trajectory_words import TIMESTEPS, similarity
+from warpdata.timeline.episode import Episode
+from warpdata.viewer.published import as_published
+
+if TYPE_CHECKING:
+    from warpdata.search.store import VectorStore
+
+MOST = 24
+SPREAD_NS = 1_000_000_000
+"""Moments of one episode that are nearer to each other than this are one."""
+
+_OWN = 1 << 16
+"""How many vectors of one episode are looked at."""
+_FIRST_LOOK = 8 * MOST
+_LONGEST_LOOK = 1 << 14
+SUFFIX = ".rvf"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One that was found; `score` is a similarity, larger is nearer."""
+
+    episode: str
+    at_ns: int
+    score: float
+
+
+class NoMoments(ValueError):
+    """Why there are no moments to compare with."""
+
+
+Opened = Callable[[str], Episode | None]
+"""Opens an episode that is shown; None where there is none of this name."""
+
+
+class Moments:
+    """An index of the episodes that are shown. Its embedder is not here: it is asked with its own vectors."""
+
+    def __init__(self, store: VectorStore, name: str) -> None:
+        self._store = store
+        self.name = name
+
+    def like(self, episode: Episode, ts_ns: int, opened: Opened, *, most: int = MOST) -> list[Moment]:
+        """What is nearest to the vector of this episode that is nearest to this time; the nearest first."""
+        store = self._store
+        if "episode_id" not in store.fields:
+            raise NoMoments(f"{self.name} is no index of episodes: make one with wd.TrajectoryIngestor")
+        own = self._own(episode)
+        times = {key: when for key, row in own.items() if (when := _time_of(row, episode)) is not None}
+        if not times:
+            raise NoMoments(
+                f"{self.name} holds no moment of {episode.id}: add it with wd.TrajectoryIngestor, by several steps"
+            )
+        key = min(times, key=lambda each: abs(times[each] - ts_ns))
+        is_ours = _knows_path(own.values(), episode)
+        asked = Moment(episode.id, times[key], 1.0)
+        kind = own[key].get("collection")
+        found: list[Moment] = []
+        wanted = _FIRST_LOOK
+        while True:
+            looked = min(wanted, len(store))
+            ids, distances = store.search(store.get([key])[0], k=looked, filter=self._kind(kind))
+            rows = zip(store.metadata(ids), distances.tolist(), strict=True)
+            found = _spread(asked, self._resolved(rows, opened, is_ours=is_ours), most)
+            if len(found) >= most or len(ids) < looked or looked == len(store) or wanted >= _LONGEST_LOOK:
+                return found
+            wanted *= 4
+
+    def _own(self, episode: Episode) -> dict[int, dict[str, Any]]:
+        """The vectors of an episode, with what is known of each."""
+        store = self._store
+        probe = np.zeros(store.dim, np.float32)
+        probe[0] = 1
+        mine = {"episode_id": {"==": episode.id}}
+        ids, _ = store.search(probe, k=min(_OWN, len(store)), filter=mine, exact=True)
+        found = dict(zip(ids.tolist(), store.metadata(ids), strict=True))
+        here = {key: row for key, row in found.items() if row.get("file_path") == episode.address}
+        if here:
+            return here
+        if len({row.get("file_path") for row in found.values()}) > 1:
+            raise NoMoments(
+                f"{self.name} knows several episodes called {episode.id}, and none of them lies here"
+            )
+        return found
+
+    def _kind(self, collection: str | None) -> Mapping[str, Any] | None:
+        """Steps are compared with steps, and windows with windows."""
+        if "collection" not in self._store.fields:
+            return None
+        return {"collection": {"==" if collection == TIMESTEPS else "!=": TIMESTEPS}}
+
+    def _resolved(self, rows: Any, opened: Opened, *, is_ours: bool) -> Iterator[Moment]:
+        known: dict[str, Episode | None] = {}
+        for row, away in rows:
+            name = str(row.get("episode_id", ""))
+            if name not in known:
+                known[name] = opened(name)
+            episode = known[name]
+            if episode is None or (is_ours and row.get("file_path") != episode.address):
+                continue
+            when = _time_of(row, episode)
+            if when is not None:
+                yield Moment(name, when, similarity(self._store.metric, float(away)))
+
+
+def _knows_path(rows: Any, episode: Episode) -> bool:
+    return any(row.get("file_path") == episode.address for row in rows)
+
+
+def _time_of(row: Mapping[str, Any], episode: Episode) -> int | None:
+    """When a vector was taken; of older indexes, which do not say it, by the steps of the episode."""
+    if row.get("ts_ns") is not None:
+        return int(row["ts_ns"])
+    step = row.get("step", row.get("window_start"))
+    if step is None:
+        return None
+    try:
+        return int(episode.steps.times_ns[int(step)])
+    except (NoStepsError, IndexError):
+        return None
+
+
+def _spread(asked: Moment, found: Iterator[Moment], most: int) -> list[Moment]:
+    """The nearest, each more than a moment away from those before it."""
+    kept = [asked]
+    for each in found:
+        if all(each.episode != one.episode or abs(each.at_ns - one.at_ns) >= SPREAD_NS for one in kept):
+            kept.append(each)
+            if len(kept) > most:
+                break
+    return kept[1:]
+
+
+def find_moments(
+    thing: Any, folder: Path | None, given: str | os.PathLike[str] | None
+) -> Callable[[], Moments] | None:
+    """What opens the index of these episodes: the one named, published with them, or beside them; None without."""
+    if given is not None:
+        return lambda: Moments(open_vectors(given), os.fspath(given))
+    if (dataset := as_published(thing)) is not None:
+        for name, part in dataset.manifest.artifacts.items():
+            if part.kind == VECTOR_KIND:
+                return lambda: Moments(dataset.vectors(name), name)
+        return None
+    path = None if folder is None else _beside(folder)
+    return None if path is None else lambda: Moments(open_vectors(path), path.name)
+
+
+def _beside(folder: Path) -> Path | None:
+    """A vector file in the folder, or beside it under its name or that of the examples."""
+    try:
+        inside = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+    except OSError:
+        inside = []
+    near = [folder.with_name(f"{folder.stem}{SUFFIX}"), folder.with_name(f"episodes{SUFFIX}")]
+    return next((path for path in (*inside, *near) if path.is_file()), None)

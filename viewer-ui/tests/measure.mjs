@@ -1,0 +1,111 @@
+// How long a page takes, in a real browser: `node measure.mjs NAME URL OPTIONS` prints one line of JSON.
+import assert from "node:assert/strict";
+import { launch, numbers, settled } from "./browser.mjs";
+
+const [name, url, given = "{}"] = process.argv.slice(2);
+const options = JSON.parse(given);
+const browser = await launch();
+const page = await (await browser.newContext({ viewport: { width: 1440, height: 900 } })).newPage();
+page.setDefaultTimeout(60_000);
+
+const drawn = () => page.waitForSelector(".chart[data-points]", { state: "attached" });
+
+const MEASURES = {
+  /** Milliseconds from the start of the navigation until the first rows are on the screen. */
+  async list() {
+    await page.addInitScript(() => {
+      const watch = new MutationObserver(() => {
+        if (!document.querySelector("[data-testid=episode-row]")) return;
+        watch.disconnect();
+        requestAnimationFrame(() => requestAnimationFrame(() => (window.painted_ms = performance.now())));
+      });
+      watch.observe(document, { childList: true, subtree: true });
+    });
+    await page.goto(url);
+    const ms = await (await page.waitForFunction(() => window.painted_ms)).jsonValue();
+    return { ms, rows: await page.locator(".list-head span").first().textContent() };
+  },
+
+  /** Milliseconds from the pointer on the ruler to the right frame of every camera; its number is read from its pixels. */
+  async scrub() {
+    await page.goto(url);
+    await settled(page);
+    await drawn();
+    await page.evaluate(() => window.addEventListener("pointermove", (event) => (window.moved_ms = event.timeStamp), true));
+    const box = await page.locator(".ruler").boundingBox();
+    const y = box.y + 30;
+    await page.mouse.move(box.x + box.width / 2, y);
+    await page.mouse.down();
+    await settled(page);
+    let seed = 12345;
+    const random = () => (seed = (seed * 1103515245 + 12345) % 2147483648) / 2147483648;
+    const took = [];
+    for (let turn = 0; turn < options.turns; turn++) {
+      const x = Math.round(box.x + 76 + random() * (box.width - 96));
+      const shown = page.evaluate(
+        () =>
+          new Promise((resolve) => {
+            const before = window.warpdata.time_text;
+            const look = () => {
+              const is_there = window.warpdata.time_text !== before && window.warpdata.is_settled;
+              if (is_there) resolve(performance.now() - window.moved_ms);
+              else requestAnimationFrame(look);
+            };
+            look();
+          }),
+      );
+      await page.mouse.move(x, y);
+      took.push(await shown);
+      const at = BigInt(await page.evaluate(() => window.warpdata.time_text)) - BigInt(options.start_ns);
+      const wanted = Number(at / BigInt(options.frame_ns));
+      const seen = await numbers(page);
+      assert.equal(seen.length, options.cameras);
+      for (const each of seen) assert.equal(each.number, wanted, JSON.stringify(each));
+    }
+    return { ms: took };
+  },
+
+  /** Milliseconds from the click on an episode to its plot, the first time and after a zoom. */
+  async points() {
+    await page.goto(url);
+    await page.waitForSelector(`[data-id="${options.small}"].chosen`);
+    await drawn();
+    const until = (selector) =>
+      page.evaluate(
+        (wanted) =>
+          new Promise((resolve) => {
+            let began = 0;
+            const begin = (event) => (began ||= event.timeStamp);
+            for (const kind of ["click", "keydown"]) window.addEventListener(kind, begin, { capture: true, once: true });
+            const look = () => (began && document.querySelector(wanted) ? requestAnimationFrame(() => resolve(performance.now() - began)) : requestAnimationFrame(look));
+            look();
+          }),
+        selector,
+      );
+    const opening = until(`main[data-episode="${options.big}"] .chart[data-points]`);
+    await page.click(`[data-id="${options.big}"]`);
+    const first_ms = await opening;
+    const points = Number(await page.getAttribute(".chart", "data-points"));
+    await page.keyboard.press("+");
+    await page.waitForFunction(() => location.search.includes("from="));
+    await page.evaluate(() => document.querySelector(".chart").removeAttribute("data-points"));
+    const again = until(".chart[data-points]");
+    await page.keyboard.press("0");
+    return { first_ms, again_ms: await again, points };
+  },
+
+  /** Until the first frame of every camera and the plots are there; the small pictures of the list, which come after that, are kept away. */
+  async first() {
+    await page.route("**/api/thumbnail*", (route) => route.abort());
+    await page.goto(url);
+    await settled(page);
+    await drawn();
+    return { ms: await page.evaluate(() => performance.now()) };
+  },
+};
+
+try {
+  console.log(JSON.stringify(await MEASURES[name]()));
+} finally {
+  await browser.close();
+}
