@@ -49,7 +49,7 @@ def copy_to_directory(
             signal_file(folder, check_name(name)).parent.mkdir(parents=True, exist_ok=True)
             signals[name] = _put(folder, name, signal, video, clocks)
         static = {check_name(name): plain_static(name, value) for name, value in episode.static.items()}
-        for path, data in last_documents(folder, meta, static, signals, None, indent=None).items():
+        for path, data in last_documents(folder, meta, static, signals, None).items():
             write_file(path, data, durable=False)
 
 
@@ -125,7 +125,7 @@ def holds_frames(signal: Signal) -> bool:
     """Whether values of this shape and type can be frames of a video."""
     meta = signal.meta
     try:
-        FrameShape.of(np.empty(meta.shape, meta.dtype))
+        FrameShape.of_values(meta.shape, meta.dtype)
     except ValueError:
         return False
     return True
@@ -162,7 +162,7 @@ def _copy(source: RangeReader, target: Path) -> None:
 
 def _encoded(folder: Path, name: str, signal: Signal, video: VideoOptions | None) -> dict[str, Any]:
     meta = signal.meta
-    shape = FrameShape.of(np.empty(meta.shape, meta.dtype))
+    shape = FrameShape.of_values(meta.shape, meta.dtype)
     clock = ClockStatistics()
     clock.add(np.array(signal.timestamps))
     fps = float(clock.to_json().get("rate_hz", 30.0))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -284,6 +283,11 @@ class Recorder:
             self._writer.declare(name, **about)
         self._declared[name] = about
 
+    def _pack(self, directory: Path) -> None:
+        pack_episode(
+            directory, self.target, self._compression, episode_id=self.target.stem, overwrite=self._overwrite
+        )
+
     def _remove(self, writer: DiskEpisodeWriter) -> None:
         """Remove the episode, and the folders that were made for it and are empty again."""
         writer.abort()
@@ -302,13 +306,7 @@ class Recorder:
                 self._closed = "closed"
                 return
             try:
-                self._writer.finish(interrupted)
-                if self._is_file:
-                    pack_episode(
-                        self._work, self.target, self._compression, episode_id=self.target.stem,
-                        overwrite=self._overwrite,
-                    )  # fmt: skip
-                    shutil.rmtree(self._work)
+                self._writer.finish(interrupted, self._pack if self._is_file else None)
             except BaseException:
                 self._closed = "broken: closing it failed; `warp salvage` finishes it"
                 raise
