@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import BlobNotFoundError, ChecksumError, DatasetError, ManifestCorruptedError, StoreError
 from warpdata.formats.manifest.model import BlobRef
@@ -22,7 +23,6 @@ from warpdata.stores.cache import PageCache
 from warpdata.stores.http import Proxies
 from warpdata.stores.local import LocalStore
 from warpdata.stores.meter import Budget, Listener, Meter
-from warpdata.stores.parallel import run_parallel
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
 from warpdata.stores.whole_blobs import WholeBlobFetcher
 
@@ -152,7 +152,7 @@ class Access:
 
     def parts(self, catalog: Catalog) -> PartSource:
         """Fetches the parts of manifests of a catalog, through the cache."""
-        return lambda refs: run_parallel(lambda ref: self._part(catalog, ref), refs)
+        return lambda refs: map_in_threads(lambda ref: self._part(catalog, ref), refs)
 
     def _part(self, catalog: Catalog, ref: BlobRef) -> memoryview:
         try:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, recipe_of
 from warpdata.catalog.rowfilter import RowFilter
@@ -26,7 +27,6 @@ from warpdata.sql.frames import pandas_from, polars_from
 from warpdata.sql.rowpicking import Positions, rows_at
 from warpdata.sql.sqltext import VIEW, Condition
 from warpdata.stores.blobs import AnyBlobReader
-from warpdata.stores.parallel import run_parallel
 from warpdata.stores.readahead import ReadAhead
 from warpdata.timeline.cards import html_table, text, titled
 
@@ -331,9 +331,9 @@ class Table:
 
     def rows_together(self) -> pa.Table:
         """All rows of the chosen columns, all shards read at the same time: for tables that are small."""
-        files = run_parallel(self.files.file, range(len(self.part.shards)))
+        files = map_in_threads(self.files.file, range(len(self.part.shards)))
         tasks = [(file, group) for file in files for group in range(len(file.group_starts))]
-        found = run_parallel(lambda t: t[0].read(t[1], self.columns, t[0].fetch(t[1], self.columns)), tasks)
+        found = map_in_threads(lambda t: t[0].read(t[1], self.columns, t[0].fetch(t[1], self.columns)), tasks)
         table = pa.concat_tables(found) if found else self.schema().empty_table()
         return table.select(self.schema().names) if self.columns is not None else table
 

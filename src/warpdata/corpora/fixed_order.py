@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from warpdata.bytekit.background import OrderedWorker, SharedWork
 from warpdata.bytekit.system import has_idle_core
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode_ahead import AHEAD_BATCHES, MAX_BYTES, MIN_BYTES, DecodeAhead
 from warpdata.corpora.pieces import Copier, Piece, PieceReader
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.worker import OrderedWorker, SharedWork
 from warpdata.errors import ResidencyError
 
 PIECE_BYTES = 4 << 20

@@ -9,12 +9,12 @@ from functools import partial
 
 import numpy as np
 
+from warpdata.bytekit.background import OrderedWorker
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.pieces import Piece
 from warpdata.corpora.runs import RunReader
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.worker import OrderedWorker
 from warpdata.errors import ResidencyError
 from warpdata.ordering.epoch import EpochOrder, Run, run_row_ids
 from warpdata.ordering.splitmix import I64

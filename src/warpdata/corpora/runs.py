@@ -11,11 +11,11 @@ from typing import Protocol
 import numpy as np
 
 from warpdata.bytekit import system
+from warpdata.bytekit.background import OrderedWorker
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.pieces import Piece, PieceReader, check_runs, open_shard, read_rows
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.worker import OrderedWorker
 
 MAX_OPEN_FILES = 64
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.folders import FolderReader
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.corpora.options import options_of
@@ -14,7 +15,6 @@ from warpdata.corpora.ranged import RangedPieces, read_with_retries
 from warpdata.corpora.runs import ParallelRuns, RunReader
 from warpdata.corpora.shards import ShardSet, bf16_shards, join_recorded, join_shards
 from warpdata.corpora.source import FixedOrderSource, SourceOptions
-from warpdata.corpora.worker import map_in_threads
 from warpdata.errors import BlobNotFoundError
 from warpdata.formats.bf16dir.layout import MANIFEST_NAME
 from warpdata.formats.bf16dir.reader import is_bf16_manifest, parse_directory

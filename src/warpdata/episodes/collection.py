@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import xxh64
 from warpdata.bytekit.keys import positions
 from warpdata.episodes.code_name import code_name
@@ -21,7 +22,6 @@ from warpdata.episodes.summary import SignalSummary, summaries_of
 from warpdata.errors import WarpError, nearest
 from warpdata.ordering.splitmix import splitmix64, stream_key
 from warpdata.sql.engine import matching_rows
-from warpdata.stores.parallel import run_parallel
 from warpdata.timeline.cards import html_table, picture_html, text, titled
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrunk
@@ -73,7 +73,7 @@ class EpisodesSource(ABC):
             facts.column("content").to_pylist() if "content" in facts.column_names else [None] * len(facts)
         )
         unknown = [position for position, each in enumerate(stated) if not each]
-        found = dict(zip(unknown, run_parallel(self._content, unknown, _OPENING), strict=True))
+        found = dict(zip(unknown, map_in_threads(self._content, unknown, _OPENING), strict=True))
         return [each or found[position] for position, each in enumerate(stated)]
 
     def _content(self, position: int) -> str:

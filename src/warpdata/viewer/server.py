@@ -9,10 +9,10 @@ import re
 import threading
 import webbrowser
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpdata.bytekit.background import ThreadPool, start_thread
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.errors import MissingExtraError, StoreError, WarpError
@@ -79,14 +79,11 @@ class Viewer:
         given = {} if token is None else {"token": token}
         self.access = Access(self.port, frozenset(allow_hosts), is_embedded=is_embedded, **given)
         self._host = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host
-        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="warp-view")
+        self._pool = ThreadPool(_WORKERS, "warp-view")
         self._stop: Callable[[], object] = lambda: None
         self._ended = threading.Event()
         started = threading.Event()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(started)), name="warp-view", daemon=True
-        )
-        self._thread.start()
+        self._thread = start_thread(lambda: asyncio.run(self._serve(started)), "warp-view")
         started.wait()
 
     @property
@@ -112,7 +109,7 @@ class Viewer:
         """Stop serving."""
         self._stop()
         self._thread.join()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
 
     def __enter__(self) -> Viewer:
         return self
@@ -166,12 +163,14 @@ class Viewer:
 
     async def _check_all(self, stop: asyncio.Event) -> None:
         """Check episodes one after the other, as long as it is wanted; it never keeps a page waiting for long."""
-        loop, answers = asyncio.get_running_loop(), self._answers
+        answers = self._answers
         while not stop.is_set():
             more = False
             if answers.health.is_wanted:
                 with contextlib.suppress(WarpError, OSError, RuntimeError):
-                    more = await loop.run_in_executor(self._pool, answers.health.step, answers.shown.snapshot)
+                    more = await asyncio.wrap_future(
+                        self._pool.submit(answers.health.step, answers.shown.snapshot)
+                    )
             await asyncio.sleep(0.01 if more else 1.0)
 
 
@@ -189,7 +188,7 @@ class _Guarded(RequestHandler):  # type: ignore[misc]
     needs_token = True
 
     def initialize(
-        self, answers: Answers, access: Access, pool: ThreadPoolExecutor, stop: asyncio.Event, busy: _Busy
+        self, answers: Answers, access: Access, pool: ThreadPool, stop: asyncio.Event, busy: _Busy
     ) -> None:
         self.answers, self.access, self.pool, self.stop, self.busy = answers, access, pool, stop, busy
 
@@ -227,7 +226,7 @@ class _Guarded(RequestHandler):  # type: ignore[misc]
             return
         self.busy.requests += 1
         try:
-            reply = await asyncio.get_running_loop().run_in_executor(self.pool, work)
+            reply = await asyncio.wrap_future(self.pool.submit(work))
         except (WarpError, ValueError, KeyError, PermissionError, OSError) as error:
             self.refuse(_status(error), *described(error))
             return
@@ -295,9 +294,10 @@ class _Video(_Guarded):
     """A camera as a file; one range of it, or all."""
 
     async def get(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            reader, kind, name = await loop.run_in_executor(self.pool, self.answers.video, self.question())
+            reader, kind, name = await asyncio.wrap_future(
+                self.pool.submit(self.answers.video, self.question())
+            )
         except (WarpError, ValueError, KeyError, OSError) as error:
             self.refuse(_status(error), *described(error))
             return
@@ -317,11 +317,10 @@ class _Video(_Guarded):
         await self._send(reader, start, stop)
 
     async def _send(self, reader: RangeReader, start: int, stop: int) -> None:
-        loop = asyncio.get_running_loop()
         with contextlib.suppress(StreamClosedError):
             for at in range(start, stop, _PIECE_BYTES):
                 end = min(at + _PIECE_BYTES, stop)
-                self.write(bytes(await loop.run_in_executor(self.pool, reader.read, at, end)))
+                self.write(bytes(await asyncio.wrap_future(self.pool.submit(reader.read, at, end))))
                 await self.flush()
             self.finish()
 
@@ -335,10 +334,10 @@ class _Live(_Guarded):
             return
         self.busy.followers += 1
         self.set_header("Content-Type", "text/event-stream")
-        loop, before, silent = asyncio.get_running_loop(), b"", 0
+        before, silent = b"", 0
         try:
             while not self.stop.is_set():
-                state = await loop.run_in_executor(self.pool, live_state, self.answers.shown)
+                state = await asyncio.wrap_future(self.pool.submit(live_state, self.answers.shown))
                 now = dump_json(sendable({key: value for key, value in state.items() if key != "free_bytes"}))
                 if now != before or silent > 20:
                     before, silent = now, 0

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.locks import ThreadLock
@@ -32,7 +33,6 @@ from warpdata.loading.windows.schema import FieldSchema, find_schema, unknown_si
 from warpdata.loading.windows.statistics import FieldStatistics, window_statistics
 from warpdata.loading.windows.table import SampleTable, keep_table, kept_table
 from warpdata.settings import Settings
-from warpdata.stores.parallel import run_parallel
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.times import as_int
 
@@ -227,7 +227,7 @@ class Windows:
         is_whole = len(episodes) == len(self.episodes)
         found = kept_table(folder, self.id) if is_whole else None
         if found is None:
-            found = SampleTable.of_kept(run_parallel(self._kept, list(episodes), _OPENING))
+            found = SampleTable.of_kept(map_in_threads(self._kept, list(episodes), _OPENING))
             if is_whole and not self.unreadable:
                 keep_table(folder, self.id, found)
         return found
