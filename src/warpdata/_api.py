@@ -169,7 +169,8 @@ def _foreign(address: str | os.PathLike[str], name: str | None = None, **options
     from warpdata.convert.formats import check_options, format_module, format_of
     from warpdata.convert.place import Place
 
-    folder = _folder(address)
+    base, inside = divided_address(os.fspath(address))
+    folder = _folder(base)
     if name is None and isinstance(folder, str | os.PathLike) and not os.path.exists(folder):
         return None
     place = Place.of(folder)
@@ -181,7 +182,7 @@ def _foreign(address: str | os.PathLike[str], name: str | None = None, **options
         raise ValueError(f"{found} can be written, not read")
     check_options(module.read, options, f"reading {found}")
     episodes: Episodes = module.read(place, **options)
-    return episodes
+    return episodes if inside is None else episodes[[episodes.position(inside)]]
 
 
 def import_episodes(
@@ -222,7 +223,7 @@ def import_episodes(
         if format is None and _is_ours(where):
             episodes, name = _any_episodes(where), "warpdata"
         else:
-            name = format or known_format(Place.of(_folder(where)))
+            name = format or known_format(Place.of(_folder(divided_address(where)[0])))
             found = _foreign(where, name, **options)
             assert found is not None
             episodes = found
@@ -335,7 +336,7 @@ def _any_episodes(address: str) -> Episodes:
 def _is_ours(address: str) -> bool:
     """Whether an address holds episodes of our own formats."""
     try:
-        return address_kind(address) in (
+        return address_kind(divided_address(address)[0]) in (
             "dataset",
             "directory",
             "recordings",

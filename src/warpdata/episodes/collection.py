@@ -180,13 +180,17 @@ class Episodes(Sequence[Episode]):
 
         Where no id is a number, a number is a position.
         """
+        return self._at(self.position(episode_id))
+
+    def position(self, episode_id: str | int) -> int:
+        """Where the episode lies that `open` opens."""
         wanted = str(episode_id)
         ids = self.ids
         for candidate in (wanted, wanted.zfill(12) if wanted.isdigit() else wanted):
             if candidate in ids:
-                return self._at(ids.index(candidate))
+                return ids.index(candidate)
         if wanted.isdigit() and int(wanted) < len(ids) and not any(each.isdigit() for each in ids):
-            return self._at(int(wanted))
+            return int(wanted)
         raise KeyError(f"no episode {wanted!r} in {self._source.name}.{nearest(wanted, ids)}")
 
     def __add__(self, other: Episodes) -> Episodes:

@@ -139,6 +139,7 @@ class Recording:
         for each in self.signals.values():
             each.close()
         self._tables.stop()
+        self._threads.end_syncs()
         found: dict[str, Any] = {}
         for name, each in self.signals.items():
             if each.count:

@@ -77,6 +77,10 @@ class RecordingThreads:
         if self.failure is not None:
             raise_again(self.failure)
 
+    def end_syncs(self) -> None:
+        """Begin no more syncs of journals: the files themselves are synced now."""
+        self._ended.set()
+
     def close(self) -> None:
         """End all threads; what is queued is finished first, unless its queue was cancelled."""
         self._ended.set()
