@@ -698,6 +698,10 @@ def dataset(
     return open_dataset(parse_name(name), access, table_streams(), listener)
 
 
+open_dataset = dataset
+"""The same under the name of its kind: `open_episode`, `open_dataset`, `open_corpus`, …"""
+
+
 def table_streams() -> Any:
     """What the packages above the catalog give to datasets."""
     from warpdata.catalog.dataset import Streams
