@@ -209,3 +209,46 @@ def die_at(moment: str) -> None:
         record.pack_episode = lambda *args, **options: die(pack(*args, **options))
     else:
         journals.shutil.rmtree = die
+
+
+@pytest.mark.parametrize("wrong", ["u", "words", "cam", "late", "new"])
+def test_a_step_is_recorded_whole_or_not_at_all(tmp_path: Path, wrong: str) -> None:
+    picture = np.zeros((16, 16, 3), np.uint8)
+    row = {"x": 1.0, "words": "a", "cam": picture, "late": 1}
+    with wd.record(tmp_path, clock="simulated") as rec:
+        rec.step(row, {"u": 0}, ts_ns=1)
+        if wrong == "late":
+            rec.append("late", 1, 5)
+        before = rec.counts()
+        bad = {
+            "u": (row, {"u": 0.5}), "words": ({**row, "words": 7}, {"u": 1}),
+            "cam": ({**row, "cam": picture[:8]}, {"u": 1}), "late": (row, {"u": 1}),
+            "new": ({**row, "new": object()}, {"u": 1}),
+        }  # fmt: skip
+        observations, actions = bad[wrong]
+        with pytest.raises((RecordingError, TypeError)):
+            rec.step(observations, actions, reward=1.0, ts_ns=2)
+        assert {name: count for name, count in rec.counts().items() if count} == before
+        rec.step({"x": 2.0}, {"u": 1}, reward=1.0, ts_ns=2)
+    episode = wd.open_recordings(tmp_path)[0]
+    assert episode["x"].timestamps.tolist() == episode["u"].timestamps.tolist() == [1, 2]
+    assert "new" not in episode
+
+
+def test_a_signal_is_recorded_by_append_or_by_step(tmp_path: Path) -> None:
+    with wd.record(tmp_path, clock="simulated") as rec:
+        rec.append("x", 1.0, 0)
+        with pytest.raises(RecordingError, match=r"'x' was recorded by append\(\) before"):
+            rec.step({"x": 2.0}, {"u": 1.0}, ts_ns=1)
+        rec.step({"y": 2.0}, {"u": 1.0}, ts_ns=1)
+        rec.append("y", 3.0, 2)  # between steps, on the same clock
+    assert wd.open_recordings(tmp_path)[0]["y"].values().tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("about", "word"),
+    [({"role": "obsrvation"}, "observation"), ({"dtype": "flaot32"}, "float32"), ({"kind": "imge"}, "image")],
+)
+def test_a_misspelt_word_of_declare_is_told(tmp_path: Path, about: dict[str, str], word: str) -> None:
+    with pytest.raises(ValueError, match=f"Did you mean '{word}'"), wd.record(tmp_path) as rec:
+        rec.declare("x", **about)

@@ -213,6 +213,12 @@ class CameraRecorder:
         self._pending: deque[tuple[FrameJournal | None, int]] = deque()
         self._jobs = jobs
 
+    def checked(self, data: Any, ts_ns: int) -> NDArray[Any]:
+        """The frame as `append` takes it, or what it would raise; nothing is recorded."""
+        if ts_ns <= self._last:
+            raise refused(self.name, ts_ns, self._last)
+        return self._checked(data)
+
     def append(self, data: Any, ts_ns: Any) -> None:
         """Record a copy of a frame; when this returns it survives a crash."""
         frame = self._checked(data)

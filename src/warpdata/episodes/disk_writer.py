@@ -16,7 +16,7 @@ from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wa
 from warpdata.episodes.journals import remove_folder
 from warpdata.episodes.provenance import first_meta
 from warpdata.episodes.recording import Documents, Recording, SignalRecorder, Targets
-from warpdata.episodes.values import Hints
+from warpdata.episodes.values import Hints, as_timestamp
 from warpdata.errors import ConflictError, RecordingError, WriterClosedError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, meta_bytes, plain_static, static_bytes
@@ -105,6 +105,15 @@ class DiskEpisodeWriter(EpisodeWriter):
         if signal is None:
             signal = self._add(signal_name, data, ts_ns)
         signal.append(data, ts_ns)
+
+    def append_row(self, row: Sequence[tuple[str, Any]], ts_ns: int) -> None:
+        """Add a value to each of several signals at one time: all of them, or none where one is refused."""
+        ts_ns = as_timestamp(ts_ns)
+        known = self._signals
+        signals = [known.get(name) or self._add(name, data, ts_ns) for name, data in row]
+        values = [signal.checked(data, ts_ns) for signal, (_, data) in zip(signals, row, strict=True)]
+        for signal, value in zip(signals, values, strict=True):
+            signal.append(value, ts_ns)
 
     def set_static(self, name: str, data: Any) -> None:
         """Set an item that does not change in time, once; a signal of that name is an error."""

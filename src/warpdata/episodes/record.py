@@ -114,7 +114,8 @@ class Recorder:
         """Add one row: what was observed, what was chosen then, and what it led to; all at one time.
 
         Observations and actions are dicts by signal name (nested ones are joined by `/`), or one value each, called
-        `observation` and `action`. A call with observations alone adds what was seen after the last action.
+        `observation` and `action`. A call with observations alone adds what was seen after the last action. A row is
+        recorded whole or, where one of its values is refused, not at all.
         """
         row = [
             *((name, value, "observation") for name, value in leaves("observation", observations)),
@@ -128,9 +129,7 @@ class Recorder:
             now = self._now() if ts_ns is None else ts_ns
             for name, _, role in row:
                 self._take_role(name, role)  # type: ignore[arg-type]
-            writer = self._writer or self._begin()
-            for name, value, _ in row:
-                writer.append(name, value, now)
+            (self._writer or self._begin()).append_row([(name, value) for name, value, _ in row], now)
 
     def declare(
         self,
@@ -271,6 +270,10 @@ class Recorder:
         if known is not None:
             raise RecordingError(
                 f"signal {name!r} is a {known} and cannot be a {role} too; give one of them another name"
+            )
+        if self.counts().get(name):
+            raise RecordingError(
+                f"signal {name!r} was recorded by append() before; record it by step() from its first record on"
             )
         about = self._declared.get(name, {})
         if about.get("role") not in (None, role):

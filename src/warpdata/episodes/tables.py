@@ -228,6 +228,10 @@ class TableRecorder(ABC):
             self._last = CLOSED
         self.file.let_go()
 
+    def _check_time(self, ts_ns: int) -> None:
+        if ts_ns <= self._last:
+            raise refused(self.name, ts_ns, self._last)
+
     def flush(self) -> None:
         """Hand the records collected so far to the background."""
         if self.count > self._first:
@@ -269,6 +273,13 @@ class NumberRecorder(TableRecorder):
         # The value is laid directly into the record that is copied to the journal.
         self._cell = np.frombuffer(self._record.payload, self._dtype).reshape(self._shape)
         self._new_block()
+
+    def checked(self, data: Any, ts_ns: int) -> NDArray[Any]:
+        """The value as `append` takes it, or what it would raise; nothing is recorded."""
+        self._check_time(ts_ns)
+        if type(data) is not np.ndarray or data.dtype != self._dtype or data.shape != self._shape:
+            return self._converted(data)
+        return data
 
     def append(self, data: Any, ts_ns: Any) -> None:
         """Record a copy of `data`; when this returns it survives a crash."""
@@ -324,6 +335,12 @@ class EventRecorder(TableRecorder):
         self._kind = file.description.kind
         self._records: list[tuple[int, Any]] = []
         self._held_bytes = 0
+
+    def checked(self, data: Any, ts_ns: int) -> Any:
+        """The value as `append` takes it, or what it would raise; nothing is recorded."""
+        self._check_time(ts_ns)
+        as_event(data, self._kind, self.name)
+        return data
 
     def append(self, data: Any, ts_ns: Any) -> None:
         """Record a copy of `data`; when this returns it survives a crash."""
