@@ -116,7 +116,7 @@ class Access:
         self._policy = policy
         self.catalogs = [self._catalog(address) for address in options.catalogs]
         self.cache = self._open_cache()
-        self._hoard = (
+        self._whole_blobs = (
             WholeBlobFetcher(self.cache) if options.mode == "hybrid" and self.cache is not None else None
         )
         self._readers: dict[tuple[str, str], AnyBlobReader] = {}
@@ -168,15 +168,15 @@ class Access:
             data = reader.read(0, ref.byte_size)
         return data
 
-    def hoard(self, readers: Iterable[AnyBlobReader]) -> None:
+    def bring_whole(self, readers: Iterable[AnyBlobReader]) -> None:
         """In hybrid mode, bring the rest of these blobs into the cache in the background."""
-        if self._hoard is not None:
-            self._hoard.want(readers)
+        if self._whole_blobs is not None:
+            self._whole_blobs.want(readers)
 
     def close(self) -> None:
         """Close stores, readers and the cache."""
-        if self._hoard is not None:
-            self._hoard.close()
+        if self._whole_blobs is not None:
+            self._whole_blobs.close()
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()

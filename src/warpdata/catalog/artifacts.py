@@ -156,7 +156,7 @@ class Artifact:
         absent = [i for i, view in enumerate(found) if view is None]
         for i, view in zip(absent, _near_together(reader, [members[i] for i in absent]), strict=True):
             found[i] = view
-        self._access.hoard([reader])
+        self._access.bring_whole([reader])
         return [
             self._content(member, view, reader)
             for member, view in zip(members, found, strict=True)

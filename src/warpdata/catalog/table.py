@@ -122,23 +122,23 @@ class TableFiles:
         """The row of the table a row group begins with."""
         return int(self.shard_starts[shard]) + self.file(shard).group_starts[group]
 
-    def hoard(self, numbers: Iterable[int]) -> None:
+    def bring_whole(self, numbers: Iterable[int]) -> None:
         """In hybrid mode, bring the rest of these shards into the cache in the background."""
-        self._hoard(self.file(number).reader for number in numbers)
+        self._bring_whole(self.file(number).reader for number in numbers)
 
-    def _hoard(self, readers: Iterable[AnyBlobReader]) -> None:
+    def _bring_whole(self, readers: Iterable[AnyBlobReader]) -> None:
         access = self._dataset.access
         if access.reads_ahead:
-            access.hoard(readers)
+            access.bring_whole(readers)
 
     def _opened(self, number: int) -> ShardFile:
         dataset, shard = self._dataset, self.part.shards[number]
         label = f"table {self._name!r} shard {number}"
         guide = self.guide(number)
         if guide is None:
-            return ShardFile(dataset.access.reader(dataset.catalog, shard, label), touched=self._hoard)
+            return ShardFile(dataset.access.reader(dataset.catalog, shard, label), touched=self._bring_whole)
         reader = dataset.access.reader(dataset.catalog, shard, label, guide.page_sums)
-        return ShardFile(reader, guide.tail, touched=self._hoard)
+        return ShardFile(reader, guide.tail, touched=self._bring_whole)
 
     def guide(self, number: int) -> ShardGuide | None:
         """What the publisher says of shard `number`: in a guide of its own, or in that of the table."""

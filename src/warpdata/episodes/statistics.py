@@ -302,5 +302,6 @@ def _column(numbers: Any, missing: float) -> NDArray[np.float64]:
 def _numbers(values: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> list[float | None]:
     keep = np.isfinite(values) if counts is None else np.isfinite(values) & (counts > 0)
     if keep.all():
-        return values.tolist()
+        found: list[float | None] = values.tolist()
+        return found
     return [float(value) if good else None for value, good in zip(values, keep, strict=True)]
