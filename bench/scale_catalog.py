@@ -23,6 +23,7 @@ from tests.servers import BUCKET, Proxy, run_s3
 
 import warpdata as wd
 from bench import measure
+from warpdata.bytekit.background import map_in_threads
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.builder import DatasetBuilder
 from warpdata.catalog.names import parse_name
@@ -40,7 +41,6 @@ from warpdata.formats.manifest.parts import packed_shards
 from warpdata.formats.manifest.writer import pack_manifest, to_json
 from warpdata.settings import Settings
 from warpdata.stores.digest import digest_file
-from warpdata.stores.parallel import run_parallel
 
 RTT_S = 0.02
 NAME = "bench/arm"
@@ -124,7 +124,7 @@ def put_history(name: str, manifest: Manifest, count: int) -> None:
         )  # fmt: skip
         parent = to_json(one)["version_hash"]
         made.append((parent, pack_manifest(one)))
-    run_parallel(lambda each: store.put_if_absent(dataset.version_key(each[0]), each[1]), made)
+    map_in_threads(lambda each: store.put_if_absent(dataset.version_key(each[0]), each[1]), made)
     after = Pointer(head.pointer.version, count + 1, parent)
     store.compare_and_swap(dataset.latest_key, pack_pointer(after), head.etag)
     write_roster(store, dataset)

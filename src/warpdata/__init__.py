@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from warpdata._api import load_wshard as load_wshard
     from warpdata._api import open as open  # noqa: A004 - the one way in
     from warpdata._api import open_corpus as open_corpus
+    from warpdata._api import open_dataset as open_dataset
     from warpdata._api import open_episode as open_episode
     from warpdata._api import open_episodes as open_episodes
     from warpdata._api import open_recordings as open_recordings
@@ -123,49 +124,83 @@ if TYPE_CHECKING:
     from warpdata.viewer.server import view as view
 
 _HOMES: dict[str, str] = {
+    "Channel": "warpdata.formats.wshard.channel",
+    "CorpusWriter": "warpdata.corpora.writer",
+    "Dataset": "warpdata.catalog.dataset",
+    "DatasetBuilder": "warpdata.catalog.builder",
+    "DiskEpisodeWriter": "warpdata.episodes.disk_writer",
+    "Episode": "warpdata.timeline.episode",
+    "Episodes": "warpdata.episodes.collection",
+    "Field": "warpdata.loading.windows.field",
+    "Loader": "warpdata.loading.windows.loader",
+    "LocalDataset": "warpdata.episodes.local",
+    "Mixture": "warpdata.loading.windows.mixture",
+    "MmapShardSource": "warpdata.corpora.source",
+    "RecordEpisodes": "warpdata.episodes.gym",
+    "ShuffledRows": "warpdata.corpora.shuffled",
+    "Signal": "warpdata.timeline.signal",
+    "TrajectoryIngestor": "warpdata.search.trajectories",
+    "TrajectoryRetriever": "warpdata.search.trajectories",
+    "VectorStore": "warpdata.search.store",
+    "VideoOptions": "warpdata.formats.episodedir.images",
+    "WShardEpisode": "warpdata.formats.wshard.episode",
+    "WShardStreamWriter": "warpdata.episodes.stream_writer",
+    "WarpError": "warpdata.errors",
+    "Windows": "warpdata.loading.windows.windows",
+    "check_dataset": "warpdata._api",
+    "chunk_episode": "warpdata._api",
+    "dataset": "warpdata._api",
+    "export_episodes": "warpdata._api",
+    "import_episodes": "warpdata._api",
+    "keep_decoded": "warpdata._api",
+    "lerobot_dataset": "warpdata._api",
+    "load": "warpdata._api",
+    "load_wshard": "warpdata._api",
+    "open": "warpdata._api",
+    "open_corpus": "warpdata._api",
+    "open_dataset": "warpdata._api",
+    "open_episode": "warpdata._api",
+    "open_episodes": "warpdata._api",
+    "open_recordings": "warpdata._api",
+    "open_vectors": "warpdata._api",
+    "pack_episode": "warpdata.episodes.packed",
+    "record": "warpdata.episodes.record",
+    "salvage": "warpdata.episodes.salvage",
+    "save_wshard": "warpdata.formats.wshard.save",
+    "unpack_episode": "warpdata.episodes.packed",
+    "view": "warpdata.viewer.server",
+}
+"""What a newcomer needs: name -> the module it lives in; nothing is imported until the name is asked for."""
+
+_ELSEWHERE: dict[str, str] = {
     "ArraySignal": "warpdata.timeline.memory",
     "AudioRef": "warpdata.catalog.refs",
     "AuthenticationError": "warpdata.errors",
     "Batch": "warpdata.loading.windows.batch",
     "Cascade": "warpdata.ordering.fraction",
-    "Channel": "warpdata.formats.wshard.channel",
     "ChunkList": "warpdata.formats.wshard.chunks",
     "ChunkedEpisodeReader": "warpdata.formats.wshard.chunked",
     "ChunkedEpisodeWriter": "warpdata.formats.wshard.chunked",
     "Compression": "warpdata.formats.wshard.compression",
     "ConflictError": "warpdata.errors",
-    "CorpusWriter": "warpdata.corpora.writer",
-    "Dataset": "warpdata.catalog.dataset",
-    "DatasetBuilder": "warpdata.catalog.builder",
     "DatasetNotFoundError": "warpdata.errors",
     "DiskEpisode": "warpdata.episodes.disk_episode",
-    "DiskEpisodeWriter": "warpdata.episodes.disk_writer",
-    "Episode": "warpdata.timeline.episode",
     "EpisodeRef": "warpdata.catalog.refs",
     "EpisodeView": "warpdata.timeline.episode",
     "EpisodeWriter": "warpdata.timeline.writing",
-    "Episodes": "warpdata.episodes.collection",
-    "Field": "warpdata.loading.windows.field",
     "FileRef": "warpdata.catalog.refs",
     "FractionRows": "warpdata.corpora.subsample",
     "ImageRef": "warpdata.catalog.refs",
-    "Loader": "warpdata.loading.windows.loader",
-    "LocalDataset": "warpdata.episodes.local",
     "LocalDatasetWriter": "warpdata.episodes.local",
     "LossReceipt": "warpdata.episodes.receipt",
     "ManifestCorruptedError": "warpdata.errors",
     "MixedRows": "warpdata.corpora.mixed",
-    "Mixture": "warpdata.loading.windows.mixture",
-    "MmapShardSource": "warpdata.corpora.source",
     "PermissionError": "warpdata.errors",
-    "RecordEpisodes": "warpdata.episodes.gym",
     "Recorder": "warpdata.episodes.record",
     "RowBatch": "warpdata.corpora.batch",
     "RowWarmCache": "warpdata.corpora.warm_cache",
     "ShardWriter": "warpdata.formats.gamsae.writer",
-    "ShuffledRows": "warpdata.corpora.shuffled",
     "SideTable": "warpdata.corpora.side_table",
-    "Signal": "warpdata.timeline.signal",
     "SignalWriter": "warpdata.timeline.writing",
     "SigningKey": "warpdata.formats.rvf.signing",
     "SimpleSignal": "warpdata.episodes.signals",
@@ -173,82 +208,58 @@ _HOMES: dict[str, str] = {
     "StoreShardSource": "warpdata.corpora.store_source",
     "Table": "warpdata.catalog.table",
     "Timebase": "warpdata.formats.wshard.schema",
-    "TrajectoryIngestor": "warpdata.search.trajectories",
-    "TrajectoryRetriever": "warpdata.search.trajectories",
-    "VectorStore": "warpdata.search.store",
-    "VideoOptions": "warpdata.formats.episodedir.images",
     "VideoRef": "warpdata.catalog.refs",
     "VideoSignal": "warpdata.episodes.signals",
     "VideoSignalWriter": "warpdata.episodes.signal_writers",
     "Viewer": "warpdata.viewer.server",
-    "WShardEpisode": "warpdata.formats.wshard.episode",
-    "WShardStreamWriter": "warpdata.episodes.stream_writer",
     "WarmRows": "warpdata.corpora.warm_cache",
-    "WarpError": "warpdata.errors",
-    "Windows": "warpdata.loading.windows.windows",
-    "check_dataset": "warpdata._api",
-    "chunk_episode": "warpdata._api",
     "compute_crc32": "warpdata.formats.wshard.hashes",
     "compute_error_residual": "warpdata.formats.wshard.bits",
-    "dataset": "warpdata._api",
     "dequantize_delta": "warpdata.formats.wshard.bits",
     "encode_shard_bytes": "warpdata.formats.gamsae.writer",
     "error_residual": "warpdata.formats.wshard.residual",
     "embed": "warpdata._api",
-    "export_episodes": "warpdata._api",
     "export_site": "warpdata.viewer.export",
-    "import_episodes": "warpdata._api",
-    "keep_decoded": "warpdata._api",
-    "lerobot_dataset": "warpdata._api",
-    "load": "warpdata._api",
-    "load_wshard": "warpdata._api",
     "masked_mean": "warpdata.loading.windows.batch",
     "name_hash": "warpdata.formats.wshard.hashes",
-    "open": "warpdata._api",
-    "open_corpus": "warpdata._api",
-    "open_episode": "warpdata._api",
-    "open_episodes": "warpdata._api",
-    "open_recordings": "warpdata._api",
-    "open_vectors": "warpdata._api",
     "pack_bool_mask": "warpdata.formats.wshard.bits",
-    "pack_episode": "warpdata.episodes.packed",
     "pack_multidim_residual_bitmask": "warpdata.formats.wshard.bits",
     "pack_residual": "warpdata.formats.wshard.residual",
     "pack_residual_bits": "warpdata.formats.wshard.bits",
     "quantize_delta": "warpdata.formats.wshard.bits",
     "read_refs": "warpdata.catalog.refs",
     "reconstruct_from_omen_and_delta": "warpdata.formats.wshard.bits",
-    "record": "warpdata.episodes.record",
     "replay": "warpdata.episodes.replay",
     "row_in_fraction": "warpdata.ordering.fraction",
-    "salvage": "warpdata.episodes.salvage",
-    "save_wshard": "warpdata.formats.wshard.save",
     "sign2nddiff": "warpdata.formats.wshard.residual",
     "unpack_bool_mask": "warpdata.formats.wshard.bits",
-    "unpack_episode": "warpdata.episodes.packed",
     "unpack_multidim_residual_bitmask": "warpdata.formats.wshard.bits",
     "unpack_multidim_residual_bits": "warpdata.formats.wshard.bits",
     "unpack_residual": "warpdata.formats.wshard.residual",
     "unpack_residual_bits": "warpdata.formats.wshard.bits",
     "validate_chunk_continuity": "warpdata.formats.wshard.chunks",
-    "view": "warpdata.viewer.server",
 }
-"""Public name -> the module it lives in; nothing is imported until the name is asked for."""
+"""Further names, listed by the packages they belong to; here too, because documents and programs call them so."""
 
+_PACKAGES = (
+    "catalog", "convert", "corpora", "episodes", "errors", "formats", "loading", "ordering", "ray", "search",
+    "stores", "timeline", "viewer",
+)  # fmt: skip
 
 __all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("errors", "convert", "ray"):
+    if name in _PACKAGES:
         return importlib.import_module(f"warpdata.{name}")
-    home = _HOMES.get(name)
+    home = _HOMES.get(name) or _ELSEWHERE.get(name)
     if home is None:
-        raise AttributeError(f"module 'warpdata' has no attribute {name!r}")
+        near = importlib.import_module("warpdata.errors").nearest(name, [*_HOMES, *_PACKAGES])
+        raise AttributeError(f"module 'warpdata' has no attribute {name!r}.{near}")
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, *_PACKAGES])

@@ -172,10 +172,11 @@ def _foreign(address: str | os.PathLike[str], name: str | None = None, **options
     """The episodes of a foreign set; of one whose format is not named, None where no format knows it."""
     from warpdata.convert.formats import check_options, format_module, format_of
 
-    folder = _folder(address)
+    base, inside = divided_address(os.fspath(address))
+    folder = _folder(base)
     if name is None and isinstance(folder, str | os.PathLike) and not os.path.exists(folder):
         return None
-    place = _place(address)
+    place = _place(base)
     found = name or format_of(place)
     if found is None:
         return None
@@ -184,7 +185,7 @@ def _foreign(address: str | os.PathLike[str], name: str | None = None, **options
         raise ValueError(f"{found} can be written, not read")
     check_options(module.read, options, f"reading {found}")
     episodes: Episodes = module.read(place, **options)
-    return episodes
+    return episodes if inside is None else episodes[[episodes.position(inside)]]
 
 
 def _place(address: str | os.PathLike[str]) -> Place:
@@ -241,7 +242,7 @@ def import_episodes(
         if format is None and _is_ours(where):
             episodes, name = _any_episodes(where), "warpdata"
         else:
-            name = format or known_format(_place(where))
+            name = format or known_format(_place(divided_address(where)[0]))
             found = _foreign(where, name, **options)
             assert found is not None
             episodes = found
@@ -364,7 +365,7 @@ def _any_episodes(address: str) -> Episodes:
 def _is_ours(address: str) -> bool:
     """Whether an address holds episodes of our own formats."""
     try:
-        return address_kind(address) in (
+        return address_kind(divided_address(address)[0]) in (
             "dataset",
             "directory",
             "recordings",
@@ -869,6 +870,10 @@ def dataset(
         Settings.from_env(), mode=mode, catalogs=catalog_tuple(catalog), budget=budget, **options
     )
     return open_dataset(parse_name(name), access, table_streams(), listener)
+
+
+open_dataset = dataset
+"""The same under the name of its kind: `open_episode`, `open_dataset`, `open_corpus`, …"""
 
 
 def table_streams() -> Any:

@@ -98,13 +98,6 @@ OPTIONAL_ADAPTERS: set[str] = {
 }
 """Adapters of optional libraries: they may import inside a function and raise MissingExtraError."""
 
-THREAD_MODULES = (
-    "stores/",
-    "loading/fetch.py",
-    "episodes/threads.py",
-    "corpora/worker.py",
-    "viewer/server.py",
-)
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve"}
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base", "core", "manager", "handler"}
 
@@ -164,11 +157,21 @@ def test_environment_only_in_settings(path: Path) -> None:
 
 
 @every(MODULES)
-def test_threads_have_an_owner(path: Path) -> None:
-    names = {n.attr for n in ast.walk(parsed(path)) if isinstance(n, ast.Attribute)}
-    names |= {n.id for n in ast.walk(parsed(path)) if isinstance(n, ast.Name)}
-    if names & {"Thread", "ThreadPoolExecutor"}:
-        assert relative(path).startswith(THREAD_MODULES)
+def test_threads_are_started_in_one_place(path: Path) -> None:
+    started = {
+        getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call)
+    }
+    if started & {
+        "Thread",
+        "Timer",
+        "ThreadPoolExecutor",
+        "start_new_thread",
+        "to_thread",
+        "run_in_executor",
+    }:
+        assert relative(path) == "bytekit/background.py", "use what bytekit/background.py offers"
 
 
 LATE = {

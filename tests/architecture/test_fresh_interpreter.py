@@ -97,8 +97,8 @@ def pickled(thing):
     pickle.loads(data)
 
 
-for home in sorted(set(wd._HOMES.values())):
-    names = [name for name, where in wd._HOMES.items() if where == home]
+for home in sorted(set({**wd._HOMES, **wd._ELSEWHERE}.values())):
+    names = [name for name, where in {**wd._HOMES, **wd._ELSEWHERE}.items() if where == home]
     in_a_child(f"names of {home}", lambda: [getattr(wd, name) for name in names])
 for door, open_door in DOORS.items():
     in_a_child(door, lambda: look(door, open_door))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
 
 import pytest
 
 import warpdata
+from tests.conftest import ROOT
 
 HEAVY = {"numpy", "pyarrow", "duckdb", "obstore", "zstandard", "torch", "av", "crc32c", "faiss", "ml_dtypes"}
 
@@ -17,6 +20,12 @@ SLOW_OF_THE_LIBRARY = {
     "socket", "sqlite3", "ssl", "subprocess", "tempfile", "threading", "unittest", "uuid", "xml", "zipfile",
 }  # fmt: skip
 """Parts of the standard library that take milliseconds each and that neither import nor help needs."""
+
+
+PACKAGE_OF = {
+    "SigningKey": "warpdata.search", "VideoOptions": "warpdata.episodes", "encode_shard_bytes": "warpdata.corpora",
+}  # fmt: skip
+"""Where a name is offered that lives deeper."""
 
 
 def loaded_by(code: str) -> set[str]:
@@ -53,9 +62,30 @@ def test_every_public_name_exists_and_has_a_contract() -> None:
         assert name == "__version__" or value.__doc__, f"warpdata.{name} has no docstring"
 
 
-def test_unknown_name_is_an_attribute_error() -> None:
+def test_what_a_newcomer_needs_is_listed_and_the_rest_lies_in_its_package() -> None:
+    assert len(warpdata.__all__) <= 50
+    assert dir(warpdata) == sorted([*warpdata.__all__, *warpdata._PACKAGES])
+    assert not set(warpdata._HOMES) & set(warpdata._ELSEWHERE)
+    for name, home in warpdata._ELSEWHERE.items():
+        package = PACKAGE_OF.get(name) or home.rpartition(".")[0].removesuffix(".windows")
+        if package != "warpdata" and home != f"{package}.{name}":  # errors, and a module of that name
+            assert getattr(importlib.import_module(package), name) is getattr(warpdata, name)
+
+
+def test_docs_and_examples_use_what_is_listed() -> None:
+    written = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]
+    for path in written:
+        used = set(re.findall(r"\bwd\.(\w+)", path.read_text()))
+        assert used <= {*warpdata.__all__, *warpdata._PACKAGES}, path
+
+
+def test_an_unknown_name_is_an_attribute_error_that_knows_the_next_one() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         warpdata.no_such_name  # noqa: B018
+    with pytest.raises(AttributeError, match=r"'opne_episode'\. Did you mean 'open_episode'"):
+        warpdata.opne_episode  # noqa: B018
+    with pytest.raises(AttributeError, match=r"'warpdata\.corpora' has .* Did you mean 'FractionRows'"):
+        warpdata.corpora.FractionRow  # noqa: B018
 
 
 def test_type_checkers_see_the_same_names() -> None:
@@ -70,4 +100,4 @@ def test_type_checkers_see_the_same_names() -> None:
         for alias in node.names
         if alias.asname
     }
-    assert seen == set(warpdata.__all__)
+    assert seen | {"__version__"} == {*warpdata.__all__, *warpdata._ELSEWHERE}

@@ -194,3 +194,47 @@ def test_a_misspelt_word_names_the_right_one(
         warp(words)
     assert caught.value.code == 2
     assert f"Did you mean '{meant}'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [["drop"], ["trim", "--start", "100ms"], ["split", "250ms"], ["set-static", "number", "7"]],
+    ids=" ".join,
+)
+def test_an_edit_names_its_episode_either_way(
+    here: Path, capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    name, rest = verb[0], verb[1:]
+    inside = out(capsys, "edit", "root#1", "--dry-run", name, *rest)
+    assert inside == out(capsys, "edit", "root", "--dry-run", name, "1", *rest)
+    assert inside["before"] != inside["after"]
+    for words in (["root#1", name, "1"], ["root", name]):
+        assert warp(["edit", *words, *rest]) == 2
+        assert "name one episode: warp edit root#ID" in capsys.readouterr().err
+
+
+def test_an_edit_of_several_begins_with_the_one_inside(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = out(capsys, "edit", "root#1", "--dry-run", "concat", "2", "--gap", "10ms")
+    assert (
+        found["after"]
+        == out(capsys, "edit", "root", "--dry-run", "concat", "1", "2", "--gap", "10ms")["after"]
+    )
+    assert warp(["edit", "root#1", "log"]) == 2
+    assert "concerns the whole root" in capsys.readouterr().err
+
+
+def test_one_episode_is_imported_and_published_by_its_address(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, source in enumerate(["root#1", "lab/count@v1#1", "shards#ep_1"]):
+        target = tmp_path / f"imported{number}"
+        assert warp(["import", source, str(target)]) == 0
+        assert [each["number"] for each in wd.open_episodes(target)] == [1]
+    catalog = str(tmp_path / "catalog")
+    assert warp(["publish", "lab/some", "root#2", "shards/ep_0.wshard", "--catalog", catalog]) == 0
+    with wd.dataset("lab/some", catalog=catalog) as found:
+        assert {each.id: each["number"] for each in found.episodes} == {f"{n:012d}": n for n in (0, 2)}
+    assert warp(["publish", "lab/some", "root#7", "--catalog", catalog]) == 2
+    assert "no episode '7'" in capsys.readouterr().err

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.contracts.row_source import QUIET, WIDTH, RowSourceContract, rows_of, write_shards
+from warpdata.bytekit.background import TaskThread
 from warpdata.corpora import decode_ahead, fixed_order
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
-from warpdata.corpora.worker import ErrandRunner
 from warpdata.errors import TruncatedError
 from warpdata.formats.gamsae.writer import encode_shard_bytes
 
@@ -79,8 +79,8 @@ class TestDecodedAhead(RowSourceContract):
 
     def test_it_is_really_used_and_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         sent: list[int] = []
-        send = ErrandRunner.send
-        monkeypatch.setattr(ErrandRunner, "send", lambda runner, job: (sent.append(1), send(runner, job))[1])
+        send = TaskThread.send
+        monkeypatch.setattr(TaskThread, "send", lambda runner, job: (sent.append(1), send(runner, job))[1])
         paths = write_shards(tmp_path, [1000])
         with self.open(paths, batch_rows=10, prefetch_bytes=40 * ROW_BYTES) as source:
             assert len(list(source)) == 100
@@ -92,9 +92,9 @@ class TestDecodedAhead(RowSourceContract):
 
     def test_a_file_cut_at_any_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """At any time but within one decode: then the mapping itself is gone, and no program survives that."""
-        runners: list[ErrandRunner] = []
-        send = ErrandRunner.send
-        monkeypatch.setattr(ErrandRunner, "send", lambda one, job: (runners.append(one), send(one, job))[1])
+        runners: list[TaskThread] = []
+        send = TaskThread.send
+        monkeypatch.setattr(TaskThread, "send", lambda one, job: (runners.append(one), send(one, job))[1])
         for before in range(1, 6):
             paths = write_shards(tmp_path, [60_000])
             with self.open(paths, batch_rows=1000) as source:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contracts.row_source import WIDTH, RowSourceContract, rows_of, write_shards
 from warpdata.bytekit.ranges import BytesRangeReader, FileRangeReader
-from warpdata.corpora import pieces
+from warpdata.corpora import spans
 from warpdata.corpora.source import FixedOrderSource, MmapShardSource
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.errors import BlobNotFoundError, StoreError, TruncatedError, UnavailableError
@@ -93,14 +93,14 @@ class TestDirect(RowSourceContract):
     def test_a_file_system_without_direct_reads_is_served_too(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        opened = pieces.open_shard
+        opened = spans.open_shard
 
         def refuse(path: str, flags: int = 0) -> int:
             if flags & os.O_DIRECT:
                 raise OSError(22, "Invalid argument")
             return opened(path, flags)
 
-        monkeypatch.setattr(pieces, "open_shard", refuse)
+        monkeypatch.setattr(spans, "open_shard", refuse)
         with self.open(write_shards(tmp_path, [50, 20]), batch_rows=7) as source:
             np.testing.assert_array_equal(np.concatenate([b.rows for b in source]), rows_of(0, 70))
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from warpdata.episodes import journals, record, recording
 from warpdata.errors import ConflictError, RecordingError, SchemaMismatchError, WriterClosedError
 
 
@@ -142,6 +143,7 @@ CODE = """
 import os, signal, sys
 import numpy as np
 import warpdata as wd
+from warpdata.episodes import journals, record, recording
 rec = wd.record(sys.argv[1], static={"task": "die"}, clock="simulated").__enter__()
 for k in range(50):
     rec.step({"state": np.float32(k)}, {"push": 2000 + k}, reward=1000.0 + k, ts_ns=k)
@@ -163,3 +165,90 @@ def test_a_killed_recording_of_one_file_is_salvaged(tmp_path: Path) -> None:
     assert episode.steps.rewards.data.tolist() == [1000.0 + k for k in range(50)]
     assert episode["task"] == "die"
     assert [path.name for path in tmp_path.iterdir()] == ["ep.wshard"]
+
+
+@pytest.mark.parametrize("moment", ["complete", "store", "packed", "tidy"])
+def test_a_recorder_killed_while_it_makes_the_file_loses_nothing(tmp_path: Path, moment: str) -> None:
+    """Files that were complete, linked, packed, or not yet removed: salvage ends with the one file."""
+    target = tmp_path / "ep.wshard"
+    child = os.fork()
+    if child == 0:
+        die_at(moment)
+        with wd.record(target, clock="simulated", static={"task": "die"}) as rec:
+            for k in range(25):
+                rec.append("cam", np.full((16, 16, 3), 10 * k, np.uint8), k)
+                rec.append("words", f"at {k}", k)
+                rec.step({"deep/state": np.float32(k)}, {"push": 2000 + k}, reward=1000.0 + k, ts_ns=k)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert target.exists() == (moment in ("packed", "tidy"))
+    receipt = wd.salvage(target)
+    assert receipt.is_complete
+    names = ("cam", "words", "deep/state", "push", "reward")
+    assert moment == "tidy" or receipt.channels == dict.fromkeys(names, 25)
+    episode = wd.open_episode(target)
+    assert episode.steps.rewards is not None
+    assert episode.steps.rewards.data.tolist() == [1000.0 + k for k in range(25)]
+    assert [round(float(frame.mean()) / 10) for frame, _ in episode["cam"]] == list(range(25))
+    assert (episode.id, episode["task"], episode["words"][24][0]) == ("ep", "die", "at 24")
+    assert [path.name for path in tmp_path.iterdir()] == ["ep.wshard"]
+
+
+def die_at(moment: str) -> None:
+    """Have this process killed as it gets there."""
+
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    pack = record.pack_episode
+    if moment == "complete":
+        recording.second_name = die
+    elif moment == "store":
+        record.pack_episode = die
+    elif moment == "packed":
+        record.pack_episode = lambda *args, **options: die(pack(*args, **options))
+    else:
+        journals.shutil.rmtree = die
+
+
+@pytest.mark.parametrize("wrong", ["u", "words", "cam", "late", "new"])
+def test_a_step_is_recorded_whole_or_not_at_all(tmp_path: Path, wrong: str) -> None:
+    picture = np.zeros((16, 16, 3), np.uint8)
+    row = {"x": 1.0, "words": "a", "cam": picture, "late": 1}
+    with wd.record(tmp_path, clock="simulated") as rec:
+        rec.step(row, {"u": 0}, ts_ns=1)
+        if wrong == "late":
+            rec.append("late", 1, 5)
+        before = rec.counts()
+        bad = {
+            "u": (row, {"u": 0.5}), "words": ({**row, "words": 7}, {"u": 1}),
+            "cam": ({**row, "cam": picture[:8]}, {"u": 1}), "late": (row, {"u": 1}),
+            "new": ({**row, "new": object()}, {"u": 1}),
+        }  # fmt: skip
+        observations, actions = bad[wrong]
+        with pytest.raises((RecordingError, TypeError)):
+            rec.step(observations, actions, reward=1.0, ts_ns=2)
+        assert {name: count for name, count in rec.counts().items() if count} == before
+        rec.step({"x": 2.0}, {"u": 1}, reward=1.0, ts_ns=2)
+    episode = wd.open_recordings(tmp_path)[0]
+    assert episode["x"].timestamps.tolist() == episode["u"].timestamps.tolist() == [1, 2]
+    assert "new" not in episode
+
+
+def test_a_signal_is_recorded_by_append_or_by_step(tmp_path: Path) -> None:
+    with wd.record(tmp_path, clock="simulated") as rec:
+        rec.append("x", 1.0, 0)
+        with pytest.raises(RecordingError, match=r"'x' was recorded by append\(\) before"):
+            rec.step({"x": 2.0}, {"u": 1.0}, ts_ns=1)
+        rec.step({"y": 2.0}, {"u": 1.0}, ts_ns=1)
+        rec.append("y", 3.0, 2)  # between steps, on the same clock
+    assert wd.open_recordings(tmp_path)[0]["y"].values().tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("about", "word"),
+    [({"role": "obsrvation"}, "observation"), ({"dtype": "flaot32"}, "float32"), ({"kind": "imge"}, "image")],
+)
+def test_a_misspelt_word_of_declare_is_told(tmp_path: Path, about: dict[str, str], word: str) -> None:
+    with pytest.raises(ValueError, match=f"Did you mean '{word}'"), wd.record(tmp_path) as rec:
+        rec.declare("x", **about)

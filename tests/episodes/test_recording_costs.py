@@ -115,6 +115,28 @@ def test_a_failed_sync_is_an_error_of_the_next_call(
     assert recording_threads() == []
 
 
+def test_a_camera_ends_though_the_recording_never_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its encoder was to be started behind what failed."""
+    let_go = threading.Event()
+
+    def fails(_: JournalWriter) -> None:
+        let_go.wait()
+        raise StoreError("the disk is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JournalWriter, "publish", fails)
+        writer = wd.DiskEpisodeWriter(tmp_path / "ep", wait=False)
+        writer.append("cam", IMAGE, 1)
+        let_go.set()
+        until(lambda: has_failed(writer))
+        with pytest.raises(StoreError, match="the disk is gone"):
+            writer.append("cam", IMAGE, 2)
+    writer.abort()
+    assert recording_threads() == []
+
+
 def has_failed(writer: Any) -> bool:
     inner = getattr(writer, "_writer", writer)
     threads = getattr(inner, "_threads", None) or inner._recording._threads
@@ -306,6 +328,22 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(os, name, counted)
     return found
+
+
+def test_a_recording_into_one_file_syncs_that_file_alone(tmp_path: Path, syncs: list[str]) -> None:
+    """Until it is on the disk the journals have every record; what it was packed from need not be there."""
+    with wd.record(tmp_path / "a.wshard", clock="simulated", durability="none") as rec:
+        for step in range(5):
+            rec.append("x", float(step), step)
+            rec.append("cam", IMAGE, step)
+        recording = rec._writer._recording
+        until(lambda: not recording._threads.chores.jobs)
+        until(lambda: not recording.signals["cam"]._jobs.jobs, "frames are never encoded")
+        syncs.clear()
+    assert len(syncs) == 2, syncs
+    assert ".a.wshard.tmp-" in syncs[0]
+    assert syncs[1] == str(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.wshard"]
 
 
 @pytest.mark.parametrize("cameras", [0, 2])

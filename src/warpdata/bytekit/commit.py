@@ -171,19 +171,28 @@ def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> N
     fsync_folder(os.path.dirname(target))
 
 
+def second_name(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """A finished file under another name too; a copy of it where the file system has no links."""
+    with map_os_errors(path):
+        try:
+            os.link(source, path)
+        except FileExistsError:
+            raise ConflictError("the file exists already", path=path) from None
+        except OSError:
+            shutil.copy2(source, path)
+
+
 def commit_together(files: Sequence[tuple[Path, Path]], root: Path) -> None:
-    """Give finished files their names in this order: each is synced first, and each folder below `root` once, last."""
-    for temp, _ in files:
-        with map_os_errors(temp):
-            fsync_file(temp)
-    folders = {root: None}
+    """Give finished and synced files their names in this order; each folder below `root` is synced once, last."""
+    folders: dict[Path, None] = {}
     for temp, target in files:
         with map_os_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.parent not in folders:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                folders |= dict.fromkeys(each for each in target.parents if each.is_relative_to(root))
+                folders[target.parent] = None
             os.replace(temp, target)
-        folders |= dict.fromkeys(each for each in target.parents if each.is_relative_to(root))
-        folders[target.parent] = None
-    for folder in folders:
+    for folder in {root: None, **folders}:
         with map_os_errors(folder):
             fsync_folder(folder)
 
@@ -205,11 +214,12 @@ def fsync_folder(path: str | os.PathLike[str]) -> None:
 
 def fsync_file(path: str | os.PathLike[str]) -> None:
     """Make the bytes of a finished file survive power loss."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        system.sync(fd)
-    finally:
-        os.close(fd)
+    with map_os_errors(path):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            system.sync(fd)
+        finally:
+            os.close(fd)
 
 
 def fsync_tree(path: Path) -> None:

@@ -94,7 +94,8 @@ def dtype_of(dtype: object) -> DType:
     except TypeError:
         found = None
     if found is None:
+        near = nearest(str(dtype), [*DTYPE_NAMES, *map(str, _BY_NUMPY)])
         raise ValueError(
-            f"no such element type: {dtype!r}; use one of {', '.join(DTYPE_NAMES)} in little-endian order"
+            f"no such element type: {dtype!r}; use one of {', '.join(DTYPE_NAMES)} in little-endian order.{near}"
         )
     return found

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 MAX_JSON_BYTES = 64 << 20
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
 
 def parse_json_object(
     data: Buffer, *, max_bytes: int = MAX_JSON_BYTES, allow_nan: bool = False
@@ -42,7 +44,7 @@ def parse_json(data: Buffer, *, max_bytes: int = MAX_JSON_BYTES, allow_nan: bool
 
 def dump_json(value: object) -> bytes:
     """Compact JSON with the keys in the order given; NaN and infinities are refused."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return _COMPACT.encode(value).encode()
 
 
 def plain_json(value: Any) -> Any:

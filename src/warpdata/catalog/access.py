@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.errors import BlobNotFoundError, ChecksumError, DatasetError, ManifestCorruptedError, StoreError
 from warpdata.formats.manifest.model import BlobRef
@@ -22,7 +23,6 @@ from warpdata.stores.cache import PageCache
 from warpdata.stores.http import Proxies
 from warpdata.stores.local import LocalStore
 from warpdata.stores.meter import Budget, Listener, Meter
-from warpdata.stores.parallel import run_parallel
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
 from warpdata.stores.whole_blobs import WholeBlobFetcher
 
@@ -116,7 +116,7 @@ class Access:
         self._policy = policy
         self.catalogs = [self._catalog(address) for address in options.catalogs]
         self.cache = self._open_cache()
-        self._hoard = (
+        self._whole_blobs = (
             WholeBlobFetcher(self.cache) if options.mode == "hybrid" and self.cache is not None else None
         )
         self._readers: dict[tuple[str, str], AnyBlobReader] = {}
@@ -152,7 +152,7 @@ class Access:
 
     def parts(self, catalog: Catalog) -> PartSource:
         """Fetches the parts of manifests of a catalog, through the cache."""
-        return lambda refs: run_parallel(lambda ref: self._part(catalog, ref), refs)
+        return lambda refs: map_in_threads(lambda ref: self._part(catalog, ref), refs)
 
     def _part(self, catalog: Catalog, ref: BlobRef) -> memoryview:
         try:
@@ -168,15 +168,15 @@ class Access:
             data = reader.read(0, ref.byte_size)
         return data
 
-    def hoard(self, readers: Iterable[AnyBlobReader]) -> None:
+    def bring_whole(self, readers: Iterable[AnyBlobReader]) -> None:
         """In hybrid mode, bring the rest of these blobs into the cache in the background."""
-        if self._hoard is not None:
-            self._hoard.want(readers)
+        if self._whole_blobs is not None:
+            self._whole_blobs.want(readers)
 
     def close(self) -> None:
         """Close stores, readers and the cache."""
-        if self._hoard is not None:
-            self._hoard.close()
+        if self._whole_blobs is not None:
+            self._whole_blobs.close()
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()

@@ -7,6 +7,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from warpdata.bytekit.background import MAX_PARALLEL, map_in_threads
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode, zstd_frame_size
 from warpdata.bytekit.locks import ThreadLock
@@ -17,7 +18,6 @@ from warpdata.formats.manifest.model import ArtifactPart, LongList
 from warpdata.formats.manifest.parts import PartedShards
 from warpdata.formats.tarshard.member_index import Member, MemberIndex
 from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader
-from warpdata.stores.parallel import MAX_PARALLEL, run_parallel
 from warpdata.stores.sequential import SequentialReader, SequentialReads
 
 _GAP_BYTES = 32 << 10
@@ -98,7 +98,7 @@ class Artifact:
         if members and self._following is not None and self._follows(members[0].shard):
             self._following.go_on([(member.shard, member.read_range) for member in members])
         workers = 1 if self._is_here(tasks) else MAX_PARALLEL
-        results = run_parallel(lambda task: self._read_shard(*task), tasks, workers)
+        results = map_in_threads(lambda task: self._read_shard(*task), tasks, workers)
         out: list[memoryview] = [memoryview(b"")] * len(members)
         for (_, positions), views in zip(sorted(by_shard.items()), results, strict=True):
             for position, view in zip(positions, views, strict=True):
@@ -158,7 +158,7 @@ class Artifact:
         absent = [i for i, view in enumerate(found) if view is None]
         for i, view in zip(absent, _near_together(reader, [members[i] for i in absent]), strict=True):
             found[i] = view
-        self._access.hoard([reader])
+        self._access.bring_whole([reader])
         return [
             self._content(member, view, reader)
             for member, view in zip(members, found, strict=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.commit import write_file
 from warpdata.catalog import sources
 from warpdata.catalog.access import (
@@ -73,7 +74,6 @@ from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.tarshard.writer import PackOptions
 from warpdata.settings import Settings
 from warpdata.stores.digest import DigestedFile, FileDigest, check_unchanged, digest_file
-from warpdata.stores.parallel import run_parallel
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
@@ -171,7 +171,7 @@ class DatasetBuilder:
         if optimize:
             paths = sources.rewrite(paths, self._staging / "optimized" / name, options)
         digests = digested(paths)
-        facts = run_parallel(_facts, list(zip(paths, digests, strict=True)))
+        facts = map_in_threads(_facts, list(zip(paths, digests, strict=True)))
         sources.same_schema(facts, name)
         self._tables[name] = _StagedTable(facts, digests)
         return self

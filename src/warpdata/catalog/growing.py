@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.catalog.access import Access, writable_catalog
 from warpdata.catalog.artifact_contents import EPISODES_TABLE
 from warpdata.catalog.artifacts import Artifact
@@ -46,7 +47,6 @@ from warpdata.formats.manifest.model import (
 from warpdata.formats.manifest.parts import Packed, find_shard, with_added, with_tail
 from warpdata.formats.tarshard.member_index import Member, pack_index
 from warpdata.stores.digest import FileDigest
-from warpdata.stores.parallel import run_parallel
 
 _CLOSED_BYTES = 1 << 20
 """A shard of the table of episodes that is as large is left alone for ever."""
@@ -307,7 +307,7 @@ def _with_tail(
         return replace(held, shards=_packed_tail(held.shards, kept, tail, uploads))
     # One guide for all files would have to be written anew with every new one: from here on each has its own.
     files = base.table(name).files
-    guides = run_parallel(files.guide, range(kept))
+    guides = map_in_threads(files.guide, range(kept))
     own = [
         replace(shard, uri=None, guide=None if guide is None else _own_guide(guide, uploads))
         for shard, guide in zip(held.shards[:kept], guides, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.catalog.access import Access, Catalog
 from warpdata.catalog.claims import keeping
 from warpdata.catalog.names import DatasetName, check_tag, is_dataset_name, parse_name
@@ -13,7 +14,6 @@ from warpdata.catalog.roster import Roster, listed_roster, note_version, read_ro
 from warpdata.errors import BlobNotFoundError, OfflineError, StoreError, UnavailableError, nearest
 from warpdata.formats.manifest.model import Manifest
 from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.parallel import run_parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def list_versions(access: Access, catalog: Catalog, name: DatasetName) -> list[V
         except BlobNotFoundError:  # deleted meanwhile
             return None
 
-    found = [version for version in run_parallel(look, sorted(set(hashes))) if version is not None]
+    found = [version for version in map_in_threads(look, sorted(set(hashes))) if version is not None]
     return sorted(found, key=lambda v: (v.created_at or "", v.is_latest), reverse=True)
 
 
@@ -112,7 +112,7 @@ def list_datasets(catalog: Catalog, workspace: str = "") -> list[ListedDataset]:
     keys = [info.key for info in store.list(prefix)]
     names = [key.split("/")[1:3] for key in keys if key.count("/") == 3 and key.endswith("/latest.json")]
     ids = [parse_name("/".join(parts)) for parts in names if is_dataset_name("/".join(parts))]
-    pointers = run_parallel(lambda name: read_pointer(store, name.latest_key).pointer, ids)
+    pointers = map_in_threads(lambda name: read_pointer(store, name.latest_key).pointer, ids)
     return [
         ListedDataset(name.dataset_id, pointer.version, pointer.sequence)
         for name, pointer in zip(ids, pointers, strict=True)

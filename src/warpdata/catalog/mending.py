@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.catalog.access import Access, writable_catalog
 from warpdata.catalog.claims import keeping
 from warpdata.catalog.names import DatasetName
@@ -28,7 +29,6 @@ from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.stores.blobs import BlobAddress, BlobReader
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.digest import digest_file
-from warpdata.stores.parallel import run_parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _damaged(
             progress(done[0], total)
         return good
 
-    flags = run_parallel(look, blobs, workers)
+    flags = map_in_threads(look, blobs, workers)
     return [blob for blob, good in zip(blobs, flags, strict=True) if not good]
 
 

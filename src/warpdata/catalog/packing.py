@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import crc32c
 from warpdata.catalog.sources import expand_paths
 from warpdata.errors import CorruptLayoutError, DatasetError
@@ -16,7 +17,6 @@ from warpdata.formats.tarshard.member_index import Member
 from warpdata.formats.tarshard.reader import is_safe_name, scan_members
 from warpdata.formats.tarshard.writer import PackOptions, pack_shards
 from warpdata.stores.digest import DigestedFile, FileDigest, digest_file
-from warpdata.stores.parallel import run_parallel
 
 _KEY_SPLIT = "."
 _HASH_WORKERS = max(2, min(8, os.cpu_count() or 2))
@@ -155,4 +155,4 @@ def whole_files(named: Sequence[tuple[str, Path]]) -> list[PackedShard]:
 
 def digested(paths: Sequence[Path]) -> list[FileDigest]:
     """Hash files, several at a time."""
-    return run_parallel(digest_file, paths, workers=_HASH_WORKERS)
+    return map_in_threads(digest_file, paths, workers=_HASH_WORKERS)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.catalog.access import Access, writable_catalog
 from warpdata.catalog.card import cards
 from warpdata.catalog.claims import Claim, keeping, wait_for_removers
@@ -24,7 +25,6 @@ from warpdata.formats.manifest.model import ArtifactPart, LongList, Manifest, Ta
 from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.formats.manifest.writer import pack_manifest
 from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.parallel import run_parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def storing(
         manifest = _stored_manifest(store, name, files, is_new=is_new)
         # A signature is over the very bytes of a manifest: it is of no use beside another spelling.
         beside = [each for each in files.beside if each != SIGNATURE or manifest == files.manifest]
-        run_parallel(lambda suffix: _put_beside(store, name, files, suffix), beside, options.workers)
+        map_in_threads(lambda suffix: _put_beside(store, name, files, suffix), beside, options.workers)
         yield StoredVersion(is_new, sent, manifest)
 
 

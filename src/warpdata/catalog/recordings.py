@@ -70,11 +70,17 @@ class _Staging:
         self._edits: list[dict[str, Any]] = []
 
     def staged(self, source: Any) -> StagedEpisodes:
+        several = source if isinstance(source, list | tuple) and source else [source]
+        return StagedEpisodes([shard for each in several for shard in self._of_any(each)], self._edits)
+
+    def _of_any(self, source: Any) -> Iterator[Named]:
         if isinstance(source, Episodes):
-            shards = list(self._of_episodes(source))
+            yield from self._of_episodes(source)
+        elif isinstance(source, Episode):
+            yield from self.of_episode(source, source.id)
         else:
-            shards = [shard for path in listed(source) for shard in self._of_path(path)]
-        return StagedEpisodes(shards, self._edits)
+            for path in listed(source):
+                yield from self._of_path(path)
 
     def _of_path(self, path: Path) -> Iterator[Named]:
         kind = _kind_of(path)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from warpdata.bytekit.background import MAX_PARALLEL, map_in_threads
 from warpdata.catalog.access import Catalog
 from warpdata.catalog.claims import Claim, deletes_versions_now, dropping, pause, store_time_s, sweep_claims
 from warpdata.catalog.names import VERSION_SUFFIXES
@@ -17,7 +18,6 @@ from warpdata.formats.manifest.parts import unseen_blobs
 from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.stores.blobstore import BlobInfo, BlobStore
 from warpdata.stores.local import LocalStore
-from warpdata.stores.parallel import MAX_PARALLEL, run_parallel
 from warpdata.stores.reliable import ReliableStore
 
 DEFAULT_GRACE_S = 7 * 24 * 3600.0
@@ -66,7 +66,7 @@ class _Uses:
             elif version is not None:
                 self.beside[info.key] = info
         for key, blobs in zip(
-            new, run_parallel(lambda k: _blobs_of(store, k, self.parts), new, self.workers), strict=True
+            new, map_in_threads(lambda k: _blobs_of(store, k, self.parts), new, self.workers), strict=True
         ):
             if blobs is not None:
                 self.versions.add(key)
@@ -133,7 +133,7 @@ def _delete(store: BlobStore, keys: Sequence[str], claim: Claim, workers: int) -
     done = 0
     while done < len(keys) and claim.is_fresh:
         step = keys[done : done + _STEP]
-        run_parallel(store.delete, step, workers)
+        map_in_threads(store.delete, step, workers)
         done += len(step)
     return done
 

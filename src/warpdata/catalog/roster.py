@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.catalog.names import DatasetName
@@ -22,7 +23,6 @@ from warpdata.errors import BlobNotFoundError, ConflictError, FormatError, Manif
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
 from warpdata.formats.manifest.model import HASH
 from warpdata.stores.blobstore import Blob, BlobStore
-from warpdata.stores.parallel import run_parallel
 
 _log = logging.getLogger("warpdata.catalog")
 _TRIES = 20
@@ -64,7 +64,7 @@ def read_roster(store: BlobStore, name: DatasetName) -> Roster | None:
     if blob is None:
         return None
     newest = _unpacked(blob, f"{store.address}/{name.roster_key}")
-    pages = run_parallel(lambda sha256: _page(store, name, sha256), newest.older)
+    pages = map_in_threads(lambda sha256: _page(store, name, sha256), newest.older)
     older = tuple(version for page in reversed(pages) for version in page)
     return Roster((*older, *newest.versions), newest.tags)
 

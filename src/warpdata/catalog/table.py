@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.catalog.refarray import RefType, bound_batch, bound_dict, recipe_of
 from warpdata.catalog.rowfilter import RowFilter
@@ -26,7 +27,6 @@ from warpdata.sql.frames import pandas_from, polars_from
 from warpdata.sql.rowpicking import Positions, rows_at
 from warpdata.sql.sqltext import VIEW, Condition
 from warpdata.stores.blobs import AnyBlobReader
-from warpdata.stores.parallel import run_parallel
 from warpdata.stores.readahead import ReadAhead
 from warpdata.timeline.cards import html_table, text, titled
 
@@ -123,23 +123,23 @@ class TableFiles:
         """The row of the table a row group begins with."""
         return int(self.shard_starts[shard]) + self.file(shard).group_starts[group]
 
-    def hoard(self, numbers: Iterable[int]) -> None:
+    def bring_whole(self, numbers: Iterable[int]) -> None:
         """In hybrid mode, bring the rest of these shards into the cache in the background."""
-        self._hoard(self.file(number).reader for number in numbers)
+        self._bring_whole(self.file(number).reader for number in numbers)
 
-    def _hoard(self, readers: Iterable[AnyBlobReader]) -> None:
+    def _bring_whole(self, readers: Iterable[AnyBlobReader]) -> None:
         access = self._dataset.access
         if access.reads_ahead:
-            access.hoard(readers)
+            access.bring_whole(readers)
 
     def _opened(self, number: int) -> ShardFile:
         dataset, shard = self._dataset, self.part.shards[number]
         label = f"table {self._name!r} shard {number}"
         guide = self.guide(number)
         if guide is None:
-            return ShardFile(dataset.access.reader(dataset.catalog, shard, label), touched=self._hoard)
+            return ShardFile(dataset.access.reader(dataset.catalog, shard, label), touched=self._bring_whole)
         reader = dataset.access.reader(dataset.catalog, shard, label, guide.page_sums)
-        return ShardFile(reader, guide.tail, touched=self._hoard)
+        return ShardFile(reader, guide.tail, touched=self._bring_whole)
 
     def guide(self, number: int) -> ShardGuide | None:
         """What the publisher says of shard `number`: in a guide of its own, or in that of the table."""
@@ -338,9 +338,9 @@ class Table:
 
     def rows_together(self) -> pa.Table:
         """All rows of the chosen columns, all shards read at the same time: for tables that are small."""
-        files = run_parallel(self.files.file, range(len(self.part.shards)))
+        files = map_in_threads(self.files.file, range(len(self.part.shards)))
         tasks = [(file, group) for file in files for group in range(len(file.group_starts))]
-        found = run_parallel(lambda t: t[0].read(t[1], self.columns, t[0].fetch(t[1], self.columns)), tasks)
+        found = map_in_threads(lambda t: t[0].read(t[1], self.columns, t[0].fetch(t[1], self.columns)), tasks)
         table = pa.concat_tables(found) if found else self.schema().empty_table()
         return table.select(self.schema().names) if self.columns is not None else table
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import RunningSha256, sha256_hex
 from warpdata.errors import BlobNotFoundError, ChecksumError, DatasetError, OfflineError, TruncatedError
 from warpdata.formats.manifest.layout import MAX_PART_BYTES
@@ -14,7 +15,6 @@ from warpdata.formats.manifest.parts import PartSource
 from warpdata.stores.blobstore import BlobStore, Chunks
 from warpdata.stores.digest import FileDigest, checked_chunks
 from warpdata.stores.local import LocalStore
-from warpdata.stores.parallel import run_parallel
 from warpdata.stores.reliable import ReliableStore
 
 Progress = Callable[[int, int], None]
@@ -99,7 +99,7 @@ def send(
             progress(done[0], total)
         return not is_sound
 
-    flags = run_parallel(bring, todo, workers=workers)
+    flags = map_in_threads(bring, todo, workers=workers)
     sent = tuple(upload for upload, was_sent in zip(todo, flags, strict=True) if was_sent)
     return Sent(sent, tuple(upload for upload in sent if sizes[upload.key] is not None))
 
@@ -107,9 +107,9 @@ def send(
 def stored_sizes(store: BlobStore, keys: Sequence[str], *, workers: int) -> dict[str, int | None]:
     """The size of each blob in the store, None for those that are not there."""
     if len(keys) <= _ASK_ONE_BY_ONE:
-        return dict(zip(keys, run_parallel(lambda key: _size(store, key), keys, workers), strict=True))
+        return dict(zip(keys, map_in_threads(lambda key: _size(store, key), keys, workers), strict=True))
     prefixes = sorted({f"{key.rpartition('/')[0]}/" for key in keys})
-    listed = run_parallel(lambda prefix: list(store.list(prefix)), prefixes, workers)
+    listed = map_in_threads(lambda prefix: list(store.list(prefix)), prefixes, workers)
     found = {info.key: info.size for infos in listed for info in infos}
     return {key: found.get(key) for key in keys}
 
@@ -118,7 +118,7 @@ def stored_parts(store: BlobStore) -> PartSource:
     """Fetches parts of manifests straight from a store."""
 
     def fetch(refs: Sequence[BlobRef]) -> list[memoryview]:
-        return run_parallel(lambda ref: _whole(store, ref), refs)
+        return map_in_threads(lambda ref: _whole(store, ref), refs)
 
     return fetch
 

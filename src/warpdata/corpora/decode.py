@@ -80,7 +80,7 @@ def _widen_bf16(raw: Rows, out: Rows) -> None:
     """bf16 to float64 through a small float32 buffer that stays in the processor's cache."""
     buffer = np.empty((min(_PIECE_ROWS, len(raw)), raw.shape[1]), np.float32)
     for start in range(0, len(raw), _PIECE_ROWS):
-        piece = raw[start : start + _PIECE_ROWS]
-        bits = buffer[: len(piece)]
-        np.left_shift(piece, 16, out=bits.view(np.uint32), dtype=np.uint32, casting="unsafe")
-        np.copyto(out[start : start + len(piece)], bits)
+        span = raw[start : start + _PIECE_ROWS]
+        bits = buffer[: len(span)]
+        np.left_shift(span, 16, out=bits.view(np.uint32), dtype=np.uint32, casting="unsafe")
+        np.copyto(out[start : start + len(span)], bits)

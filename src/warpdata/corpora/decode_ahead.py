@@ -11,9 +11,9 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from warpdata.bytekit.background import Task, TaskThread
 from warpdata.bytekit.system import has_idle_core
 from warpdata.corpora.batch import Rows
-from warpdata.corpora.worker import ErrandRunner, Task
 
 DEPTH = 2
 AHEAD_BATCHES = 2 * DEPTH
@@ -48,7 +48,7 @@ class DecodeAhead:
         self._width = width
         self._dtype = np.dtype(dtype)
         self._batches: deque[_Batch] = deque()
-        self._runner: ErrandRunner | None = None
+        self._runner: TaskThread | None = None
         self._next_row = 0
         self._turns = 0
         self._pause = FIRST_BATCH
@@ -88,7 +88,7 @@ class DecodeAhead:
 
     def _send(self, shard: int, row: int, n_rows: int) -> None:
         if self._runner is None or not self._runner.is_alive:
-            self._runner = ErrandRunner("warpdata-decode")
+            self._runner = TaskThread("warpdata-decode")
         task = self._runner.send(partial(self._decode, shard, row, n_rows))
         self._batches.append(_Batch(shard, row, n_rows, task))
 

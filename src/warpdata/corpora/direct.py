@@ -1,4 +1,4 @@
-"""Pieces read past the page cache: for corpora larger than memory, and for files that may change."""
+"""Spans read past the page cache: for corpora larger than memory, and for files that may change."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from functools import partial
 import numpy as np
 
 from warpdata.bytekit import system
-from warpdata.corpora import pieces
+from warpdata.corpora import spans
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import decode_part, raw_dtype
-from warpdata.corpora.pieces import Copier, Piece, now_truncated
 from warpdata.corpora.shards import ShardSet
+from warpdata.corpora.spans import Copier, Span, now_truncated
 from warpdata.errors import StoreError
 
 DIRECT_ALIGN = 4096
 
 
-class DirectPieces:
-    """Pieces read past the page cache into a few reused buffers: for corpora larger than memory."""
+class DirectSpans:
+    """Spans read past the page cache into a few reused buffers: for corpora larger than memory."""
 
     def __init__(self, shards: ShardSet) -> None:
         self._shards = shards
@@ -37,31 +37,31 @@ class DirectPieces:
     def passed(self, shard: int, start: int, end: int) -> None:
         """Nothing was read near."""
 
-    def is_near(self, piece: Piece) -> bool:  # noqa: ARG002
-        """Never: every piece comes from the disk."""
+    def is_near(self, span: Span) -> bool:  # noqa: ARG002
+        """Never: every span comes from the disk."""
         return False
 
-    def copier(self, piece: Piece, rows: Rows) -> Copier:  # noqa: ARG002
-        """Decode rows of the piece."""
+    def copier(self, span: Span, rows: Rows) -> Copier:  # noqa: ARG002
+        """Decode rows of the span."""
         return partial(decode_part, rows, self._dtype)
 
-    def load(self, piece: Piece) -> Rows:
+    def load(self, span: Span) -> Rows:
         """The same as `fetch`."""
-        return self.fetch(piece)
+        return self.fetch(span)
 
-    def fetch(self, piece: Piece) -> Rows:
-        """Read the blocks of the disk that hold the piece and see the rows inside them."""
-        info = self._shards.shards[piece.shard]
-        start, end = info.row_offset(piece.start), info.row_offset(piece.end)
+    def fetch(self, span: Span) -> Rows:
+        """Read the blocks of the disk that hold the span and see the rows inside them."""
+        info = self._shards.shards[span.shard]
+        start, end = info.row_offset(span.start), info.row_offset(span.end)
         low = start // DIRECT_ALIGN * DIRECT_ALIGN
         size = -(-(end - low) // DIRECT_ALIGN) * DIRECT_ALIGN
         buffer = self._buffer(size)
-        got = self._fill(piece.shard, memoryview(buffer)[:size], low)
+        got = self._fill(span.shard, memoryview(buffer)[:size], low)
         if low + got < end:
             raise now_truncated(info, end, low + got)
-        count = (piece.end - piece.start) * info.width
+        count = (span.end - span.start) * info.width
         flat = np.frombuffer(buffer, raw_dtype(info.dtype), count=count, offset=start - low)
-        return flat.reshape(piece.end - piece.start, info.width)
+        return flat.reshape(span.end - span.start, info.width)
 
     def _fill(self, shard: int, view: memoryview, offset: int) -> int:
         got = 0
@@ -80,8 +80,8 @@ class DirectPieces:
             system.was_read(self._fd(shard), offset, view.nbytes)
         return got
 
-    def release(self, piece: Piece, rows: Rows) -> None:
-        """Take the buffer back; close the file after its last piece."""
+    def release(self, span: Span, rows: Rows) -> None:
+        """Take the buffer back; close the file after its last span."""
         base = rows.base
         while isinstance(base, np.ndarray) and base.base is not None:
             base = base.base
@@ -89,8 +89,8 @@ class DirectPieces:
             base = base.obj
         if isinstance(base, mmap.mmap):
             self._free.append(base)
-        if piece.end >= self._shards.shards[piece.shard].n_rows:
-            self._close_file(piece.shard)
+        if span.end >= self._shards.shards[span.shard].n_rows:
+            self._close_file(span.shard)
 
     def close(self) -> None:
         """Close the files."""
@@ -111,7 +111,7 @@ class DirectPieces:
         if fd is None:
             flags = system.DIRECT if self._is_direct else 0
             try:
-                fd = pieces.open_shard(self._name(shard), flags)
+                fd = spans.open_shard(self._name(shard), flags)
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._is_direct:
                     raise

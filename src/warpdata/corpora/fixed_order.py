@@ -1,4 +1,4 @@
-"""Read pieces in the fixed order, a bounded number of bytes ahead of the cursor, and copy rows out."""
+"""Read spans in the fixed order, a bounded number of bytes ahead of the cursor, and copy rows out."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from warpdata.bytekit.background import OrderedWorker, SharedWork
 from warpdata.bytekit.system import has_idle_core
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode_ahead import AHEAD_BATCHES, MAX_BYTES, MIN_BYTES, DecodeAhead
-from warpdata.corpora.pieces import Copier, Piece, PieceReader
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.worker import OrderedWorker, SharedWork
+from warpdata.corpora.spans import Copier, Span, SpanReader
 from warpdata.errors import ResidencyError
 
-PIECE_BYTES = 4 << 20
+SPAN_BYTES = 4 << 20
 NEAR_BYTES = 16 << 20
 RELEASE_BYTES = 16 << 20
 GROUP_BYTES = 16 << 20
@@ -34,19 +34,19 @@ _CORES = os.cpu_count() or 1
 
 
 @dataclass(slots=True)
-class LoadedPiece:
-    """A piece that is in memory, and how many of its rows have been given."""
+class LoadedSpan:
+    """A span that is in memory, and how many of its rows have been given."""
 
-    piece: Piece
+    span: Span
     rows: Rows
     copy: Copier
     n_rows: int
     used: int = 0
 
 
-def piece_rows(shards: ShardSet, prefetch_bytes: int) -> int:
-    """Rows of a piece: about 2 MiB, at most the window, and whole checksummed runs where there are any."""
-    rows = max(1, min(PIECE_BYTES, max(1, prefetch_bytes)) // max(1, shards.row_bytes))
+def span_rows(shards: ShardSet, prefetch_bytes: int) -> int:
+    """Rows of a span: about 2 MiB, at most the window, and whole checksummed runs where there are any."""
+    rows = max(1, min(SPAN_BYTES, max(1, prefetch_bytes)) // max(1, shards.row_bytes))
     if shards.run_rows:
         rows = max(1, rows // shards.run_rows) * shards.run_rows
     return rows
@@ -54,9 +54,9 @@ def piece_rows(shards: ShardSet, prefetch_bytes: int) -> int:
 
 @dataclass(slots=True)
 class Copy:
-    """Rows of a held piece, from its row `start` on, that go to `out`."""
+    """Rows of a held span, from its row `start` on, that go to `out`."""
 
-    held: LoadedPiece
+    held: LoadedSpan
     start: int
     out: Rows
 
@@ -65,18 +65,18 @@ class FixedOrderReader:
     """The rows of a corpus one after the other; memory stays within a few windows."""
 
     def __init__(
-        self, shards: ShardSet, pieces: PieceReader, prefetch_bytes: int, dtype: np.dtype[Any]
+        self, shards: ShardSet, spans: SpanReader, prefetch_bytes: int, dtype: np.dtype[Any]
     ) -> None:
         """Rows are given as `dtype`."""
         self._shards = shards
         self._dtype = dtype
         self._width = shards.width
-        self._decoded = DecodeAhead(pieces.read_near, shards.width, dtype)
+        self._decoded = DecodeAhead(spans.read_near, shards.width, dtype)
         self._may_decode = dtype != shards.dtype.dtype
         self._n_rows = shards.shard_rows
-        self._pieces = pieces
+        self._spans = spans
         self._prefetch_bytes = prefetch_bytes
-        self._piece_rows = piece_rows(shards, prefetch_bytes)
+        self._span_rows = span_rows(shards, prefetch_bytes)
         self._row_bytes = shards.row_bytes
         self._split_rows = max(1, SPLIT_BYTES // max(1, self._row_bytes))
         self._share_rows = max(1, SHARE_BYTES // max(1, self._row_bytes))
@@ -86,7 +86,7 @@ class FixedOrderReader:
         self._is_idle = True
         self._groups = 0
         self._skip = 0
-        self._read_near = pieces.read_near
+        self._read_near = spans.read_near
         self._release_rows = max(1, RELEASE_BYTES // max(1, self._row_bytes))
         self._is_planned = True
         self.seek(0, 0)
@@ -97,13 +97,13 @@ class FixedOrderReader:
         self._decoded.drop()
         if not self._is_planned:
             self._pass_near()
-        self._plan: Iterator[Piece] = iter(())
+        self._plan: Iterator[Span] = iter(())
         self._is_planned = False  # until something is not near
-        self._next: Piece | None = None
-        self._waiting: deque[tuple[Piece, bool]] = deque()
+        self._next: Span | None = None
+        self._waiting: deque[tuple[Span, bool]] = deque()
         self._waiting_bytes = 0
-        self._held: LoadedPiece | None = None
-        self._lent: list[LoadedPiece] = []
+        self._held: LoadedSpan | None = None
+        self._lent: list[LoadedSpan] = []
         self._shard, self._row = shard, row
         self._near_from(row)
 
@@ -157,19 +157,19 @@ class FixedOrderReader:
         if held is None:
             held = self._held = self._claim()
         if take >= self._split_rows or held.used + take > held.n_rows:
-            self._read_pieces(shard, row, out)
+            self._read_spans(shard, row, out)
             return
-        held.copy(held.used, out)  # the short way: a small batch inside one piece
+        held.copy(held.used, out)  # the short way: a small batch inside one span
         held.used += take
         if held.used == held.n_rows:
             self._held = None
-            self._pieces.release(held.piece, held.rows)
+            self._spans.release(held.span, held.rows)
 
     def _go_on(self, shard: int, row: int, out: Rows, done: int) -> None:
         """Rows that lay in the page cache went straight to their place: read those that did not."""
         if done < len(out):
             self._row = row + done
-            self._read_pieces(shard, row + done, out[done:])
+            self._read_spans(shard, row + done, out[done:])
 
     def _read_near_shared(self, shard: int, row: int, out: Rows) -> int:
         """As many rows as are near, by two threads unless all cores are busy."""
@@ -195,11 +195,11 @@ class FixedOrderReader:
         if self._row >= self._n_rows[self._shard]:
             self._decoded.drop()  # the mapping goes
         if self._near_first < self._row:
-            self._pieces.passed(self._shard, self._near_first, self._row)
+            self._spans.passed(self._shard, self._near_first, self._row)
         self._near_from(self._row)
 
-    def _read_pieces(self, shard: int, row: int, out: Rows) -> None:
-        """The rest comes through pieces, read ahead from here on."""
+    def _read_spans(self, shard: int, row: int, out: Rows) -> None:
+        """The rest comes through spans, read ahead from here on."""
         self._plan_from(shard, row)
         done = 0
         while done < len(out):
@@ -222,20 +222,20 @@ class FixedOrderReader:
             count, row = count - take, row + take
         self._row = row
 
-    def _release(self, finished: list[LoadedPiece]) -> None:
+    def _release(self, finished: list[LoadedSpan]) -> None:
         for held in finished:
-            self._pieces.release(held.piece, held.rows)
+            self._spans.release(held.span, held.rows)
 
-    def _use(self, held: LoadedPiece, take: int, finished: list[LoadedPiece]) -> None:
+    def _use(self, held: LoadedSpan, take: int, finished: list[LoadedSpan]) -> None:
         held.used += take
         self._held = held if held.used < held.n_rows else None
         if self._held is None:
             finished.append(held)
 
-    def _gather(self, out: Rows, done: int) -> tuple[list[Copy], list[LoadedPiece]]:
-        """Claim pieces for the next few MiB of `out`: what to copy, and which pieces are then used up."""
+    def _gather(self, out: Rows, done: int) -> tuple[list[Copy], list[LoadedSpan]]:
+        """Claim spans for the next few MiB of `out`: what to copy, and which spans are then used up."""
         copies: list[Copy] = []
-        finished: list[LoadedPiece] = []
+        finished: list[LoadedSpan] = []
         room = self._group_rows
         while done < len(out) and room > 0:
             held = self._held or self._claim()
@@ -245,46 +245,46 @@ class FixedOrderReader:
             self._use(held, take, finished)
         return copies, finished
 
-    def _claim(self) -> LoadedPiece:
-        """The next piece of the plan, from the read-ahead."""
+    def _claim(self) -> LoadedSpan:
+        """The next span of the plan, from the read-ahead."""
         self._read_ahead()
         if not self._waiting:
             raise ResidencyError("the read-ahead is empty before the end of the corpus")
-        piece, is_near = self._waiting.popleft()
-        self._waiting_bytes -= self._bytes(piece)
-        rows = self._pieces.load(piece) if is_near else self._worker().take()
-        if len(rows) != piece.end - piece.start:
-            raise ResidencyError(f"{len(rows)} rows came for a piece of {piece.end - piece.start}")
+        span, is_near = self._waiting.popleft()
+        self._waiting_bytes -= self._bytes(span)
+        rows = self._spans.load(span) if is_near else self._worker().take()
+        if len(rows) != span.end - span.start:
+            raise ResidencyError(f"{len(rows)} rows came for a span of {span.end - span.start}")
         self._read_ahead()
         skip, self._skip = self._skip, 0
-        return LoadedPiece(piece, rows, self._pieces.copier(piece, rows), len(rows), skip)
+        return LoadedSpan(span, rows, self._spans.copier(span, rows), len(rows), skip)
 
     def _read_ahead(self) -> None:
-        """Queue pieces until the window is full; at least one is always on its way."""
+        """Queue spans until the window is full; at least one is always on its way."""
         while self._next is not None:
-            piece, size = self._next, self._bytes(self._next)
+            span, size = self._next, self._bytes(self._next)
             if self._waiting and self._waiting_bytes + size > self._prefetch_bytes:
                 return
-            is_near = self._pieces.is_near(piece)
+            is_near = self._spans.is_near(span)
             self._next = next(self._plan, None)
             if is_near:
-                piece = self._extended(piece)
+                span = self._extended(span)
             else:
-                self._worker().submit(partial(self._pieces.fetch, piece))
-            self._waiting.append((piece, is_near))
-            self._waiting_bytes += self._bytes(piece)
+                self._worker().submit(partial(self._spans.fetch, span))
+            self._waiting.append((span, is_near))
+            self._waiting_bytes += self._bytes(span)
 
-    def _extended(self, piece: Piece) -> Piece:
-        """A near piece together with the near ones after it: they cost nothing to have, so take many at once."""
+    def _extended(self, span: Span) -> Span:
+        """A near span together with the near ones after it: they cost nothing to have, so take many at once."""
         while (
             self._next is not None
-            and self._next.shard == piece.shard
-            and self._bytes(piece) + self._bytes(self._next) <= NEAR_BYTES
-            and self._pieces.is_near(self._next)
+            and self._next.shard == span.shard
+            and self._bytes(span) + self._bytes(self._next) <= NEAR_BYTES
+            and self._spans.is_near(self._next)
         ):
-            piece = Piece(piece.shard, piece.start, self._next.end)
+            span = Span(span.shard, span.start, self._next.end)
             self._next = next(self._plan, None)
-        return piece
+        return span
 
     def _worker(self) -> OrderedWorker[Rows]:
         if self._ahead is None or not self._ahead.is_alive:
@@ -292,23 +292,23 @@ class FixedOrderReader:
         return self._ahead
 
     def _plan_from(self, shard: int, row: int) -> None:
-        """Go over to pieces. They lie on a fixed grid in each shard, so that a seek reads the same ones."""
+        """Go over to spans. They lie on a fixed grid in each shard, so that a seek reads the same ones."""
         if self._is_planned:
             return
         self._decoded.drop()
         self._pass_near()
         self._near_limit = sys.maxsize
-        step = self._piece_rows
+        step = self._span_rows
         self._skip = row % step
         self._plan = (
-            Piece(index, start, min(start + step, info.n_rows))
+            Span(index, start, min(start + step, info.n_rows))
             for index, info in enumerate(self._shards.shards[shard:], shard)
             for start in range(row - row % step if index == shard else 0, info.n_rows, step)
         )
         self._next, self._is_planned = next(self._plan, None), True
 
-    def _bytes(self, piece: Piece) -> int:
-        return (piece.end - piece.start) * self._row_bytes
+    def _bytes(self, span: Span) -> int:
+        return (span.end - span.start) * self._row_bytes
 
     def _copy(self, copies: list[Copy]) -> None:
         """Decode into the output, in two threads when there is enough to share."""
@@ -343,7 +343,7 @@ class FixedOrderReader:
         self._decoded.close()
         if self._second is not None:
             self._second.close()
-        self._pieces.close()
+        self._spans.close()
 
 
 def cut_copies(copies: list[Copy], step: int) -> list[Copy]:

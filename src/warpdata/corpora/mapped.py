@@ -1,4 +1,4 @@
-"""Pieces as views of memory mappings: the default for local corpora."""
+"""Spans as views of memory mappings: the default for local corpora."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from warpdata.bytekit import pages, system
 from warpdata.bytekit.dtype import DType
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import decode_rows, raw_dtype
-from warpdata.corpora.pieces import Copier, Piece, now_truncated, open_shard, read_rows
 from warpdata.corpora.shards import ShardSet
+from warpdata.corpora.spans import Copier, Span, now_truncated, open_shard, read_rows
 from warpdata.formats.gamsae.reader import ShardInfo
 
 
@@ -31,8 +31,8 @@ class _Mapping:
     row_bytes: int
 
 
-class MappedPieces:
-    """Pieces as views of memory mappings: populated ahead when they are not cached, unmapped behind."""
+class MappedSpans:
+    """Spans as views of memory mappings: populated ahead when they are not cached, unmapped behind."""
 
     def __init__(self, shards: ShardSet) -> None:
         self._shards = shards.shards
@@ -61,28 +61,28 @@ class MappedPieces:
             size = mapping.row_bytes
             pages.release(mapping.address + start * size, (end - start) * size)
 
-    def is_near(self, piece: Piece) -> bool:
+    def is_near(self, span: Span) -> bool:
         """True if the last byte is in the page cache: faults then cost less than a thread."""
-        offset = self._shards[piece.shard].row_offset(piece.end) - 1
-        return system.read_cached(self._mapping(piece.shard).fd, self._probe, offset) == 1
+        offset = self._shards[span.shard].row_offset(span.end) - 1
+        return system.read_cached(self._mapping(span.shard).fd, self._probe, offset) == 1
 
-    def load(self, piece: Piece) -> Rows:
+    def load(self, span: Span) -> Rows:
         """Hand out a view; a file that was cut is an error, not a signal."""
-        mapping, info = self._mapping(piece.shard), self._shards[piece.shard]
-        self._require(mapping, info, info.row_offset(piece.end))
-        return mapping.rows[piece.start : piece.end]
+        mapping, info = self._mapping(span.shard), self._shards[span.shard]
+        self._require(mapping, info, info.row_offset(span.end))
+        return mapping.rows[span.start : span.end]
 
-    def fetch(self, piece: Piece) -> Rows:
-        """Load a piece that is not cached: fault it in with one call that reads in long runs."""
-        view = self.load(piece)
-        address = self._mapping(piece.shard).address
-        pages.populate(address + piece.start * view.strides[0], view.nbytes)
+    def fetch(self, span: Span) -> Rows:
+        """Load a span that is not cached: fault it in with one call that reads in long runs."""
+        view = self.load(span)
+        address = self._mapping(span.shard).address
+        pages.populate(address + span.start * view.strides[0], view.nbytes)
         return view
 
-    def copier(self, piece: Piece, rows: Rows) -> Copier:
+    def copier(self, span: Span, rows: Rows) -> Copier:
         """Where no decoding is needed the kernel copies: it pays for no page of ours."""
-        mapping, info = self._mapping(piece.shard), self._shards[piece.shard]
-        stored, first, row_bytes = info.dtype, info.row_offset(piece.start), info.row_bytes
+        mapping, info = self._mapping(span.shard), self._shards[span.shard]
+        stored, first, row_bytes = info.dtype, info.row_offset(span.start), info.row_bytes
 
         def copy(start: int, out: Rows) -> None:
             if out.dtype == stored.dtype and out.flags.c_contiguous:
@@ -105,12 +105,12 @@ class MappedPieces:
         """All rows of a shard as a view of its mapping."""
         return self._mapping(shard).rows
 
-    def release(self, piece: Piece, rows: Rows) -> None:
-        """Unmap the pages of the piece; drop the mapping after the last one."""
-        address = self._mapping(piece.shard).address
-        pages.release(address + piece.start * rows.strides[0], rows.nbytes)
-        if piece.end >= self._shards[piece.shard].n_rows:
-            self._drop(piece.shard)
+    def release(self, span: Span, rows: Rows) -> None:
+        """Unmap the pages of the span; drop the mapping after the last one."""
+        address = self._mapping(span.shard).address
+        pages.release(address + span.start * rows.strides[0], rows.nbytes)
+        if span.end >= self._shards[span.shard].n_rows:
+            self._drop(span.shard)
 
     def close(self) -> None:
         """Drop the mappings; one that still has a view lives until the view is gone."""

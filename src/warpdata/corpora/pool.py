@@ -9,12 +9,12 @@ from functools import partial
 
 import numpy as np
 
+from warpdata.bytekit.background import OrderedWorker
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
-from warpdata.corpora.pieces import Piece
 from warpdata.corpora.runs import RunReader
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.worker import OrderedWorker
+from warpdata.corpora.spans import Span
 from warpdata.errors import ResidencyError
 from warpdata.ordering.epoch import EpochOrder, Run, run_row_ids
 from warpdata.ordering.splitmix import I64
@@ -42,7 +42,7 @@ class Window:
 class _Asked:
     key: WindowKey
     runs: list[Run]
-    pieces: list[Piece]
+    spans: list[Span]
 
 
 class WindowPool:
@@ -72,7 +72,7 @@ class WindowPool:
     def ask(self, key: WindowKey) -> None:
         """This window will be claimed, after those asked for before."""
         runs = self._order.window_runs(*key)
-        self._asked.append(_Asked(key, runs, self._pieces(runs)))
+        self._asked.append(_Asked(key, runs, self._spans(runs)))
         self._pump()
 
     def claim(self, key: WindowKey) -> Window:
@@ -100,11 +100,11 @@ class WindowPool:
         """Announce the next windows to the disk, and fill a few of them."""
         while self._asked and len(self._hinted) < HINT_WINDOWS:
             asked = self._asked.popleft()
-            self._worker.submit(partial(_hint, self._runs, asked.pieces))
+            self._worker.submit(partial(_hint, self._runs, asked.spans))
             self._hinted.append(asked)
         while self._hinted and len(self._filling) < SPARE_WINDOWS:
             asked = self._hinted.popleft()
-            self._worker.submit(partial(_fill, self._runs, asked.pieces, self._buffer()))
+            self._worker.submit(partial(_fill, self._runs, asked.spans, self._buffer()))
             self._filling.append(asked)
 
     def _buffer(self) -> Rows:
@@ -115,24 +115,24 @@ class WindowPool:
             self._free += list(slab)
         return self._free.pop()
 
-    def _pieces(self, runs: list[Run]) -> list[Piece]:
-        pieces = []
+    def _spans(self, runs: list[Run]) -> list[Span]:
+        spans = []
         for run in runs:
             shard = bisect_right(self._bases, run.first_row) - 1
             start = run.first_row - self._bases[shard]
-            pieces.append(Piece(shard, start, start + run.n_rows))
-        return pieces
+            spans.append(Span(shard, start, start + run.n_rows))
+        return spans
 
 
-def _hint(runs: RunReader, pieces: list[Piece]) -> None:
-    for piece in pieces:
-        runs.hint(piece)
+def _hint(runs: RunReader, spans: list[Span]) -> None:
+    for span in spans:
+        runs.hint(span)
 
 
-def _fill(runs: RunReader, pieces: list[Piece], buffer: Rows) -> Rows:
+def _fill(runs: RunReader, spans: list[Span], buffer: Rows) -> Rows:
     done = 0
-    for piece in pieces:
-        count = piece.end - piece.start
-        runs.read(piece, buffer[done : done + count])
+    for span in spans:
+        count = span.end - span.start
+        runs.read(span, buffer[done : done + count])
         done += count
     return buffer

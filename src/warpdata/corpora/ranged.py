@@ -1,4 +1,4 @@
-"""Pieces fetched through range readers: a store, memory, or files by positioned reads."""
+"""Spans fetched through range readers: a store, memory, or files by positioned reads."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import decode_part, raw_dtype
-from warpdata.corpora.pieces import Copier, Piece
 from warpdata.corpora.shards import ShardSet
+from warpdata.corpora.spans import Copier, Span
 from warpdata.errors import UnavailableError
 
 
-class RangedPieces:
-    """Pieces fetched through range readers; what fails for a moment is tried again, never skipped."""
+class RangedSpans:
+    """Spans fetched through range readers; what fails for a moment is tried again, never skipped."""
 
     def __init__(
         self, shards: ShardSet, readers: Sequence[RangeReader], *, retries: int = 4, backoff_s: float = 0.05
@@ -35,29 +35,29 @@ class RangedPieces:
     def passed(self, shard: int, start: int, end: int) -> None:
         """Nothing was read near."""
 
-    def is_near(self, piece: Piece) -> bool:  # noqa: ARG002
+    def is_near(self, span: Span) -> bool:  # noqa: ARG002
         """Never: a range may come from far away."""
         return False
 
-    def copier(self, piece: Piece, rows: Rows) -> Copier:  # noqa: ARG002
-        """Decode rows of the piece."""
+    def copier(self, span: Span, rows: Rows) -> Copier:  # noqa: ARG002
+        """Decode rows of the span."""
         return partial(decode_part, rows, self._dtype)
 
-    def load(self, piece: Piece) -> Rows:
+    def load(self, span: Span) -> Rows:
         """The same as `fetch`."""
-        return self.fetch(piece)
+        return self.fetch(span)
 
-    def fetch(self, piece: Piece) -> Rows:
-        """Fetch exactly the bytes of the piece."""
-        info = self._shards[piece.shard]
-        start, end = info.row_offset(piece.start), info.row_offset(piece.end)
-        data = self._read(self._readers[piece.shard], start, end)
-        return np.frombuffer(data, raw_dtype(info.dtype)).reshape(piece.end - piece.start, info.width)
+    def fetch(self, span: Span) -> Rows:
+        """Fetch exactly the bytes of the span."""
+        info = self._shards[span.shard]
+        start, end = info.row_offset(span.start), info.row_offset(span.end)
+        data = self._read(self._readers[span.shard], start, end)
+        return np.frombuffer(data, raw_dtype(info.dtype)).reshape(span.end - span.start, info.width)
 
     def _read(self, reader: RangeReader, start: int, end: int) -> memoryview:
         return read_with_retries(lambda: reader.read(start, end), self._retries, self._backoff_s)
 
-    def release(self, piece: Piece, rows: Rows) -> None:
+    def release(self, span: Span, rows: Rows) -> None:
         """Nothing is kept."""
 
     def close(self) -> None:

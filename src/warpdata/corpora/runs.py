@@ -11,11 +11,11 @@ from typing import Protocol
 import numpy as np
 
 from warpdata.bytekit import system
+from warpdata.bytekit.background import OrderedWorker
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
-from warpdata.corpora.pieces import Piece, PieceReader, check_runs, open_shard, read_rows
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.worker import OrderedWorker
+from warpdata.corpora.spans import Span, SpanReader, check_runs, open_shard, read_rows
 
 MAX_OPEN_FILES = 64
 
@@ -23,11 +23,11 @@ MAX_OPEN_FILES = 64
 class RunReader(Protocol):
     """Fills a buffer with a run of rows."""
 
-    def hint(self, piece: Piece) -> None:
+    def hint(self, span: Span) -> None:
         """These rows will be asked for soon."""
 
-    def read(self, piece: Piece, out: Rows) -> None:
-        """Fill `out` with the raw rows of the piece."""
+    def read(self, span: Span, out: Rows) -> None:
+        """Fill `out` with the raw rows of the span."""
 
     def close(self) -> None:
         """Give back files and buffers."""
@@ -40,16 +40,16 @@ class FileRuns:
         self._shards = shards.shards
         self._open: OrderedDict[int, int] = OrderedDict()
 
-    def hint(self, piece: Piece) -> None:
+    def hint(self, span: Span) -> None:
         """Ask the system to start reading."""
-        info = self._shards[piece.shard]
-        size = (piece.end - piece.start) * info.row_bytes
-        system.will_read(self._fd(piece.shard), info.row_offset(piece.start), size)
+        info = self._shards[span.shard]
+        size = (span.end - span.start) * info.row_bytes
+        system.will_read(self._fd(span.shard), info.row_offset(span.start), size)
 
-    def read(self, piece: Piece, out: Rows) -> None:
+    def read(self, span: Span, out: Rows) -> None:
         """Let the kernel copy the rows into the buffer."""
-        info = self._shards[piece.shard]
-        read_rows(self._fd(piece.shard), out, info.row_offset(piece.start), info)
+        info = self._shards[span.shard]
+        read_rows(self._fd(span.shard), out, info.row_offset(span.start), info)
 
     def _fd(self, shard: int) -> int:
         fd = self._open.pop(shard, None)
@@ -70,28 +70,28 @@ class FileRuns:
 class ParallelRuns:
     """Runs of readers that wait for a disk or a store: as many on their way as there are readers, in order."""
 
-    def __init__(self, readers: Sequence[PieceReader]) -> None:
+    def __init__(self, readers: Sequence[SpanReader]) -> None:
         self._readers = readers[1:]
         self._aside = readers[0]
         self._workers: list[OrderedWorker[Rows]] = [OrderedWorker("warpdata-fetch") for _ in self._readers]
-        self._wanted: deque[Piece] = deque()
-        self._started: deque[tuple[Piece, int]] = deque()
+        self._wanted: deque[Span] = deque()
+        self._started: deque[tuple[Span, int]] = deque()
 
-    def hint(self, piece: Piece) -> None:
+    def hint(self, span: Span) -> None:
         """Fetch it as soon as a reader is free; runs are read in the order they were announced."""
-        self._wanted.append(piece)
+        self._wanted.append(span)
         self._start()
 
-    def read(self, piece: Piece, out: Rows) -> None:
+    def read(self, span: Span, out: Rows) -> None:
         """Take what was fetched; what was not announced is fetched now."""
         reader = self._aside
-        if self._started and self._started[0][0] == piece:
+        if self._started and self._started[0][0] == span:
             lane = self._started.popleft()[1]
             reader, rows = self._readers[lane], self._workers[lane].take()
         else:
-            rows = reader.fetch(piece)
+            rows = reader.fetch(span)
         np.copyto(out, rows)
-        reader.release(Piece(piece.shard, piece.start, piece.start), rows)
+        reader.release(Span(span.shard, span.start, span.start), rows)
         self._start()
 
     def _start(self) -> None:
@@ -99,9 +99,9 @@ class ParallelRuns:
         busy = {lane for _, lane in self._started}
         for lane, reader in enumerate(self._readers):
             if self._wanted and lane not in busy:
-                piece = self._wanted.popleft()
-                self._workers[lane].submit(partial(reader.fetch, piece))
-                self._started.append((piece, lane))
+                span = self._wanted.popleft()
+                self._workers[lane].submit(partial(reader.fetch, span))
+                self._started.append((span, lane))
 
     def close(self) -> None:
         """Stop fetching and give back the readers' files and buffers."""
@@ -120,23 +120,23 @@ class CheckedRuns:
         self._shards = shards
         self._seen = [np.zeros(len(crcs), np.bool_) for crcs in shards.run_crcs]
 
-    def hint(self, piece: Piece) -> None:
+    def hint(self, span: Span) -> None:
         """Pass it on."""
-        self._inner.hint(piece)
+        self._inner.hint(span)
 
-    def read(self, piece: Piece, out: Rows) -> None:
-        """Read the piece; a run that is only partly in it is read whole, once, to be checked."""
-        self._inner.read(piece, out)
-        seen = self._seen[piece.shard]
-        check_runs(self._shards, piece, out, seen)
+    def read(self, span: Span, out: Rows) -> None:
+        """Read the span; a run that is only partly in it is read whole, once, to be checked."""
+        self._inner.read(span, out)
+        seen = self._seen[span.shard]
+        check_runs(self._shards, span, out, seen)
         step = self._shards.run_rows
-        for run in {piece.start // step, max(piece.start, piece.end - 1) // step}:
+        for run in {span.start // step, max(span.start, span.end - 1) // step}:
             if run < len(seen) and not seen[run]:
-                self._check_whole(piece.shard, run)
+                self._check_whole(span.shard, run)
 
     def _check_whole(self, shard: int, run: int) -> None:
         info, step = self._shards.shards[shard], self._shards.run_rows
-        whole = Piece(shard, run * step, min((run + 1) * step, info.n_rows))
+        whole = Span(shard, run * step, min((run + 1) * step, info.n_rows))
         rows = np.empty((whole.end - whole.start, info.width), raw_dtype(info.dtype))
         self._inner.read(whole, rows)
         check_runs(self._shards, whole, rows, self._seen[shard])

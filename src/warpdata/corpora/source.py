@@ -15,14 +15,14 @@ from warpdata.bytekit.pages import fits_free_memory
 from warpdata.corpora import shards as shard_sets
 from warpdata.corpora.batch import RowBatch, Rows
 from warpdata.corpora.decode import output_dtype
-from warpdata.corpora.direct import DirectPieces
+from warpdata.corpora.direct import DirectSpans
 from warpdata.corpora.fixed_order import FixedOrderReader
-from warpdata.corpora.mapped import MappedPieces
+from warpdata.corpora.mapped import MappedSpans
 from warpdata.corpora.options import options_of, require_word
-from warpdata.corpora.pieces import CheckedPieces, PieceReader
 from warpdata.corpora.runs import CheckedRuns, FileRuns, ParallelRuns, RunReader
 from warpdata.corpora.shards import ShardSet
 from warpdata.corpora.shuffled import ShuffleOptions
+from warpdata.corpora.spans import CheckedSpans, SpanReader
 from warpdata.corpora.torch_dataset import torch_dataset
 
 if TYPE_CHECKING:
@@ -61,9 +61,7 @@ class SourceOptions:
 class FixedOrderSource(ABC):
     """What every fixed-order source shares: a cursor over shards, and batches that never cross one."""
 
-    def __init__(
-        self, shards: ShardSet, pieces: PieceReader, options: SourceOptions, batch_rows: int
-    ) -> None:
+    def __init__(self, shards: ShardSet, spans: SpanReader, options: SourceOptions, batch_rows: int) -> None:
         self.shards = shards
         self.options = options
         self.batch_rows = batch_rows
@@ -72,8 +70,8 @@ class FixedOrderSource(ABC):
         self._shard_rows = shards.shard_rows
         self._width = shards.width
         checked = options.verify and shards.run_crcs is not None
-        self._pieces = CheckedPieces(pieces, shards) if checked else pieces
-        self._reader = FixedOrderReader(shards, self._pieces, options.prefetch_bytes, self._dtype)
+        self._spans = CheckedSpans(spans, shards) if checked else spans
+        self._reader = FixedOrderReader(shards, self._spans, options.prefetch_bytes, self._dtype)
         self.reset()
 
     @property
@@ -193,10 +191,10 @@ class MmapShardSource(FixedOrderSource):
 
     def __init__(self, shards: ShardSet, options: SourceOptions | None = None) -> None:
         options = SourceOptions() if options is None else options
-        self._mapped = MappedPieces(shards)
-        pieces: PieceReader = DirectPieces(shards) if _wants_direct(shards, options) else self._mapped
+        self._mapped = MappedSpans(shards)
+        spans: SpanReader = DirectSpans(shards) if _wants_direct(shards, options) else self._mapped
         batch_rows = max(1, min(options.batch_rows, shards.total_rows))
-        super().__init__(shards, pieces, options, batch_rows)
+        super().__init__(shards, spans, options, batch_rows)
         if not options.copy and self._dtype != shards.dtype.dtype:
             raise ValueError(f"copy=False cannot turn {shards.dtype} into {self._dtype}; use dtype='stored'")
 
@@ -219,7 +217,7 @@ class MmapShardSource(FixedOrderSource):
 
     def _unchecked_runs(self) -> RunReader:
         if _wants_direct(self.shards, self.options):
-            return ParallelRuns([DirectPieces(self.shards) for _ in range(1 + DIRECT_RUNS_AHEAD)])
+            return ParallelRuns([DirectSpans(self.shards) for _ in range(1 + DIRECT_RUNS_AHEAD)])
         return FileRuns(self.shards)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.folders import FolderReader
 from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.corpora.options import options_of
-from warpdata.corpora.ranged import RangedPieces, read_with_retries
+from warpdata.corpora.ranged import RangedSpans, read_with_retries
 from warpdata.corpora.runs import ParallelRuns, RunReader
 from warpdata.corpora.shards import ShardSet, bf16_shards, join_recorded, join_shards
 from warpdata.corpora.source import FixedOrderSource, SourceOptions
-from warpdata.corpora.worker import map_in_threads
 from warpdata.errors import BlobNotFoundError
 from warpdata.formats.bf16dir.layout import MANIFEST_NAME
 from warpdata.formats.bf16dir.reader import is_bf16_manifest, parse_directory
@@ -84,8 +84,8 @@ class StoreShardSource(FixedOrderSource):
         """Open the corpus of a local folder by positioned reads, safe for files that may change."""
         return cls.open_folder(_LocalFolder(folder), **options)
 
-    def _ranged(self, shards: ShardSet) -> RangedPieces:
-        return RangedPieces(shards, self.readers, retries=RETRIES, backoff_s=BACKOFF_S)
+    def _ranged(self, shards: ShardSet) -> RangedSpans:
+        return RangedSpans(shards, self.readers, retries=RETRIES, backoff_s=BACKOFF_S)
 
     def _unchecked_runs(self) -> RunReader:
         return ParallelRuns([self._ranged(self.shards) for _ in range(1 + RUNS_AHEAD)])

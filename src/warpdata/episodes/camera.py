@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import commit_together, map_os_errors, write_at
+from warpdata.bytekit.commit import commit_together, fsync_file, map_os_errors, write_at
 from warpdata.episodes.journals import FrameJournal, FrameJournals
 from warpdata.episodes.statistics import ClockStatistics
 from warpdata.episodes.threads import JobQueue
@@ -122,12 +122,14 @@ class VideoFile:
 
     def commit(self, video: Path, frames: Path) -> dict[str, Any]:
         """Finish the files under their names."""
-        found = self.complete()
+        found, files = self.complete(), self.files(video, frames)
         if self._durable:
-            commit_together(self.files(video, frames), video.parent)
+            for temp, _ in files:
+                fsync_file(temp)
+            commit_together(files, video.parent)
         else:
-            for made, name in self.files(video, frames):
-                os.replace(made, name)
+            for temp, name in files:
+                os.replace(temp, name)
         return found
 
     def close(self) -> None:
@@ -225,6 +227,12 @@ class CameraRecorder:
         self._pending: deque[tuple[FrameJournal | None, int]] = deque()
         self._jobs = jobs
 
+    def checked(self, data: Any, ts_ns: int) -> NDArray[Any]:
+        """The frame as `append` takes it, or what it would raise; nothing is recorded."""
+        if ts_ns <= self._last:
+            raise refused(self.name, ts_ns, self._last)
+        return self._checked(data)
+
     def append(self, data: Any, ts_ns: Any) -> None:
         """Record a copy of a frame; when this returns it survives a crash."""
         frame = self._checked(data)
@@ -259,6 +267,17 @@ class CameraRecorder:
         found = self.video.complete()
         self._frames.close(durable=False)
         return {**found, "blocked_ns": self.blocked_ns}
+
+    def files(self, data: Path, frames: Path) -> list[tuple[Path, Path]]:
+        """The complete files and the names they are to have."""
+        assert self.video is not None
+        return self.video.files(data, frames)
+
+    @property
+    def suffix(self) -> str:
+        """How the name of its video ends."""
+        assert self.video is not None
+        return self.video.suffix
 
     def cancel(self) -> None:
         """Stop encoding and let go of everything; files stay as they are."""

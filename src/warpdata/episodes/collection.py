@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import xxh64
 from warpdata.bytekit.keys import positions
 from warpdata.episodes.code_name import code_name
@@ -21,7 +22,7 @@ from warpdata.episodes.facts import facts_of, int_array, joined_tables, table_of
 from warpdata.episodes.summary import SignalSummary, summaries_of
 from warpdata.errors import BlobNotFoundError, FormatError, WarpError, nearest
 from warpdata.ordering.splitmix import splitmix64, stream_key
-from warpdata.stores.parallel import run_parallel
+from warpdata.sql.engine import matching_rows
 from warpdata.timeline.cards import html_table, picture_html, text, titled
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.pictures import as_pixels, is_camera, limits_of, shrunk
@@ -80,7 +81,7 @@ class EpisodesSource(ABC):
         """
         stated = self.stated_contents()
         unknown = [position for position, each in enumerate(stated) if not each]
-        found = dict(zip(unknown, run_parallel(self._content, unknown, self.opens_at_once), strict=True))
+        found = dict(zip(unknown, map_in_threads(self._content, unknown, self.opens_at_once), strict=True))
         return [each or found[position] for position, each in enumerate(stated)]
 
     def stated_contents(self) -> list[str | None]:
@@ -195,13 +196,17 @@ class Episodes(Sequence[Episode]):
 
         Where no id is a number, a number is a position.
         """
+        return self._at(self.position(episode_id))
+
+    def position(self, episode_id: str | int) -> int:
+        """Where the episode lies that `open` opens."""
         wanted = str(episode_id)
         ids = self.ids
         for candidate in (wanted, wanted.zfill(12) if wanted.isdigit() else wanted):
             if candidate in ids:
-                return self._at(ids.index(candidate))
+                return ids.index(candidate)
         if wanted.isdigit() and int(wanted) < len(ids) and not any(each.isdigit() for each in ids):
-            return self._at(int(wanted))
+            return int(wanted)
         raise KeyError(f"no episode {wanted!r} in {self._source.name}.{nearest(wanted, ids)}")
 
     def __add__(self, other: Episodes) -> Episodes:
@@ -252,7 +257,6 @@ class Episodes(Sequence[Episode]):
 
     def positions_where(self, condition: str) -> Rows:
         """Where in this sequence the episodes are that satisfy a SQL condition, in order."""
-        from warpdata.sql.engine import matching_rows  # which loads what only conditions need
 
         return matching_rows(self.facts, condition)
 

@@ -60,7 +60,7 @@ def copy_to_directory(
                 signals[name] = _put(folder, part, name, signal, clocks)
         encode_cameras(raw)
         static = {check_name(name): plain_static(name, value) for name, value in episode.static.items()}
-        for path, data in last_documents(folder, meta, static, signals, None, indent=None).items():
+        for path, data in last_documents(folder, meta, static, signals, None).items():
             write_file(path, data, durable=False)
 
 
@@ -138,7 +138,7 @@ def holds_frames(signal: Signal) -> bool:
     """Whether values of this shape and type can be frames of a video."""
     meta = signal.meta
     try:
-        FrameShape.of(np.empty(meta.shape, meta.dtype))
+        FrameShape.of_values(meta.shape, meta.dtype)
     except ValueError:
         return False
     return True
@@ -177,7 +177,7 @@ def _raw_camera(
 ) -> RawCamera:
     """A camera whose frames are to be encoded; `found` is then told what meta.json says of it."""
     meta = signal.meta
-    shape = FrameShape.of(np.empty(meta.shape, meta.dtype))
+    shape = FrameShape.of_values(meta.shape, meta.dtype)
     clock = ClockStatistics()
     clock.add(np.array(signal.timestamps))
     fps = float(clock.to_json().get("rate_hz", 30.0))

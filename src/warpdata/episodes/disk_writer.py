@@ -13,9 +13,10 @@ from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_file
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.interrupts import finish_despite_interrupt, interrupts_wait
+from warpdata.episodes.journals import remove_folder
 from warpdata.episodes.provenance import first_meta
-from warpdata.episodes.recording import Recording, SignalRecorder
-from warpdata.episodes.values import Hints
+from warpdata.episodes.recording import Documents, Recording, SignalRecorder, Targets
+from warpdata.episodes.values import Hints, as_timestamp
 from warpdata.errors import ConflictError, RecordingError, WriterClosedError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, meta_bytes, plain_static, static_bytes
@@ -105,6 +106,15 @@ class DiskEpisodeWriter(EpisodeWriter):
             signal = self._add(signal_name, data, ts_ns)
         signal.append(data, ts_ns)
 
+    def append_row(self, row: Sequence[tuple[str, Any]], ts_ns: int) -> None:
+        """Add a value to each of several signals at one time: all of them, or none where one is refused."""
+        ts_ns = as_timestamp(ts_ns)
+        known = self._signals
+        signals = [known.get(name) or self._add(name, data, ts_ns) for name, data in row]
+        values = [signal.checked(data, ts_ns) for signal, (_, data) in zip(signals, row, strict=True)]
+        for signal, value in zip(signals, values, strict=True):
+            signal.append(value, ts_ns)
+
     def set_static(self, name: str, data: Any) -> None:
         """Set an item that does not change in time, once; a signal of that name is an error."""
         with self._lock:
@@ -166,9 +176,12 @@ class DiskEpisodeWriter(EpisodeWriter):
         """Finalise the episode; calling it again does nothing. Ctrl-C waits until it is done."""
         self._close(None)
 
-    def finish(self, interrupted: str | None) -> None:
-        """Finalise, saying why it ended early if it did."""
-        self._close(interrupted)
+    def finish(self, interrupted: str | None, store: Callable[[Path], None] | None = None) -> None:
+        """Finalise, saying why it ended early if it did.
+
+        `store` makes one file of the episode, here given as a directory without edits: that is what remains.
+        """
+        self._close(interrupted, store)
 
     def abort(self) -> None:
         """Remove the whole episode; every later call raises WriterClosedError."""
@@ -201,10 +214,10 @@ class DiskEpisodeWriter(EpisodeWriter):
         if self._closed is not None:
             raise WriterClosedError(f"the episode is {self._closed}", path=self.path)
 
-    def _close(self, interrupted: str | None) -> None:
-        finish_despite_interrupt(lambda: self._finish(interrupted), lambda: self._closed is not None)
+    def _close(self, interrupted: str | None, store: Callable[[Path], None] | None = None) -> None:
+        finish_despite_interrupt(lambda: self._finish(interrupted, store), lambda: self._closed is not None)
 
-    def _finish(self, interrupted: str | None) -> None:
+    def _finish(self, interrupted: str | None, store: Callable[[Path], None] | None) -> None:
         with self._lock:
             if self._closed == "closed":
                 return
@@ -212,9 +225,12 @@ class DiskEpisodeWriter(EpisodeWriter):
             self._signals = {}  # whoever appends from now on is refused
             self._closed = "being closed"
             try:
-                self._recording.finish(
-                    self._targets, self.path, lambda found: self._documents(found, interrupted)
-                )
+                if store is None:
+                    self._recording.finish(*self._names(self.path, interrupted))
+                else:
+                    targets, _, documents = self._names(Path(), interrupted)
+                    self._recording.finish_by(store, targets, documents)
+                    remove_folder(self.path, durable=False)
             except BaseException:
                 self._closed = "broken: closing it failed; `warp salvage` finishes it"
                 self._recording.let_go()
@@ -223,12 +239,16 @@ class DiskEpisodeWriter(EpisodeWriter):
         if self._on_close is not None:
             self._on_close(self)
 
-    def _targets(self, name: str, suffix: str) -> tuple[Path, Path]:
-        data = signal_file(self.path, name, suffix or layout.SIGNAL_SUFFIX)
-        return data, signal_file(self.path, name, layout.FRAMES_SUFFIX)
+    def _names(self, folder: Path, interrupted: str | None) -> tuple[Targets, Path, Documents]:
+        """Which files the episode consists of in a folder, that folder, and what its documents say."""
 
-    def _documents(self, signals: Mapping[str, Any], interrupted: str | None) -> dict[Path, bytes]:
-        return last_documents(self.path, self._meta, self._static, signals, interrupted)
+        def targets(name: str, suffix: str) -> tuple[Path, Path]:
+            return signal_file(folder, name, suffix), signal_file(folder, name, layout.FRAMES_SUFFIX)
+
+        def documents(signals: dict[str, Any]) -> dict[Path, bytes]:
+            return last_documents(folder, self._meta, self._static, signals, interrupted)
+
+        return targets, folder, documents
 
     def _discard(self) -> None:
         self._signals = {}
@@ -245,8 +265,6 @@ def last_documents(
     static: Mapping[str, Any],
     signals: Mapping[str, Any],
     interrupted: str | None,
-    *,
-    indent: int | None = 1,
     **more: Any,
 ) -> dict[Path, bytes]:
     """static.json and the complete meta.json by their paths: once they are written the episode is whole."""
@@ -262,5 +280,5 @@ def last_documents(
         complete["interrupted"] = interrupted
     return {
         folder / layout.STATIC_FILE: items,
-        folder / layout.META_FILE: meta_bytes(complete, indent=indent),
+        folder / layout.META_FILE: meta_bytes(complete),
     }

@@ -205,11 +205,20 @@ class FrameJournals:
                 self._current, self._spare = following, None
 
 
-def remove_folder(folder: Path) -> None:
+def remove_folder(folder: Path, *, durable: bool = True) -> None:
     """Take a recording folder away: at once for readers, then its contents."""
     gone = folder.with_name(f"{folder.name}-done")
-    shutil.rmtree(gone, ignore_errors=True)  # what a crash left here before
     with map_os_errors(folder):
-        os.rename(folder, gone)
-        fsync_folder(folder.parent)
+        try:
+            os.rename(folder, gone)
+        except OSError:
+            remove_left(folder)
+            os.rename(folder, gone)
+        if durable:
+            fsync_folder(folder.parent)
     shutil.rmtree(gone, ignore_errors=True)
+
+
+def remove_left(folder: Path) -> None:
+    """Remove what a crash left of a recording folder that was being taken away."""
+    shutil.rmtree(folder.with_name(f"{folder.name}-done"), ignore_errors=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -115,7 +114,8 @@ class Recorder:
         """Add one row: what was observed, what was chosen then, and what it led to; all at one time.
 
         Observations and actions are dicts by signal name (nested ones are joined by `/`), or one value each, called
-        `observation` and `action`. A call with observations alone adds what was seen after the last action.
+        `observation` and `action`. A call with observations alone adds what was seen after the last action. A row is
+        recorded whole or, where one of its values is refused, not at all.
         """
         row = [
             *((name, value, "observation") for name, value in leaves("observation", observations)),
@@ -129,9 +129,7 @@ class Recorder:
             now = self._now() if ts_ns is None else ts_ns
             for name, _, role in row:
                 self._take_role(name, role)  # type: ignore[arg-type]
-            writer = self._writer or self._begin()
-            for name, value, _ in row:
-                writer.append(name, value, now)
+            (self._writer or self._begin()).append_row([(name, value) for name, value, _ in row], now)
 
     def declare(
         self,
@@ -273,6 +271,10 @@ class Recorder:
             raise RecordingError(
                 f"signal {name!r} is a {known} and cannot be a {role} too; give one of them another name"
             )
+        if self.counts().get(name):
+            raise RecordingError(
+                f"signal {name!r} was recorded by append() before; record it by step() from its first record on"
+            )
         about = self._declared.get(name, {})
         if about.get("role") not in (None, role):
             raise RecordingError(f"signal {name!r} was declared as a {about['role']}, not as a {role}")
@@ -283,6 +285,11 @@ class Recorder:
         if self._writer is not None:
             self._writer.declare(name, **about)
         self._declared[name] = about
+
+    def _pack(self, directory: Path) -> None:
+        pack_episode(
+            directory, self.target, self._compression, episode_id=self.target.stem, overwrite=self._overwrite
+        )
 
     def _remove(self, writer: DiskEpisodeWriter) -> None:
         """Remove the episode, and the folders that were made for it and are empty again."""
@@ -302,13 +309,7 @@ class Recorder:
                 self._closed = "closed"
                 return
             try:
-                self._writer.finish(interrupted)
-                if self._is_file:
-                    pack_episode(
-                        self._work, self.target, self._compression, episode_id=self.target.stem,
-                        overwrite=self._overwrite,
-                    )  # fmt: skip
-                    shutil.rmtree(self._work)
+                self._writer.finish(interrupted, self._pack if self._is_file else None)
             except BaseException:
                 self._closed = "broken: closing it failed; `warp salvage` finishes it"
                 raise

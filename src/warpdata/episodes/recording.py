@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.commit import commit_together, fsync_folder, map_os_errors
+from warpdata.bytekit.commit import commit_together, fsync_file, fsync_folder, map_os_errors, second_name
 from warpdata.episodes.camera import QUEUE_BYTES, CameraRecorder, VideoFile
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.journals import REVISION, FrameJournals, SignalsJournal, remove_folder
 from warpdata.episodes.tables import EventRecorder, NumberRecorder, TableFile
 from warpdata.episodes.threads import RecordingThreads
-from warpdata.episodes.values import Hints, as_numbers, as_timestamp, describe
+from warpdata.episodes.values import Hints, as_timestamp, describe
 from warpdata.errors import JournalInUseError
+from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, choose_codec
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.episodedir.video import check_installed
 
 SignalRecorder = NumberRecorder | EventRecorder | CameraRecorder
 Targets = Callable[[str, str], tuple[Path, Path]]
-"""The data file, and the frame index of a camera, by the signal's name and the ending of a video's name."""
+"""The data file, and the frame index of a camera, by the signal's name and the ending of its data file's name."""
+
+Documents = Callable[[dict[str, Any]], Mapping[Path, bytes]]
+"""The documents of an episode by path, from what is to be said of each signal."""
 
 _TABLE_BLOCKS = 64
 _TABLE_DELAY_S = 0.5
@@ -85,7 +89,7 @@ class Recording:
         # A stream that could not be made is never tried again under the same number: its files may exist.
         self._streams += 1
         if description.kind == "image":
-            made: SignalRecorder = self._camera(name, description, options, FrameShape.of(as_numbers(data)))
+            made: SignalRecorder = self._camera(name, description, options, description.frame_shape())
         else:
             made = self._table(name, description, is_declared=hints.dtype is not None)
         self.signals[name] = made
@@ -99,38 +103,56 @@ class Recording:
         """How many records each signal has so far."""
         return {name: each.count for name, each in dict(self.signals).items()}
 
-    def finish(
-        self, targets: Targets, root: Path, documents: Callable[[dict[str, Any]], Mapping[Path, bytes]]
-    ) -> None:
+    def finish(self, targets: Targets, root: Path, documents: Documents) -> None:
         """Complete all files and give them their names at once, the documents last; then the journals go.
 
-        `documents` makes them from what is to be said of each signal. Files are synced one after the other when
-        all are written, folders below `root` once: nothing waits for the disk twice.
+        `documents` makes them from what is to be said of each signal. The helper syncs files while others are
+        written, folders below `root` are synced once: nothing waits for the disk twice.
         """
+        files = []
+        for temp, target in self._completed(targets, documents):
+            self._threads.chores.submit(partial(fsync_file, temp))
+            files.append((temp, target))
+        self._threads.chores.settle()
+        commit_together(files, root)
+        self.remove()
+
+    def finish_by(self, store: Callable[[Path], None], targets: Targets, documents: Documents) -> None:
+        """Complete all files, and let `store` make something durable of the episode directory they are then.
+
+        Nothing of the directory is synced: until `store` is done the journals have every record.
+        """
+        whole = self.folder / layout.WHOLE_FOLDER
+        with map_os_errors(whole):
+            whole.mkdir()
+        for temp, target in self._completed(targets, documents):
+            path = whole / target
+            with map_os_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            second_name(temp, path)
+        store(whole)
+        self._threads.close()
+        self._journal.close(durable=False)
+
+    def _completed(self, targets: Targets, documents: Documents) -> Iterator[tuple[Path, Path]]:
+        """Every file as soon as it is complete, with the name it is to have."""
         for each in self.signals.values():
             each.close()
-        self._tables.finish()
-        self._threads.chores.settle()
-        self._threads.check()
-        files: list[tuple[Path, Path]] = []
+        self._tables.stop()
+        self._threads.end_syncs()
         found: dict[str, Any] = {}
         for name, each in self.signals.items():
-            if not each.count:  # its first record never reached the journal: there is no such signal
-                each.cancel()
-            elif isinstance(each, CameraRecorder):
+            if each.count:
                 found[name] = each.complete()
-                assert each.video is not None
-                files += each.video.files(*targets(name, each.video.suffix))
-            else:
-                found[name] = each.file.complete()
-                files.append((each.file.path, targets(name, "")[0]))
+                yield from each.files(*targets(name, each.suffix))
+            else:  # its first record never reached the journal: there is no such signal
+                each.cancel()
+        self._threads.check()
         for target, data in documents(found).items():
             temp = self.folder / target.name
             with map_os_errors(temp):
                 temp.write_bytes(data)
-            files.append((temp, target))
-        commit_together(files, root)
-        self.remove()
+            yield temp, target
 
     def remove(self) -> None:
         """The recording is finished: its journals are no longer needed."""
@@ -158,7 +180,7 @@ class Recording:
         self, name: str, description: Description, options: VideoOptions, shape: FrameShape
     ) -> SignalRecorder:
         check_installed()
-        stream, settings = self._streams, {**asdict(options), "codec": choose_codec(shape, options)}
+        stream, settings = self._streams, {**options.to_json(), "codec": choose_codec(shape, options)}
         about = {"stream": stream, "name": name, **description.to_json(), "video": settings}
         self.note({"signal": about})
         facts = {"signal": about, "revision": REVISION}

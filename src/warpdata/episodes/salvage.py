@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.commit import second_name
 from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.disk_writer import RECORDING_SUFFIX
-from warpdata.episodes.opening import DIRECTORY_BLOCK
+from warpdata.episodes.journals import remove_folder, remove_left
+from warpdata.episodes.opening import DIRECTORY_BLOCK, ShardReader, episode_of_shard
 from warpdata.episodes.packed import directory_of, pack_episode
 from warpdata.episodes.receipt import LossReceipt
 from warpdata.episodes.salvage_folder import (
@@ -27,6 +27,7 @@ from warpdata.episodes.salvage_folder import (
 )
 from warpdata.episodes.step_journal import KIND, Run, step_episode
 from warpdata.episodes.stream_writer import owner_of
+from warpdata.episodes.unfinished import open_recording
 from warpdata.errors import (
     BlobNotFoundError,
     ConflictError,
@@ -35,6 +36,7 @@ from warpdata.errors import (
     WarpError,
 )
 from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.journal.layout import record_span
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_journal, is_live
 from warpdata.formats.wshard.episode import WShardEpisode
@@ -66,6 +68,8 @@ def salvage(
         receipt = salvage_signal(path)
         if receipt is not None:
             return receipt
+        if str(path).endswith(SHARD):
+            remove_left(Path(f"{path}{RECORDING_SUFFIX}"))
         work = _recording_of(os.fspath(path))
         if work is not None:
             return _into_one_file(work, overwrite=overwrite)
@@ -93,6 +97,11 @@ def _recording_of(path: str) -> str | None:
 def _into_one_file(work: str, *, overwrite: bool) -> LossReceipt:
     """Finish the directory, then pack it into the file it was meant to be."""
     target = Path(work.removesuffix(RECORDING_SUFFIX))
+    done = _packed_already(Path(work), target)
+    if done is not None:
+        remove_folder(Path(work))
+        why = "the file was finished; only its journals were left"
+        return LossReceipt(str(target), str(target), target.stem, sum(done.values()), 0, 0.0, done, 0, why)
     if is_unfinished(work):
         receipt = salvage_episode(work)
         if not receipt.is_complete or os.path.isdir(os.path.join(work, layout.RECORDING_FOLDER)):
@@ -102,8 +111,24 @@ def _into_one_file(work: str, *, overwrite: bool) -> LossReceipt:
         why = "the recorder ended before it packed the episode"
         receipt = LossReceipt(work, work, target.stem, sum(counts.values()), 0, 0.0, counts, 0, why)
     pack_episode(work, target, episode_id=target.stem, overwrite=overwrite)
-    shutil.rmtree(work)
+    remove_folder(Path(work))
     return replace(receipt, source=str(target), output=str(target), episode_id=target.stem)
+
+
+def _packed_already(work: Path, target: Path) -> dict[str, int] | None:
+    """The records of each signal in the file, if it holds this recording: its recorder died as it tidied up."""
+    if not target.is_file():
+        return None
+    try:
+        about = (
+            open_recording(work / layout.RECORDING_FOLDER).meta if is_unfinished(work) else read_meta(work)
+        )
+        episode = episode_of_shard(ShardReader.open(target))
+        if about.get("uid") is None or episode.meta.get("uid") != about["uid"]:
+            return None
+        return {name: len(signal) for name, signal in episode.signals.items()}
+    except WarpError:
+        return None
 
 
 def _find(path: str) -> str:
@@ -304,11 +329,7 @@ def _save_over(
         )
     # A second name: the first one always has a whole file, the old one or the new.
     aside = free_name(Path(target), ".bak")
-    with map_os_errors(aside):
-        try:
-            os.link(target, aside)
-        except OSError:  # a file system without links
-            shutil.copy2(target, aside)
+    second_name(target, aside)
     try:
         save_wshard(episode, target, compression)
     except BaseException:

@@ -250,13 +250,11 @@ class CameraSalvage:
 
 
 def frame_shape(description: Description) -> FrameShape:
-    """The shape of a camera from its description."""
+    """The shape of a camera from a description that a file holds."""
     try:
-        height, width = description.shape[:2]
-        dtype = {"u8": "uint8", "u16": "uint16"}[description.dtype]
-    except (KeyError, ValueError):
+        return description.frame_shape()
+    except ValueError:
         raise CorruptLayoutError(f"no image: {description.dtype} {description.shape}") from None
-    return FrameShape(height, width, 3 if len(description.shape) == 3 else 0, dtype)
 
 
 def good_packets(video: Path, marks: Sequence[Mark]) -> NDArray[np.bool_]:

@@ -137,14 +137,21 @@ class ValueStatistics:
     @np.errstate(over="ignore", invalid="ignore")
     def merge(self, other: ValueStatistics) -> None:
         """Add everything `other` has seen."""
+        if self.count.any():
+            self._merge_values(other)
+        else:
+            self.mean, self.m2 = other.mean, other.m2
+        self.count, self.invalid = self.count + other.count, self.invalid + other.invalid
+        self.total = self.total + other.total
+        self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        self.sketch.merge(other.sketch)
+
+    def _merge_values(self, other: ValueStatistics) -> None:
         total = self.count + other.count
         some = np.maximum(total, 1)
         delta = other.mean - self.mean
         self.m2 = self.m2 + other.m2 + delta * delta * self.count * other.count / some
         self.mean = np.where(total > 0, self.mean + delta * other.count / some, 0.0)
-        self.count, self.invalid, self.total = total, self.invalid + other.invalid, self.total + other.total
-        self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        self.sketch.merge(other.sketch)
 
     def scale(self, factor: int) -> None:
         """Count everything that was seen `factor` times."""
@@ -202,8 +209,9 @@ class Sketch:
 
     def merge(self, other: Sketch) -> None:
         """Add the counts of another sketch: exact."""
-        self._new += [(other._keys, other._counts), *other._new]
-        self._compact()
+        self._new += [(other._keys, other._counts), *other._new] if len(other._keys) else other._new
+        if len(self._new) >= _COMPACT_AFTER:
+            self._compact()
 
     def scale(self, factor: int) -> None:
         """Count every value `factor` times."""
@@ -263,7 +271,9 @@ class Sketch:
         return self._keys.searchsorted(starts), np.concatenate([[0], np.cumsum(self._counts)])
 
     def _compact(self) -> None:
-        if self._new:
+        if len(self._new) == 1 and not len(self._keys):
+            self._keys, self._counts = self._new.pop()
+        elif self._new:
             keys = np.concatenate([self._keys, *(new[0] for new in self._new)])
             counts = np.concatenate([self._counts, *(new[1] for new in self._new)])
             self._keys, place = np.unique(keys, return_inverse=True)
@@ -299,4 +309,7 @@ def _column(numbers: Any, missing: float) -> NDArray[np.float64]:
 
 def _numbers(values: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> list[float | None]:
     keep = np.isfinite(values) if counts is None else np.isfinite(values) & (counts > 0)
+    if keep.all():
+        found: list[float | None] = values.tolist()
+        return found
     return [float(value) if good else None for value, good in zip(values, keep, strict=True)]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import commit_together, map_os_errors
+from warpdata.bytekit.commit import commit_together, fsync_file, map_os_errors
 from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.episodes.journals import SignalsJournal
 from warpdata.episodes.statistics import ClockStatistics, ValueStatistics
@@ -27,6 +27,7 @@ from warpdata.episodes.values import (
     mismatch,
     refused,
 )
+from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.arrow import TableWriter, signal_schema
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.writer import StepRecord
@@ -84,7 +85,7 @@ class TableFile:
     """The growing parquet file and the statistics of a signal, fed in blocks by one thread.
 
     `clock` are the statistics of its times, where they are known before it is written. A file that is not `recorded`
-    but copied is written with fewer calls and makes way for nobody.
+    but copied is written with fewer calls and gives way to nobody.
     """
 
     def __init__(
@@ -98,13 +99,16 @@ class TableFile:
         self.description = description
         self.clock = ClockStatistics() if clock is None else clock
         self._adds_times = clock is None
+        self.gives_way = recorded
+        """Whether somebody may be appending, who must not wait for statistics."""
         self._recorded = recorded
         self._buffer: io.BufferedWriter | None = None
         is_number = description.kind not in ("text", "bytes")
         self.values = ValueStatistics(description.shape) if is_number else None
         self.path = path
         """Where it grows, and waits for its name."""
-        self._rows = 0
+        self.rows = 0
+        """How many records are in it."""
         self._file: SummedFile | None = None
         self._table: TableWriter | None = None
 
@@ -117,7 +121,7 @@ class TableFile:
                 self._buffer = io.BufferedWriter(self._file, _BUFFER_BYTES)
             self._table = TableWriter(self._buffer or self._file, signal_schema(about), about)
         self._table.write(stamps, values)
-        self._rows += len(stamps)
+        self.rows += len(stamps)
         for start in range(0, len(stamps), _SLICE_ROWS):
             rows = slice(start, start + _SLICE_ROWS)
             if self._adds_times:
@@ -128,13 +132,12 @@ class TableFile:
                 self.values.add(values[rows])
 
     def _give_way(self) -> None:
-        """Whoever appends must not wait for statistics."""
-        if self._recorded:
+        if self.gives_way:
             time.sleep(0)
 
     def write_from(self, first: int, stamps: NDArray[np.int64], values: NDArray[Any]) -> None:
         """Add the records from number `first` on; those that were handed over before are not added again."""
-        known = self._rows - first
+        known = self.rows - first
         if known < len(stamps):
             self.write(stamps[known:], values[known:])
 
@@ -159,6 +162,7 @@ class TableFile:
     def commit(self, target: Path) -> dict[str, Any]:
         """Finish the file under its name."""
         found = self.complete()
+        fsync_file(self.path)
         commit_together([(self.path, target)], target.parent)
         return found
 
@@ -197,16 +201,36 @@ class TableRecorder(ABC):
         self._jobs = jobs
 
     def close(self) -> None:
-        """Hand over the rest; whoever appends after this is refused."""
+        """Whoever appends after this is refused."""
         with self._journal.lock:
-            self.flush()
+            self.file.gives_way = False
             self._last = CLOSED
+
+    def complete(self) -> dict[str, Any]:
+        """Write the rest and the end of the file; returns what meta.json says of the signal."""
+        self._jobs.wait_until(lambda: self.file.rows >= self._first)
+        if self.count > self._first:
+            self.file.write_from(self._first, *self._block(self.count - self._first))
+        return self.file.complete()
+
+    def files(self, data: Path, _frames: Path) -> list[tuple[Path, Path]]:
+        """The complete file and the name it is to have."""
+        return [(self.file.path, data)]
+
+    @property
+    def suffix(self) -> str:
+        """How the name of its data file ends."""
+        return layout.SIGNAL_SUFFIX
 
     def cancel(self) -> None:
         """Refuse whoever appends after this, and let go of the file."""
         with self._journal.lock:
             self._last = CLOSED
         self.file.let_go()
+
+    def _check_time(self, ts_ns: int) -> None:
+        if ts_ns <= self._last:
+            raise refused(self.name, ts_ns, self._last)
 
     def flush(self) -> None:
         """Hand the records collected so far to the background."""
@@ -249,6 +273,13 @@ class NumberRecorder(TableRecorder):
         # The value is laid directly into the record that is copied to the journal.
         self._cell = np.frombuffer(self._record.payload, self._dtype).reshape(self._shape)
         self._new_block()
+
+    def checked(self, data: Any, ts_ns: int) -> NDArray[Any]:
+        """The value as `append` takes it, or what it would raise; nothing is recorded."""
+        self._check_time(ts_ns)
+        if type(data) is not np.ndarray or data.dtype != self._dtype or data.shape != self._shape:
+            return self._converted(data)
+        return data
 
     def append(self, data: Any, ts_ns: Any) -> None:
         """Record a copy of `data`; when this returns it survives a crash."""
@@ -304,6 +335,12 @@ class EventRecorder(TableRecorder):
         self._kind = file.description.kind
         self._records: list[tuple[int, Any]] = []
         self._held_bytes = 0
+
+    def checked(self, data: Any, ts_ns: int) -> Any:
+        """The value as `append` takes it, or what it would raise; nothing is recorded."""
+        self._check_time(ts_ns)
+        as_event(data, self._kind, self.name)
+        return data
 
     def append(self, data: Any, ts_ns: Any) -> None:
         """Record a copy of `data`; when this returns it survives a crash."""

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from warpdata.bytekit.background import start_thread
 from warpdata.bytekit.system import usable_cores
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.wakeup import Wakeup
@@ -46,8 +47,7 @@ class RecordingThreads:
         self._helper.start()
         self._syncer: threading.Thread | None = None
         if self._period_s is not None:
-            self._syncer = threading.Thread(target=self._sync, name="warp-record-syncer", daemon=True)
-            self._syncer.start()
+            self._syncer = start_thread(self._sync, "warp-record-syncer")
 
     def table_jobs(self, limit: int, delay_s: float) -> JobQueue:
         """A queue of jobs that write tables; a burst of records is over, or `delay_s` have passed, when they run."""
@@ -79,6 +79,10 @@ class RecordingThreads:
         """Raise what went wrong in the background."""
         if self.failure is not None:
             raise_again(self.failure)
+
+    def end_syncs(self) -> None:
+        """Begin no more syncs of journals: the files themselves are synced now."""
+        self._ended.set()
 
     def close(self) -> None:
         """End all threads; what is queued is finished first, unless its queue was cancelled."""
@@ -115,16 +119,14 @@ class Workers:
         self, limit: int, *, delay_s: float = 0.0, on_failure: Callable[[BaseException], None] | None = None
     ) -> JobQueue:
         """Another queue for these threads."""
-        made = JobQueue(self._wakeup, limit, delay_s, on_failure)
+        made = JobQueue(self._wakeup, self.start, limit, delay_s, on_failure)
         self._queues.append(made)
         return made
 
     def start(self) -> None:
         """Start another thread if there are fewer than queues and than `most`."""
         if len(self._threads) < min(self._most, len(self._queues)):
-            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._threads.append(start_thread(self._run, self._name))
 
     def close(self) -> None:
         """Run what is queued and end the threads."""
@@ -170,7 +172,12 @@ class JobQueue:
     """
 
     def __init__(
-        self, wakeup: Wakeup, limit: int, delay_s: float, on_failure: Callable[[BaseException], None] | None
+        self,
+        wakeup: Wakeup,
+        start: Callable[[], None],
+        limit: int,
+        delay_s: float,
+        on_failure: Callable[[BaseException], None] | None,
     ) -> None:
         self.failure: BaseException | None = None
         self.blocked_ns = 0
@@ -179,6 +186,8 @@ class JobQueue:
         self.jobs: deque[tuple[Job, float]] = deque()
         """The first one may be running; it leaves when it is done."""
         self._wakeup = wakeup
+        self._start = start
+        """Whoever waits sees to it that there is a thread: what was to start one may have failed."""
         self._limit = limit
         self._delay_s = delay_s
         self._on_failure = on_failure
@@ -198,6 +207,7 @@ class JobQueue:
         """Wait until the queue has room; raises what went wrong in a job."""
         if len(self.jobs) >= self._limit:
             start = time.monotonic_ns()
+            self._start()
             while len(self.jobs) >= self._limit and self.failure is None and not self._closing:
                 self._room.wait(_LOOK_AGAIN_S)
             self.blocked_ns += time.monotonic_ns() - start
@@ -211,6 +221,12 @@ class JobQueue:
     def settle(self) -> None:
         """Wait until everything queued so far was run, and raise what went wrong."""
         self._wait_until_empty()
+        self.check()
+
+    def wait_until(self, is_done: Callable[[], bool]) -> None:
+        """Wait until jobs that are queued have done something, and raise what went wrong."""
+        while not is_done() and self.jobs:
+            self._room.wait(_LOOK_AGAIN_S)
         self.check()
 
     def finish(self) -> None:
@@ -254,6 +270,8 @@ class JobQueue:
 
     def _wait_until_empty(self) -> None:
         self._wakeup.set()
+        if self.jobs:
+            self._start()
         while self.jobs:
             self._empty.wait(_LOOK_AGAIN_S)
 

@@ -1,1 +1,15 @@
 """From published tables to training steps: who reads which rows, in which order, and where to go on."""
+
+from warpdata.bytekit.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Batch": "warpdata.loading.windows.batch",
+        "Field": "warpdata.loading.windows.field",
+        "Loader": "warpdata.loading.windows.loader",
+        "Mixture": "warpdata.loading.windows.mixture",
+        "Windows": "warpdata.loading.windows.windows",
+        "masked_mean": "warpdata.loading.windows.batch",
+    },
+)

@@ -67,7 +67,7 @@ def stream_rows(
     begun = _first_group(table, first, columns, first_rows)
     yield from itertools.islice(begun, 1)
     if workers:
-        table.files.hoard(piece.shard for piece in ranges)
+        table.files.bring_whole(piece.shard for piece in ranges)
     with contextlib.closing(_ahead(table, slices, columns, workers)) as ahead:
         yield from begun
         for _, loaded in ahead:

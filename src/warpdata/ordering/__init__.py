@@ -1,1 +1,11 @@
 """Pure order: which row comes when, as a function of (seed, epoch, shape). No I/O, no clock, no threads."""
+
+from warpdata.bytekit.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Cascade": "warpdata.ordering.fraction",
+        "row_in_fraction": "warpdata.ordering.fraction",
+    },
+)

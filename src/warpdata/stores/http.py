@@ -9,11 +9,11 @@ import re
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from warpdata.bytekit.background import ThreadPool
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.ranges import Range
 from warpdata.errors import (
@@ -122,6 +122,7 @@ class HttpStore:
         self._sign = sign or _unsigned
         self._explain = explain
         self._proxies = proxies or Proxies()
+        self._threads = ThreadPool(concurrency, "warp-http")
         self._start()
         tell_in_child(self)
 
@@ -132,7 +133,6 @@ class HttpStore:
         """
         self._is_closed = False
         self._managers: dict[str, urllib3.PoolManager] = {}
-        self._pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="warp-http")
 
     def in_child(self) -> None:
         """Begin anew."""
@@ -169,7 +169,7 @@ class HttpStore:
         if len(ranges) == 1:
             views = [self._range(key, ranges[0])]
         else:
-            views = list(self._pool.map(lambda wanted: self._range(key, wanted), ranges))
+            views = self._threads.map(lambda wanted: self._range(key, wanted), ranges)
         return check_lengths(views, ranges, self._name(key))
 
     def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:  # noqa: ARG002
@@ -198,7 +198,7 @@ class HttpStore:
 
     def close(self) -> None:
         """Close the connections and the threads."""
-        self._pool.shutdown(cancel_futures=True)
+        self._threads.close(wait=True)
         for manager in self._managers.values():
             manager.clear()
         self._is_closed = True

@@ -25,6 +25,7 @@ from obstore.exceptions import (
 )
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.forks import OwnProcess
 from warpdata.bytekit.ranges import Range
 from warpdata.errors import (
@@ -43,7 +44,6 @@ from warpdata.stores.awskeys import KeySource
 from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key, check_lengths
 from warpdata.stores.digest import FileDigest, checked_chunks
 from warpdata.stores.http import HttpStore, Proxies
-from warpdata.stores.parallel import run_parallel
 from warpdata.stores.signed import S3Keys, s3_host, s3_url, signer
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class ObjectStore:
             return plain.get_ranges(key, ranges)
         wanted = [(start, end) for start, end in ranges if end > start]
         groups = [wanted[i : i + _TOGETHER] for i in range(0, len(wanted), _TOGETHER)]
-        found = run_parallel(lambda group: self._get_group(key, group), groups)
+        found = map_in_threads(lambda group: self._get_group(key, group), groups)
         views = iter([view for group in found for view in group])
         every = [next(views) if end > start else memoryview(b"") for start, end in ranges]
         return check_lengths(every, ranges, self._name(key))

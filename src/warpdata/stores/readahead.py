@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from warpdata.bytekit import system
+from warpdata.bytekit.background import ThreadPool
 from warpdata.bytekit.forks import tell_in_child
 
 CORES = max(2, min(8, system.usable_cores()))
@@ -61,22 +62,17 @@ class ReadAhead(Generic[T, F, R]):
         self._max_cost = max_cost
         self._jobs: deque[_Job[T, F, R]] = deque()
         self._pending = 0
-        self._start()
+        self._is_begun = True
+        self._fetchers = ThreadPool(max(1, self._depth - 1), "warp-fetch")
+        self._workers = ThreadPool(self._cores, "warp-work")
         tell_in_child(self)
         if workers > 0:
             self._submit()
 
-    def _start(self) -> None:
-        """Fresh threads: a forked child has none of its parent's, and what they were at is begun again."""
-        self._is_begun = True
-        self._fetchers = ThreadPoolExecutor(max(1, self._depth - 1), "warp-fetch")
-        self._workers = ThreadPoolExecutor(self._cores, "warp-work")
-        for job in self._jobs:
-            job.fetched = job.done = None
-
     def in_child(self) -> None:
         """Begin again what was under way, once a result is asked for."""
-        self._start()
+        for job in self._jobs:
+            job.fetched = job.done = None
         self._is_begun = False
 
     def __iter__(self) -> Iterator[R]:
@@ -101,8 +97,8 @@ class ReadAhead(Generic[T, F, R]):
         """Begin nothing more. A stream may be collected in any thread, even one of these: never wait."""
         self._next = None
         self._jobs.clear()
-        self._fetchers.shutdown(wait=False, cancel_futures=True)
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._fetchers.close()
+        self._workers.close()
 
     def _submit(self) -> None:
         while self._next is not None and self._has_room():

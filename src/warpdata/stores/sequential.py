@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from itertools import accumulate
 
+from warpdata.bytekit.background import ThreadPool
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import Range
@@ -39,13 +40,13 @@ class SequentialReads:
         self._sizes = list(sizes)
         self._bases = [0, *accumulate(sizes)]
         self._lock = ThreadLock()
+        self._threads = ThreadPool(_WORKERS, "warp-follow")
         self._start()
         tell_in_child(self)
 
     def _start(self) -> None:
         """Fresh state: a forked child has none of its parent's threads."""
         self._spans: list[_Span] = []
-        self._pool: ThreadPoolExecutor | None = None
         self._read_to = -1
         self._window = _FIRST_BYTES
 
@@ -75,9 +76,7 @@ class SequentialReads:
         """Ask for nothing more; what is under way ends by itself."""
         with self._lock:
             self._spans = []
-            if self._pool is not None:
-                self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+            self._threads.close()
 
     def _find(self, base: int, wanted: Range) -> memoryview | None:
         """A range out of the spans that hold it, joined where it crosses from one into the next."""
@@ -115,9 +114,7 @@ class SequentialReads:
         reader = self._open_reader(blob)
         if isinstance(reader, LocalBlobReader) or reader.has([(low, high)]):
             return _Span(base + low, base + high, None)
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="warp-follow")
-        return _Span(base + low, base + high, self._pool.submit(reader.read, low, high))
+        return _Span(base + low, base + high, self._threads.submit(reader.read, low, high))
 
 
 class SequentialReader:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections.abc import Iterable
 
+from warpdata.bytekit.background import QueueThread
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.errors import WarpError
 from warpdata.stores.blobs import BlobReader
@@ -25,11 +25,9 @@ class WholeBlobFetcher:
         tell_in_child(self)
 
     def _start(self) -> None:
-        """Fresh state: a forked child has none of its parent's threads."""
-        self._wanted: queue.SimpleQueue[BlobReader] = queue.SimpleQueue()
         self._asked: set[str] = set()
         self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: QueueThread[BlobReader] | None = None
 
     def in_child(self) -> None:
         """Begin anew."""
@@ -40,28 +38,25 @@ class WholeBlobFetcher:
         for reader in readers:
             if isinstance(reader, BlobReader) and reader.address.sha256 not in self._asked:
                 self._asked.add(reader.address.sha256)
-                self._wanted.put(reader)
-        if self._thread is None and not self._wanted.empty():
-            self._thread = threading.Thread(target=self._run, name="warp-hoard", daemon=True)
-            self._thread.start()
+                if self._thread is None:
+                    self._thread = QueueThread(self._bring, "warp-whole-blobs")
+                self._thread.put(reader)
 
     def close(self) -> None:
         """Stop after the step under way."""
         self._closed.set()
+        if self._thread is not None:
+            self._thread.close(wait=False)
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            try:
-                reader = self._wanted.get(timeout=0.2)
-                self._load(reader)
-            except queue.Empty:
-                continue
-            except WarpError as error:
-                # What is only hoarded may be missing: whoever needs it will be told.
-                _log.debug("not hoarded: %s", error)
+    def _bring(self, reader: BlobReader) -> None:
+        try:
+            self._load(reader)
+        except WarpError as error:
+            # What nobody asked for yet may be missing: whoever needs it will be told.
+            _log.debug("not brought here: %s", error)
 
     def _load(self, reader: BlobReader) -> None:
-        if not self._cache.has_room(reader.missing_bytes()):
+        if self._closed.is_set() or not self._cache.has_room(reader.missing_bytes()):
             return
         for start in range(0, reader.size, _STEP_BYTES):
             if self._closed.is_set():

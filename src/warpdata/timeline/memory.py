@@ -110,7 +110,8 @@ class JoinedSignal(Signal):
                 raise SchemaMismatchError(f"cannot join {later.meta} behind {earlier.meta}")
             if later.first_ts <= earlier.last_ts:
                 raise TimestampOrderError(
-                    f"a part begins at {later.first_ts}, which is not after {earlier.last_ts}"
+                    f"a part begins at {later.first_ts}, which is not after {earlier.last_ts}",
+                    hint="Move later parts behind the ones before: gap_ns=…, --gap on the command line.",
                 )
         self._parts = kept
         self._starts = np.cumsum([0, *(len(part) for part in kept)], dtype=np.int64)

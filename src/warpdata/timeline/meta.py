@@ -8,6 +8,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from warpdata.errors import nearest
+
 Kind = Literal["scalar", "vector", "tensor", "image", "text", "bytes"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -105,7 +107,7 @@ def as_kind(name: str) -> Kind:
     for kind in KINDS:
         if kind == name:
             return kind
-    raise ValueError(f"unknown kind {name!r}; use one of {', '.join(KINDS)}")
+    raise ValueError(f"unknown kind {name!r}; use one of {', '.join(KINDS)}.{nearest(str(name), KINDS)}")
 
 
 def as_role(name: str) -> Role:
@@ -113,4 +115,4 @@ def as_role(name: str) -> Role:
     for role in ROLES:
         if role == name:
             return role
-    raise ValueError(f"unknown role {name!r}; use one of {', '.join(ROLES)}")
+    raise ValueError(f"unknown role {name!r}; use one of {', '.join(ROLES)}.{nearest(str(name), ROLES)}")

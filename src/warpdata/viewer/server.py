@@ -9,10 +9,10 @@ import re
 import threading
 import webbrowser
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpdata.bytekit.background import ThreadPool, start_thread
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.errors import MissingExtraError, StoreError, WarpError
@@ -80,14 +80,11 @@ class Viewer:
         given = {} if token is None else {"token": token}
         self.access = Access(self.port, frozenset(allow_hosts), is_embedded=is_embedded, **given)
         self._host = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host
-        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="warp-view")
+        self._pool = ThreadPool(_WORKERS, "warp-view")
         self._stop: Callable[[], object] = lambda: None
         self._ended = threading.Event()
         started = threading.Event()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(started)), name="warp-view", daemon=True
-        )
-        self._thread.start()
+        self._thread = start_thread(lambda: asyncio.run(self._serve(started)), "warp-view")
         started.wait()
 
     @property
@@ -113,7 +110,7 @@ class Viewer:
         """Stop serving."""
         self._stop()
         self._thread.join()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
 
     def __enter__(self) -> Viewer:
         return self
@@ -168,22 +165,24 @@ class Viewer:
 
     async def _know_all(self, stop: asyncio.Event) -> None:
         """Read the facts of all episodes while the first ones are shown already."""
-        loop, answers = asyncio.get_running_loop(), self._answers
+        answers = self._answers
         while not stop.is_set():
             snapshot = answers.shown.snapshot
             if not snapshot.has_facts:
                 with contextlib.suppress(WarpError, OSError, RuntimeError):  # who asks for them is told
-                    await loop.run_in_executor(self._pool, snapshot.facts)
+                    await asyncio.wrap_future(self._pool.submit(snapshot.facts))
             await asyncio.sleep(0.5)
 
     async def _check_all(self, stop: asyncio.Event) -> None:
         """Check episodes one after the other, as long as it is wanted; it never keeps a page waiting for long."""
-        loop, answers = asyncio.get_running_loop(), self._answers
+        answers = self._answers
         while not stop.is_set():
             more = False
             if answers.health.is_wanted:
                 with contextlib.suppress(WarpError, OSError, RuntimeError):
-                    more = await loop.run_in_executor(self._pool, answers.health.step, answers.shown.snapshot)
+                    more = await asyncio.wrap_future(
+                        self._pool.submit(answers.health.step, answers.shown.snapshot)
+                    )
             await asyncio.sleep(0.01 if more else 1.0)
 
 
@@ -201,7 +200,7 @@ class _Guarded(RequestHandler):  # type: ignore[misc]
     needs_token = True
 
     def initialize(
-        self, answers: Answers, access: Access, pool: ThreadPoolExecutor, stop: asyncio.Event, busy: _Busy
+        self, answers: Answers, access: Access, pool: ThreadPool, stop: asyncio.Event, busy: _Busy
     ) -> None:
         self.answers, self.access, self.pool, self.stop, self.busy = answers, access, pool, stop, busy
 
@@ -239,7 +238,7 @@ class _Guarded(RequestHandler):  # type: ignore[misc]
             return
         self.busy.requests += 1
         try:
-            reply = await asyncio.get_running_loop().run_in_executor(self.pool, work)
+            reply = await asyncio.wrap_future(self.pool.submit(work))
         except (WarpError, ValueError, KeyError, PermissionError, OSError) as error:
             self.refuse(_status(error), *described(error))
             return
@@ -307,9 +306,10 @@ class _Video(_Guarded):
     """A camera as a file; one range of it, or all."""
 
     async def get(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            reader, kind, name = await loop.run_in_executor(self.pool, self.answers.video, self.question())
+            reader, kind, name = await asyncio.wrap_future(
+                self.pool.submit(self.answers.video, self.question())
+            )
         except (WarpError, ValueError, KeyError, OSError) as error:
             self.refuse(_status(error), *described(error))
             return
@@ -329,11 +329,10 @@ class _Video(_Guarded):
         await self._send(reader, start, stop)
 
     async def _send(self, reader: RangeReader, start: int, stop: int) -> None:
-        loop = asyncio.get_running_loop()
         with contextlib.suppress(StreamClosedError):
             for at in range(start, stop, _PIECE_BYTES):
                 end = min(at + _PIECE_BYTES, stop)
-                self.write(bytes(await loop.run_in_executor(self.pool, reader.read, at, end)))
+                self.write(bytes(await asyncio.wrap_future(self.pool.submit(reader.read, at, end))))
                 await self.flush()
             self.finish()
 
@@ -347,10 +346,10 @@ class _Live(_Guarded):
             return
         self.busy.followers += 1
         self.set_header("Content-Type", "text/event-stream")
-        loop, before, silent = asyncio.get_running_loop(), b"", 0
+        before, silent = b"", 0
         try:
             while not self.stop.is_set():
-                state = await loop.run_in_executor(self.pool, live_state, self.answers.shown)
+                state = await asyncio.wrap_future(self.pool.submit(live_state, self.answers.shown))
                 now = dump_json(sendable({key: value for key, value in state.items() if key != "free_bytes"}))
                 if now != before or silent > 20:
                     before, silent = now, 0

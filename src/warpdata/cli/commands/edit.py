@@ -20,25 +20,27 @@ HELP = "edit a dataset: drop, undrop, set-static, trim, split, concat, undo, log
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp edit`."""
-    parser.add_argument("root", metavar="ROOT", help="a root of recordings on this machine")
+    parser.add_argument(
+        "root", metavar="ROOT", help="a root of recordings on this machine; ROOT#ID names the episode too"
+    )
     parser.add_argument("--dry-run", action="store_true", help="show the effect, change nothing")
     add_json_flag(parser)
     verbs: Any = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb, text in (("drop", "hide an episode"), ("undrop", "show a dropped episode again")):
-        verbs.add_parser(verb, help=text).add_argument("episode")
+        _add_episode(verbs.add_parser(verb, help=text))
     static = verbs.add_parser("set-static", help="give a static item another value")
-    static.add_argument("episode")
+    _add_episode(static)
     static.add_argument("name")
     static.add_argument("value", help="JSON, or plain text")
     trim = verbs.add_parser("trim", help="show only the records with start <= ts < end")
-    trim.add_argument("episode")
+    _add_episode(trim)
     for option in ("--start", "--end"):
         trim.add_argument(option, f"{option}-ns", type=moment_argument, metavar="TIME", help=MOMENT)
     split = verbs.add_parser("split", help="show one episode as two")
-    split.add_argument("episode")
+    _add_episode(split)
     split.add_argument("at", type=moment_argument, metavar="TIME", help=MOMENT)
     concat = verbs.add_parser("concat", help="show several episodes as one")
-    concat.add_argument("episodes", nargs="+")
+    concat.add_argument("episodes", nargs="+", metavar="ID", help="which episodes, in their order")
     gap = "move later ones to follow the one before by this much: 0.1s, 250ms or nanoseconds"
     concat.add_argument("--gap", "--gap-ns", type=time_argument, metavar="TIME", help=gap)
     verbs.add_parser("undo", help="take back an edit").add_argument("seq", type=int, nargs="?")
@@ -48,9 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         verb.add_argument("--json", action="store_true", default=argparse.SUPPRESS)
 
 
+def _add_episode(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("episode", metavar="ID", nargs="?", help="which episode, unless ROOT#ID says it")
+
+
 def run(args: argparse.Namespace, console: Console) -> int:
     """Make one edit, or show what it would do."""
-    edits = _edits(args.root)
+    edits = _edits(args)
     if args.verb == "log":
         console.emit(edits.log)
         for edit in edits.log:
@@ -66,10 +72,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return exits.OK
 
 
-def _edits(root: str) -> Edits:
+def _edits(args: argparse.Namespace) -> Edits:
     """The edits of a root; only recordings on this machine can be edited."""
-    from warpdata._api import address_kind, open_recordings
+    from warpdata._api import address_kind, divided_address, open_recordings
 
+    root, inside = divided_address(args.root)
     kind = address_kind(root)
     if kind == "dataset":
         raise ValueError(
@@ -77,7 +84,21 @@ def _edits(root: str) -> Edits:
         )
     if kind != "recordings":
         raise ValueError(f"{root} is no root of recordings, which only can be edited")
+    _take_episode(args, root, inside)
     return open_recordings(root).edits
+
+
+def _take_episode(args: argparse.Namespace, root: str, inside: str | None) -> None:
+    """The episode that the address names is the one that is edited, or the first of several."""
+    if args.verb == "concat":
+        args.episodes = [*([] if inside is None else [inside]), *args.episodes]
+    elif "episode" not in args:
+        if inside is not None:
+            raise ValueError(f"{args.verb} concerns the whole root: say {root}")
+    elif (inside is None) == (args.episode is None):
+        raise ValueError(f"name one episode: warp edit {root}#ID {args.verb}, or {args.verb} ID")
+    else:
+        args.episode = inside or args.episode
 
 
 def _line(entry: Entry) -> str:

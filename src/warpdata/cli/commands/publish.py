@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
+from warpdata.cli.commands._address import naming_errors
 
 if TYPE_CHECKING:
     from warpdata.catalog.builder import DatasetBuilder
@@ -172,28 +173,33 @@ def _add_parts(builder: DatasetBuilder, args: argparse.Namespace) -> None:
         builder.bind(table, column, artifact, kind or "file")
 
 
-def _kinds(sources: list[str]) -> dict[str, list[str]]:
+def _kinds(sources: list[str]) -> dict[str, list[Any]]:
     """The sources by what they are."""
-    from warpdata._api import address_kind
+    from warpdata._api import address_kind, divided_address, open_episodes
     from warpdata.catalog.filekinds import SUPPORTED
     from warpdata.catalog.sources import TABLE_SUFFIXES
     from warpdata.errors import BadMagicError
 
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[Any]] = {}
     for source in sources:
         if source.lower().endswith(TABLE_SUFFIXES):
             found.setdefault("table", []).append(source)
             continue
         if "://" in source:
             raise ValueError(f"{source} is not on this machine: bring it here first, or use `warp copy`")
-        kind = address_kind(source)
+        base, inside = divided_address(source)
+        kind = address_kind(base)
         if kind == "dataset":
             raise ValueError(f"{source} is no file or folder; `warp copy` copies published datasets")
         if kind not in _PARTS:
             raise BadMagicError(
                 f"a {kind} cannot be published", path=source, hint=f"What can be: {SUPPORTED}."
             )
-        found.setdefault(_PARTS[kind], []).append(source)
+        if inside is None:
+            found.setdefault(_PARTS[kind], []).append(source)
+        else:
+            with naming_errors():
+                found.setdefault("episodes", []).append(open_episodes(source))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpdata.cli import exits
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="+",
         metavar="PATH",
-        help="a .partial or the name it was to have, a signal file, an episode directory, a root",
+        help="a .partial or the name it was to have, a signal file, an episode directory, a root, ROOT#ID",
     )
     parser.add_argument("--output", help="where to write it (one PATH only)")
     parser.add_argument("--overwrite", action="store_true", help="replace a file that has the name already")
@@ -51,8 +52,13 @@ def _salvage(path: str, args: argparse.Namespace, console: Console) -> list[dict
     """One receipt, or one per unfinished episode of a dataset root."""
     import os
 
+    from warpdata._api import divided_address
+    from warpdata.episodes.listing import episode_path
     from warpdata.episodes.salvage import salvage
 
+    root, inside = divided_address(path)
+    if inside is not None and inside.isdigit() and os.path.isdir(root):
+        path = str(episode_path(Path(root), int(inside)))
     if os.path.isdir(path):
         from warpdata.episodes.salvage_folder import salvage_folder
 

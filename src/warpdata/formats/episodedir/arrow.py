@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
@@ -41,7 +42,7 @@ def _value_type(description: Mapping[str, Any]) -> Any:
     item = pa.from_numpy_dtype(dtype_named(_STORED_AS.get(description["dtype"], description["dtype"])).dtype)
     if not description["shape"]:
         return item
-    return pa.list_(pa.field("element", item, nullable=False), int(np.prod(description["shape"])))
+    return pa.list_(pa.field("element", item, nullable=False), math.prod(description["shape"]))
 
 
 class TableWriter:

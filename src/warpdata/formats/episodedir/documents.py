@@ -26,6 +26,7 @@ Source = str | os.PathLike[str] | RangeReader
 Folder = Path | FolderReader
 
 BYTES_TAG = "__bytes_base64__"
+_SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 CHECKSUM_KEY = "checksum"
 MAX_STATIC_DEPTH = 64
 MAX_STATIC_ARRAY = 1 << 16
@@ -162,14 +163,30 @@ def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
     write_file(folder / layout.META_FILE, meta_bytes(meta))
 
 
-def meta_bytes(meta: Mapping[str, Any], *, indent: int | None = 1) -> bytes:
-    """meta.json as it is stored, with a checksum over everything else in it; on one line with `indent=None`, which is
-    quicker."""
-    plain = {key: value for key, value in meta.items() if key != CHECKSUM_KEY}
-    text = json.dumps(
-        {**plain, CHECKSUM_KEY: _checksum(plain)}, indent=indent, ensure_ascii=False, allow_nan=False
-    )
-    return text.encode()
+def meta_bytes(meta: Mapping[str, Any]) -> bytes:
+    """meta.json as it is stored: a line per item and per signal, with a checksum over everything else in it."""
+    # Every value is made into text once, for the checksum and for the file: a recorder waits for this at its close.
+    texts = {key: _sorted_json(value) for key, value in meta.items() if key not in (CHECKSUM_KEY, "signals")}
+    if "signals" not in meta:
+        return _in_lines({**texts, CHECKSUM_KEY: _sum_of(texts)})
+    signals = {name: _sorted_json(about) for name, about in meta["signals"].items()}
+    total = _sum_of({**texts, "signals": _in_order(signals)})
+    return _in_lines({**texts, "signals": _in_lines(signals, b" "), CHECKSUM_KEY: total})
+
+
+def _in_lines(texts: Mapping[str, bytes], indent: bytes = b"") -> bytes:
+    """A JSON object with a line per item; the library's own indenting is Python code, and slow."""
+    lines = (indent + b" " + dump_json(key) + b": " + text for key, text in texts.items())
+    return b"{\n" + b",\n".join(lines) + b"\n" + indent + b"}"
+
+
+def _in_order(texts: Mapping[str, bytes]) -> bytes:
+    """A JSON object as the checksum is computed of it: keys sorted, without spaces."""
+    return b"{" + b",".join(dump_json(key) + b":" + texts[key] for key in sorted(texts)) + b"}"
+
+
+def _sum_of(texts: Mapping[str, bytes]) -> bytes:
+    return b'"%08x"' % crc32c(_in_order(texts))
 
 
 def read_meta(folder: Folder) -> dict[str, Any]:
@@ -227,8 +244,11 @@ def _is_ours(meta: Mapping[str, Any]) -> bool:
 
 
 def _checksum(meta: Mapping[str, Any]) -> str:
-    text = json.dumps(meta, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return f"{crc32c(text.encode()):08x}"
+    return f"{crc32c(_sorted_json(dict(meta))):08x}"
+
+
+def _sorted_json(value: Any) -> bytes:
+    return _SORTED.encode(value).encode()
 
 
 def _at(error: FormatError, path: str) -> FormatError:

@@ -125,7 +125,7 @@ def _own_index(
 ) -> FrameIndex:
     description = Description.from_json(about, path)
     try:
-        shape = _frame_shape(description)
+        shape = description.frame_shape()
         stream = Stream.from_json(about)
         video_bytes = int(about["video_bytes"])
         fps = None if about.get("fps") is None else float(about["fps"])
@@ -139,14 +139,6 @@ def _own_index(
     if len(offset) and ((offset + size).max() > video_bytes or not keyframe[0]):
         raise CorruptLayoutError("frames lie past the end of the video", path=path)
     return FrameIndex(description, stamps, shape, stream, keyframe, offset, size, sums, video_bytes, fps)
-
-
-def _frame_shape(description: Description) -> FrameShape:
-    dtype = {"u8": "uint8", "u16": "uint16"}[description.dtype]
-    height, width = description.shape[:2]
-    if max(height, width) > layout.MAX_FRAME_SIDE or len(description.shape) not in (2, 3):
-        raise ValueError("no such image")
-    return FrameShape(height, width, 3 if len(description.shape) == 3 else 0, dtype)
 
 
 def pack_mark(mark: layout.FrameMark) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ ENCODERS = {"h264": "libx264", "hevc": "libx265", "h265": "libx265", "av1": "lib
 
 STILL_CODECS = ("png", "mjpeg")
 """Every packet is a whole picture."""
+
+_PIXELS = {"|u1": "uint8", "<u2": "uint16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,13 @@ class VideoOptions:
         if not 0 < self.fps < float("inf"):
             raise ValueError(f"fps is positive, not {self.fps}")
 
+    def to_json(self) -> dict[str, Any]:
+        """As journals keep it."""
+        return {
+            "codec": self.codec, "gop_size": self.gop_size, "fps": self.fps, "quality": self.quality,
+            "preset": self.preset, "threads": self.threads,
+        }  # fmt: skip
+
     @property
     def rate(self) -> Fraction:
         """Frames per second as containers want it."""
@@ -56,14 +66,24 @@ class FrameShape(NamedTuple):
 
     @classmethod
     def of(cls, frame: NDArray[Any]) -> FrameShape:
-        """The shape of an HxWx3 uint8, HxW uint8 or HxW uint16 image; anything else is a ValueError."""
-        colour = frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8
-        plane = frame.ndim == 2 and frame.dtype in (np.uint8, np.uint16)
-        if not (colour or plane) or 0 in frame.shape or max(frame.shape) > layout.MAX_FRAME_SIDE:
-            raise ValueError(
-                f"an image is uint8 HxWx3, uint8 HxW or uint16 HxW, not {frame.dtype} {frame.shape}"
-            )
-        return cls(frame.shape[0], frame.shape[1], 3 if colour else 0, str(frame.dtype))
+        """The shape of an image; anything else is a ValueError."""
+        return cls.of_values(frame.shape, frame.dtype)
+
+    @classmethod
+    def of_values(cls, shape: tuple[int, ...], dtype: np.dtype[Any]) -> FrameShape:
+        """That of HxWx3 uint8, HxW uint8 or HxW uint16 values; anything else is a ValueError."""
+        # The first frame of a camera comes through here: numpy's names of types are slow.
+        name = _PIXELS.get(dtype.str)
+        is_colour = len(shape) == 3 and shape[2] == 3 and name == "uint8"
+        is_plane = len(shape) == 2 and name is not None
+        if (
+            name is None
+            or not (is_colour or is_plane)
+            or not all(shape)
+            or max(shape) > layout.MAX_FRAME_SIDE
+        ):
+            raise ValueError(f"an image is uint8 HxWx3, uint8 HxW or uint16 HxW, not {dtype} {shape}")
+        return cls(shape[0], shape[1], 3 if is_colour else 0, name)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,7 +93,7 @@ class FrameShape(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Raw bytes of one frame."""
-        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * (2 if self.dtype == "uint16" else 1)
 
     @property
     def raw_format(self) -> str:

@@ -17,6 +17,8 @@ DATASET_FILE = "dataset.json"
 LISTING_FILE = ".listing.json"
 FACTS_FILE = ".facts.parquet"
 RECORDING_FOLDER = ".recording"
+WHOLE_FOLDER = "whole"
+"""In it: second names of all files, while one file is made of a recording that is complete."""
 FOREIGN_UNFINISHED = ".unfinished"
 """The mark of an unfinished episode of the existing library."""
 

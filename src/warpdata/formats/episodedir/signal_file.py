@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_of
+from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named, dtype_of
 from warpdata.bytekit.folders import RangeFile
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.episodedir import arrow, layout
 from warpdata.formats.episodedir.documents import FileSum, read_bytes
+from warpdata.formats.episodedir.images import FrameShape
 
 _KINDS = ("scalar", "vector", "tensor", "image", "text", "bytes")
 _MAX_FILE_BYTES = 1 << 36
@@ -33,6 +34,10 @@ class Description:
     of: str | None = None
     model: str | None = None
     clock: str | None = None
+
+    def frame_shape(self) -> FrameShape:
+        """The shape of the frames of a camera; ValueError where no frame is like this."""
+        return FrameShape.of_values(self.shape, dtype_named(self.dtype).dtype)
 
     def to_json(self) -> dict[str, Any]:
         """The description as JSON holds it."""

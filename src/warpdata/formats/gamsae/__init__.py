@@ -1,1 +1,11 @@
 """GAMSAE01: one shard of fixed-width activation rows. SPEC.md is the law."""
+
+from warpdata.bytekit.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "ShardWriter": "warpdata.formats.gamsae.writer",
+        "encode_shard_bytes": "warpdata.formats.gamsae.writer",
+    },
+)

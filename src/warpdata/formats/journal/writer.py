@@ -73,6 +73,8 @@ class JournalWriter:
         records = _SMALL_RECORDS_PER_WINDOW if is_small else _RECORDS_PER_WINDOW
         wanted = min(records * self._overlap, MAX_WINDOW_BYTES)
         self._stride = max(MIN_WINDOW_BYTES, wanted, self._overlap)
+        # A short recording never needs a second window; where records are large, half a window is too late.
+        self._unused_ahead = self._stride // 2 if self._overlap * 4 <= self._stride else 0
         self._next: tuple[int, mmap.mmap] | None = None
         self._retired: list[mmap.mmap] = []
         self._is_faulted = False
@@ -108,10 +110,10 @@ class JournalWriter:
         write_at(self._fd, head, 0)
         self._window_start = 0
         self._window = map_window(self._fd, 0, self._stride + self._overlap)
-        self._limit = self._stride
+        self._limit = self._unused_ahead or self._stride
         self.position = self.records_offset = self._touched = self._released = len(head)
         if self.position >= self._limit:
-            self._advance()
+            self._reach()
 
     def publish(self) -> None:
         """Make the header survive power loss and give the journal its name; what is published already stays so."""
@@ -188,7 +190,7 @@ class JournalWriter:
             if not self._is_faulted:
                 self._is_faulted = True
                 prefault(self._window)
-            if self._next is None:
+            if self._next is None and self.position >= self._window_start + self._unused_ahead:
                 start = self._window_start + self._stride
                 window = map_window(self._fd, start, self._stride + self._overlap)
                 prefault(window)
@@ -245,7 +247,7 @@ class JournalWriter:
         if self._fd < 0:
             raise WriterClosedError("the journal is closed", path=self.path)
         if self.position >= self._limit:
-            self._advance()
+            self._reach()
         if self._touched > self.position:
             self._clear()
         self._touched = self.position + span
@@ -274,16 +276,25 @@ class JournalWriter:
             write_at(self._fd, checksum, self.position + layout.CRC_AT)
         return self._taken(span)
 
+    def _reach(self) -> None:
+        """The window is full, or it is time to prepare the next one."""
+        end = self._window_start + self._stride
+        if self.position >= end:
+            self._advance()
+            end = self._window_start + self._stride
+        early = self._window_start + self._unused_ahead
+        self._limit = early if self.position < early else end
+        if self.on_advance is not None:
+            self.on_advance()
+        elif len(self._retired) > 1:
+            self._retired.pop(0).close()
+
     def _advance(self) -> None:
         """Windows overlap by one record, so a record never has to be split and none leaves a gap."""
         start = self.position // self._stride * self._stride
         window = self._take_prepared(start)
         self._retired.append(self._window)
-        self._window, self._window_start, self._limit = window, start, start + self._stride
-        if self.on_advance is not None:
-            self.on_advance()
-        elif len(self._retired) > 1:
-            self._retired.pop(0).close()
+        self._window, self._window_start = window, start
 
     def _take_prepared(self, start: int) -> mmap.mmap:
         """The window at `start`: the one prepared ahead if there is one, else a new one."""

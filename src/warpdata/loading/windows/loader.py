@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.background import MAX_PARALLEL, ThreadPool
 from warpdata.bytekit.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import nearest
@@ -35,7 +36,6 @@ from warpdata.loading.windows.windows import SHORT_DATA, SHORT_ID, Windows
 from warpdata.ordering.epoch import rank_slice
 from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
-from warpdata.stores.parallel import Fetchers
 from warpdata.stores.readahead import CORES, ReadAhead
 from warpdata.stores.traffic import traffic
 
@@ -249,7 +249,7 @@ class Loader:
         """Steps and their batches, read ahead by threads and handed over in order."""
         steps = self.steps(epoch, position, worker, workers)
         is_far = self.threads > 0 and any(is_remote(each) for each in self._course.sources)
-        fetchers = Fetchers()
+        fetchers = ThreadPool(MAX_PARALLEL, "warp-bring")
         ahead: ReadAhead[Step, None, tuple[Step, Batch]] = ReadAhead(
             partial(self._fetch, fetchers) if is_far else _nothing, self._work, steps,
             workers=_AHEAD if is_far else self.threads, cost=self._cost, max_cost=self._read_ahead_bytes,
@@ -273,7 +273,7 @@ class Loader:
         schema = self._course.sources[0].schema
         return len(step.chosen) * sum(each.sample_bytes for each in schema.values())
 
-    def _fetch(self, fetchers: Fetchers, step: Step) -> None:
+    def _fetch(self, fetchers: ThreadPool, step: Step) -> None:
         """Open what a batch needs, and bring its bytes into the cache, all episodes at the same time."""
         tasks = [
             (source, part)
@@ -281,7 +281,7 @@ class Loader:
             for part in planned(source, step.chosen.sample[step.chosen.source == number])
             if not is_near(source, part)
         ]
-        fetchers.run(lambda task: prefetch(*task), tasks)
+        fetchers.map(lambda task: prefetch(*task), tasks)
 
     def _work(self, step: Step, _: None) -> tuple[Step, Batch]:
         return step, self.read(step)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.locks import ThreadLock
@@ -31,7 +32,6 @@ from warpdata.loading.windows.schema import FieldSchema, find_schema, unknown_si
 from warpdata.loading.windows.statistics import FieldStatistics, window_statistics
 from warpdata.loading.windows.table import SampleTable, keep_table, kept_table
 from warpdata.settings import Settings
-from warpdata.stores.parallel import run_parallel
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.times import as_int
 
@@ -237,7 +237,7 @@ class Windows:
         found = kept_table(folder, self.id) if is_kept else None
         if found is None:
             workers = self.episodes.source.opens_at_once
-            found = SampleTable.of_kept(run_parallel(self._kept, list(episodes), workers))
+            found = SampleTable.of_kept(map_in_threads(self._kept, list(episodes), workers))
             if is_kept and not self.unreadable:
                 keep_table(folder, self.id, found)
         return found

@@ -21,11 +21,11 @@ from warpdata.errors import BlobNotFoundError, ChecksumError, PermissionError_, 
 from warpdata.formats.gamsae.reader import ShardInfo
 
 Copier = Callable[[int, Rows], None]
-"""Fills its second argument with decoded rows of a piece, from the row of the first on."""
+"""Fills its second argument with decoded rows of a span, from the row of the first on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Span:
     """Rows [start, end) of one shard."""
 
     shard: int
@@ -33,8 +33,8 @@ class Piece:
     end: int
 
 
-class PieceReader(Protocol):
-    """Brings pieces in, and takes them back when they have been read."""
+class SpanReader(Protocol):
+    """Brings spans in, and takes them back when they have been read."""
 
     def read_near(self, shard: int, row: int, out: Rows) -> int:
         """Fill `out` as far as that needs no waiting; how many rows came."""
@@ -42,29 +42,29 @@ class PieceReader(Protocol):
     def passed(self, shard: int, start: int, end: int) -> None:
         """Rows [start, end) that were read near are behind the cursor."""
 
-    def is_near(self, piece: Piece) -> bool:
+    def is_near(self, span: Span) -> bool:
         """True if `load` would not wait for anything, so that no thread is needed for it."""
 
-    def load(self, piece: Piece) -> Rows:
-        """The raw rows of a piece that is near."""
+    def load(self, span: Span) -> Rows:
+        """The raw rows of a span that is near."""
 
-    def fetch(self, piece: Piece) -> Rows:
-        """The raw rows of a piece that is not; called from the read-ahead thread."""
+    def fetch(self, span: Span) -> Rows:
+        """The raw rows of a span that is not; called from the read-ahead thread."""
 
-    def copier(self, piece: Piece, rows: Rows) -> Copier:
-        """What copies rows out of a loaded piece: made once for many batches."""
+    def copier(self, span: Span, rows: Rows) -> Copier:
+        """What copies rows out of a loaded span: made once for many batches."""
 
-    def release(self, piece: Piece, rows: Rows) -> None:
-        """The piece is behind the cursor."""
+    def release(self, span: Span, rows: Rows) -> None:
+        """The span is behind the cursor."""
 
     def close(self) -> None:
         """Give back files and buffers."""
 
 
-class CheckedPieces:
-    """Pieces whose runs are compared with corpus.json the first time they are read."""
+class CheckedSpans:
+    """Spans whose runs are compared with corpus.json the first time they are read."""
 
-    def __init__(self, inner: PieceReader, shards: ShardSet) -> None:
+    def __init__(self, inner: SpanReader, shards: ShardSet) -> None:
         assert shards.run_crcs is not None
         self._inner = inner
         self._shards = shards
@@ -78,49 +78,49 @@ class CheckedPieces:
         """Pass it on."""
         self._inner.passed(shard, start, end)
 
-    def is_near(self, piece: Piece) -> bool:
+    def is_near(self, span: Span) -> bool:
         """True if there is nothing to read from the disk and nothing left to check."""
-        return self._is_seen(piece.shard, piece.start, piece.end) and self._inner.is_near(piece)
+        return self._is_seen(span.shard, span.start, span.end) and self._inner.is_near(span)
 
     def _is_seen(self, shard: int, start: int, end: int) -> bool:
         step = self._shards.run_rows
         return bool(self._seen[shard][start // step : -(-end // step)].all())
 
-    def load(self, piece: Piece) -> Rows:
+    def load(self, span: Span) -> Rows:
         """Everything in it was checked before."""
-        return self._inner.load(piece)
+        return self._inner.load(span)
 
-    def fetch(self, piece: Piece) -> Rows:
-        """Load the piece and check every run of it not checked before."""
-        rows = self._inner.load(piece) if self._inner.is_near(piece) else self._inner.fetch(piece)
-        check_runs(self._shards, piece, rows, self._seen[piece.shard])
+    def fetch(self, span: Span) -> Rows:
+        """Load the span and check every run of it not checked before."""
+        rows = self._inner.load(span) if self._inner.is_near(span) else self._inner.fetch(span)
+        check_runs(self._shards, span, rows, self._seen[span.shard])
         return rows
 
-    def copier(self, piece: Piece, rows: Rows) -> Copier:
+    def copier(self, span: Span, rows: Rows) -> Copier:
         """Pass it on."""
-        return self._inner.copier(piece, rows)
+        return self._inner.copier(span, rows)
 
-    def release(self, piece: Piece, rows: Rows) -> None:
+    def release(self, span: Span, rows: Rows) -> None:
         """Pass it on."""
-        self._inner.release(piece, rows)
+        self._inner.release(span, rows)
 
     def close(self) -> None:
         """Pass it on."""
         self._inner.close()
 
 
-def check_runs(shards: ShardSet, piece: Piece, rows: Rows, seen: Rows) -> None:
-    """Compare the whole runs inside a piece with their CRC32C, and remember those that passed."""
+def check_runs(shards: ShardSet, span: Span, rows: Rows, seen: Rows) -> None:
+    """Compare the whole runs inside a span with their CRC32C, and remember those that passed."""
     assert shards.run_crcs is not None
-    step, info = shards.run_rows, shards.shards[piece.shard]
-    for run in range(-(-piece.start // step), len(seen)):
+    step, info = shards.run_rows, shards.shards[span.shard]
+    for run in range(-(-span.start // step), len(seen)):
         start, end = run * step, min((run + 1) * step, info.n_rows)
-        if end > piece.end:
+        if end > span.end:
             break
         if seen[run]:
             continue
-        found = crc32c(byte_view(rows[start - piece.start : end - piece.start]))
-        if found != int(shards.run_crcs[piece.shard][run]):
+        found = crc32c(byte_view(rows[start - span.start : end - span.start]))
+        if found != int(shards.run_crcs[span.shard][run]):
             raise ChecksumError(f"rows {start} to {end} of the shard were changed", path=info.name)
         seen[run] = True
 

@@ -1,15 +1,23 @@
-"""The threads of the row sources: order, errors, closing, forks."""
+"""Work in the background: order, errors, closing, forks."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from warpdata.corpora.worker import OrderedWorker, SharedWork, map_in_threads
+from warpdata.bytekit.background import (
+    OrderedWorker,
+    QueueThread,
+    SharedWork,
+    TaskThread,
+    ThreadPool,
+    map_in_threads,
+)
 
 
 def test_results_come_in_order_and_errors_in_their_turn() -> None:
@@ -81,3 +89,51 @@ def test_map_in_threads_keeps_the_order() -> None:
     assert map_in_threads(str, [], 4) == []
     with pytest.raises(ZeroDivisionError):
         map_in_threads(lambda x: 1 // x, [1, 0], 4)
+
+
+def in_child(check: Callable[[], bool]) -> bool:
+    """What a forked child finds."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if check() else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_pool_works_in_a_child_and_after_it_was_closed() -> None:
+    pool = ThreadPool(2, "test")
+    assert pool.map(abs, [-1, -2, -3]) == [1, 2, 3]
+    assert in_child(lambda: pool.submit(pow, 3, 2).result(10) == 9)
+    pool.close(wait=True)
+    assert pool.submit(pow, 2, 3).result(10) == 8
+    with pytest.raises(ZeroDivisionError):
+        pool.map(lambda x: 1 // x, [1, 0])
+    pool.close(wait=True)
+
+
+def test_a_queue_is_served_in_order_and_knows_when_it_is_gone() -> None:
+    seen: list[object] = []
+    thread: QueueThread[object] = QueueThread(seen.append, "test")
+    for item in (1, None, "x"):
+        thread.put(item)
+    assert in_child(lambda: not thread.is_alive)
+    thread.close()
+    thread.close()
+    assert seen == [1, None, "x"]
+    assert not thread.is_alive
+
+
+def test_a_task_is_done_once_or_taken_back() -> None:
+    thread = TaskThread("test")
+    let_go = threading.Event()
+    first, second, broken = thread.send(let_go.wait), thread.send(lambda: 1), thread.send(lambda: 1 // 0)
+    assert second.cancel()
+    let_go.set()
+    assert broken.wait() is None
+    assert first.wait() is True
+    assert not first.cancel()
+    thread.close()
+    assert not thread.is_alive

@@ -1,4 +1,8 @@
-"""Threads of the row sources: one that works ahead in a fixed order, and a few for headers."""
+"""Work in the background: the one place that starts threads.
+
+A forked child has none of its parent's threads: what is offered here begins anew there once something is asked of it,
+or says that it is gone.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -15,28 +19,107 @@ from warpdata.bytekit.forks import OwnProcess, tell_in_child
 T = TypeVar("T")
 A = TypeVar("A")
 
+MAX_PARALLEL = 16
+
+
+def start_thread(target: Callable[..., object], name: str, *args: Any) -> threading.Thread:
+    """A thread that runs `target(*args)` and keeps no program from ending."""
+    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+class ThreadPool:
+    """At most so many threads, started as they are needed; calls begin in the order they were asked for.
+
+    One that was closed starts afresh when something is asked of it again.
+    """
+
+    def __init__(self, workers: int, name: str) -> None:
+        self._workers = workers
+        self._name = name
+        self.in_child()
+        tell_in_child(self)
+
+    def in_child(self) -> None:
+        """Begin anew."""
+        self._threads = ThreadPoolExecutor(self._workers, self._name)
+
+    def submit(self, call: Callable[..., T], *args: Any) -> Future[T]:
+        """Ask for `call(*args)`."""
+        return self._threads.submit(call, *args)
+
+    def map(self, call: Callable[[A], T], tasks: Sequence[A]) -> list[T]:
+        """The results of `call` for each task, in order; raises what the first of them that failed did."""
+        return list(self._threads.map(call, tasks))
+
+    def close(self, *, wait: bool = False) -> None:
+        """Begin nothing more of what was asked for; what is under way ends by itself."""
+        threads = self._threads
+        self.in_child()
+        threads.shutdown(wait=wait, cancel_futures=True)
+
+
+def map_in_threads(call: Callable[[A], T], tasks: Sequence[A], workers: int = MAX_PARALLEL) -> list[T]:
+    """The results of `call` for each task, in order; the first error is raised after the others end."""
+    if len(tasks) <= 1 or workers <= 1:
+        return [call(task) for task in tasks]
+    with ThreadPoolExecutor(min(workers, len(tasks)), "warp-map") as threads:
+        return list(threads.map(call, tasks))
+
+
+class QueueThread(Generic[T]):
+    """One thread that calls `handle` for everything that is put, in order. Close it when done."""
+
+    def __init__(self, handle: Callable[[T], object], name: str) -> None:
+        self._items: SimpleQueue[tuple[T] | None] = SimpleQueue()
+        self._own = OwnProcess()
+        self._thread = start_thread(_serve, name, self._items, handle)
+
+    @property
+    def is_alive(self) -> bool:
+        """False once closed, in a forked child, and at the end of the interpreter, when no thread ever runs again."""
+        return bool(self._own) and not sys.is_finalizing() and self._thread.is_alive()
+
+    def put(self, item: T) -> None:
+        """Queue something."""
+        self._items.put((item,))
+
+    def drop(self) -> None:
+        """Forget what is queued and not begun."""
+        while not self._items.empty():
+            self._items.get()
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the thread when it has done what is queued."""
+        if self.is_alive:
+            self._items.put(None)
+            if wait and threading.current_thread() is not self._thread:
+                self._thread.join()
+
+
+def _serve(items: SimpleQueue[tuple[T] | None], handle: Callable[[T], object]) -> None:
+    while (item := items.get()) is not None:
+        handle(*item)
+        del item
+
 
 class _Failure:
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
-def _is_alive(thread: threading.Thread, own: OwnProcess) -> bool:
-    """A forked child has no copy of a thread, and at the end of the interpreter none ever runs again."""
-    return bool(own) and not sys.is_finalizing() and thread.is_alive()
-
-
 class OrderedWorker(Generic[T]):
     """Work ahead of the reader in one thread; results come back strictly in order. Close it when done.
 
-    A forked child has no copy of the thread: there the jobs whose results were not taken are done again.
+    In a forked child the jobs whose results were not taken are done again.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._waiting: deque[Callable[[], T]] = deque()
         self._is_closed = False
-        self._thread: threading.Thread | None = None
+        self._thread: QueueThread[Callable[[], T]] | None = None
         self._begun()
         tell_in_child(self)
 
@@ -51,9 +134,9 @@ class OrderedWorker(Generic[T]):
 
     def submit(self, job: Callable[[], T]) -> None:
         """Queue a job; its result is taken by `take`, after those queued before."""
-        jobs = self._begun()
+        thread = self._begun()
         self._waiting.append(job)
-        jobs.put(job)
+        thread.put(job)
 
     def take(self) -> T:
         """The result of the oldest job, or what it raised."""
@@ -77,55 +160,43 @@ class OrderedWorker(Generic[T]):
             return
         self._is_closed = True
         self._waiting.clear()
-        if self._thread is None:
-            return
-        while not self._jobs.empty():
-            self._jobs.get()
-        self._jobs.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        if self._thread is not None:
+            self._thread.drop()
+            self._thread.close()
 
-    def _begun(self) -> SimpleQueue[Callable[[], T] | None]:
-        """Queues with a thread between them that has all jobs that wait."""
+    def _begun(self) -> QueueThread[Callable[[], T]]:
+        """The thread, with all jobs that wait; it does not hold the worker, which may go first."""
         if self._thread is None:
-            self._jobs: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
             self._results: SimpleQueue[T | _Failure] = SimpleQueue()
+            results = self._results
+            self._thread = QueueThread(lambda job: results.put(_result(job)), self._name)
             for job in self._waiting:
-                self._jobs.put(job)
-            self._thread = threading.Thread(
-                target=_work, args=(self._jobs, self._results), name=self._name, daemon=True
-            )
-            self._thread.start()
-        return self._jobs
+                self._thread.put(job)
+        return self._thread
 
 
-def _work(jobs: SimpleQueue[Callable[[], T] | None], results: SimpleQueue[T | _Failure]) -> None:
-    while (job := jobs.get()) is not None:
-        try:
-            results.put(job())
-        except BaseException as error:  # noqa: BLE001 - it is raised again where the result is taken
-            results.put(_Failure(error))
-        del job
+def _result(job: Callable[[], T]) -> T | _Failure:
+    try:
+        return job()
+    except BaseException as error:  # noqa: BLE001 - it is raised again where the result is taken
+        return _Failure(error)
 
 
 class SharedWork:
     """Small jobs that the caller and one thread take from two ends; the caller never waits for an idle thread."""
 
     def __init__(self, name: str) -> None:
-        self._calls: SimpleQueue[_Shared | None] = SimpleQueue()
-        self._own = OwnProcess()
-        self._thread = threading.Thread(target=_share, args=(self._calls,), name=name, daemon=True)
-        self._thread.start()
+        self._thread: QueueThread[_Shared] = QueueThread(_Shared.help, name)
 
     @property
     def is_alive(self) -> bool:
         """False once closed, and in a forked child."""
-        return _is_alive(self._thread, self._own)
+        return self._thread.is_alive
 
     def run(self, jobs: Iterable[Callable[[], None]]) -> None:
         """Do all jobs, some of them in the thread if it gets to run; raises what a job raised."""
         shared = _Shared(deque(jobs))
-        self._calls.put(shared)
+        self._thread.put(shared)
         try:
             while (job := shared.next_job()) is not None:
                 job()
@@ -138,9 +209,7 @@ class SharedWork:
 
     def close(self) -> None:
         """Stop the thread."""
-        if self.is_alive:
-            self._calls.put(None)
-            self._thread.join()
+        self._thread.close()
 
 
 class _Shared:
@@ -155,20 +224,18 @@ class _Shared:
         except IndexError:
             return None
 
-
-def _share(calls: SimpleQueue[_Shared | None]) -> None:
-    while (shared := calls.get()) is not None:
-        while shared.jobs:
-            with shared.busy:
+    def help(self) -> None:
+        """In the thread: take jobs from the other end."""
+        while self.jobs:
+            with self.busy:
                 try:
-                    job = shared.jobs.pop()
+                    job = self.jobs.pop()
                 except IndexError:
                     break
                 try:
                     job()
                 except BaseException as error:  # noqa: BLE001 - the caller raises it
-                    shared.errors.append(error)
-        del shared
+                    self.errors.append(error)
 
 
 class Task(Generic[T]):
@@ -201,43 +268,23 @@ class Task(Generic[T]):
             self._ended.release()
 
 
-class ErrandRunner:
+class TaskThread:
     """One thread that does tasks in their order. Close it when done."""
 
     def __init__(self, name: str) -> None:
-        self._errands: SimpleQueue[Task[Any] | None] = SimpleQueue()
-        self._own = OwnProcess()
-        self._thread = threading.Thread(target=_run_errands, args=(self._errands,), name=name, daemon=True)
-        self._thread.start()
+        self._thread: QueueThread[Task[Any]] = QueueThread(Task.run, name)
 
     @property
     def is_alive(self) -> bool:
         """False once closed, and in a forked child."""
-        return _is_alive(self._thread, self._own)
+        return self._thread.is_alive
 
     def send(self, job: Callable[[], T]) -> Task[T]:
         """Queue a job."""
         task = Task(job)
-        self._errands.put(task)
+        self._thread.put(task)
         return task
 
     def close(self) -> None:
         """Stop the thread when it has done what is queued and was not taken back."""
-        if self.is_alive:
-            self._errands.put(None)
-            if threading.current_thread() is not self._thread:
-                self._thread.join()
-
-
-def _run_errands(tasks: SimpleQueue[Task[Any] | None]) -> None:
-    while (task := tasks.get()) is not None:
-        task.run()
-        del task
-
-
-def map_in_threads(job: Callable[[A], T], items: Sequence[A], threads: int) -> list[T]:
-    """Do a job for every item, several at a time; results in the order of the items."""
-    if len(items) < 2:
-        return [job(item) for item in items]
-    with ThreadPoolExecutor(min(threads, len(items)), "warpdata-map") as pool:
-        return list(pool.map(job, items))
+        self._thread.close()
