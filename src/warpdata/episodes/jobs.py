@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol, TypeVar
 
-from warpdata.episodes.threads import end_with_parent
+from warpdata.bytekit.background import start_thread
 from warpdata.errors import WarpError
 
 R = TypeVar("R")
@@ -123,9 +124,21 @@ _TASK: list[Callable[[int], Any]] = []
 
 
 def _remember(task: Callable[[int], Any]) -> None:
-    end_with_parent()
+    _end_with_parent()
     _TASK[:] = [task]
 
 
 def _remembered(position: int) -> Any:
     return _TASK[0](position)
+
+
+def _end_with_parent() -> None:
+    """In a process that does part of another's work: end at once when that one is gone, however it ended."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        start_thread(_end_behind, "warp-parent", parent)
+
+
+def _end_behind(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os._exit(1)  # what is half done has no name yet, and nobody waits for it

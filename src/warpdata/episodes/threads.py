@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import multiprocessing.process
-import os
 import threading
 import time
 from collections import deque
@@ -274,18 +271,6 @@ class JobQueue:
             self._start()
         while self.jobs:
             self._empty.wait(_LOOK_AGAIN_S)
-
-
-def end_with_parent() -> None:
-    """In a process that does part of another's work: end at once when that one is gone, however it ended."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_behind, args=(parent,), name="warp-parent", daemon=True).start()
-
-
-def _end_behind(parent: multiprocessing.process.BaseProcess) -> None:
-    parent.join()
-    os._exit(1)  # what is half done has no name yet, and nobody waits for it
 
 
 def raise_again(failure: BaseException) -> None:
