@@ -25,7 +25,7 @@ WITH_US = (
 def test_the_comparison_runs_and_fetches_no_more_than_it_needs() -> None:
     results = training.run(training.QUICK)
     found = training.bars(results)
-    assert len(found) == 15
+    assert len(found) == 14
     assert all(math.isfinite(row["value"]) for row in found.values())
     assert found["S3 20 ms: bytes fetched / needed"]["holds"], found
     assert len(training.listed(results)) == 5

@@ -63,6 +63,8 @@ class Sizes:
     rounds: int = 4
     epochs: int = 3
     peer_rounds: int = 2
+    peer_batches: int = 120
+    """Many more than any of them reads ahead."""
 
 
 QUICK = Sizes(6, 60, 3, 3, 3, 2, 1, 2, 0)
@@ -227,7 +229,8 @@ def _peers_turn(
         env = {"BENCH_EPISODES": str(sizes.video_episodes)}
         if PEERS[name].is_video:
             env |= ffmpeg_of(python, work)
-        rate = peer(name, work, sizes.slow_batches, python=python, **env)
+        count = sizes.slow_batches if PEERS[name].is_video else sizes.peer_batches
+        rate = peer(name, work, count, python=python, **env)
         found[name] = rate if isinstance(rate, str) else max(rate, before)
 
 
@@ -450,7 +453,7 @@ def bars(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
             rates["zstd"] / near["only decompressing, windows/s"], ">=", 0.9),
         "S3 20 ms: bytes fetched / needed": (far["bytes fetched / needed"], "<=", 1.5),
         "S3: second epoch from the cache / local": (far["second epoch / local"], ">=", 0.8),
-        **{f"first batch, {name}, in s": (value, "<", 0.2) for name, value in first.items()},
+        **{f"first batch, {name}, in s": (first[name], "<", 0.2) for name in ("raw", "raw, edges padded", "zstd")},
         "first batch, S3 20 ms, in s": (far["first batch (s)"], "<", 1.5),
         "memory beside the batches in MB": (max(each["beside the batches (MB)"] for each in held), "<", 300),
         "memory: third epoch less first in MB": (max(each["growth (MB)"] for each in held), "<", 16),

@@ -205,6 +205,10 @@ def read_litdata(work: Path, folder: Path) -> Iterator[Any]:
     remote, options = os.environ.get("BENCH_REMOTE"), {}
     if remote:
         endpoint = {"endpoint_url": os.environ["AWS_ENDPOINT_URL"]}
+        from litdata.streaming import downloader
+
+        # Its faster client refuses a server without TLS unless it is told, which no option of its own does.
+        getattr(downloader, "_OBSTORE_CLIENT_OPTIONS", {})["allow_http"] = True
         options = {"cache_dir": str(folder / "cold"), "storage_options": endpoint}
     data = litdata.StreamingDataset(remote or str(folder), shuffle=True, **options)
     return iter(litdata.StreamingDataLoader(data, batch_size=BATCH, num_workers=WORKERS, drop_last=True))
@@ -314,13 +318,13 @@ PEERS: dict[str, Peer] = {
 
 LOADERS, LEROBOT = "training-loaders", "lerobot-0.6.1"
 ENVIRONMENTS = {
-    LOADERS: Environment("3.11", (
-        ("torch==2.13.0", "numpy"),
-        ("grain>=0.2.18", "litdata>=0.2.76", "mosaicml-streaming>=0.13", "webdataset>=1.0", "zarr>=3.0", "h5py"),
-    )),
+    LOADERS: Environment("3.11", ((
+        "torch", "torchvision", "numpy", "grain>=0.2.18", "litdata>=0.2.76", "mosaicml-streaming>=0.13",
+        "webdataset>=1.0", "zarr>=3.0", "h5py",
+    ),)),
     LEROBOT: Environment("3.12", (("torch==2.11.0",), ("lerobot[dataset]==0.6.1", "mcap-ros2-support"))),
 }  # fmt: skip
-"""Torch is installed first, or a later step takes another build; LeRobot needs its own."""
+"""mosaicml-streaming loads torchvision, which loads only beside the torch it was built for: no plain build will do."""
 
 
 def ffmpeg_of(python: str, folder: Path) -> dict[str, str]:
@@ -353,8 +357,9 @@ def _answer(command: list[str], env: Mapping[str, str]) -> float | str:
     except subprocess.TimeoutExpired:
         return f"no answer within {TIMEOUT_S:.0f} s"
     if found.returncode:
-        last = (found.stderr.strip().splitlines() or ["no message"])[-1]
-        return f"failed: {last[:200]}"
+        lines = found.stderr.strip().splitlines() or ["no message"]
+        named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+        return f"failed: {(named or lines)[-1][:200]}"
     return float(found.stdout.strip().splitlines()[-1])
 
 
