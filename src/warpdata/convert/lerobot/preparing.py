@@ -168,8 +168,9 @@ class _Preparing:
             made.pictures[each.name], made.notes[each.signal] = self._pictures(each, rows, on_steps)
         else:
             made.values[each.name] = np.asarray(on_steps.data)
-            how = "retyped" if each.why else None
-            made.notes[each.signal] = rows.note(each.signal, how=how, why=each.why)
+            made.notes[each.signal] = rows.note(
+                each.signal, how="retyped" if each.why else None, why=each.why
+            )
 
     def _note(self) -> None:
         """What became of every signal, in the order of the features."""
