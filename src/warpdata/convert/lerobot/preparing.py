@@ -168,8 +168,9 @@ class _Preparing:
             made.pictures[each.name], made.notes[each.signal] = self._pictures(each, rows, on_steps)
         else:
             made.values[each.name] = np.asarray(on_steps.data)
-            how = "retyped" if each.why else None
-            made.notes[each.signal] = rows.note(each.signal, how=how, why=each.why)
+            made.notes[each.signal] = rows.note(
+                each.signal, how="retyped" if each.why else None, why=each.why
+            )
 
     def _note(self) -> None:
         """What became of every signal, in the order of the features."""
@@ -304,15 +305,14 @@ class _Preparing:
         """What the source says where nothing was changed, else computed; numbers that are counted anew come later."""
         made, episode = self._made, self._episode
         about = episode.meta.get(FORMAT)
-        made.known = restored_numbers(about.get("stats", {})) if isinstance(about, Mapping) else {}
+        stated_of = restored_numbers(about.get("stats", {})) if isinstance(about, Mapping) else {}
+        made.known = {name: each for name, each in stated_of.items() if isinstance(each, Mapping)}
         for name, feature in self._plan.features.to_json().items():
             if name in DEFAULTS:
                 continue
             column, stated = made.values.get(name), made.known.get(name)
             is_camera = feature["dtype"] in ("image", "video")
-            if isinstance(stated, Mapping) and is_true(
-                name, stated, column, made.length, is_v3=self._plan.is_v3
-            ):
+            if stated is not None and is_true(name, stated, column, made.length, is_v3=self._plan.is_v3):
                 made.stats[name] = dict(stated)
             elif column is not None and column.dtype != object:
                 made.stats[name] = of_rows(column, quantiles=self._plan.is_v3)

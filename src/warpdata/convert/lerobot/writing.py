@@ -337,10 +337,8 @@ class _Set:
             if name in made.stats:
                 found[name] = made.stats[name]
             elif name in defaults and column is not None:
-                stated = made.known.get(name)
-                is_stated = isinstance(stated, Mapping) and is_true(
-                    name, stated, column, made.length, is_v3=self.is_v3
-                )
+                stated = made.known.get(name, {})
+                is_stated = is_true(name, stated, column, made.length, is_v3=self.is_v3)
                 found[name] = dict(stated) if is_stated else of_rows(column, quantiles=self.is_v3)
             elif name == "task_index" and name in made.known:
                 found[name] = dict(made.known[name])

@@ -137,7 +137,8 @@ def _offsets(tables: bytes, size: NDArray[np.int64]) -> NDArray[np.int64] | None
         return None
     first = np.concatenate([[0], np.cumsum(each)[:-1]])
     before = np.cumsum(size) - size
-    return np.repeat(chunks - before[first], each) + before
+    found: NDArray[np.int64] = np.repeat(chunks - before[first], each) + before
+    return found
 
 
 def _composition(tables: bytes, count: int) -> NDArray[np.int64] | None:
