@@ -177,6 +177,7 @@ def test_threads_are_started_in_one_place(path: Path) -> None:
 LATE = {
     "timeline/episode.py", "formats/wshard/episode.py",  # the two views of an episode offer each other
     "episodes/opening.py",  # a shard by step needs no parquet library
+    "episodes/collection.py",  # conditions load pyarrow.dataset, and with it pandas where that is installed
     "stores/http.py",  # urllib3 opens a socket when it is loaded, which local mode must not
     "catalog/refs.py", "catalog/artifact_contents.py",  # what was pickled opens its dataset again
     "catalog/rowfilter.py", "catalog/rowgroups.py",  # pyarrow's datasets load pandas: only for SQL

@@ -267,6 +267,7 @@ function CameraView({ info, signal, size, leads }: {
 }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const caption = useRef<HTMLSpanElement>(null);
+  const retell = useRef<() => void>(() => undefined);
   const [failure, setFailure] = useState("");
   const base = BigInt(info.start_ns);
   useEffect(() => {
@@ -293,6 +294,7 @@ function CameraView({ info, signal, size, leads }: {
       camera.show(clock.at, state.playing);
       tell();
     };
+    retell.current = tell;
     let stop = (): void => undefined;
     camera
       .open()
@@ -309,6 +311,7 @@ function CameraView({ info, signal, size, leads }: {
       camera.close();
     };
   }, [info]);
+  useEffect(() => retell.current(), [size.width]);
   const [height, width] = frameSize(signal);
   return (
     <figure class="camera" style={{ width: `${size.width}px` }}>

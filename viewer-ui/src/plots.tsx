@@ -172,6 +172,7 @@ export function Plot({ info, group, held, onDragTo }: {
     const dim = text.getPropertyValue("--dim").trim();
     const grid = text.getPropertyValue("--grid").trim();
     const host = box.current;
+    delete host.dataset.points;
     const { series, bands } = seriesOf(group, state.hidden);
     const axis = { stroke: dim, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const made = new uPlot(

@@ -40,22 +40,24 @@ const MEASURES = {
     let seed = 12345;
     const random = () => (seed = (seed * 1103515245 + 12345) % 2147483648) / 2147483648;
     const took = [];
+    let last = 0;
     for (let turn = 0; turn < options.turns; turn++) {
-      const x = Math.round(box.x + 76 + random() * (box.width - 96));
-      const shown = page.evaluate(
-        () =>
-          new Promise((resolve) => {
-            const before = window.warpdata.time_text;
-            const look = () => {
-              const is_there = window.warpdata.time_text !== before && window.warpdata.is_settled;
-              if (is_there) resolve(performance.now() - window.moved_ms);
-              else requestAnimationFrame(look);
-            };
-            look();
-          }),
-      );
+      let x = last;
+      while (x === last) x = Math.round(box.x + 76 + random() * (box.width - 96));
+      last = x;
+      await page.evaluate(() => {
+        const before = window.warpdata.time_text;
+        window.measured = new Promise((resolve) => {
+          const look = () => {
+            const isThere = window.warpdata.time_text !== before && window.warpdata.is_settled;
+            if (isThere) resolve(performance.now() - window.moved_ms);
+            else requestAnimationFrame(look);
+          };
+          look();
+        });
+      });
       await page.mouse.move(x, y);
-      took.push(await shown);
+      took.push(await page.evaluate(() => window.measured));
       const at = BigInt(await page.evaluate(() => window.warpdata.time_text)) - BigInt(options.start_ns);
       const wanted = Number(at / BigInt(options.frame_ns));
       const seen = await numbers(page);
@@ -70,28 +72,28 @@ const MEASURES = {
     await page.goto(url);
     await page.waitForSelector(`[data-id="${options.small}"].chosen`);
     await drawn();
+    // Armed before the key or the click goes out, so that neither can overtake it.
     const until = (selector) =>
-      page.evaluate(
-        (wanted) =>
-          new Promise((resolve) => {
-            let began = 0;
-            const begin = (event) => (began ||= event.timeStamp);
-            for (const kind of ["click", "keydown"]) window.addEventListener(kind, begin, { capture: true, once: true });
-            const look = () => (began && document.querySelector(wanted) ? requestAnimationFrame(() => resolve(performance.now() - began)) : requestAnimationFrame(look));
-            look();
-          }),
-        selector,
-      );
-    const opening = until(`main[data-episode="${options.big}"] .chart[data-points]`);
+      page.evaluate((wanted) => {
+        window.measured = new Promise((resolve) => {
+          let began = 0;
+          const begin = (event) => (began ||= event.timeStamp);
+          for (const kind of ["click", "keydown"]) window.addEventListener(kind, begin, { capture: true, once: true });
+          const look = () => (began && document.querySelector(wanted) ? requestAnimationFrame(() => resolve(performance.now() - began)) : requestAnimationFrame(look));
+          look();
+        });
+      }, selector);
+    const measured = () => page.evaluate(() => window.measured);
+    await until(`main[data-episode="${options.big}"] .chart[data-points]`);
     await page.click(`[data-id="${options.big}"]`);
-    const first_ms = await opening;
+    const first_ms = await measured();
     const points = Number(await page.getAttribute(".chart", "data-points"));
     await page.keyboard.press("+");
     await page.waitForFunction(() => location.search.includes("from="));
     await page.evaluate(() => document.querySelector(".chart").removeAttribute("data-points"));
-    const again = until(".chart[data-points]");
+    await until(".chart[data-points]");
     await page.keyboard.press("0");
-    return { first_ms, again_ms: await again, points };
+    return { first_ms, again_ms: await measured(), points };
   },
 
   /** Until the first frame of every camera and the plots are there; the small pictures of the list, which come after that, are kept away. */

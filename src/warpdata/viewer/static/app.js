@@ -7695,6 +7695,7 @@ function Plot({ info, group, held, onDragTo }) {
     const dim = text.getPropertyValue("--dim").trim();
     const grid2 = text.getPropertyValue("--grid").trim();
     const host = box.current;
+    delete host.dataset.points;
     const { series, bands } = seriesOf(group, state.hidden);
     const axis = { stroke: dim, grid: { stroke: grid2, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const made = new uPlot(
@@ -8309,6 +8310,7 @@ function Cameras({ info, isFirst = false }) {
 function CameraView({ info, signal, size, leads }) {
   const canvas = A2(null);
   const caption = A2(null);
+  const retell = A2(() => void 0);
   const [failure, setFailure] = d2("");
   const base = BigInt(info.start_ns);
   y2(() => {
@@ -8335,6 +8337,7 @@ function CameraView({ info, signal, size, leads }) {
       camera.show(clock.at, state.playing);
       tell();
     };
+    retell.current = tell;
     let stop = () => void 0;
     camera.open().then(() => {
       if (leads) open.frameTimes = camera.times;
@@ -8348,6 +8351,7 @@ function CameraView({ info, signal, size, leads }) {
       camera.close();
     };
   }, [info]);
+  y2(() => retell.current(), [size.width]);
   const [height, width] = frameSize(signal);
   return /* @__PURE__ */ u3("figure", { class: "camera", style: { width: `${size.width}px` }, children: [
     /* @__PURE__ */ u3(
