@@ -142,6 +142,9 @@ def test_frames_of_every_camera(tmp_path: Path) -> None:
     one = BUILT_IN["pixels"]({"camera": episode["camera"][3][0]})  # type: ignore[arg-type]
     np.testing.assert_allclose(mine[3][0], one, rtol=1e-5, atol=1e-4)
     assert one[-1] == pytest.approx(episode["camera"][3][0].mean(), rel=1e-3)
+    with wd.TrajectoryRetriever(made.path, embedder="pixels") as retriever:
+        best = retriever.search_similar_episodes({"camera": np.full((24, 32, 3), 42, np.uint8)}, top_k=1)[0]
+    assert best.metadata["frame"] == 1, "grey pictures differ by their light"
     fewer = wd.embed(root, "pixels", per="frame", rate_hz=5, output=tmp_path / "x.rvf")
     assert fewer.vectors < made.vectors
 

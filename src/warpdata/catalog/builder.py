@@ -409,7 +409,7 @@ class DatasetBuilder:
         tables = {n: _without_places(t.part) for n, t in self._kept_tables.items()}
         tables |= {n: self._table(n, t, uploads) for n, t in self._tables.items()}
         artifacts = {n: _without_places(a.part) for n, a in self._kept_artifacts.items()}
-        artifacts |= {n: self._artifact(a, uploads) for n, a in self._artifacts.items()}
+        artifacts |= {n: self._artifact(n, a, uploads) for n, a in self._artifacts.items()}
         kept_parts: list[_KeptTable | _KeptArtifact] = [
             *self._kept_tables.values(),
             *self._kept_artifacts.values(),
@@ -441,7 +441,7 @@ class DatasetBuilder:
             artifacts[name] = (
                 self._grown_artifact(name, staged, base, uploads)
                 if name in artifacts
-                else self._artifact(staged, uploads)
+                else self._artifact(name, staged, uploads)
             )
         for name, table in self._tables.items():
             if name in tables:
@@ -614,11 +614,13 @@ class DatasetBuilder:
             self._written(f"guide-{name}", guide, uploads),
         )
 
-    def _artifact(self, staged: _StagedArtifact, uploads: list[Upload]) -> ArtifactPart:
+    def _artifact(self, name: str, staged: _StagedArtifact, uploads: list[Upload]) -> ArtifactPart:
         listed = self._packed(packed_shards(self._shards(staged, uploads), blob_of), uploads)
         if staged.kind not in model.TAR_KINDS:
             return ArtifactPart(staged.kind, listed)
-        return ArtifactPart(staged.kind, listed, (member_index(list(staged.members.values()), uploads),))
+        members = list(staged.members.values())
+        index = member_index(members, lambda data: self._written(f"index-{name}", data, uploads))
+        return ArtifactPart(staged.kind, listed, (index,))
 
     def _shards(self, staged: _StagedArtifact, uploads: list[Upload]) -> tuple[BlobRef, ...]:
         uploads += [self._upload(shard.path, shard.digest) for shard in staged.shards]

@@ -176,15 +176,21 @@ def grown_tars(
     while refs and (is_far or refs[-1].member_count <= _ABSORB_ROWS * len(members)):
         refs.pop()
         members = [*known[len(refs)].all(), *members]
-    return replace(held, shards=packed.shards, indexes=(*refs, member_index(members, uploads)))
+    index = member_index(members, lambda data: _blob(data, uploads))
+    return replace(held, shards=packed.shards, indexes=(*refs, index))
 
 
-def member_index(members: Sequence[Member], uploads: list[Upload]) -> MemberIndexRef:
-    """The index of members of tar files."""
+def member_index(members: Sequence[Member], kept: Callable[[bytes], BlobRef]) -> MemberIndexRef:
+    """The index of members of tar files; `kept` makes its bytes a blob."""
     data, buckets = pack_index(members)
+    blob = kept(data)
+    return MemberIndexRef(blob.hash, blob.byte_size, bucket_count=buckets, member_count=len(members))
+
+
+def _blob(data: bytes, uploads: list[Upload]) -> BlobRef:
     upload = upload_bytes(data)
     uploads.append(upload)
-    return MemberIndexRef(upload.sha256, upload.size, bucket_count=buckets, member_count=len(members))
+    return BlobRef(upload.sha256, upload.size)
 
 
 def new_names(name: str, base: Dataset, members: Sequence[str]) -> set[str]:
@@ -294,9 +300,7 @@ def _with_guide(facts: ParquetFacts, digest: FileDigest, uploads: list[Upload]) 
 
 
 def _own_guide(guide: ShardGuide, uploads: list[Upload]) -> BlobRef:
-    upload = upload_bytes(pack_guide([guide]))
-    uploads.append(upload)
-    return BlobRef(upload.sha256, upload.size)
+    return _blob(pack_guide([guide]), uploads)
 
 
 def _with_tail(

@@ -42,7 +42,7 @@ def write_vectors(
 ) -> int:  # fmt: skip
     """Write a vector file of these vectors, with ids that count from 0; returns how many there are.
 
-    It appears whole or not at all. `notes` are about the file as a whole (`VectorStore.notes`).
+    It appears whole or not at all, and durably. `notes` are about the file as a whole (`VectorStore.notes`).
     """
     target = os.path.realpath(path)
     if not overwrite and os.path.lexists(target):
@@ -53,16 +53,24 @@ def write_vectors(
     try:
         remove_temps_of(target)
         with commit_file(target, replace=overwrite) as out:
-            return _written(
-                SegmentAppender(out.fd, target, None, durable=False), batches, check_metric(metric), notes
-            )
+            return _written(out.fd, target, batches, check_metric(metric), notes)
     finally:
         lock.release()
 
 
+def write_own(
+    path: str | os.PathLike[str], vectors: Rows, *, metric: str, notes: Mapping[str, Value]
+) -> None:
+    """The same for a small file in a folder of our own, where nobody else writes and nothing has to last."""
+    target = os.path.realpath(path)
+    with commit_file(target, durable=False, replace=True) as out:
+        _written(out.fd, target, [vectors], check_metric(metric), notes)
+
+
 def _written(
-    appender: SegmentAppender, batches: Iterable[Rows], metric: str, notes: Mapping[str, Value] | None
+    fd: int, path: str, batches: Iterable[Rows], metric: str, notes: Mapping[str, Value] | None
 ) -> int:
+    appender = SegmentAppender(fd, path, None, durable=False)
     table, total, count, dim, entries = MetadataTable(), RunningSha256(), 0, 0, []
     for vectors, rows in batches:
         dim = dim or checked_input.check_dim(vectors.shape[1])

@@ -60,7 +60,7 @@ def _state(channels: Channels) -> Floats:
 
 
 def _pixels(channels: Channels) -> Floats:
-    """Every picture as a few grey pixels around their mean, and that mean."""
+    """Every picture as a few grey pixels around their mean, and that mean: light counts for less than shape."""
     return np.concatenate([_thumbnails(each) for each in channels.values()], 1)
 
 
@@ -87,7 +87,7 @@ def _pooled(values: Floats, axis: int) -> Floats:
 
 BUILT_IN = {
     each.name: each
-    for each in (BuiltIn("state", "l2", False, _state), BuiltIn("pixels", "cosine", True, _pixels))
+    for each in (BuiltIn("state", "l2", False, _state), BuiltIn("pixels", "l2", True, _pixels))
 }
 
 

@@ -25,7 +25,7 @@ from warpdata.episodes.collection import Episodes
 from warpdata.episodes.jobs import Called, Here, Runner
 from warpdata.errors import ConflictError, DatasetError, NoStepsError, WarpError, nearest
 from warpdata.search.behaviour import BLOCK_BYTES, Behaviour, about_episode, key_of, opened, window_key
-from warpdata.search.bulk import Rows, write_vectors
+from warpdata.search.bulk import Rows, write_own, write_vectors
 from warpdata.search.embedders import BuiltIn, Embedder, embedded, embedder_of
 from warpdata.search.observation import Observation
 from warpdata.search.store import VectorStore
@@ -432,13 +432,7 @@ class EmbedRun:
         """A vector file of one episode, whole or not there: what a run that is stopped leaves behind."""
         self.computed += 1
         self._parts[position] = self._part(position)
-        write_vectors(
-            self._parts[position],
-            [found],
-            metric=self._job.compared_by,
-            notes=self._job.notes,
-            overwrite=True,
-        )
+        write_own(self._parts[position], found, metric=self._job.compared_by, notes=self._job.notes)
 
     def _name(self, position: int) -> tuple[str, str]:
         return self._ids[position], self._contents[position]
@@ -459,6 +453,7 @@ class EmbedRun:
         """The vectors of all episodes in order, some at a time."""
         vectors: list[Floats] = []
         rows: list[dict[str, Any]] = []
+        size = 0
         for position, episode_id in enumerate(self._ids):
             found = self._vectors(position)
             if found is None:
@@ -470,9 +465,10 @@ class EmbedRun:
                 raise DatasetError(fact, hint="Name with signals= what all episodes have.")
             vectors.append(found.vectors)
             rows += found.rows
-            if sum(each.nbytes for each in vectors) >= _WRITTEN_BYTES:
+            size += found.vectors.nbytes
+            if size >= _WRITTEN_BYTES:
                 yield np.concatenate(vectors), rows
-                vectors, rows = [], []
+                vectors, rows, size = [], [], 0
         if vectors:
             yield np.concatenate(vectors), rows
 
