@@ -8,13 +8,9 @@ from typing import TYPE_CHECKING, Any
 from warpdata._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from warpdata._api import check_dataset as check_dataset
     from warpdata._api import chunk_episode as chunk_episode
     from warpdata._api import dataset as dataset
-    from warpdata._api import export_episodes as export_episodes
-    from warpdata._api import import_episodes as import_episodes
     from warpdata._api import keep_decoded as keep_decoded
-    from warpdata._api import lerobot_dataset as lerobot_dataset
     from warpdata._api import load as load
     from warpdata._api import load_wshard as load_wshard
     from warpdata._api import open as open  # noqa: A004 - the one way in
@@ -24,6 +20,10 @@ if TYPE_CHECKING:
     from warpdata._api import open_episodes as open_episodes
     from warpdata._api import open_recordings as open_recordings
     from warpdata._api import open_vectors as open_vectors
+    from warpdata._api.checking import check_dataset as check_dataset
+    from warpdata._api.importing import export_episodes as export_episodes
+    from warpdata._api.importing import import_episodes as import_episodes
+    from warpdata._api.importing import lerobot_dataset as lerobot_dataset
     from warpdata.catalog.builder import DatasetBuilder as DatasetBuilder
     from warpdata.catalog.dataset import Dataset as Dataset
     from warpdata.catalog.refs import AudioRef as AudioRef
@@ -146,13 +146,13 @@ _HOMES: dict[str, str] = {
     "WShardStreamWriter": "warpdata.episodes.stream_writer",
     "WarpError": "warpdata.errors",
     "Windows": "warpdata.loading.windows.windows",
-    "check_dataset": "warpdata._api",
+    "check_dataset": "warpdata._api.checking",
     "chunk_episode": "warpdata._api",
     "dataset": "warpdata._api",
-    "export_episodes": "warpdata._api",
-    "import_episodes": "warpdata._api",
+    "export_episodes": "warpdata._api.importing",
+    "import_episodes": "warpdata._api.importing",
     "keep_decoded": "warpdata._api",
-    "lerobot_dataset": "warpdata._api",
+    "lerobot_dataset": "warpdata._api.importing",
     "load": "warpdata._api",
     "load_wshard": "warpdata._api",
     "open": "warpdata._api",

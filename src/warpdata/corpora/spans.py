@@ -9,11 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.dtype import DType
 from warpdata.bytekit.ranges import read_at
 from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
@@ -66,7 +67,7 @@ class SpanReader(Protocol):
 class FarSpans(ABC):
     """A reader of which nothing is near: every span comes from a disk or a network, and is decoded as it is copied."""
 
-    _dtype: np.dtype[Any]
+    _dtype: DType
 
     def read_near(self, shard: int, row: int, out: Rows) -> int:  # noqa: ARG002
         """Nothing is near."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -10,26 +9,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from warpdata.errors import BadMagicError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from warpdata.bytekit.ranges import RangeReader
-    from warpdata.catalog.builder import DatasetBuilder
     from warpdata.catalog.dataset import Dataset
     from warpdata.catalog.table import Table
-    from warpdata.convert.importing import OnError
-    from warpdata.convert.importing import Progress as Counted
-    from warpdata.convert.receipt import Receipt
     from warpdata.corpora.source import FixedOrderSource
-    from warpdata.episodes.check import Progress, Report
     from warpdata.episodes.collection import Episodes
     from warpdata.episodes.jobs import Runner
     from warpdata.episodes.local import LocalDataset
-    from warpdata.formats.episodedir.images import VideoOptions
     from warpdata.formats.wshard.chunks import ChunkList
     from warpdata.formats.wshard.compression import CompressionChoice
     from warpdata.formats.wshard.episode import WShardEpisode
     from warpdata.formats.wshard.reader import Verify
-    from warpdata.loading.windows.loader import Loader
     from warpdata.search.store import VectorStore
     from warpdata.stores.blobstore import BlobStore
     from warpdata.stores.meter import Listener
@@ -54,9 +46,9 @@ def open_episode(
         source, inside = divided_address(source)
         if inside is not None:
             return open_episodes(source, catalog=catalog).open(inside)
-        if _is_published(source):
+        if is_published(source):
             raise _one_of_many(source, open_episodes(source, catalog=catalog))
-    place, found = _located(source)
+    place, found = place_and_bytes(source)
     if found is None and place is not None:
         return _directory(place)
     try:
@@ -65,7 +57,7 @@ def open_episode(
     except StoreError:
         if not isinstance(found, str) or not os.path.isdir(found):
             raise
-    if _is_root(found) and address_kind(found) in ("recordings", "shards"):
+    if is_root(found) and address_kind(found) in ("recordings", "shards"):
         several = open_episodes(found)
         if len(several):
             raise _one_of_many(found, several)
@@ -102,7 +94,7 @@ def open(  # noqa: A001 - the one way in
     try:
         kind = address_kind(base)
     except BadMagicError:
-        found = _foreign(base)
+        found = foreign_episodes(base)
         if found is None:
             raise
         return found
@@ -124,14 +116,14 @@ def address_kind(address: str | os.PathLike[str]) -> str:
     from warpdata.catalog.filekinds import file_kind, folder_kind
 
     text = os.fspath(address)
-    if _is_published(text):
+    if is_published(text):
         return "dataset"
-    place = _folder(text)
+    place = folder_at(text)
     if isinstance(place, str | os.PathLike):
         return folder_kind(os.listdir(place), text) if os.path.isdir(place) else file_kind(place)
-    if _is_root(text):
+    if is_root(text):
         return folder_kind({name.partition("/")[0] for name in place.names()}, text)
-    found = _located(text)[1]
+    found = place_and_bytes(text)[1]
     return "directory" if found is None else file_kind(found)
 
 
@@ -151,7 +143,7 @@ def open_episodes(
     try:
         kind = address_kind(text)
     except BadMagicError:
-        foreign = _foreign(text)
+        foreign = foreign_episodes(text)
         if foreign is None:
             raise
         return foreign
@@ -160,17 +152,21 @@ def open_episodes(
     if kind == "recordings":
         return open_recordings(text)
     return (
-        Episodes(ShardFolderSource(_folder(text))) if kind == "shards" else Episodes.of([open_episode(text)])
+        Episodes(ShardFolderSource(folder_at(text)))
+        if kind == "shards"
+        else Episodes.of([open_episode(text)])
     )
 
 
-def _foreign(address: str | os.PathLike[str], name: str | None = None, **options: Any) -> Episodes | None:
+def foreign_episodes(
+    address: str | os.PathLike[str], name: str | None = None, **options: Any
+) -> Episodes | None:
     """The episodes of a foreign set; of one whose format is not named, None where no format knows it."""
     from warpdata.convert.formats import check_options, format_module, format_of
     from warpdata.convert.place import Place
 
     base, inside = divided_address(os.fspath(address))
-    folder = _folder(base)
+    folder = folder_at(base)
     if name is None and isinstance(folder, str | os.PathLike) and not os.path.exists(folder):
         return None
     place = Place.of(folder)
@@ -185,215 +181,6 @@ def _foreign(address: str | os.PathLike[str], name: str | None = None, **options
     return episodes if inside is None else episodes[[episodes.position(inside)]]
 
 
-def import_episodes(
-    source: str | os.PathLike[str] | Episodes,
-    target: str | os.PathLike[str],
-    *,
-    format: str | None = None,  # noqa: A002 - the word of the command
-    to: str | None = None,
-    catalog: str | os.PathLike[str] | None = None,
-    jobs: int = 1,
-    ray: str | bool | None = None,
-    on_error: OnError = "stop",
-    video: VideoOptions | None = None,
-    progress: Counted | None = None,
-    **options: Any,
-) -> Receipt:
-    """Bring a foreign set (or any episodes) into a root of recordings, a folder of shards or a published dataset.
-
-    `to` is `root`, `shards` or `published`; without it a target ending in `.wshard` is a folder of shards, one of the
-    form `workspace/name` that is no folder is published, and every other one a root. Running it again continues.
-    `jobs` processes convert episodes; `ray` (True, or the address of a cluster) does it there instead. The options are
-    those of `wd.convert.<format>.read`.
-    """
-    from warpdata.convert.formats import format_module, known_format
-    from warpdata.convert.importing import import_episodes as bring
-    from warpdata.convert.place import Place
-    from warpdata.episodes.collection import Episodes as Several
-
-    if format is not None:
-        format_module(format)
-    runner = _runner(jobs, ray)
-    kind = _target_kind(os.fspath(target), to, catalog)
-    if isinstance(source, Several):
-        episodes, name, where = source, format or "warpdata", source.source.name
-    else:
-        where = os.fspath(source)
-        where = where if "://" in where or _is_published(where) else os.path.abspath(where)
-        if format is None and _is_ours(where):
-            episodes, name = _any_episodes(where), "warpdata"
-        else:
-            name = format or known_format(Place.of(_folder(divided_address(where)[0])))
-            found = _foreign(where, name, **options)
-            assert found is not None
-            episodes = found
-    version = _foreign_version(episodes, name)
-    stated = dict(options)
-    shared: dict[str, Any] = {
-        "format": name, "source": where, "version": version, "supplied": stated, "runner": runner, "on_error": on_error,
-        "video": video, "progress": progress,
-    }  # fmt: skip
-    if kind == "published" and ray:
-        return _import_stored(episodes, os.fspath(target), catalog, shared)
-    if kind == "published":
-        return _import_published(episodes, os.fspath(target), catalog, shared)
-    return bring(episodes, target, kind="shards" if kind == "shards" else "root", **shared)
-
-
-def _import_published(
-    episodes: Episodes, target: str, catalog: str | os.PathLike[str] | None, shared: Mapping[str, Any]
-) -> Receipt:
-    """Through shards in the cache folder, where a run that ended is continued, to a version of a dataset."""
-    import hashlib
-    import shutil
-    from pathlib import Path
-    from urllib.parse import unquote
-
-    from warpdata.catalog.builder import DatasetBuilder
-    from warpdata.convert.importing import import_episodes as bring
-    from warpdata.settings import Settings
-
-    identity = hashlib.sha256(f"{shared['format']}\n{shared['source']}\n{target}".encode()).hexdigest()[:24]
-    staging = Path(Settings.from_env().cache_dir).expanduser() / "imports" / identity
-    receipt = bring(episodes, staging, kind="shards", **shared)
-    receipt.target = target
-    # By id, as stored episodes are: the version is the same however it was imported.
-    found = sorted(staging.glob("*.wshard"), key=lambda path: unquote(path.name.removesuffix(".wshard")))
-    with DatasetBuilder(target, catalog=catalog) as builder:
-        builder.add_episodes("episodes", [str(each) for each in found])
-        _publish_imported(builder, episodes, receipt)
-    shutil.rmtree(staging)
-    return receipt
-
-
-def _import_stored(
-    episodes: Episodes, target: str, catalog: str | os.PathLike[str] | None, shared: Mapping[str, Any]
-) -> Receipt:
-    """The same from machines that share the catalog and no disk: they store blobs, and this process publishes."""
-    from functools import partial
-
-    from warpdata.catalog.builder import DatasetBuilder
-    from warpdata.catalog.stored import store_episode
-    from warpdata.convert.importing import StoredTarget, store_episodes
-
-    with DatasetBuilder(target, catalog=catalog) as builder:
-        place = StoredTarget(target, partial(store_episode, builder.catalog, "episodes"))
-        receipt = store_episodes(episodes, place, **shared)
-        builder.add_stored_episodes("episodes", place.stored)
-        _publish_imported(builder, episodes, receipt)
-    return receipt
-
-
-def _publish_imported(builder: DatasetBuilder, episodes: Episodes, receipt: Receipt) -> None:
-    kept = {key: value for key, value in receipt.to_json().items() if key != "continued"}
-    builder.describe(source_metadata=dict(episodes.metadata), receipt=kept)
-    builder.publish(message=f"imported from {receipt.format}")
-
-
-def export_episodes(
-    source: str | os.PathLike[str] | Episodes,
-    target: str | os.PathLike[str],
-    format: str,  # noqa: A002 - the word of the command
-    *,
-    source_format: str | None = None,
-    progress: Counted | None = None,
-    **options: Any,
-) -> Receipt:
-    """Write episodes of any address as a foreign set; the options are those of `wd.convert.<format>.write`."""
-    from warpdata.convert.formats import check_options, format_module
-    from warpdata.episodes.collection import Episodes as Several
-
-    module = format_module(format)
-    if not hasattr(module, "write"):
-        raise ValueError(f"{format} can be read, not written")
-    check_options(module.write, options, f"writing {format}")
-    if isinstance(source, Several):
-        episodes = source
-    else:
-        named = None if source_format is None else _foreign(source, source_format)
-        episodes = _any_episodes(os.fspath(source)) if named is None else named
-    receipt: Receipt = module.write(episodes, target, progress=progress, **options)
-    return receipt
-
-
-def _any_episodes(address: str) -> Episodes:
-    """The episodes of an address, of one that is a single episode too."""
-    from warpdata.episodes.collection import Episodes as Several
-
-    found = open(address)
-    if isinstance(found, Several):
-        return found
-    episodes = getattr(found, "episodes", None)
-    if isinstance(episodes, Several):
-        return episodes
-    from warpdata.timeline.episode import Episode as One
-
-    if isinstance(found, One):
-        return Several.of([found])
-    raise ValueError(f"{address} holds a {type(found).__name__}, no episodes")
-
-
-def _is_ours(address: str) -> bool:
-    """Whether an address holds episodes of our own formats."""
-    try:
-        return address_kind(divided_address(address)[0]) in (
-            "dataset",
-            "directory",
-            "recordings",
-            "shards",
-            "episode",
-            "chunk-list",
-        )
-    except BadMagicError:
-        return False
-
-
-def _foreign_version(episodes: Episodes, name: str) -> str:
-    about = episodes.metadata.get(name)
-    info = about.get("info") if isinstance(about, dict) else None
-    return str(info.get("codebase_version", "")) if isinstance(info, dict) else ""
-
-
-def _target_kind(target: str, to: str | None, catalog: Any) -> str:
-    from warpdata.catalog.names import is_dataset_name
-    from warpdata.errors import nearest
-
-    kinds = ("root", "shards", "published")
-    if to is not None:
-        if to not in kinds:
-            raise ValueError(f"to is one of {', '.join(kinds)}, not {to!r}.{nearest(to, kinds)}")
-        return to
-    if target.rstrip("/").endswith(".wshard"):
-        return "shards"
-    above = os.path.dirname(os.path.abspath(target))
-    is_name = is_dataset_name(target) and "@" not in target and not target.endswith("/")
-    is_named = is_name and not os.path.lexists(target) and (catalog is not None or not os.path.isdir(above))
-    return "published" if is_named else "root"
-
-
-def lerobot_dataset(
-    source: str | os.PathLike[str] | Episodes,
-    *,
-    delta_timestamps: Mapping[str, Sequence[float]] | None = None,
-    image_transforms: Any = None,
-    episodes: Sequence[int] | None = None,
-    tolerance_s: float = 1e-4,
-) -> Any:
-    """A torch dataset over any episodes with the items of a LeRobotDataset: its keys, dtypes, shapes and masks.
-
-    `delta_timestamps` gives each key several moments, in seconds around the frame; those outside the episode repeat
-    its first or last frame and are marked in `<key>_is_pad`. `meta` answers what LeRobot's policies ask.
-    """
-    from warpdata.convert.lerobot.dataset import LeRobotFrames
-    from warpdata.episodes.collection import Episodes as Several
-
-    found = source if isinstance(source, Several) else _any_episodes(os.fspath(source))
-    chosen = found if episodes is None else found[list(episodes)]
-    return LeRobotFrames(
-        chosen, delta_timestamps=delta_timestamps, image_transforms=image_transforms, tolerance_s=tolerance_s
-    )
-
-
 def divided_address(address: str) -> tuple[str, str | None]:
     """An address and the episode it names inside, unless something has that whole name."""
     base, mark, inside = address.rpartition("#")
@@ -402,7 +189,7 @@ def divided_address(address: str) -> tuple[str, str | None]:
     return base, inside
 
 
-def _is_published(address: str) -> bool:
+def is_published(address: str) -> bool:
     """Whether an address names a published dataset and nothing on this disk."""
     from warpdata.catalog.names import is_dataset_name
 
@@ -424,10 +211,10 @@ def open_recordings(root: str | os.PathLike[str], **options: Any) -> LocalDatase
     """
     from warpdata.episodes.local import LocalDataset
 
-    return LocalDataset(_folder(root), **options)
+    return LocalDataset(folder_at(root), **options)
 
 
-def _folder(source: str | os.PathLike[str]) -> Any:
+def folder_at(source: str | os.PathLike[str]) -> Any:
     """A folder on this machine by path or file://, a folder of a store by URL."""
     import urllib.parse
 
@@ -439,52 +226,7 @@ def _folder(source: str | os.PathLike[str]) -> Any:
     return urllib.parse.unquote(parts.path) if parts.scheme == "file" else StoreFolder(source, connect)
 
 
-def check_dataset(
-    source: str | os.PathLike[str],
-    *,
-    progress: Progress | None = None,
-    deep: bool = False,
-    mute: Collection[str] = (),
-    raw: bool = False,
-    catalog: str | os.PathLike[str] | None = None,
-    jobs: int = 1,
-    ray: str | bool | None = None,
-) -> Report:
-    """Look for what is wrong with episodes, as the edits of their root show them, wherever an address finds them.
-
-    `deep` also decodes every frame; the rules in `mute` say nothing; `raw` looks at the recordings beneath the edits.
-    `jobs` processes look at episodes; `ray` (True, or the address of a cluster) does it there instead.
-    """
-    from warpdata.episodes.check import check_rules
-    from warpdata.episodes.check_each import check_each, check_root
-
-    check_rules(mute)
-    runner = _runner(jobs, ray)
-    text = os.fspath(source)
-    base, inside = divided_address(text)
-    if inside is None and (_is_published(base) or (_is_root(base) and address_kind(base) == "shards")):
-        found = check_each(
-            open_episodes(base, catalog=catalog).source, progress=progress, deep=deep, runner=runner
-        )
-    elif inside is None and _is_root(base):
-        found = check_root(_folder(base), progress=progress, deep=deep, raw=raw, runner=runner)
-    elif inside is not None and raw and address_kind(base) == "recordings":
-        found = _check_one(lambda: open_recordings(base, edited=False).open(inside), inside, deep=deep)
-    else:
-        name = inside or os.path.basename(base.partition("?")[0].rstrip("/"))
-        found = _check_one(lambda: open_episode(text, catalog=catalog), name, deep=deep)
-        if inside is None and not found.is_damaged:
-            found = _with_blocks(found, _located(base)[1], name)
-    return found.without(mute)
-
-
-def _check_one(opened: Callable[[], Episode], name: str, *, deep: bool) -> Report:
-    from warpdata.episodes.check import Report, check_opened
-
-    return Report(1, list(check_opened(opened, name, deep=deep)))
-
-
-def _runner(jobs: int, ray: str | bool | None) -> Runner:
+def runner_for(jobs: int, ray: str | bool | None) -> Runner:
     """Where the work on many episodes is done: here, in processes, or on a cluster."""
     from warpdata.episodes.jobs import runner_of
 
@@ -497,26 +239,18 @@ def _runner(jobs: int, ray: str | bool | None) -> Runner:
     return runner(None if ray is True else ray)
 
 
-def _with_blocks(report: Report, found: Any, name: str) -> Report:
-    """A report that also says which blocks of a shard are damaged that are no signal."""
-    from warpdata.episodes.check import Report
-    from warpdata.episodes.check_shards import damaged_blocks
-
-    return Report(report.episodes, [*report.findings, *damaged_blocks(found, name)])
-
-
-def _is_root(source: str | os.PathLike[str]) -> bool:
+def is_root(source: str | os.PathLike[str]) -> bool:
     """Whether a path or URL names a root of recordings rather than an episode."""
     from pathlib import Path
 
     from warpdata.episodes.check import is_directory
     from warpdata.errors import BlobNotFoundError
 
-    place = _folder(source)
+    place = folder_at(source)
     if isinstance(place, str | os.PathLike):
         return os.path.isdir(place) and not is_directory(Path(place))
     try:
-        _located(source)
+        place_and_bytes(source)
     except BlobNotFoundError as missing:
         try:
             return bool(place.names())
@@ -528,10 +262,10 @@ def _is_root(source: str | os.PathLike[str]) -> bool:
 
 def located(path: str) -> Any:
     """The bytes of a file by path or URL, as something a shard can be opened from."""
-    return _located(path)[1] if "://" in path else path
+    return place_and_bytes(path)[1] if "://" in path else path
 
 
-def _located(source: object) -> tuple[Any, Any]:
+def place_and_bytes(source: object) -> tuple[Any, Any]:
     """The folder a URL lies in and the bytes of its file; without bytes, the folder of an episode directory."""
     if (isinstance(source, str) or hasattr(source, "__fspath__")) and "://" not in (
         path := os.fspath(source)
@@ -595,7 +329,7 @@ def _shard_bytes(place: str) -> RangeReader:
     """One shard by URL, or a local one among URLs."""
     from warpdata.bytekit.ranges import FileRangeReader
 
-    found = _located(place)[1]
+    found = place_and_bytes(place)[1]
     return FileRangeReader(found) if isinstance(found, str) else found
 
 
@@ -612,7 +346,7 @@ def load_wshard(
     handed out; `"window"` does not read a whole raw block to check a window for which the file has no checksum (large
     ones of other programs); False trusts the bytes of blocks.
     """
-    place, found = _located(source)
+    place, found = place_and_bytes(source)
     if found is None and place is not None:
         raise _directory_error(source)
     loaded: WShardEpisode = _opening().load_wshard(found, channels, verify=verify)
@@ -669,7 +403,7 @@ def open_vectors(
 
     if mode != "r":
         return VectorStore.open(source, mode, durable=durable)
-    found = _located(source)[1]
+    found = place_and_bytes(source)[1]
     if found is None:
         raise _directory_error(source)
     return VectorStore.open(found)
@@ -722,70 +456,6 @@ def _vectors(reader: RangeReader) -> Any:
     from warpdata.search.store import VectorStore
 
     return VectorStore.open(reader)
-
-
-def loader_of_state(path: str | os.PathLike[str]) -> Loader:
-    """A loader as it stood when it saved a state with `save_state`; it knows every sample, and transforms nothing."""
-    from warpdata.bytekit.jsontext import parse_json_object
-    from warpdata.errors import CorruptLayoutError
-    from warpdata.loading.windows.loader import Loader
-
-    with builtins.open(path, "rb") as file:
-        found = parse_json_object(file.read())
-    try:
-        plan, state = found["plan"], found["state"]
-        made = Loader(
-            _windows_of_plan(plan["windows"]), plan["batch_size"], seed=plan["seed"], shuffle=plan["shuffle"],
-            on_error=plan["on_error"], rank=0, world=1, threads=0,
-        )  # fmt: skip
-    except (KeyError, TypeError) as error:
-        raise CorruptLayoutError(
-            f"no state that loader.save_state() wrote ({error!r})",
-            path=path,
-            hint="Save it with loader.save_state().",
-        ) from None
-    made.load_state_dict(state)
-    return made
-
-
-def _windows_of_plan(plan: dict[str, Any]) -> Any:
-    from warpdata.loading.windows.mixture import Mixture
-    from warpdata.loading.windows.windows import Windows
-
-    if "mixture" not in plan:
-        return Windows.of_plan(plan, _episodes_of_address(plan["episodes"]))
-    names = [each["name"] for each in plan["mixture"]]
-    sources = {each["name"]: (_windows_of_plan(each["windows"]), each["weight"]) for each in plan["mixture"]}
-    schedule = {start: dict(zip(names, row, strict=True)) for start, row in plan["schedule"]}
-    return Mixture(sources, length=plan["length"], schedule=schedule)
-
-
-def _episodes_of_address(address: dict[str, Any] | None) -> Episodes:
-    """The episodes that a saved state names."""
-    import functools
-    import json
-    import operator
-
-    from warpdata.catalog.dataset import reopened_episodes
-    from warpdata.episodes.collection import Episodes
-    from warpdata.episodes.shard_folder import ShardFolderSource
-    from warpdata.errors import DatasetError
-
-    if address is None:
-        raise DatasetError(
-            "the run read episodes that live in memory only",
-            hint="Ask loader.why() in the program that made them.",
-        )
-    if address["kind"] == "joined":
-        parts = [_episodes_of_address(part) for part in address["parts"]]
-        whole = functools.reduce(operator.add, parts)
-    elif address["kind"] == "root":
-        whole = open_recordings(address["address"], edited=address["edited"])
-    elif address["kind"] == "shards":
-        whole = Episodes(ShardFolderSource(_folder(address["address"]), address["names"]))
-    else:
-        whole = Episodes(reopened_episodes(json.dumps(address["recipe"]), address["artifact"]))
-    return whole if address["rows"] is None else whole[address["rows"]]
 
 
 def load(name: str, table: str = "main", *, limit: int | None = None, **options: Any) -> Any:
