@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Any
 from warpdata._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from warpdata._api import check_dataset as check_dataset
     from warpdata._api import chunk_episode as chunk_episode
     from warpdata._api import dataset as dataset
-    from warpdata._api import embed as embed
-    from warpdata._api import export_episodes as export_episodes
-    from warpdata._api import import_episodes as import_episodes
     from warpdata._api import keep_decoded as keep_decoded
-    from warpdata._api import lerobot_dataset as lerobot_dataset
     from warpdata._api import load as load
     from warpdata._api import load_wshard as load_wshard
     from warpdata._api import open as open  # noqa: A004 - the one way in
@@ -25,6 +20,11 @@ if TYPE_CHECKING:
     from warpdata._api import open_episodes as open_episodes
     from warpdata._api import open_recordings as open_recordings
     from warpdata._api import open_vectors as open_vectors
+    from warpdata._api.checking import check_dataset as check_dataset
+    from warpdata._api.embedding import embed as embed
+    from warpdata._api.importing import export_episodes as export_episodes
+    from warpdata._api.importing import import_episodes as import_episodes
+    from warpdata._api.importing import lerobot_dataset as lerobot_dataset
     from warpdata.catalog.builder import DatasetBuilder as DatasetBuilder
     from warpdata.catalog.dataset import Dataset as Dataset
     from warpdata.catalog.refs import AudioRef as AudioRef
@@ -147,14 +147,14 @@ _HOMES: dict[str, str] = {
     "WShardStreamWriter": "warpdata.episodes.stream_writer",
     "WarpError": "warpdata.errors",
     "Windows": "warpdata.loading.windows.windows",
-    "check_dataset": "warpdata._api",
+    "check_dataset": "warpdata._api.checking",
     "chunk_episode": "warpdata._api",
     "dataset": "warpdata._api",
-    "embed": "warpdata._api",
-    "export_episodes": "warpdata._api",
-    "import_episodes": "warpdata._api",
+    "embed": "warpdata._api.embedding",
+    "export_episodes": "warpdata._api.importing",
+    "import_episodes": "warpdata._api.importing",
     "keep_decoded": "warpdata._api",
-    "lerobot_dataset": "warpdata._api",
+    "lerobot_dataset": "warpdata._api.importing",
     "load": "warpdata._api",
     "load_wshard": "warpdata._api",
     "open": "warpdata._api",
@@ -174,72 +174,72 @@ _HOMES: dict[str, str] = {
 """What a newcomer needs: name -> the module it lives in; nothing is imported until the name is asked for."""
 
 _ELSEWHERE: dict[str, str] = {
-    "ArraySignal": "warpdata.timeline.memory",
-    "AudioRef": "warpdata.catalog.refs",
+    "ArraySignal": "warpdata.timeline",
+    "AudioRef": "warpdata.catalog",
     "AuthenticationError": "warpdata.errors",
-    "Batch": "warpdata.loading.windows.batch",
-    "Cascade": "warpdata.ordering.fraction",
-    "ChunkList": "warpdata.formats.wshard.chunks",
-    "ChunkedEpisodeReader": "warpdata.formats.wshard.chunked",
-    "ChunkedEpisodeWriter": "warpdata.formats.wshard.chunked",
-    "Compression": "warpdata.formats.wshard.compression",
+    "Batch": "warpdata.loading",
+    "Cascade": "warpdata.ordering",
+    "ChunkList": "warpdata.formats.wshard",
+    "ChunkedEpisodeReader": "warpdata.formats.wshard",
+    "ChunkedEpisodeWriter": "warpdata.formats.wshard",
+    "Compression": "warpdata.formats.wshard",
     "ConflictError": "warpdata.errors",
     "DatasetNotFoundError": "warpdata.errors",
-    "DiskEpisode": "warpdata.episodes.disk_episode",
-    "EpisodeRef": "warpdata.catalog.refs",
-    "EpisodeView": "warpdata.timeline.episode",
-    "EpisodeWriter": "warpdata.timeline.writing",
-    "FileRef": "warpdata.catalog.refs",
-    "FractionRows": "warpdata.corpora.subsample",
-    "ImageRef": "warpdata.catalog.refs",
-    "LocalDatasetWriter": "warpdata.episodes.local",
-    "LossReceipt": "warpdata.episodes.receipt",
+    "DiskEpisode": "warpdata.episodes",
+    "EpisodeRef": "warpdata.catalog",
+    "EpisodeView": "warpdata.timeline",
+    "EpisodeWriter": "warpdata.timeline",
+    "FileRef": "warpdata.catalog",
+    "FractionRows": "warpdata.corpora",
+    "ImageRef": "warpdata.catalog",
+    "LocalDatasetWriter": "warpdata.episodes",
+    "LossReceipt": "warpdata.episodes",
     "ManifestCorruptedError": "warpdata.errors",
-    "MixedRows": "warpdata.corpora.mixed",
+    "MixedRows": "warpdata.corpora",
     "PermissionError": "warpdata.errors",
-    "Recorder": "warpdata.episodes.record",
-    "RowBatch": "warpdata.corpora.batch",
-    "RowWarmCache": "warpdata.corpora.warm_cache",
-    "ShardWriter": "warpdata.formats.gamsae.writer",
-    "SideTable": "warpdata.corpora.side_table",
-    "SignalWriter": "warpdata.timeline.writing",
-    "SigningKey": "warpdata.formats.rvf.signing",
-    "SimpleSignal": "warpdata.episodes.signals",
-    "SimpleSignalWriter": "warpdata.episodes.signal_writers",
-    "StoreShardSource": "warpdata.corpora.store_source",
-    "Table": "warpdata.catalog.table",
-    "Timebase": "warpdata.formats.wshard.schema",
-    "VideoRef": "warpdata.catalog.refs",
-    "VideoSignal": "warpdata.episodes.signals",
-    "VideoSignalWriter": "warpdata.episodes.signal_writers",
-    "Viewer": "warpdata.viewer.server",
-    "WarmRows": "warpdata.corpora.warm_cache",
-    "compute_crc32": "warpdata.formats.wshard.hashes",
-    "compute_error_residual": "warpdata.formats.wshard.bits",
-    "dequantize_delta": "warpdata.formats.wshard.bits",
-    "encode_shard_bytes": "warpdata.formats.gamsae.writer",
-    "error_residual": "warpdata.formats.wshard.residual",
-    "export_site": "warpdata.viewer.export",
-    "masked_mean": "warpdata.loading.windows.batch",
-    "name_hash": "warpdata.formats.wshard.hashes",
-    "pack_bool_mask": "warpdata.formats.wshard.bits",
-    "pack_multidim_residual_bitmask": "warpdata.formats.wshard.bits",
-    "pack_residual": "warpdata.formats.wshard.residual",
-    "pack_residual_bits": "warpdata.formats.wshard.bits",
-    "quantize_delta": "warpdata.formats.wshard.bits",
-    "read_refs": "warpdata.catalog.refs",
-    "reconstruct_from_omen_and_delta": "warpdata.formats.wshard.bits",
+    "Recorder": "warpdata.episodes",
+    "RowBatch": "warpdata.corpora",
+    "RowWarmCache": "warpdata.corpora",
+    "ShardWriter": "warpdata.formats.gamsae",
+    "SideTable": "warpdata.corpora",
+    "SignalWriter": "warpdata.timeline",
+    "SigningKey": "warpdata.search",
+    "SimpleSignal": "warpdata.episodes",
+    "SimpleSignalWriter": "warpdata.episodes",
+    "StoreShardSource": "warpdata.corpora",
+    "Table": "warpdata.catalog",
+    "Timebase": "warpdata.formats.wshard",
+    "VideoRef": "warpdata.catalog",
+    "VideoSignal": "warpdata.episodes",
+    "VideoSignalWriter": "warpdata.episodes",
+    "Viewer": "warpdata.viewer",
+    "WarmRows": "warpdata.corpora",
+    "compute_crc32": "warpdata.formats.wshard",
+    "compute_error_residual": "warpdata.formats.wshard",
+    "dequantize_delta": "warpdata.formats.wshard",
+    "encode_shard_bytes": "warpdata.formats.gamsae",
+    "error_residual": "warpdata.formats.wshard",
+    "export_site": "warpdata.viewer",
+    "masked_mean": "warpdata.loading",
+    "name_hash": "warpdata.formats.wshard",
+    "pack_bool_mask": "warpdata.formats.wshard",
+    "pack_multidim_residual_bitmask": "warpdata.formats.wshard",
+    "pack_residual": "warpdata.formats.wshard",
+    "pack_residual_bits": "warpdata.formats.wshard",
+    "quantize_delta": "warpdata.formats.wshard",
+    "read_refs": "warpdata.catalog",
+    "reconstruct_from_omen_and_delta": "warpdata.formats.wshard",
     "replay": "warpdata.episodes.replay",
-    "row_in_fraction": "warpdata.ordering.fraction",
-    "sign2nddiff": "warpdata.formats.wshard.residual",
-    "unpack_bool_mask": "warpdata.formats.wshard.bits",
-    "unpack_multidim_residual_bitmask": "warpdata.formats.wshard.bits",
-    "unpack_multidim_residual_bits": "warpdata.formats.wshard.bits",
-    "unpack_residual": "warpdata.formats.wshard.residual",
-    "unpack_residual_bits": "warpdata.formats.wshard.bits",
-    "validate_chunk_continuity": "warpdata.formats.wshard.chunks",
+    "row_in_fraction": "warpdata.ordering",
+    "sign2nddiff": "warpdata.formats.wshard",
+    "unpack_bool_mask": "warpdata.formats.wshard",
+    "unpack_multidim_residual_bitmask": "warpdata.formats.wshard",
+    "unpack_multidim_residual_bits": "warpdata.formats.wshard",
+    "unpack_residual": "warpdata.formats.wshard",
+    "unpack_residual_bits": "warpdata.formats.wshard",
+    "validate_chunk_continuity": "warpdata.formats.wshard",
 }
-"""Further names, listed by the packages they belong to; here too, because documents and programs call them so."""
+"""Further names and the packages that list them; here too, because documents and programs call them so."""
 
 _PACKAGES = (
     "catalog", "convert", "corpora", "episodes", "errors", "formats", "loading", "ordering", "ray", "search",

@@ -187,7 +187,7 @@ LATE = {
 
 @every(MODULES)
 def test_no_import_hides_in_a_function(path: Path) -> None:
-    if relative(path) == "_api.py" or relative(path).startswith("cli/commands/"):
+    if relative(path).startswith(("_api/", "cli/commands/")):
         return
     if relative(path) in OPTIONAL_ADAPTERS | LATE:
         return

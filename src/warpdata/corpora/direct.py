@@ -5,22 +5,21 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from functools import partial
 
 import numpy as np
 
 from warpdata.bytekit import system
 from warpdata.corpora import spans
 from warpdata.corpora.batch import Rows
-from warpdata.corpora.decode import decode_part, raw_dtype
+from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.spans import Copier, Span, now_truncated
+from warpdata.corpora.spans import FarSpans, Span, now_truncated
 from warpdata.errors import StoreError
 
 DIRECT_ALIGN = 4096
 
 
-class DirectSpans:
+class DirectSpans(FarSpans):
     """Spans read past the page cache into a few reused buffers: for corpora larger than memory."""
 
     def __init__(self, shards: ShardSet) -> None:
@@ -29,25 +28,6 @@ class DirectSpans:
         self._files: dict[int, int] = {}
         self._free: list[mmap.mmap] = []
         self._is_direct = bool(system.DIRECT)
-
-    def read_near(self, shard: int, row: int, out: Rows) -> int:  # noqa: ARG002
-        """Nothing is near."""
-        return 0
-
-    def passed(self, shard: int, start: int, end: int) -> None:
-        """Nothing was read near."""
-
-    def is_near(self, span: Span) -> bool:  # noqa: ARG002
-        """Never: every span comes from the disk."""
-        return False
-
-    def copier(self, span: Span, rows: Rows) -> Copier:  # noqa: ARG002
-        """Decode rows of the span."""
-        return partial(decode_part, rows, self._dtype)
-
-    def load(self, span: Span) -> Rows:
-        """The same as `fetch`."""
-        return self.fetch(span)
 
     def fetch(self, span: Span) -> Rows:
         """Read the blocks of the disk that hold the span and see the rows inside them."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.corpora.batch import Rows
-from warpdata.corpora.decode import decode_part, raw_dtype
+from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.spans import Copier, Span
+from warpdata.corpora.spans import FarSpans, Span
 from warpdata.errors import UnavailableError
 
 
-class RangedSpans:
+class RangedSpans(FarSpans):
     """Spans fetched through range readers; what fails for a moment is tried again, never skipped."""
 
     def __init__(
@@ -27,25 +26,6 @@ class RangedSpans:
         self._readers = readers
         self._retries = retries
         self._backoff_s = backoff_s
-
-    def read_near(self, shard: int, row: int, out: Rows) -> int:  # noqa: ARG002
-        """Nothing is near."""
-        return 0
-
-    def passed(self, shard: int, start: int, end: int) -> None:
-        """Nothing was read near."""
-
-    def is_near(self, span: Span) -> bool:  # noqa: ARG002
-        """Never: a range may come from far away."""
-        return False
-
-    def copier(self, span: Span, rows: Rows) -> Copier:  # noqa: ARG002
-        """Decode rows of the span."""
-        return partial(decode_part, rows, self._dtype)
-
-    def load(self, span: Span) -> Rows:
-        """The same as `fetch`."""
-        return self.fetch(span)
 
     def fetch(self, span: Span) -> Rows:
         """Fetch exactly the bytes of the span."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.dtype import DType
 from warpdata.bytekit.ranges import read_at
 from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
-from warpdata.corpora.decode import raw_dtype
+from warpdata.corpora.decode import decode_part, raw_dtype
 from warpdata.corpora.shards import ShardSet
 from warpdata.errors import BlobNotFoundError, ChecksumError, PermissionError_, StoreError, TruncatedError
 from warpdata.formats.gamsae.reader import ShardInfo
@@ -59,6 +62,35 @@ class SpanReader(Protocol):
 
     def close(self) -> None:
         """Give back files and buffers."""
+
+
+class FarSpans(ABC):
+    """A reader of which nothing is near: every span comes from a disk or a network, and is decoded as it is copied."""
+
+    _dtype: DType
+
+    def read_near(self, shard: int, row: int, out: Rows) -> int:  # noqa: ARG002
+        """Nothing is near."""
+        return 0
+
+    def passed(self, shard: int, start: int, end: int) -> None:  # noqa: B027
+        """Nothing was read near."""
+
+    def is_near(self, span: Span) -> bool:  # noqa: ARG002
+        """Never."""
+        return False
+
+    def copier(self, span: Span, rows: Rows) -> Copier:  # noqa: ARG002
+        """Decode rows of the span."""
+        return partial(decode_part, rows, self._dtype)
+
+    def load(self, span: Span) -> Rows:
+        """The same as `fetch`."""
+        return self.fetch(span)
+
+    @abstractmethod
+    def fetch(self, span: Span) -> Rows:
+        """Bring the rows of a span."""
 
 
 class CheckedSpans:

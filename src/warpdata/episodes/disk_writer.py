@@ -109,10 +109,11 @@ class DiskEpisodeWriter(EpisodeWriter):
     def append_row(self, row: Sequence[tuple[str, Any]], ts_ns: int) -> None:
         """Add a value to each of several signals at one time: all of them, or none where one is refused."""
         ts_ns = as_timestamp(ts_ns)
-        known = self._signals
-        signals = [known.get(name) or self._add(name, data, ts_ns) for name, data in row]
-        values = [signal.checked(data, ts_ns) for signal, (_, data) in zip(signals, row, strict=True)]
-        for signal, value in zip(signals, values, strict=True):
+        known, checked = self._signals, []
+        for name, data in row:
+            signal = known.get(name) or self._add(name, data, ts_ns)
+            checked.append((signal, signal.checked(data, ts_ns)))
+        for signal, value in checked:
             signal.append(value, ts_ns)
 
     def set_static(self, name: str, data: Any) -> None:

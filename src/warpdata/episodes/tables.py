@@ -228,10 +228,6 @@ class TableRecorder(ABC):
             self._last = CLOSED
         self.file.let_go()
 
-    def _check_time(self, ts_ns: int) -> None:
-        if ts_ns <= self._last:
-            raise refused(self.name, ts_ns, self._last)
-
     def flush(self) -> None:
         """Hand the records collected so far to the background."""
         if self.count > self._first:
@@ -276,7 +272,8 @@ class NumberRecorder(TableRecorder):
 
     def checked(self, data: Any, ts_ns: int) -> NDArray[Any]:
         """The value as `append` takes it, or what it would raise; nothing is recorded."""
-        self._check_time(ts_ns)
+        if ts_ns <= self._last:
+            raise refused(self.name, ts_ns, self._last)
         if type(data) is not np.ndarray or data.dtype != self._dtype or data.shape != self._shape:
             return self._converted(data)
         return data
@@ -338,7 +335,8 @@ class EventRecorder(TableRecorder):
 
     def checked(self, data: Any, ts_ns: int) -> Any:
         """The value as `append` takes it, or what it would raise; nothing is recorded."""
-        self._check_time(ts_ns)
+        if ts_ns <= self._last:
+            raise refused(self.name, ts_ns, self._last)
         as_event(data, self._kind, self.name)
         return data
 

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print every finding with its rule and severity."""
-    from warpdata._api import check_dataset
+    from warpdata._api.checking import check_dataset
     from warpdata.episodes.check import RULES
 
     if args.rules:

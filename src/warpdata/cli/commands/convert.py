@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Convert and print the receipt."""
-    from warpdata._api import export_episodes, import_episodes
+    from warpdata._api.importing import export_episodes, import_episodes
 
     to = args.to or _SUFFIXES.get(os.path.splitext(args.target.rstrip("/"))[1].lower())
     with console.progress("converting") as progress:

@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Compute what is missing or changed, and keep it."""
-    from warpdata._api import embed
+    from warpdata._api.embedding import embed
     from warpdata.cli.commands._function import function_of
 
     embedder = function_of(args.embedder) if ":" in args.embedder else args.embedder

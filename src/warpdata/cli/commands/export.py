@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Export and print the receipt."""
-    from warpdata._api import export_episodes
+    from warpdata._api.importing import export_episodes
 
     with console.progress("exporting") as progress:
         receipt = export_episodes(

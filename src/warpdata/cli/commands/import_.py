@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Import and print the receipt."""
-    from warpdata._api import import_episodes
+    from warpdata._api.importing import import_episodes
 
     if len(args.words) not in (2, 3):
         raise ValueError(f"[FORMAT] SOURCE TARGET are two or three words, not {len(args.words)}")

@@ -107,7 +107,7 @@ def _shard(path: str, *, full: bool) -> list[Any]:
 
 def _episodes(path: str, args: argparse.Namespace) -> list[Any]:
     """Recordings as they were made, or the episodes of shards: what of them is damaged."""
-    from warpdata._api import check_dataset
+    from warpdata._api.checking import check_dataset
     from warpdata.errors import StoreError
     from warpdata.formats.wshard.verify import Finding
 

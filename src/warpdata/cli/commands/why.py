@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Print one line per sample; no values are read."""
-    from warpdata._api import loader_of_state
+    from warpdata._api.state import loader_of_state
 
     found = loader_of_state(args.state).why(args.step, epoch=args.epoch)
     console.emit([each.to_json() for each in found])

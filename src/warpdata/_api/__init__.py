@@ -1,0 +1,490 @@
+"""Wiring only: the verbs of `import warpdata as wd` that join several packages."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from warpdata.errors import BadMagicError, BlobNotFoundError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from warpdata.bytekit.ranges import RangeReader
+    from warpdata.catalog.dataset import Dataset
+    from warpdata.catalog.table import Table
+    from warpdata.convert.place import Place
+    from warpdata.corpora.source import FixedOrderSource
+    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.jobs import Runner
+    from warpdata.episodes.local import LocalDataset
+    from warpdata.formats.wshard.chunks import ChunkList
+    from warpdata.formats.wshard.compression import CompressionChoice
+    from warpdata.formats.wshard.episode import WShardEpisode
+    from warpdata.formats.wshard.reader import Verify
+    from warpdata.search.store import VectorStore
+    from warpdata.stores.blobstore import BlobStore
+    from warpdata.stores.meter import Listener
+    from warpdata.timeline.episode import Episode
+
+
+def open_episode(
+    source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO | ChunkList,
+    *,
+    catalog: str | os.PathLike[str] | None = None,
+) -> Episode:
+    """Open an episode: a directory, a shard or a chunk list, by path or URL; reads lazily.
+
+    `#id` goes inside a root, a folder of shards or a published dataset: `robot_data#3`, `lab/reacher@v1#3`. A shard
+    may also be bytes, a file opened in binary mode or a RangeReader. `catalog`: where datasets are looked for.
+    """
+    opening = _opening()
+    if isinstance(source, opening.ChunkList):
+        whole: Episode = opening.Episode(opening.chunks_source(source))
+        return whole
+    if isinstance(source, str):
+        source, inside = divided_address(source)
+        if inside is not None:
+            return open_episodes(source, catalog=catalog).open(inside)
+        if is_published(source):
+            raise _one_of_many(source, open_episodes(source, catalog=catalog))
+    place, found = place_and_bytes(source)
+    if found is None and place is not None:
+        return _directory(place)
+    try:
+        episode: Episode = opening.episode_of_shard(opening.ShardReader.open(found), place)
+        return episode
+    except StoreError:
+        if not isinstance(found, str) or not os.path.isdir(found):
+            raise
+    if is_root(found) and address_kind(found) in ("recordings", "shards"):
+        several = open_episodes(found)
+        if len(several):
+            raise _one_of_many(found, several)
+    return _directory(found)
+
+
+@functools.cache
+def _opening() -> Any:
+    """Episodes are opened often: the import is looked up once."""
+    from warpdata.episodes import opening
+
+    return opening
+
+
+def _one_of_many(address: str, episodes: Episodes) -> Exception:
+    ids = episodes.ids
+    some = f", such as {address}#{ids[0]}" if ids else ""
+    return ValueError(f"{address} holds {len(ids)} episodes: name one of them{some}")
+
+
+def open(  # noqa: A001 - the one way in
+    address: str | os.PathLike[str], *, catalog: str | os.PathLike[str] | None = None
+) -> Any:
+    """Open whatever is there: an Episode, Episodes, a Dataset, a corpus or a vector store.
+
+    An address is a path, a URL, or `workspace/name[@version]` of a published dataset; `#id` goes to one episode inside.
+    A set of a foreign format (LeRobot, …) opens as Episodes where it lies, read-only; nothing is converted. `catalog`:
+    where published datasets are looked for.
+    """
+    text = os.fspath(address)
+    base, inside = divided_address(text)
+    if inside is not None:
+        return open_episode(text, catalog=catalog)
+    try:
+        kind = address_kind(base)
+    except (BadMagicError, BlobNotFoundError):
+        found = foreign_episodes(base)
+        if found is None:
+            raise
+        return found
+    if kind == "dataset":
+        return dataset(base, catalog=catalog)
+    if kind in ("recordings", "shards"):
+        return open_episodes(base)
+    if kind == "vectors":
+        return open_vectors(base)
+    return open_corpus(base) if kind in ("corpus", "rows") else open_episode(base)
+
+
+def address_kind(address: str | os.PathLike[str]) -> str:
+    """What an address without `#` names: a dataset, a kind of folder, or a kind of file.
+
+    `dataset`; `recordings`, `shards`, `corpus`, or one episode as a `directory`; `episode`, `chunk-list`, `shard`,
+    `journal`, `vectors`, `rows`.
+    """
+    from warpdata.catalog.filekinds import file_kind, folder_kind
+
+    text = os.fspath(address)
+    if is_published(text):
+        return "dataset"
+    place = folder_at(text)
+    if isinstance(place, str | os.PathLike):
+        return folder_kind(os.listdir(place), text) if os.path.isdir(place) else file_kind(place)
+    if is_root(text):
+        return folder_kind({name.partition("/")[0] for name in place.names()}, text)
+    found = place_and_bytes(text)[1]
+    return "directory" if found is None else file_kind(found)
+
+
+def open_episodes(
+    address: str | os.PathLike[str], *, catalog: str | os.PathLike[str] | None = None
+) -> Episodes:
+    """The episodes of a root of recordings, a folder of shards, a published dataset or a foreign set.
+
+    By path, URL or name; the address of one episode gives that one. `catalog`: where published datasets are looked for.
+    """
+    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.shard_folder import ShardFolderSource
+
+    text = os.fspath(address)
+    if divided_address(text)[1] is not None:
+        return Episodes.of([open_episode(text, catalog=catalog)])
+    try:
+        kind = address_kind(text)
+    except (BadMagicError, BlobNotFoundError):
+        foreign = foreign_episodes(text)
+        if foreign is None:
+            raise
+        return foreign
+    if kind == "dataset":
+        return dataset(text, catalog=catalog).episodes
+    if kind == "recordings":
+        return open_recordings(text)
+    return (
+        Episodes(ShardFolderSource(folder_at(text)))
+        if kind == "shards"
+        else Episodes.of([open_episode(text)])
+    )
+
+
+def foreign_episodes(
+    address: str | os.PathLike[str], name: str | None = None, **options: Any
+) -> Episodes | None:
+    """The episodes of a foreign set; of one whose format is not named, None where no format knows it."""
+    from warpdata.convert.formats import check_options, format_module, format_of
+
+    base, inside = divided_address(os.fspath(address))
+    folder = folder_at(base)
+    if name is None and isinstance(folder, str | os.PathLike) and not os.path.exists(folder):
+        return None
+    place = place_at(base)
+    found = name or format_of(place)
+    if found is None:
+        return None
+    module = format_module(found)
+    if not hasattr(module, "read"):
+        raise ValueError(f"{found} can be written, not read")
+    check_options(module.read, options, f"reading {found}")
+    episodes: Episodes = module.read(place, **options)
+    return episodes if inside is None else episodes[[episodes.position(inside)]]
+
+
+def place_at(address: str | os.PathLike[str]) -> Place:
+    """Where foreign data lies: on this machine, or a file or a folder of a store."""
+    import urllib.parse
+
+    from warpdata.convert.place import Place
+    from warpdata.stores.folder import StoreFolder
+
+    folder = folder_at(address)
+    if isinstance(folder, str | os.PathLike):
+        return Place.of(folder)
+    parts = urllib.parse.urlsplit(os.fspath(address))
+    above, _, name = parts.path.rstrip("/").rpartition("/")
+    beside = StoreFolder(urllib.parse.urlunsplit(parts._replace(path=above)), connect)
+    is_file = bool(name) and not parts.path.endswith("/") and beside.exists(name)
+    return Place(None, beside, urllib.parse.unquote(name)) if is_file else Place.of(folder)
+
+
+def divided_address(address: str) -> tuple[str, str | None]:
+    """An address and the episode it names inside, unless something has that whole name."""
+    base, mark, inside = address.rpartition("#")
+    if not mark or not inside or ("://" not in address and os.path.lexists(address)):
+        return address, None
+    return base, inside
+
+
+def is_published(address: str) -> bool:
+    """Whether an address names a published dataset and nothing on this disk."""
+    from warpdata.catalog.names import is_dataset_name
+
+    return "://" not in address and not os.path.lexists(address) and is_dataset_name(address)
+
+
+def _directory(folder: Any) -> Episode:
+    """An episode directory as the edits of the root around it show it."""
+    from warpdata.episodes.disk_episode import DiskEpisode
+    from warpdata.episodes.edits import shown
+
+    return shown(folder) if isinstance(folder, str | os.PathLike) else DiskEpisode(folder)
+
+
+def open_recordings(root: str | os.PathLike[str], **options: Any) -> LocalDataset:
+    """The episodes of a root of recordings, by path, or by URL of a store that can list (s3, gs, az, file).
+
+    Options are those of `LocalDataset`.
+    """
+    from warpdata.episodes.local import LocalDataset
+
+    return LocalDataset(folder_at(root), **options)
+
+
+def folder_at(source: str | os.PathLike[str]) -> Any:
+    """A folder on this machine by path or file://, a folder of a store by URL."""
+    import urllib.parse
+
+    from warpdata.stores.folder import StoreFolder
+
+    if not isinstance(source, str) or "://" not in source:
+        return source
+    parts = urllib.parse.urlsplit(source)
+    return urllib.parse.unquote(parts.path) if parts.scheme == "file" else StoreFolder(source, connect)
+
+
+def runner_for(jobs: int, ray: str | bool | None) -> Runner:
+    """Where the work on many episodes is done: here, in processes, or on a cluster."""
+    from warpdata.episodes.jobs import runner_of
+
+    if ray is None or ray is False:
+        return runner_of(jobs)
+    if jobs != 1:
+        raise ValueError("jobs are processes of this machine, ray is a cluster: choose one of them")
+    from warpdata.ray.verbs import runner
+
+    return runner(None if ray is True else ray)
+
+
+def is_root(source: str | os.PathLike[str]) -> bool:
+    """Whether a path or URL names a root of recordings rather than an episode."""
+    from pathlib import Path
+
+    from warpdata.episodes.check import is_directory
+    from warpdata.errors import BlobNotFoundError
+
+    place = folder_at(source)
+    if isinstance(place, str | os.PathLike):
+        return os.path.isdir(place) and not is_directory(Path(place))
+    try:
+        place_and_bytes(source)
+    except BlobNotFoundError as missing:
+        try:
+            return bool(place.names())
+        except StoreError as cannot_list:
+            missing.hint = f"Give the URL of one episode: {cannot_list.message}."
+            raise missing from None
+    return False
+
+
+def located(path: str) -> Any:
+    """The bytes of a file by path or URL, as something a shard can be opened from."""
+    return place_and_bytes(path)[1] if "://" in path else path
+
+
+def place_and_bytes(source: object) -> tuple[Any, Any]:
+    """The folder a URL lies in and the bytes of its file; without bytes, the folder of an episode directory."""
+    if (isinstance(source, str) or hasattr(source, "__fspath__")) and "://" not in (
+        path := os.fspath(source)
+    ):
+        # The process may go elsewhere before everything is read.
+        return None, path if path.startswith("/") else os.path.abspath(path)
+    if not isinstance(source, str):
+        return None, source
+    import urllib.parse
+
+    from warpdata.errors import BlobNotFoundError
+    from warpdata.stores.folder import StoreFolder
+
+    parts = urllib.parse.urlsplit(source)
+    if parts.scheme == "file":
+        return None, urllib.parse.unquote(parts.path)
+    above, _, name = parts.path.rstrip("/").rpartition("/")
+    folder = StoreFolder(urllib.parse.urlunsplit(parts._replace(path=above)), connect)
+    try:
+        return folder, folder.open(name)
+    except BlobNotFoundError:
+        below = folder.below(name)
+        if any(below.exists(mark) for mark in ("meta.json", "static.json")):
+            return below, None
+        raise
+
+
+def connect(address: str) -> BlobStore:
+    """The store at an address as the environment says it is reached."""
+    from warpdata.catalog.access import access_options
+    from warpdata.settings import Settings
+    from warpdata.stores.address import open_store
+    from warpdata.stores.meter import Meter
+    from warpdata.stores.reliable import ReliableStore
+
+    return ReliableStore(open_store(address, access_options(Settings.from_env()).store), Meter())
+
+
+def open_corpus(
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **options: Any
+) -> FixedOrderSource:
+    """Open an activation corpus: a folder, shard files in their order, or a URL of either (s3, gs, az, http).
+
+    Options are the fields of SourceOptions, as for `MmapShardSource.open_dir`.
+    """
+    from warpdata.corpora.source import MmapShardSource
+    from warpdata.corpora.store_source import StoreShardSource
+    from warpdata.stores.folder import StoreFolder
+
+    places = [os.fspath(place) for place in ([source] if isinstance(source, str | os.PathLike) else source)]
+    if any("://" in place for place in places):
+        if len(places) == 1 and not places[0].partition("?")[0].endswith(".shard"):
+            return StoreShardSource.open_folder(StoreFolder(places[0], connect), **options)
+        return StoreShardSource.open([_shard_bytes(place) for place in places], **options)
+    if len(places) == 1 and not os.path.isfile(places[0]):
+        return MmapShardSource.open_dir(places[0], **options)
+    return MmapShardSource.open(places, **options)
+
+
+def _shard_bytes(place: str) -> RangeReader:
+    """One shard by URL, or a local one among URLs."""
+    from warpdata.bytekit.ranges import FileRangeReader
+
+    found = place_and_bytes(place)[1]
+    return FileRangeReader(found) if isinstance(found, str) else found
+
+
+def load_wshard(
+    source: str | os.PathLike[str] | RangeReader | bytes | BinaryIO,
+    channels: Collection[str] | None = None,
+    *,
+    verify: Verify = "block",
+) -> WShardEpisode:
+    """Open an episode by step; lazy, zero-copy for raw blocks on this machine.
+
+    The source is a path, a URL, bytes, a file opened in binary mode or a RangeReader. `channels` keeps only these ids
+    or block names, and rewards, flags and times. `verify`: `"block"` holds every byte against a checksum before it is
+    handed out; `"window"` does not read a whole raw block to check a window for which the file has no checksum (large
+    ones of other programs); False trusts the bytes of blocks.
+    """
+    place, found = place_and_bytes(source)
+    if found is None and place is not None:
+        raise _directory_error(source)
+    loaded: WShardEpisode = _opening().load_wshard(found, channels, verify=verify)
+    return loaded
+
+
+def chunk_episode(
+    episode: Episode | WShardEpisode,
+    folder: str | os.PathLike[str],
+    steps: int,
+    *,
+    compression: CompressionChoice = None,
+    compat: str = "default",
+    progress: Callable[[int, int], None] | None = None,
+) -> ChunkList:
+    """Write an episode as chunks of at most `steps` steps with their chunk list, which opens as one episode.
+
+    The chunks of a recording are packed: cameras are cut by whole groups of pictures, never encoded again.
+    """
+    from warpdata.formats.wshard.chunked import chunk_episode as chunk_rows
+    from warpdata.formats.wshard.episode import WShardEpisode
+
+    if isinstance(episode, WShardEpisode):
+        return chunk_rows(episode, folder, steps, compression=compression, compat=compat, progress=progress)
+    from warpdata.episodes.packed_chunks import write_chunks
+
+    return write_chunks(
+        episode, folder, steps=steps, compression=compression, compat=compat, progress=progress
+    )
+
+
+def keep_decoded(max_bytes: str | int) -> None:
+    """Keep at most this much of decoded blocks in this process (192 MiB unless told; 0 for none, "2GB" for more).
+
+    A compressed block that is one frame is decoded whole for any of its rows: kept, it is decoded once.
+    """
+    from warpdata.bytekit.kept import KEPT
+    from warpdata.catalog.names import parse_size
+
+    KEPT.max_bytes = parse_size(max_bytes)
+
+
+def _directory_error(source: Any) -> Exception:
+    from warpdata.errors import CorruptLayoutError
+
+    return CorruptLayoutError("an episode directory, not a file", path=source, hint="Use wd.open_episode().")
+
+
+def open_vectors(
+    source: str | os.PathLike[str] | RangeReader, mode: str = "r", *, durable: bool = True
+) -> VectorStore:
+    """Open a vector store: a path, for reading also a URL or a RangeReader; `stats()` counts its requests."""
+    from warpdata.search.store import VectorStore
+
+    if mode != "r":
+        return VectorStore.open(source, mode, durable=durable)
+    found = place_and_bytes(source)[1]
+    if found is None:
+        raise _directory_error(source)
+    return VectorStore.open(found)
+
+
+def dataset(
+    name: str,
+    *,
+    mode: str | None = None,
+    catalog: str | os.PathLike[str] | Sequence[str] | None = None,
+    max_bytes: str | int | None = None,
+    max_requests: int | None = None,
+    listener: Listener | None = None,
+    **options: Any,
+) -> Dataset:
+    """Open a published dataset by name: `workspace/name`, `@hash` or `@tag` if you like; reads no data."""
+    from warpdata.catalog.access import access_options, catalog_tuple
+    from warpdata.catalog.dataset import budget_of, open_dataset
+    from warpdata.catalog.names import parse_name
+    from warpdata.settings import Settings
+
+    budget = budget_of(max_bytes, max_requests)
+    access = access_options(
+        Settings.from_env(), mode=mode, catalogs=catalog_tuple(catalog), budget=budget, **options
+    )
+    return open_dataset(parse_name(name), access, table_streams(), listener)
+
+
+open_dataset = dataset
+"""The same under the name of its kind: `open_episode`, `open_dataset`, `open_corpus`, …"""
+
+
+def table_streams() -> Any:
+    """What the packages above the catalog give to datasets."""
+    from warpdata.catalog.dataset import Streams
+    from warpdata.loading.shuffled import open_stream
+    from warpdata.loading.stream import plan_read
+    from warpdata.loading.torch import torch_dataset
+
+    return Streams(
+        batches=open_stream,
+        torch=torch_dataset,
+        plan=plan_read,
+        vectors=_vectors,
+        ray=_ray,
+        runner=runner_for,
+    )
+
+
+def _ray(table: Table) -> Any:
+    from warpdata.ray import read_table
+
+    return read_table(table)
+
+
+def _vectors(reader: RangeReader) -> Any:
+    from warpdata.search.store import VectorStore
+
+    return VectorStore.open(reader)
+
+
+def load(name: str, table: str = "main", *, limit: int | None = None, **options: Any) -> Any:
+    """A table as a pandas frame in one line; large tables are refused, stream those."""
+    from warpdata.sql.frames import pandas_from
+
+    view = dataset(name, **options).table(table)
+    return view.pandas() if limit is None else pandas_from(view.head(limit))

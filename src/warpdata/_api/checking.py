@@ -1,0 +1,78 @@
+"""What is wrong with the episodes of an address."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from warpdata._api import (
+    address_kind,
+    divided_address,
+    folder_at,
+    is_published,
+    is_root,
+    open_episode,
+    open_episodes,
+    open_recordings,
+    place_and_bytes,
+    runner_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from warpdata.episodes.check import Progress, Report
+    from warpdata.timeline.episode import Episode
+
+
+def check_dataset(
+    source: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    deep: bool = False,
+    mute: Collection[str] = (),
+    raw: bool = False,
+    catalog: str | os.PathLike[str] | None = None,
+    jobs: int = 1,
+    ray: str | bool | None = None,
+) -> Report:
+    """Look for what is wrong with episodes, as the edits of their root show them, wherever an address finds them.
+
+    `deep` also decodes every frame; the rules in `mute` say nothing; `raw` looks at the recordings beneath the edits.
+    `jobs` processes look at episodes; `ray` (True, or the address of a cluster) does it there instead.
+    """
+    from warpdata.episodes.check import check_rules
+    from warpdata.episodes.check_each import check_each, check_root
+
+    check_rules(mute)
+    runner = runner_for(jobs, ray)
+    text = os.fspath(source)
+    base, inside = divided_address(text)
+    if inside is None and (is_published(base) or (is_root(base) and address_kind(base) == "shards")):
+        found = check_each(
+            open_episodes(base, catalog=catalog).source, progress=progress, deep=deep, runner=runner
+        )
+    elif inside is None and is_root(base):
+        found = check_root(folder_at(base), progress=progress, deep=deep, raw=raw, runner=runner)
+    elif inside is not None and raw and address_kind(base) == "recordings":
+        found = _check_one(lambda: open_recordings(base, edited=False).open(inside), inside, deep=deep)
+    else:
+        name = inside or os.path.basename(base.partition("?")[0].rstrip("/"))
+        found = _check_one(lambda: open_episode(text, catalog=catalog), name, deep=deep)
+        if inside is None and not found.is_damaged:
+            found = _with_blocks(found, place_and_bytes(base)[1], name)
+    return found.without(mute)
+
+
+def _check_one(opened: Callable[[], Episode], name: str, *, deep: bool) -> Report:
+    from warpdata.episodes.check import Report, check_opened
+
+    return Report(1, list(check_opened(opened, name, deep=deep)))
+
+
+def _with_blocks(report: Report, found: Any, name: str) -> Report:
+    """A report that also says which blocks of a shard are damaged that are no signal."""
+    from warpdata.episodes.check import Report
+    from warpdata.episodes.check_shards import damaged_blocks
+
+    return Report(report.episodes, [*report.findings, *damaged_blocks(found, name)])

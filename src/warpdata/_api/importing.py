@@ -1,0 +1,238 @@
+"""Foreign sets into ours, and ours into foreign ones."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from warpdata._api import address_kind, divided_address, foreign_episodes, is_published, place_at, runner_for
+from warpdata._api import open as open_address
+from warpdata.errors import BadMagicError, BlobNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from warpdata.catalog.builder import DatasetBuilder
+    from warpdata.convert.importing import OnError
+    from warpdata.convert.importing import Progress as Counted
+    from warpdata.convert.receipt import Receipt
+    from warpdata.episodes.collection import Episodes
+    from warpdata.formats.episodedir.images import VideoOptions
+
+
+def import_episodes(
+    source: str | os.PathLike[str] | Episodes,
+    target: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002 - the word of the command
+    to: str | None = None,
+    catalog: str | os.PathLike[str] | None = None,
+    jobs: int = 1,
+    ray: str | bool | None = None,
+    on_error: OnError = "stop",
+    video: VideoOptions | None = None,
+    progress: Counted | None = None,
+    **options: Any,
+) -> Receipt:
+    """Bring a foreign set (or any episodes) into a root of recordings, a folder of shards or a published dataset.
+
+    `to` is `root`, `shards` or `published`; without it a target ending in `.wshard` is a folder of shards, one of the
+    form `workspace/name` that is no folder is published, and every other one a root. Running it again continues.
+    `jobs` processes convert episodes; `ray` (True, or the address of a cluster) does it there instead. The options are
+    those of `wd.convert.<format>.read`.
+    """
+    from warpdata.convert.formats import format_module, known_format
+    from warpdata.convert.importing import import_episodes as bring
+    from warpdata.episodes.collection import Episodes as Several
+
+    if format is not None:
+        format_module(format)
+    runner = runner_for(jobs, ray)
+    kind = _target_kind(os.fspath(target), to, catalog)
+    if isinstance(source, Several):
+        episodes, name, where = source, format or "warpdata", source.source.name
+    else:
+        where = os.fspath(source)
+        where = where if "://" in where or is_published(where) else os.path.abspath(where)
+        if format is None and _is_ours(where):
+            episodes, name = any_episodes(where), "warpdata"
+        else:
+            name = format or known_format(place_at(divided_address(where)[0]))
+            found = foreign_episodes(where, name, **options)
+            assert found is not None
+            episodes = found
+    version = _foreign_version(episodes, name)
+    stated = dict(options)
+    shared: dict[str, Any] = {
+        "format": name, "source": where, "version": version, "supplied": stated, "runner": runner, "on_error": on_error,
+        "video": video, "progress": progress,
+    }  # fmt: skip
+    if kind == "published" and ray:
+        return _import_stored(episodes, os.fspath(target), catalog, shared)
+    if kind == "published":
+        return _import_published(episodes, os.fspath(target), catalog, shared)
+    return bring(episodes, target, kind="shards" if kind == "shards" else "root", **shared)
+
+
+def _import_published(
+    episodes: Episodes, target: str, catalog: str | os.PathLike[str] | None, shared: Mapping[str, Any]
+) -> Receipt:
+    """Through shards in the cache folder, where a run that ended is continued, to a version of a dataset."""
+    import hashlib
+    import shutil
+    from pathlib import Path
+    from urllib.parse import unquote
+
+    from warpdata.catalog.builder import DatasetBuilder
+    from warpdata.convert.importing import import_episodes as bring
+    from warpdata.settings import Settings
+
+    identity = hashlib.sha256(f"{shared['format']}\n{shared['source']}\n{target}".encode()).hexdigest()[:24]
+    staging = Path(Settings.from_env().cache_dir).expanduser() / "imports" / identity
+    receipt = bring(episodes, staging, kind="shards", **shared)
+    receipt.target = target
+    # By id, as stored episodes are: the version is the same however it was imported.
+    found = sorted(staging.glob("*.wshard"), key=lambda path: unquote(path.name.removesuffix(".wshard")))
+    with DatasetBuilder(target, catalog=catalog) as builder:
+        builder.add_episodes("episodes", [str(each) for each in found])
+        _publish_imported(builder, episodes, receipt)
+    shutil.rmtree(staging)
+    return receipt
+
+
+def _import_stored(
+    episodes: Episodes, target: str, catalog: str | os.PathLike[str] | None, shared: Mapping[str, Any]
+) -> Receipt:
+    """The same from machines that share the catalog and no disk: they store blobs, and this process publishes."""
+    from functools import partial
+
+    from warpdata.catalog.builder import DatasetBuilder
+    from warpdata.catalog.stored import store_episode
+    from warpdata.convert.importing import StoredTarget, store_episodes
+
+    with DatasetBuilder(target, catalog=catalog) as builder:
+        place = StoredTarget(target, partial(store_episode, builder.catalog, "episodes"))
+        receipt = store_episodes(episodes, place, **shared)
+        builder.add_stored_episodes("episodes", place.stored)
+        _publish_imported(builder, episodes, receipt)
+    return receipt
+
+
+def _publish_imported(builder: DatasetBuilder, episodes: Episodes, receipt: Receipt) -> None:
+    kept = {key: value for key, value in receipt.to_json().items() if key != "continued"}
+    builder.describe(source_metadata=dict(episodes.metadata), receipt=kept)
+    builder.publish(message=f"imported from {receipt.format}")
+
+
+def export_episodes(
+    source: str | os.PathLike[str] | Episodes,
+    target: str | os.PathLike[str],
+    format: str,  # noqa: A002 - the word of the command
+    *,
+    source_format: str | None = None,
+    jobs: int = 1,
+    progress: Counted | None = None,
+    **options: Any,
+) -> Receipt:
+    """Write episodes of any address as a foreign set; the options are those of `wd.convert.<format>.write`.
+
+    `jobs` processes do the work where the format allows it; what is written does not depend on how many there are.
+    """
+    import inspect
+
+    from warpdata.convert.formats import check_options, format_module
+    from warpdata.episodes.collection import Episodes as Several
+
+    module = format_module(format)
+    if not hasattr(module, "write"):
+        raise ValueError(f"{format} can be read, not written")
+    check_options(module.write, options, f"writing {format}")
+    if jobs != 1:
+        if "jobs" not in inspect.signature(module.write).parameters:
+            raise ValueError(f"{format} is written by one process: leave out jobs (--jobs)")
+        options["jobs"] = jobs
+    if isinstance(source, Several):
+        episodes = source
+    else:
+        named = None if source_format is None else foreign_episodes(source, source_format)
+        episodes = any_episodes(os.fspath(source)) if named is None else named
+    receipt: Receipt = module.write(episodes, target, progress=progress, **options)
+    return receipt
+
+
+def any_episodes(address: str) -> Episodes:
+    """The episodes of an address, of one that is a single episode too."""
+    from warpdata.episodes.collection import Episodes as Several
+
+    found = open_address(address)
+    if isinstance(found, Several):
+        return found
+    episodes = getattr(found, "episodes", None)
+    if isinstance(episodes, Several):
+        return episodes
+    from warpdata.timeline.episode import Episode as One
+
+    if isinstance(found, One):
+        return Several.of([found])
+    raise ValueError(f"{address} holds a {type(found).__name__}, no episodes")
+
+
+def _is_ours(address: str) -> bool:
+    """Whether an address holds episodes of our own formats."""
+    try:
+        return address_kind(divided_address(address)[0]) in (
+            "dataset",
+            "directory",
+            "recordings",
+            "shards",
+            "episode",
+            "chunk-list",
+        )
+    except (BadMagicError, BlobNotFoundError):
+        return False
+
+
+def _foreign_version(episodes: Episodes, name: str) -> str:
+    about = episodes.metadata.get(name)
+    info = about.get("info") if isinstance(about, dict) else None
+    return str(info.get("codebase_version", "")) if isinstance(info, dict) else ""
+
+
+def _target_kind(target: str, to: str | None, catalog: Any) -> str:
+    from warpdata.catalog.names import is_dataset_name
+    from warpdata.errors import nearest
+
+    kinds = ("root", "shards", "published")
+    if to is not None:
+        if to not in kinds:
+            raise ValueError(f"to is one of {', '.join(kinds)}, not {to!r}.{nearest(to, kinds)}")
+        return to
+    if target.rstrip("/").endswith(".wshard"):
+        return "shards"
+    above = os.path.dirname(os.path.abspath(target))
+    is_name = is_dataset_name(target) and "@" not in target and not target.endswith("/")
+    is_named = is_name and not os.path.lexists(target) and (catalog is not None or not os.path.isdir(above))
+    return "published" if is_named else "root"
+
+
+def lerobot_dataset(
+    source: str | os.PathLike[str] | Episodes,
+    *,
+    delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+    image_transforms: Any = None,
+    episodes: Sequence[int] | None = None,
+    tolerance_s: float = 1e-4,
+) -> Any:
+    """A torch dataset over any episodes with the items of a LeRobotDataset: its keys, dtypes, shapes and masks.
+
+    `delta_timestamps` gives each key several moments, in seconds around the frame; those outside the episode repeat
+    its first or last frame and are marked in `<key>_is_pad`. `meta` answers what LeRobot's policies ask.
+    """
+    from warpdata.convert.lerobot.dataset import LeRobotFrames
+    from warpdata.episodes.collection import Episodes as Several
+
+    found = source if isinstance(source, Several) else any_episodes(os.fspath(source))
+    chosen = found if episodes is None else found[list(episodes)]
+    return LeRobotFrames(
+        chosen, delta_timestamps=delta_timestamps, image_transforms=image_transforms, tolerance_s=tolerance_s
+    )

@@ -1,0 +1,77 @@
+"""A loader as a saved state describes it."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import os
+from typing import TYPE_CHECKING, Any
+
+from warpdata._api import folder_at, open_recordings
+
+if TYPE_CHECKING:
+    from warpdata.episodes.collection import Episodes
+    from warpdata.loading.windows.loader import Loader
+
+
+def loader_of_state(path: str | os.PathLike[str]) -> Loader:
+    """A loader as it stood when it saved a state with `save_state`; it knows every sample, and transforms nothing."""
+    from warpdata.bytekit.jsontext import parse_json_object
+    from warpdata.errors import CorruptLayoutError
+    from warpdata.loading.windows.loader import Loader
+
+    with builtins.open(path, "rb") as file:
+        found = parse_json_object(file.read())
+    try:
+        plan, state = found["plan"], found["state"]
+        made = Loader(
+            _windows_of_plan(plan["windows"]), plan["batch_size"], seed=plan["seed"], shuffle=plan["shuffle"],
+            on_error=plan["on_error"], rank=0, world=1, threads=0,
+        )  # fmt: skip
+    except (KeyError, TypeError) as error:
+        raise CorruptLayoutError(
+            f"no state that loader.save_state() wrote ({error!r})",
+            path=path,
+            hint="Save it with loader.save_state().",
+        ) from None
+    made.load_state_dict(state)
+    return made
+
+
+def _windows_of_plan(plan: dict[str, Any]) -> Any:
+    from warpdata.loading.windows.mixture import Mixture
+    from warpdata.loading.windows.windows import Windows
+
+    if "mixture" not in plan:
+        return Windows.of_plan(plan, _episodes_of_address(plan["episodes"]))
+    names = [each["name"] for each in plan["mixture"]]
+    sources = {each["name"]: (_windows_of_plan(each["windows"]), each["weight"]) for each in plan["mixture"]}
+    schedule = {start: dict(zip(names, row, strict=True)) for start, row in plan["schedule"]}
+    return Mixture(sources, length=plan["length"], schedule=schedule)
+
+
+def _episodes_of_address(address: dict[str, Any] | None) -> Episodes:
+    """The episodes that a saved state names."""
+    import json
+    import operator
+
+    from warpdata.catalog.dataset import reopened_episodes
+    from warpdata.episodes.collection import Episodes
+    from warpdata.episodes.shard_folder import ShardFolderSource
+    from warpdata.errors import DatasetError
+
+    if address is None:
+        raise DatasetError(
+            "the run read episodes that live in memory only",
+            hint="Ask loader.why() in the program that made them.",
+        )
+    if address["kind"] == "joined":
+        parts = [_episodes_of_address(part) for part in address["parts"]]
+        whole = functools.reduce(operator.add, parts)
+    elif address["kind"] == "root":
+        whole = open_recordings(address["address"], edited=address["edited"])
+    elif address["kind"] == "shards":
+        whole = Episodes(ShardFolderSource(folder_at(address["address"]), address["names"]))
+    else:
+        whole = Episodes(reopened_episodes(json.dumps(address["recipe"]), address["artifact"]))
+    return whole if address["rows"] is None else whole[address["rows"]]
