@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("address", metavar="ADDRESS", help=f"episodes: {FORMS}")
     parser.add_argument(
         "embedder", nargs="?", default="state", metavar="EMBEDDER",
-        help="state (every number that is no picture; the default), pixels (cameras), or MODULE:FUNCTION of your own, "
-        "which is called with an observation and gives a vector",
+        help="right behind ADDRESS: state (every number that is no picture; the default), pixels (cameras), or "
+        "MODULE:FUNCTION of your own, which is called with an observation and gives a vector",
     )  # fmt: skip
     parser.add_argument("--name", help="what to call the vectors (default: the embedder)")
     parser.add_argument(
