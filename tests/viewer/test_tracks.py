@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import warpdata as wd
+from warpdata.viewer import tracks
 from warpdata.viewer.tracks import Track
 
 
@@ -90,3 +91,14 @@ def test_gaps_are_pauses_of_five_times_the_usual() -> None:
         4,
         7,
     )
+
+
+def test_gaps_are_those_of_a_plain_look_at_all_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracks, "_LOOKED_AT", 7)
+    rng = np.random.default_rng(5)
+    for count in (2, 3, 4, 7, 8, 15, 200):
+        pauses = np.where(rng.random(count) < 0.1, 1000, 10) + rng.integers(0, 3, count)
+        times = np.concatenate([[0], np.cumsum(pauses)]).astype(np.int64)
+        found = Track(wd.ArraySignal(times, np.zeros(len(times), np.float32))).gaps()
+        wanted = np.flatnonzero(pauses > tracks.GAP_FACTOR * np.median(pauses)) if count >= 3 else []
+        assert found == [(int(times[i]), int(times[i + 1])) for i in wanted]

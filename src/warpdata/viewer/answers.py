@@ -95,13 +95,14 @@ def reply_json(value: Any) -> Reply:
 
 
 class _Kept:
-    """Things made once and kept while they fit; the oldest go first."""
+    """Things made once, whoever asks meanwhile, and kept while they fit; the oldest go first."""
 
     def __init__(self, most: int, size_of: Callable[[Any], int] = lambda _: 1) -> None:
         self._most = most
         self._size_of = size_of
         self._lock = ThreadLock()
         self._things: OrderedDict[Any, Any] = OrderedDict()
+        self._turns: dict[Any, ThreadLock] = {}
 
     def get(self, key: Any, make: Callable[[], T]) -> T:
         with self._lock:
@@ -109,12 +110,22 @@ class _Kept:
                 self._things.move_to_end(key)
                 found: T = self._things[key]
                 return found
-        made = make()
-        with self._lock:
-            self._things[key] = made
-            while len(self._things) > 1 and sum(map(self._size_of, self._things.values())) > self._most:
-                self._things.popitem(last=False)
-        return made
+            turn = self._turns.setdefault(key, ThreadLock())
+        with turn:
+            with self._lock:
+                if key in self._things:
+                    made: T = self._things[key]
+                    return made
+            try:
+                made = make()
+            finally:
+                with self._lock:
+                    self._turns.pop(key, None)
+            with self._lock:
+                self._things[key] = made
+                while len(self._things) > 1 and sum(map(self._size_of, self._things.values())) > self._most:
+                    self._things.popitem(last=False)
+            return made
 
     def forget(self) -> None:
         with self._lock:

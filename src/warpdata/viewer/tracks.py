@@ -20,6 +20,9 @@ _FINE = 4
 
 GAP_FACTOR = 5
 _MAX_GAPS = 500
+_SAMPLED = 1 << 16
+_LOOKED_AT = 1 << 17
+"""Times looked at together: so few stay in the cache."""
 
 Times = NDArray[np.int64]
 Values = NDArray[Any]
@@ -68,11 +71,18 @@ class Track:
 
     def gaps(self) -> list[tuple[int, int]]:
         """Pauses that are more than five times the usual one, as (first time, last time)."""
-        pauses = np.diff(self.times)
-        if len(pauses) < 3:
+        count = len(self.times) - 1
+        if count < 3:
             return []
-        at = np.flatnonzero(pauses > GAP_FACTOR * np.median(pauses))[:_MAX_GAPS]
-        return [(int(self.times[i]), int(self.times[i + 1])) for i in at.tolist()]
+        some = np.arange(0, count, -(-count // _SAMPLED))  # of very many, a sample says what is usual
+        limit = GAP_FACTOR * np.median(self.times[some + 1] - self.times[some])
+        found: list[int] = []
+        for start in range(0, count, _LOOKED_AT):
+            part = self.times[start : min(start + _LOOKED_AT, count) + 1]
+            found += (start + np.flatnonzero(np.diff(part) > limit)).tolist()
+            if len(found) >= _MAX_GAPS:
+                break
+        return [(int(self.times[i]), int(self.times[i + 1])) for i in found[:_MAX_GAPS]]
 
     def window(self, start_ns: int, stop_ns: int, width: int) -> Plotted:
         """What is to be drawn between two times on `width` pixels: at most two points per pixel."""
