@@ -144,6 +144,16 @@ def test_codecs(tmp_path: Path, codec: str, suffix: str) -> None:
         assert np.array_equal(signal[13][0], scene(13))
 
 
+@pytest.mark.parametrize("count", [1, 2, 31])
+def test_av1_in_groups_of_two_waits_for_later_frames_and_loses_none(tmp_path: Path, count: int) -> None:
+    with wd.VideoSignalWriter(tmp_path / "v.mp4", tmp_path / "f", codec="av1", gop_size=2) as writer:
+        for i in range(count):
+            writer.append(scene(i), i)
+    assert [number_in(frame) for frame, _ in wd.VideoSignal(tmp_path / "v.mp4", tmp_path / "f")] == list(
+        range(count)
+    )
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_the_av1_encoder_never_waits_for_itself(tmp_path: Path) -> None:

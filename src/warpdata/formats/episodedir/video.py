@@ -366,9 +366,11 @@ def _codec_options(codec: str, options: VideoOptions, shape: FrameShape) -> dict
     chosen = {"g": gop, "crf": str(options.quality)} if options.quality is not None else {"g": gop}
     if codec == "av1":
         preset = options.preset or "10"
-        # Low delay: each frame's packet comes before the next frame. Without `rtc` the encoder's threads then wait
+        # In groups of two nothing is reordered, and waiting for later frames makes them several times smaller. Longer
+        # ones are made with low delay: frames come out as they went in. Without `rtc` the encoder's threads then wait
         # for each other for ever in one file of about sixty (release 4.1, on a busy machine).
-        parameters = f"pred-struct=1:rtc=1:keyint={gop}:lp=1"
+        order = "pred-struct=2" if options.gop_size <= 2 else "pred-struct=1:rtc=1"
+        parameters = f"{order}:keyint={gop}:lp=1"
         return {**chosen, "preset": preset, "svtav1-params": parameters}
     chosen |= {"preset": options.preset or "veryfast", "tune": "zerolatency"}
     if codec == "h264":
