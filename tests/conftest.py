@@ -24,9 +24,9 @@ SHARED_GOLDEN = Path(os.environ.get("WARPDATA_SHARED_GOLDEN", ROOT.parent / "sha
 OWN_GOLDEN = Path(__file__).parent / "golden"
 """Files made by tools/make_golden.py and committed."""
 
-# Fifty examples a time; `make soak` looks at two thousand.
+# Thirty examples a time; `make soak` looks at two thousand.
 settings.register_profile(
-    "default", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "default", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("nightly", settings.get_profile("default"), max_examples=2000)
 # What lands is judged by the same examples each time; everybody else's runs go on looking for new ones.

@@ -141,7 +141,7 @@ def _publish(folder: Path) -> None:
 
 @pytest.mark.soak
 def test_every_attribute_of_everything_the_doors_give(folder: Path) -> None:
-    every = 1 if SOAK else 4
+    every = 1 if SOAK else 8
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(folder), str(every)], capture_output=True, text=True, check=False
     )

@@ -16,8 +16,8 @@ from warpdata.bytekit.buffers import SMALLEST, Buffers
 BYTE = np.dtype(np.uint8)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["take", "drop", "view"]), st.integers(0, 7)), max_size=60))
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["take", "drop", "view"]), st.integers(0, 7)), max_size=25))
 def test_what_somebody_holds_is_never_handed_out_again(steps: list[tuple[str, int]]) -> None:
     pool = Buffers()
     held: list[tuple[Any, int]] = []

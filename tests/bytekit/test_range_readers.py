@@ -12,6 +12,7 @@ from tests.contracts.range_reader import DATA, RangeReaderContract
 from warpdata.bytekit import ranges
 from warpdata.bytekit.ranges import (
     BytesRangeReader,
+    FarRangeReader,
     FileRangeReader,
     LocalRangeReader,
     MmapRangeReader,
@@ -23,6 +24,32 @@ from warpdata.errors import BlobNotFoundError, StoreError, TruncatedError
 class TestBytes(RangeReaderContract):
     def open(self, data: bytes, folder: Path) -> RangeReader:
         return BytesRangeReader(data)
+
+
+class TestFar(RangeReaderContract):
+    def open(self, data: bytes, folder: Path) -> RangeReader:
+        return FarRangeReader(BytesRangeReader(data))
+
+    @given(st.lists(st.tuples(st.integers(0, 700), st.integers(0, 90)), min_size=1, max_size=30))
+    def test_small_reads_come_out_of_pages_that_are_fetched_once(self, asked: list[tuple[int, int]]) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ranges, "_FAR_PAGE_BYTES", 64)
+            data, fetched = bytes(range(256)) * 3, []
+            inner = BytesRangeReader(data)
+            read = inner.read
+            patch.setattr(inner, "read", lambda start, end: fetched.append((start, end)) or read(start, end))
+            reader = FarRangeReader(inner)
+            wanted = [(start, min(start + count, len(data))) for start, count in asked]
+            for start, end in wanted:
+                assert bytes(reader.read(start, end)) == data[start:end]
+            small = [start // 64 for start, end in wanted if 0 < end - start < 64]
+            assert all(
+                fetched.count((page * 64, page * 64 + 64)) <= 1 + wanted.count((page * 64, page * 64 + 64))
+                for page in small
+            )
+            assert [bytes(each) for each in reader.read_many(wanted)] == [
+                data[start:end] for start, end in wanted
+            ]
 
 
 class TestFile(RangeReaderContract):

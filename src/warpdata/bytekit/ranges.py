@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import mmap
 import os
 import stat
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -204,6 +206,62 @@ class JoinedRangeReader:
         """Close all parts."""
         for part in self._parts:
             part.close()
+
+
+_FAR_PAGE_BYTES = 256 << 10
+_FAR_PAGES = 32
+
+
+class FarRangeReader:
+    """Ranges of a reader that answers slowly: small ones come out of large pages, the last of which are kept."""
+
+    def __init__(self, reader: RangeReader) -> None:
+        self.name = reader.name
+        self.size = reader.size
+        self._reader = reader
+        self._pages: OrderedDict[int, memoryview] = OrderedDict()
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Exactly the bytes [start, end)."""
+        check_range(self, start, end)
+        if end - start >= _FAR_PAGE_BYTES or start == end:
+            return self._reader.read(start, end)
+        first, last = start // _FAR_PAGE_BYTES, (end - 1) // _FAR_PAGE_BYTES
+        found = [self._page(number) for number in range(first, last + 1)]
+        data = found[0] if first == last else memoryview(b"".join(found))
+        return data[start - first * _FAR_PAGE_BYTES : end - first * _FAR_PAGE_BYTES]
+
+    def _page(self, number: int) -> memoryview:
+        # Two threads may both fetch a page; what they keep is the same.
+        found = self._pages.get(number)
+        if found is None:
+            start = number * _FAR_PAGE_BYTES
+            found = self._reader.read(start, min(start + _FAR_PAGE_BYTES, self.size))
+            self._pages[number] = found
+            while len(self._pages) > _FAR_PAGES:
+                with contextlib.suppress(KeyError):
+                    self._pages.popitem(last=False)
+        return found
+
+    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """Exactly the bytes of each range: those whose pages are here from there, the others in one go."""
+        near = [
+            end - start < _FAR_PAGE_BYTES and start // _FAR_PAGE_BYTES in self._pages for start, end in ranges
+        ]
+        far = iter(
+            self._reader.read_many([each for each, is_near in zip(ranges, near, strict=True) if not is_near])
+        )
+        return [
+            self.read(*each) if is_near else next(far) for each, is_near in zip(ranges, near, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Close what it reads from."""
+        self._pages.clear()
+        self._reader.close()
+
+    def __reduce__(self) -> tuple[type[FarRangeReader], tuple[RangeReader]]:
+        return (FarRangeReader, (self._reader,))
 
 
 class FileRangeReader:

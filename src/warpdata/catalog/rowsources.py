@@ -17,7 +17,9 @@ from warpdata.errors import DatasetError, FormatError
 
 _CHUNK_ROWS = 16_384
 _BLOCK_BYTES = 16 << 20
-_FAILED_COLUMN = re.compile(r"In CSV column #(\d+): CSV conversion error")
+_FAILED_COLUMN = re.compile(
+    r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error"
+)  # a row where one thread reads
 _MOMENTS = [pa.timestamp("s"), pa.timestamp("ns"), pa.string()]
 _WIDER = {
     pa.null(): [pa.int64(), pa.float64(), pa.date32(), *_MOMENTS],
