@@ -185,7 +185,8 @@ class McapLog(MessageLog):
             for number in chosen:
                 rows = self._rows_by_part[number].get(part)
                 if rows is not None:
-                    pieces[number].append((rows, self._gather(number, rows)))
+                    # A copy: what is gathered lies in the whole part, large topics included.
+                    pieces[number].append((rows, Payloads.of(self._gather(number, rows).each())))
         return {number: _joined(parts) for number, parts in pieces.items()}
 
     @cached_property
