@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -24,14 +25,20 @@ SHARED_GOLDEN = Path(os.environ.get("WARPDATA_SHARED_GOLDEN", ROOT.parent / "sha
 OWN_GOLDEN = Path(__file__).parent / "golden"
 """Files made by tools/make_golden.py and committed."""
 
-# Thirty examples a time; `make soak` looks at two thousand.
+# Twenty examples a time; `make soak` looks at two thousand.
 settings.register_profile(
-    "default", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "default", max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("nightly", settings.get_profile("default"), max_examples=2000)
 # What lands is judged by the same examples each time; everybody else's runs go on looking for new ones.
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default"))
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: looking through all of it took a second in every test that collects garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def shared_golden(*parts: str) -> Path:

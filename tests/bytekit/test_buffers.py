@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,6 @@ def test_what_somebody_holds_is_never_handed_out_again(steps: list[tuple[str, in
         for each, value in held:
             found = np.asarray(each)
             assert found[0] == found[-1] == value
-    gc.collect()
 
 
 def test_memory_comes_back_and_no_more_than_the_limit_lies_ready(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,12 +45,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("format_", FORMATS)
 def test_the_same_bytes_with_any_number_of_jobs(root: Path, tmp_path: Path, format_: str) -> None:
     receipts = []
-    for jobs in (1, 3):
+    for jobs in (1, 2):
         receipt = wd.export_episodes(root, tmp_path / str(jobs), format_, jobs=jobs)
         receipts.append({**receipt.to_json(), "target": ""})
     assert receipts[0] == receipts[1]
     assert receipts[0]["episodes"] == 5
-    one, several = files(tmp_path / "1"), files(tmp_path / "3")
+    one, several = files(tmp_path / "1"), files(tmp_path / "2")
     assert one == several
     assert one
 
