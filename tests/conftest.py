@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -33,12 +32,6 @@ settings.register_profile("nightly", settings.get_profile("default"), max_exampl
 # What lands is judged by the same examples each time; everybody else's runs go on looking for new ones.
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default"))
-
-
-def pytest_collection_finish() -> None:
-    """What was collected stays: looking through all of it took a second in every test that collects garbage."""
-    gc.collect()
-    gc.freeze()
 
 
 def shared_golden(*parts: str) -> Path:
