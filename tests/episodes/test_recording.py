@@ -283,6 +283,24 @@ def test_long_signals_are_written_in_pieces(tmp_path: Path) -> None:
     assert not list((tmp_path / "ep").glob(".*"))
 
 
+def test_the_end_of_a_table_waits_for_what_is_still_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from warpdata.episodes import tables
+
+    add = tables.ClockStatistics.add
+
+    def slowly(clock: Any, stamps: Any) -> None:
+        time.sleep(0.02)
+        add(clock, stamps)
+
+    monkeypatch.setattr(tables.ClockStatistics, "add", slowly)
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for i in range(9000):
+            writer.append("x", i, i)
+    assert np.array_equal(wd.open_episode(tmp_path / "ep")["x"].values(), np.arange(9000))
+
+
 def test_frames_leave_the_journal_as_they_are_encoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

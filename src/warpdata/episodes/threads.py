@@ -220,12 +220,6 @@ class JobQueue:
         self._wait_until_empty()
         self.check()
 
-    def wait_until(self, is_done: Callable[[], bool]) -> None:
-        """Wait until jobs that are queued have done something, and raise what went wrong."""
-        while not is_done() and self.jobs:
-            self._room.wait(_LOOK_AGAIN_S)
-        self.check()
-
     def finish(self) -> None:
         """Run everything queued, take no more, and raise what went wrong."""
         self.stop()
