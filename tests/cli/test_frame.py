@@ -24,9 +24,21 @@ def test_version() -> None:
 
 def test_help_lists_every_command() -> None:
     text = build_parser().format_help()
-    for name in COMMANDS:
+    for name, purpose in COMMANDS.items():
         assert name in text
-        assert command_module(name).HELP
+        assert purpose.split()[0] in text
+        assert command_module(name).run
+
+
+def test_a_command_makes_the_arguments_of_no_other() -> None:
+    script = (
+        "import sys; from warpdata.cli.main import build_parser;"
+        "build_parser().parse_args(['spec']);"
+        "print([name for name in sys.modules if name.startswith('warpdata.cli.commands.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "spec" in done.stdout
+    assert "publish" not in done.stdout
 
 
 def test_usage_error_is_2() -> None:

@@ -6,14 +6,14 @@ import re
 from pathlib import Path
 
 from tests.conftest import ROOT
-from warpdata.cli.main import COMMANDS, command_module
+from warpdata.cli.main import COMMANDS
 
 
 def test_every_command_is_documented() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     text = "\n".join(page.read_text() for page in pages)
-    for name in COMMANDS:
-        assert command_module(name).HELP
+    for name, purpose in COMMANDS.items():
+        assert purpose
         assert f"warp {name}" in text, f"`warp {name}` appears in no page"
 
 

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from warpdata.errors import nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors name the nearest right word; its commands have parsers of the same class."""
+    """An ArgumentParser whose errors name the nearest right word; its commands have parsers of the same class.
+
+    `complete` adds the arguments when they are first needed, so that `warp` does not make those of all its commands to
+    run one.
+    """
+
+    def __init__(self, *args: Any, complete: Callable[[Parser], None] | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._to_complete = complete
+
+    def complete(self) -> None:
+        """Add the arguments if they are not there yet."""
+        to_complete, self._to_complete = self._to_complete, None
+        if to_complete is not None:
+            to_complete(self)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = action.choices
@@ -23,6 +37,7 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         """Parse; an option this command does not have is an error here, where its options are known."""
+        self.complete()
         found, rest = super().parse_known_args(args, namespace)
         if rest and not self._subparsers:
             self._unknown(rest)

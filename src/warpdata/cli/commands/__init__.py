@@ -1,1 +1,1 @@
-"""One module per command: `HELP`, `add_arguments(parser)` and `run(args, console)`."""
+"""One module per command: `add_arguments(parser)` and `run(args, console)`."""

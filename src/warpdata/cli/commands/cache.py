@@ -11,8 +11,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "show the cache (stats) or free space in it (gc)"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp cache`."""

@@ -11,8 +11,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "write one member of an artifact to standard output, or list the members"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp cat`."""

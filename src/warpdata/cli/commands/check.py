@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from warpdata.cli.console import Console
     from warpdata.episodes.check import Group
 
-HELP = "check a dataset or an episode; exit code 3 if data is damaged"
-
 _SHOWN = 3
 """Findings of one rule and signal that are printed one by one; of more, one line says how many."""
 

@@ -14,8 +14,6 @@ from warpdata.cli.console import add_json_flag, add_output, add_overwrite, add_s
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "cut an episode into chunks of N steps and write their chunk list"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp chunk`."""

@@ -9,8 +9,7 @@ from warpdata.cli import exits
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-
-HELP = 'print a shell completion script: eval "$(warp completion bash)"'
+    from warpdata.cli.parser import Parser
 
 _BASH = """_warp() {{
   local cur="${{COMP_WORDS[COMP_CWORD]}}" words=""
@@ -46,13 +45,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return exits.OK
 
 
-def _words_by_command(parser: argparse.ArgumentParser) -> dict[str, tuple[str, list[str]]]:
+def _words_by_command(parser: Parser) -> dict[str, tuple[str, list[str]]]:
     """Command -> (help, its flags and sub-commands)."""
     actions = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     found: dict[str, tuple[str, list[str]]] = {}
     for action in actions:
         helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
         for name, sub in action.choices.items():
+            sub.complete()
             found[name] = (helps.get(name, ""), _words(sub))
     return found
 

@@ -18,8 +18,6 @@ from warpdata.cli.commands._foreign import (
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "convert a set of any format to any other"
-
 _SUFFIXES = {".zarr": "zarr", ".zip": "zarr", ".hdf5": "hdf5", ".h5": "hdf5", ".mcap": "mcap", ".rrd": "rrd"}
 
 

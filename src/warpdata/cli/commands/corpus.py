@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from warpdata.corpora.batch import RowBatch
     from warpdata.corpora.source import FixedOrderSource
 
-HELP = "look at, check, convert and sample activation corpora"
-
 _FILE_SUFFIXES = {
     ".npz",
     ".csv",

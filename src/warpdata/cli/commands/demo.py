@@ -11,8 +11,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "record, crash, salvage, check, publish, train, predict and search with a simulated arm, to see how it goes"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp demo`."""

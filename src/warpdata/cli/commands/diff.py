@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from warpdata.catalog.diff import PartChange
     from warpdata.cli.console import Console
 
-HELP = "show what changed between two dataset versions"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp diff`."""

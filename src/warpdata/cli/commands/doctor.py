@@ -11,8 +11,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "check credentials, catalogs, cache, engine and codecs"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp doctor`."""

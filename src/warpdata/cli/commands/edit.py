@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from warpdata.cli.console import Console
     from warpdata.episodes.edits import Edits, Effect, Entry, Part
 
-HELP = "edit a dataset: drop, undrop, set-static, trim, split, concat, undo, log"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp edit`."""

@@ -15,8 +15,6 @@ from warpdata.cli.console import add_json_flag
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "compute vectors of episodes, steps, windows or frames, and keep them where searches find them"
-
 _SHOWN = 3
 """Episodes without vectors that are named."""
 

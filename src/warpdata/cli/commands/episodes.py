@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from warpdata.cli.console import Console
     from warpdata.episodes.collection import Episodes
 
-HELP = "list the episodes at an address: id, duration, signals, size, flags"
-
-
 _KNOWN = ["id", "duration_s", "signals", "bytes", "flags", "problems"]
 """What the table of a version says of an episode that is printed here."""
 

@@ -10,8 +10,6 @@ from warpdata.cli.commands._foreign import add_common, add_export, export_option
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "write episodes as a set of a foreign format: LeRobot, RLDS, MCAP, …"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp export`."""

@@ -11,8 +11,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "list the blobs of a catalog that no version uses; --delete removes them"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp gc-remote`."""

@@ -10,8 +10,6 @@ from warpdata.cli.commands._foreign import add_common, add_import, import_option
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "bring a set of a foreign format in: LeRobot, RLDS, HDF5, MCAP, …"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp import`."""

@@ -10,8 +10,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "show the manifest and metadata of a dataset"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp info`."""

@@ -11,8 +11,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "write a loader for a dataset, with decoders for its bindings and a smoke test"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp init`."""

@@ -12,8 +12,6 @@ from warpdata.cli.console import add_json_flag, human_bytes, table
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "show the blocks of a file, or the tables, artifacts and bindings of a dataset"
-
 _SHADES = "█▓▒░"
 
 

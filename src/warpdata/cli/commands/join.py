@@ -14,8 +14,6 @@ from warpdata.cli.console import add_json_flag, add_output, add_overwrite, add_s
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "write a chunked episode as one file"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp join`."""

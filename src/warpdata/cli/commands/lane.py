@@ -12,8 +12,6 @@ from warpdata.cli.commands._runner import add_runner, ray_of
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "compute predictions over the episodes of a dataset and publish them as a lane of a new version"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp lane`."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from warpdata.catalog.lanes import LaneStatus
     from warpdata.cli.console import Console
 
-HELP = "list the prediction lanes of a dataset, say which are stale, compare them with the truth"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp lanes`."""

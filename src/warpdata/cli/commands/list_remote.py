@@ -11,8 +11,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "list the published datasets of a workspace, or of all"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp list-remote`."""

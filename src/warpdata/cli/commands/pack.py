@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from warpdata.cli.console import Console
     from warpdata.timeline.episode import Episode
 
-HELP = "write a recorded episode as one .wshard; cameras keep their encoded bytes"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp pack`."""

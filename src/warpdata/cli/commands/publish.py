@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from warpdata.catalog.builder import DatasetBuilder
     from warpdata.cli.console import Console
 
-HELP = "publish recordings, tables and raw files as a version of a dataset"
-
-
 _PARTS = {
     **dict.fromkeys(("recordings", "directory", "shards", "episode", "chunk-list"), "episodes"),
     **dict.fromkeys(("corpus", "rows"), "activation_shards"),

@@ -11,8 +11,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "run SQL over the tables of a dataset"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp query`."""

@@ -12,8 +12,6 @@ from warpdata.cli.console import add_json_flag
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "record a simulated two-joint arm with camera, force and events"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp record`."""

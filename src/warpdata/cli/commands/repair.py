@@ -11,8 +11,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "replace damaged or missing blobs of a dataset from the cache, other catalogs or files"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp repair`."""

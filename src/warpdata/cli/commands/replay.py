@@ -20,8 +20,6 @@ from warpdata.cli.console import add_json_flag, table
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "play an episode back: live values of every signal"
-
 _DRAW_S = 0.1
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from warpdata.cli.console import Console
     from warpdata.episodes.receipt import LossReceipt
 
-HELP = "turn the journals of crashed recordings into valid episodes; exit code 3 if anything was lost"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp salvage`."""

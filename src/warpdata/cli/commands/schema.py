@@ -10,8 +10,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "show the columns of a dataset's table"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp schema`."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from warpdata.timeline.episode import Episode
     from warpdata.timeline.signal import Signal
 
-HELP = "list the episodes at an address, or show one: signals, rates, sparklines, static items"
-
 _POINTS = 24
 _COLUMNS = 64
 """How wide a picture is at most."""

@@ -11,8 +11,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "print the specification of a file format"
-
 _FORMATS = Path(__file__).resolve().parents[2] / "formats"
 
 

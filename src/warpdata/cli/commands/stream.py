@@ -13,8 +13,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "stream a dataset's table to standard output as Arrow IPC, ndjson or parquet"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp stream`."""

@@ -10,8 +10,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "list, set or delete the tags of a dataset"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp tag`."""

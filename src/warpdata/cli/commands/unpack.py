@@ -13,8 +13,6 @@ from warpdata.cli.console import add_json_flag, add_output, add_overwrite, check
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "write a packed episode as a directory again, byte for byte as it was"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp unpack`."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from warpdata.cli.console import Console
     from warpdata.search.columns import Batch
 
-HELP = "vector files: create, add, search, index, verify, sign"
-
 _METRICS = ("l2", "ip", "cosine")
 _DTYPES = ("f32", "f16", "bf16", "i8", "u8", "i4", "binary")
 _QUANTISERS = ("scalar", "pq", "binary", "residual_pq")

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from warpdata.cli.console import Console
     from warpdata.errors import WarpError
 
-HELP = "check every checksum of files and report damage; exit code 3 if there is any, 1 if one cannot be read"
-
 _OK, _DAMAGED, _NOT_FOUND, _NOT_READ = "ok", "damaged", "not found", "not read"
 
 

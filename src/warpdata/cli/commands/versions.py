@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from warpdata.catalog.expiry import Expired
     from warpdata.cli.console import Console
 
-HELP = "list, delete or expire versions; gc-remote then reclaims their blobs"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp versions`."""

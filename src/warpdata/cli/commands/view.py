@@ -10,8 +10,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "view episodes in the browser: cameras and plots on one time axis, edits, live recordings"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp view`."""

@@ -11,8 +11,6 @@ from warpdata.cli import exits
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = "bring the shards of a dataset into the cache, whole and checked"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp warm`."""

@@ -11,10 +11,6 @@ from warpdata.cli.console import add_json_flag, table
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
 
-HELP = (
-    "name the samples of a training step: dataset, episode, time and blob, from a state that a loader saved"
-)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp why`."""
