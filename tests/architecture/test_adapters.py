@@ -32,6 +32,7 @@ ADAPTERS: dict[str, set[str]] = {
     "polars": {"sql/frames.py"},
     "pqcrypto": {"formats/rvf/signing.py"},
     "pyarrow": {
+        "bytekit/arrow_arrays.py",
         "catalog/bindings.py",
         "catalog/growing.py",
         "catalog/artifact_contents.py",

@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrow_arrays import to_arrow
 from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import xxh64
 from warpdata.bytekit.keys import positions
 from warpdata.episodes.code_name import code_name
 from warpdata.episodes.content import content_of
 from warpdata.episodes.derived import with_signals
-from warpdata.episodes.facts import facts_of, int_array, joined_tables, table_of
+from warpdata.episodes.facts import facts_of, joined_tables, table_of
 from warpdata.episodes.summary import SignalSummary, summaries_of
 from warpdata.errors import BlobNotFoundError, FormatError, WarpError, nearest
 from warpdata.ordering.splitmix import splitmix64, stream_key
@@ -221,7 +222,7 @@ class Episodes(Sequence[Episode]):
         """One row per episode: id, length, duration_s, task, success, total_reward, rates, every scalar static."""
         if self._facts is None:
             whole = self._source.facts()
-            self._facts = whole if self._rows is None else whole.take(int_array(self._rows))
+            self._facts = whole if self._rows is None else whole.take(to_arrow(self._rows))
         return self._facts
 
     @property

@@ -6,9 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from warpdata.episodes.content import stated_content
 from warpdata.errors import NoStepsError, WarpError
@@ -190,13 +188,6 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
         }
         for row in table.to_pylist()
     ]
-
-
-def int_array(numbers: NDArray[np.int64]) -> pa.Array:
-    """Numbers as Arrow has them; `pa.array` would load pandas for it, which takes longer than all else."""
-    return pa.Array.from_buffers(
-        pa.int64(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))]
-    )
 
 
 def column_table(columns: Mapping[str, Any], rows: int) -> pa.Table:

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrow_arrays import to_arrow
 from warpdata.bytekit.commit import write_file
-from warpdata.episodes.facts import COLUMNS, facts_table, int_array, joined_tables
+from warpdata.episodes.facts import COLUMNS, facts_table, joined_tables
 from warpdata.episodes.listing import episode_path
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir import layout
@@ -39,14 +40,14 @@ def recorded_facts(root: Path, numbers: Sequence[int], opened: Callable[[int], E
     rows = _rows_of(known, wanted, marks)
     new = np.flatnonzero(rows < 0)
     if not len(new):
-        return known.drop_columns(list(_OWN)).take(int_array(rows))
+        return known.drop_columns(list(_OWN)).take(to_arrow(rows))
     fresh = facts_table(opened(int(number)) for number in wanted[new])
     for name, column in zip(_OWN, (wanted[new], marks[new, 0], marks[new, 1]), strict=True):
-        fresh = fresh.append_column(name, pa.array(column))
-    kept = known.take(pa.array(rows[rows >= 0]))
+        fresh = fresh.append_column(name, to_arrow(column))
+    kept = known.take(to_arrow(rows[rows >= 0]))
     whole = joined_tables([kept, fresh]) if len(kept) else fresh
     order = np.argsort(np.concatenate([np.flatnonzero(rows >= 0), new]), kind="stable")
-    whole = whole.take(pa.array(order))
+    whole = whole.take(to_arrow(order))
     _write(root / layout.FACTS_FILE, whole)
     return whole.drop_columns(list(_OWN))
 
@@ -98,7 +99,7 @@ def _read(path: Path) -> pa.Table:
         is_known = stated.get(b"warpdata_facts") == _VERSION[b"warpdata_facts"]
         if is_known and {*_OWN, *COLUMNS} <= set(found.column_names):
             return found
-    return pa.table({name: pa.array([], pa.int64()) for name in _OWN})
+    return pa.table({name: to_arrow(np.empty(0, np.int64)) for name in _OWN})
 
 
 def _write(path: Path, table: pa.Table) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from warpdata.bytekit.arrow_arrays import to_arrow
 from warpdata.bytekit.folders import FolderReader, SubFolder
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.episodes.collection import Episodes, EpisodesSource
@@ -141,7 +142,7 @@ class LocalSource(EpisodesSource):
         if not edited:
             return table
         whole = joined_tables([table, facts_table(self._make(self.entries[position]) for position in edited)])
-        return whole.take(pa.array(np.argsort([*plain, *edited])))
+        return whole.take(to_arrow(np.argsort([*plain, *edited])))
 
     def _make(self, entry: Entry) -> Episode:
         parts = [DirectorySource(self.place(part.number)) for part in entry.parts]

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrow_arrays import text_to_arrow, to_arrow, to_numpy
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError
 from warpdata.formats.episodedir import layout
@@ -58,7 +59,7 @@ class TableWriter:
 
     def write(self, stamps: NDArray[np.int64], values: NDArray[Any]) -> None:
         """Add rows as one row group."""
-        columns = [pa.array(stamps), _to_arrow(values, self._description)]
+        columns = [to_arrow(stamps), _values_to_arrow(values, self._description)]
         table = pa.Table.from_arrays(columns, schema=self._schema)
         self._writer.write_table(table, row_group_size=max(1, len(stamps)))
 
@@ -75,12 +76,12 @@ def _encodings(description: Mapping[str, Any]) -> dict[str, str]:
     return chosen
 
 
-def _to_arrow(values: NDArray[Any], description: Mapping[str, Any]) -> Any:
+def _values_to_arrow(values: NDArray[Any], description: Mapping[str, Any]) -> Any:
     if description["kind"] in _TEXT:
-        return pa.array(values.tolist(), type=_TEXT[description["kind"]])
+        return text_to_arrow(values.tolist(), _TEXT[description["kind"]])
     if description["dtype"] in _STORED_AS:
         values = values.view(np.uint16)
-    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    flat = to_arrow(np.ascontiguousarray(values).reshape(-1))
     if not description["shape"]:
         return flat
     return pa.FixedSizeListArray.from_arrays(flat, type=_value_type(description))
@@ -180,13 +181,7 @@ class Footer:
 
 def int64_of(array: Any) -> NDArray[np.int64]:
     """An arrow int64 array as numpy, without a copy where arrow allows."""
-    return np.asarray(array.to_numpy(zero_copy_only=False), np.int64)
-
-
-def column_of(array: Any) -> NDArray[Any]:
-    """Any flat arrow array as numpy."""
-    out: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    return out
+    return np.asarray(to_numpy(array), np.int64)
 
 
 def values_of(array: Any, dtype: str, shape: tuple[int, ...], path: str) -> NDArray[Any]:
@@ -195,7 +190,7 @@ def values_of(array: Any, dtype: str, shape: tuple[int, ...], path: str) -> NDAr
         stored = dtype_named(_STORED_AS.get(dtype, dtype)).dtype
         rows, size = len(array), int(np.prod(shape, dtype=np.int64))
         flat = array.flatten() if shape else array
-        out: NDArray[Any] = flat.to_numpy(zero_copy_only=False)
+        out = to_numpy(flat)
     if out.dtype != stored or out.size != rows * size or flat.null_count:
         raise CorruptLayoutError(f"values are not {rows} records of {dtype}{list(shape)}", path=path)
     if dtype in _STORED_AS:
@@ -206,7 +201,7 @@ def values_of(array: Any, dtype: str, shape: tuple[int, ...], path: str) -> NDAr
 def list_shape(array: Any, path: str) -> tuple[int, ...]:
     """The one length all lists of a foreign file share."""
     with arrow_errors(path):
-        lengths = np.unique(array.value_lengths().to_numpy(zero_copy_only=False))
+        lengths = np.unique(to_numpy(array.value_lengths()))
     if len(lengths) != 1:
         raise CorruptLayoutError("vectors of different lengths in one signal", path=path)
     return (int(lengths[0]),)
@@ -224,7 +219,7 @@ def write_columns(
     path: str | BinaryIO, columns: Mapping[str, NDArray[Any]], description: Mapping[str, Any]
 ) -> None:
     """Write flat columns with a description, as one row group."""
-    arrays = {name: pa.array(values) for name, values in columns.items()}
+    arrays = {name: to_arrow(values) for name, values in columns.items()}
     fields = [pa.field(name, array.type, nullable=False) for name, array in arrays.items()]
     text = json.dumps(dict(description), separators=(",", ":"))
     schema = pa.schema(fields, metadata={layout.SCHEMA_KEY: text.encode()})

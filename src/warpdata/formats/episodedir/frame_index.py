@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrow_arrays import to_numpy
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.errors import CorruptLayoutError, FormatError
@@ -112,7 +113,7 @@ def parse_frame_index(data: bytes, path: str) -> FrameIndex:
 def _shown(footer: arrow.Footer) -> NDArray[np.bool_] | None:
     if layout.SHOWN_COLUMN not in footer.schema.names:
         return None
-    return arrow.column_of(footer.read([layout.SHOWN_COLUMN])[layout.SHOWN_COLUMN]).astype(np.bool_)
+    return to_numpy(footer.read([layout.SHOWN_COLUMN])[layout.SHOWN_COLUMN]).astype(np.bool_)
 
 
 def _checked(index: FrameIndex, path: str) -> FrameIndex:
@@ -132,8 +133,8 @@ def _own_index(
     except (KeyError, TypeError, ValueError):
         raise CorruptLayoutError("the description of the video is damaged", path=path) from None
     offset, size = arrow.int64_of(found["offset"]), arrow.int64_of(found["size"])
-    keyframe = arrow.column_of(found["keyframe"]).astype(np.bool_)
-    sums = arrow.column_of(found["crc32c"]).astype(np.uint32)
+    keyframe = to_numpy(found["keyframe"]).astype(np.bool_)
+    sums = to_numpy(found["crc32c"]).astype(np.uint32)
     if len(offset) and (offset.min() < 0 or size.min() < 1 or size.max() > layout.MAX_PACKET_BYTES):
         raise CorruptLayoutError("frames of impossible size", path=path)
     if len(offset) and ((offset + size).max() > video_bytes or not keyframe[0]):
