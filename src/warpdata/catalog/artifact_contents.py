@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from warpdata.bytekit.arrow_arrays import text_to_arrow
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.lanes import Lane, LanedSource, Place
@@ -147,7 +148,9 @@ class PublishedSource(EpisodesSource):
         return self._known
 
     def _mine(self, whole: pa.Table) -> pa.Table:
-        return whole.filter(pc.equal(whole.column("artifact"), self._artifact.name))
+        names = whole.column("artifact")
+        mine = text_to_arrow([self._artifact.name], pa.string()).cast(names.type)
+        return whole.filter(pc.is_in(names, mine))
 
     @property
     def metadata(self) -> Mapping[str, Any]:
