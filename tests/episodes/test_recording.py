@@ -286,19 +286,43 @@ def test_long_signals_are_written_in_pieces(tmp_path: Path) -> None:
 def test_the_end_of_a_table_waits_for_what_is_still_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from warpdata.episodes import tables
+    from warpdata.episodes import tables, threads
 
-    add = tables.ClockStatistics.add
+    count, last_block = (
+        60_000,
+        2 * 16384,
+    )  # three whole blocks go to the background, the rest is left for close
+    add, settle = tables.ClockStatistics.add, threads.JobQueue.settle
+    closer, both = threading.get_ident(), []
+    is_held, is_closing, is_written = threading.Event(), threading.Event(), threading.Event()
 
-    def slowly(clock: Any, stamps: Any) -> None:
-        time.sleep(0.02)
+    def added(clock: Any, stamps: Any) -> None:
+        if threading.get_ident() == closer:
+            is_held.wait(20)
+            if not is_written.is_set():
+                both.append("the end was written while the background still wrote rows that it had counted")
+            is_closing.set()
+        is_last = stamps[0] == last_block
+        if is_last:
+            is_held.set()
+            is_closing.wait(20)  # until whoever closes waits for this, or writes
         add(clock, stamps)
+        if is_last:
+            is_written.set()
 
-    monkeypatch.setattr(tables.ClockStatistics, "add", slowly)
+    def settled(queue: Any) -> None:
+        is_closing.set()
+        settle(queue)
+
+    monkeypatch.setattr(tables.ClockStatistics, "add", added)
     with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
-        for i in range(9000):
+        for i in range(count):
             writer.append("x", i, i)
-    assert np.array_equal(wd.open_episode(tmp_path / "ep")["x"].values(), np.arange(9000))
+        monkeypatch.setattr(threads.JobQueue, "settle", settled)
+    assert not both
+    episode = wd.open_episode(tmp_path / "ep")
+    assert np.array_equal(episode["x"].values(), np.arange(count))
+    assert episode.meta["signals"]["x"]["count"] == count
 
 
 def test_frames_leave_the_journal_as_they_are_encoded(
