@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,10 @@ class Process:
 
 
 class ProcessStore:
-    """The store as one process sees it."""
+    """The store as one process sees it; threads of that process ask one after the other."""
 
     def __init__(self, process: Process) -> None:
+        self._one = threading.Lock()
         self._process = process
         self._inner = process.world.store
         self.address = self._inner.address
@@ -90,28 +92,24 @@ class ProcessStore:
         self.is_conditional = self._inner.is_conditional
 
     def list(self, prefix: str) -> Iterator[Any]:
-        self._process.step()
-        return self._inner.list(prefix)
+        return self._stepped(self._inner.list, prefix)
 
     def put_stream(self, key: str, chunks: Callable[[], Iterator[Any]], size: int) -> None:
-        self._process.step()
-        self._inner.put_stream(key, chunks, size)
+        self._stepped(self._inner.put_stream, key, chunks, size)
 
     def put_file(self, key: str, path: Path, digest: Any) -> None:
-        self._process.step()
-        self._inner.put_file(key, path, digest)
+        self._stepped(self._inner.put_file, key, path, digest)
+
+    def _stepped(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        with self._one:
+            self._process.step()
+            return call(*args, **options)
 
     def close(self) -> None:
         pass
 
     def __getattr__(self, name: str) -> Any:
-        call = getattr(self._inner, name)
-
-        def stepped(*args: Any, **options: Any) -> Any:
-            self._process.step()
-            return call(*args, **options)
-
-        return stepped
+        return partial(self._stepped, getattr(self._inner, name))
 
 
 class World:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import random
 import shutil
 import subprocess
 import sys
 import tarfile
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,11 @@ import pytest
 
 import warpdata as wd
 from tests.catalog.test_trust import new_key
-from warpdata.catalog import growing, roster, turns
+from warpdata.catalog import expiry, growing, roster, turns
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.copying import copy_dataset
 from warpdata.catalog.expiry import expire_versions
+from warpdata.catalog.history import delete_tag, list_datasets, list_versions, tag_version
 from warpdata.catalog.mending import mend_version
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.remotegc import collect
@@ -497,6 +500,106 @@ def test_the_list_of_versions_grows_by_pages(
     expire_versions(access, name, keep_last=2, delete=True)
     assert set(roster.read_roster(store, name).versions) == set(every[-2:])
     assert not list(store.list(f"{name.folder}older/"))
+
+
+class Counted:
+    """A store that counts what it is asked for."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self.asked = inner, []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+
+        def counted(*args: Any, **options: Any) -> Any:
+            self.asked.append((name, args[0] if args else ""))
+            return found(*args, **options)
+
+        return counted
+
+
+def counted_access(catalog: str) -> tuple[Access, Any, Counted]:
+    access = access_to(catalog)
+    store = Counted(access.catalogs[0].store)
+    return access, replace(access.catalogs[0], store=store), store
+
+
+def looked_at(store: Counted) -> list[str]:
+    """Versions whose manifests were read."""
+    return [key for call, key in store.asked if call == "get" and "/versions/" in key]
+
+
+def test_a_list_of_versions_opens_no_manifest(
+    local_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it shows is what the manifests say, however it was found."""
+    monkeypatch.setattr(roster, "_PAGE_VERSIONS", 3)
+    monkeypatch.setattr(roster, "_MAX_VERSIONS", 6)
+    every = [
+        grow_files(
+            local_catalog, tmp_path / "files", f"x{n}", message=f"no {n}" + "!" * 300 * (n == 4)
+        ).version
+        for n in range(15)
+    ]
+    name = parse_name(NAME)
+    access, catalog, store = counted_access(local_catalog)
+    found = list_versions(access, catalog, name)
+    assert [each.version for each in found] == every[::-1]
+    assert looked_at(store) == [name.version_key(every[4])], "its message is too long for the list"
+    for limit in (1, 4, 6, 7, 15, 40):
+        access, catalog, store = counted_access(local_catalog)
+        assert list_versions(access, catalog, name, limit=limit) == found[:limit]
+        assert not [key for call, key in store.asked if call == "list" and "versions/" in key]
+        pages = [key for call, key in store.asked if call == "get" and "/older/" in key]
+        assert len(pages) <= -(-limit // 3)
+    head = access.catalogs[0].store.get(name.roster_key, max_bytes=1 << 20)
+    bare = {key: value for key, value in json.loads(bytes(head.data)).items() if key != "about"}
+    access.catalogs[0].store.compare_and_swap(name.roster_key, json.dumps(bare).encode(), head.info.etag)
+    access, catalog, store = counted_access(local_catalog)
+    assert list_versions(access, catalog, name) == found
+    assert len(looked_at(store)) > 1, "an older writer does not say what it knows"
+
+
+def test_a_list_that_is_behind_is_not_believed(local_catalog: str, tmp_path: Path, monkeypatch) -> None:
+    first = grow_files(local_catalog, tmp_path / "files", "a")
+    with monkeypatch.context() as patch:
+        patch.setattr("warpdata.catalog.publish.note_version", lambda *_, **__: None)
+        second = grow_files(local_catalog, tmp_path / "files", "b")
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert [each.version for each in ds.versions(limit=1)] == [second.version]
+        assert [each.version for each in ds.versions()] == [second.version, first.version]
+        with pytest.raises(ValueError, match="at least 1"):
+            ds.versions(limit=0)
+
+
+def test_expiring_goes_by_rounds_and_leaves_what_is_named(
+    local_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "_ROUND", 4)
+    every = [grow_files(local_catalog, tmp_path / "files", f"x{n}").version for n in range(12)]
+    access, name = access_to(local_catalog), parse_name(NAME)
+    tag_version(access.catalogs[0].store, name, every[3], "good")
+    found = expire_versions(access, name, keep_last=2, delete=True)
+    assert set(found.versions) == {*every[:3], *every[4:10]}
+    assert found.kept == 3
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        assert {each.version for each in ds.versions()} == {every[3], *every[10:]}
+        assert ds.tags() == {"good": every[3]}
+        delete_tag(ds.catalog, name, "good")
+        assert ds.tags() == {}
+        assert roster.written_tags(ds.catalog.store, name) == {}
+
+
+def test_datasets_are_listed_without_their_versions(local_catalog: str, tmp_path: Path) -> None:
+    grow_files(local_catalog, tmp_path / "files", "a")
+    with wd.DatasetBuilder("other/set", catalog=local_catalog) as builder:
+        builder.add_table("main", {"x": [1]}).publish()
+    _, catalog, store = counted_access(local_catalog)
+    assert [each.dataset_id for each in list_datasets(catalog)] == ["lab/arm", "other/set"]
+    assert [each.dataset_id for each in list_datasets(catalog, "other")] == ["other/set"]
+    assert not [key for call, key in store.asked if call == "list"]
 
 
 def test_a_version_nobody_wrote_down_is_found_again(local_catalog: str, tmp_path: Path, monkeypatch) -> None:

@@ -142,6 +142,14 @@ class BlobStoreContract(ReadableStoreContract):
         assert [info.key for info in store.list("b")] == ["b/1", "b/2", "bc/x"]
         assert list(store.list("zzz/")) == []
 
+    def test_folders_are_those_directly_below(self, tmp_path: Path) -> None:
+        keys = ("a", "b/1", "b/c/2", "b/c/3", "b/d/e/f", "bc/x", "b-d/x", "b/c.x")
+        store = self.fill(dict.fromkeys(keys, b"1"), tmp_path)
+        assert list(store.folders("")) == ["b", "b-d", "bc"]
+        assert list(store.folders("b/")) == ["c", "d"]
+        assert list(store.folders("b/c/")) == []
+        assert list(store.folders("none/")) == []
+
     def test_delete_is_idempotent(self, tmp_path: Path) -> None:
         store = self.fill({"x": b"1"}, tmp_path)
         store.delete("x")

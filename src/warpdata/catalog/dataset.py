@@ -336,9 +336,9 @@ class Dataset:
             return diff_manifests(self.manifest, Resolver(self.access).resolve(name).manifest)
         return diff_manifests(self.manifest, other.manifest)
 
-    def versions(self) -> list[Version]:
-        """Every version of the dataset, newest first."""
-        return list_versions(self.access, self.catalog, self.name)
+    def versions(self, *, limit: int | None = None) -> list[Version]:
+        """Every version of the dataset, newest first, or the newest `limit` of them."""
+        return list_versions(self.access, self.catalog, self.name, limit=limit)
 
     def tags(self) -> dict[str, str]:
         """Tag -> version."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from warpdata.bytekit.background import MAX_PARALLEL, map_in_threads
 from warpdata.catalog.access import Access, writable_catalog
 from warpdata.catalog.claims import Claim, dropping, store_time_s, wait_for_collectors
 from warpdata.catalog.names import DatasetName
 from warpdata.catalog.pointer import read_pointer
-from warpdata.catalog.roster import listed_roster, write_roster
+from warpdata.catalog.roster import listed_roster, listed_tags, write_roster
 from warpdata.errors import ConflictError, DatasetError, DatasetNotFoundError
 from warpdata.formats.manifest.model import HASH
 from warpdata.stores.blobstore import BlobStore
+
+_ROUND = 1000
+"""How many versions are claimed and deleted at a time: who needs one of them waits for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,9 @@ class Expired:
     is_deleted: bool
 
 
-def delete_versions(access: Access, name: DatasetName, prefixes: Sequence[str]) -> Expired:
+def delete_versions(
+    access: Access, name: DatasetName, prefixes: Sequence[str], *, workers: int = MAX_PARALLEL
+) -> Expired:
     """Delete versions by the beginnings of their hashes; what `latest` or a tag points at is refused."""
     store = _store(access)
     every = listed_roster(store, name).versions
@@ -36,7 +42,7 @@ def delete_versions(access: Access, name: DatasetName, prefixes: Sequence[str]) 
             hint = "Move or delete what points at it first (`warp tag`), or publish another version."
             fact = f"{pointed[version]} points at version {version[:12]}"
             raise DatasetError(fact, path=name.dataset_id, hint=hint)
-    gone = _delete(store, name, chosen)
+    gone = _delete(store, name, chosen, workers)
     if left := set(chosen) - set(gone):
         fact = f"version {min(left)[:12]} is being published or tagged right now"
         raise ConflictError(fact, path=name.dataset_id, hint="Run the command again later.")
@@ -50,6 +56,7 @@ def expire_versions(
     keep_last: int = 0,
     older_than_s: float = 0.0,
     delete: bool = False,
+    workers: int = MAX_PARALLEL,
 ) -> Expired:
     """The versions beyond the newest `keep_last` that are older than a time and that nothing points at.
 
@@ -72,26 +79,32 @@ def expire_versions(
            for info in newest_first[keep_last:] if info.modified_s <= before_s]  # fmt: skip
     chosen = tuple(version for version in old if version not in pointed)
     if delete:
-        chosen = _delete(store, name, chosen)
+        chosen = _delete(store, name, chosen, workers)
     return Expired(name.dataset_id, chosen, len(infos) - len(chosen), delete)
 
 
-def _delete(store: BlobStore, name: DatasetName, versions: Sequence[str]) -> tuple[str, ...]:
-    """Delete those of the versions that nobody needs now; manifests go first."""
+def _delete(store: BlobStore, name: DatasetName, versions: Sequence[str], workers: int) -> tuple[str, ...]:
+    """Delete those of the versions that nobody needs now, a round at a time; manifests go first."""
     gone: list[str] = []
     if not versions:
         return ()
+    try:
+        for start in range(0, len(versions), _ROUND):
+            gone += _delete_round(store, name, versions[start : start + _ROUND], workers)
+    finally:
+        write_roster(store, name)
+    return tuple(gone)
+
+
+def _delete_round(store: BlobStore, name: DatasetName, versions: Sequence[str], workers: int) -> list[str]:
     keys = [key for version in versions for key in name.version_keys(version)]
     with dropping(store, keys) as (claim, free):
         wait_for_collectors(claim)
         # Only now: whoever let go of a claim before has moved its pointers.
         pointed = _pointed(store, name)
-        for version in versions:
-            if name.version_key(version) in free and version not in pointed:
-                _delete_files(store, name, version, claim)
-                gone.append(version)
-    write_roster(store, name)
-    return tuple(gone)
+        chosen = [v for v in versions if name.version_key(v) in free and v not in pointed]
+        map_in_threads(lambda version: _delete_files(store, name, version, claim), chosen, workers)
+    return chosen
 
 
 def _delete_files(store: BlobStore, name: DatasetName, version: str, claim: Claim) -> None:
@@ -103,7 +116,7 @@ def _delete_files(store: BlobStore, name: DatasetName, version: str, claim: Clai
 
 def _pointed(store: BlobStore, name: DatasetName) -> dict[str, str]:
     """Version -> what points at it."""
-    found = {version: f"tag {tag!r}" for tag, version in listed_roster(store, name).tags.items()}
+    found = {version: f"tag {tag!r}" for tag, version in listed_tags(store, name).items()}
     latest = read_pointer(store, name.latest_key).pointer
     if latest is not None:
         found[latest.version] = "latest"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from warpdata.bytekit.background import map_in_threads
 from warpdata.catalog.access import Access, Catalog
@@ -10,10 +12,30 @@ from warpdata.catalog.claims import keeping
 from warpdata.catalog.names import DatasetName, check_tag, is_dataset_name, parse_name
 from warpdata.catalog.pointer import Pointer, move_pointer, read_pointer
 from warpdata.catalog.resolve import Resolver
-from warpdata.catalog.roster import Roster, listed_roster, note_version, read_roster, write_roster
-from warpdata.errors import BlobNotFoundError, OfflineError, StoreError, UnavailableError, nearest
-from warpdata.formats.manifest.model import Manifest
+from warpdata.catalog.roster import (
+    About,
+    Roster,
+    about_manifest,
+    drop_tag,
+    listed_roster,
+    listed_tags,
+    note_version,
+    read_newest,
+    read_roster,
+    written_about,
+    written_tags,
+)
+from warpdata.errors import (
+    BlobNotFoundError,
+    ManifestCorruptedError,
+    OfflineError,
+    StoreError,
+    UnavailableError,
+    nearest,
+)
 from warpdata.stores.blobstore import BlobStore
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,40 +61,71 @@ class ListedDataset:
     sequence: int
 
 
-def list_versions(access: Access, catalog: Catalog, name: DatasetName) -> list[Version]:
-    """Every version, newest first; where a catalog cannot be listed, the line of parents from the latest."""
+def list_versions(
+    access: Access, catalog: Catalog, name: DatasetName, *, limit: int | None = None
+) -> list[Version]:
+    """Every version, newest first, or the newest `limit` of them, for which not all are looked at.
+
+    Where a catalog cannot be listed, they are those that are written down, or the line of parents from the latest.
+    """
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is at least 1, not {limit}")
     store = _store(catalog)
     latest = read_pointer(store, name.latest_key).pointer
     resolver = Resolver(access)
-    roster = roster_of(store, name)
-    hashes = roster.versions or resolver.line(catalog, name)
+    roster = _newest(store, name, latest, limit) or roster_of(store, name)
+    hashes = roster.versions or tuple(reversed(resolver.line(catalog, name)))
+    # Whoever wants signatures looks at what is signed.
+    known = {} if access.options.verify == "require" else roster.about or written_about(store, name)
     tags: dict[str, list[str]] = {}
     for tag, version in roster.tags.items():
         tags.setdefault(version, []).append(tag)
 
     def look(version: str) -> Version | None:
         try:
-            return _version(resolver.manifest(catalog, name, version), tags, latest)
+            about = known.get(version) or about_manifest(resolver.manifest(catalog, name, version))
         except BlobNotFoundError:  # deleted meanwhile
             return None
+        return _version(version, about, tags, latest)
 
-    found = [version for version in map_in_threads(look, sorted(set(hashes))) if version is not None]
-    return sorted(found, key=lambda v: (v.created_at or "", v.is_latest), reverse=True)
+    # Oldest first as they are known; those of one moment stay in that order.
+    found = [version for version in map_in_threads(look, hashes) if version is not None]
+    found.sort(key=lambda v: (v.created_at or "", v.is_latest))
+    return found[::-1][:limit]
 
 
 def list_tags(catalog: Catalog, name: DatasetName) -> dict[str, str]:
     """Tag -> version; where a catalog cannot be listed, as its last writer wrote them down."""
-    return roster_of(_store(catalog), name).tags
+    store = _store(catalog)
+    return _listed_or(lambda: listed_tags(store, name), lambda: written_tags(store, name))
 
 
 def roster_of(store: BlobStore, name: DatasetName) -> Roster:
     """Versions and tags as the catalog shows them, or as they were written down where it cannot be listed."""
+    return _listed_or(lambda: listed_roster(store, name), lambda: read_roster(store, name) or Roster((), {}))
+
+
+def _listed_or(listed: Callable[[], R], written: Callable[[], R]) -> R:
     try:
-        return listed_roster(store, name)
+        return listed()
     except UnavailableError:
         raise
     except StoreError:
-        return read_roster(store, name) or Roster((), {})
+        return written()
+
+
+def _newest(store: BlobStore, name: DatasetName, latest: Pointer | None, limit: int | None) -> Roster | None:
+    """The newest versions as they are written down; None where all are wanted, or the list is behind."""
+    if limit is None or latest is None:
+        return None
+    try:
+        found = read_newest(store, name, limit)
+    except ManifestCorruptedError:
+        return None
+    if found is None or latest.version not in found.versions:
+        return None
+    tags = _listed_or(lambda: listed_tags(store, name), lambda: found.tags)
+    return replace(found, versions=found.versions[-limit:], tags=tags)
 
 
 def set_tag(access: Access, catalog: Catalog, name: DatasetName, tag: str) -> Pointer:
@@ -102,16 +155,17 @@ def delete_tag(catalog: Catalog, name: DatasetName, tag: str) -> None:
         hint = f"It has: {', '.join(sorted(tags)) or 'none'}.{nearest(tag, tags)}"
         raise BlobNotFoundError(f"{name.dataset_id} has no tag {tag!r}", hint=hint) from None
     store.delete(key)
-    write_roster(store, name)
+    drop_tag(store, name, tag)
 
 
 def list_datasets(catalog: Catalog, workspace: str = "") -> list[ListedDataset]:
-    """The datasets of a workspace (or of all) and their latest versions: pointers only, no data."""
+    """The datasets of a workspace (or of all) and their latest versions: pointers only, however many versions."""
     store = _store(catalog)
-    prefix = f"datasets/{workspace.rstrip('/')}/" if workspace.strip("/") else "datasets/"
-    keys = [info.key for info in store.list(prefix)]
-    names = [key.split("/")[1:3] for key in keys if key.count("/") == 3 and key.endswith("/latest.json")]
-    ids = [parse_name("/".join(parts)) for parts in names if is_dataset_name("/".join(parts))]
+    chosen = workspace.strip("/")
+    workspaces = [chosen] if chosen else store.folders("datasets/")
+    below = map_in_threads(lambda each: store.folders(f"datasets/{each}/"), workspaces)
+    names = [f"{each}/{name}" for each, found in zip(workspaces, below, strict=True) for name in found]
+    ids = [parse_name(each) for each in names if is_dataset_name(each)]
     pointers = map_in_threads(lambda name: read_pointer(store, name.latest_key).pointer, ids)
     return [
         ListedDataset(name.dataset_id, pointer.version, pointer.sequence)
@@ -120,17 +174,16 @@ def list_datasets(catalog: Catalog, workspace: str = "") -> list[ListedDataset]:
     ]
 
 
-def _version(manifest: Manifest, tags: dict[str, list[str]], latest: Pointer | None) -> Version:
-    parent = manifest.metadata.get("parent")
+def _version(version: str, about: About, tags: dict[str, list[str]], latest: Pointer | None) -> Version:
     return Version(
-        version=manifest.version_hash,
-        created_at=manifest.created_at,
-        rows=manifest.total_rows,
-        bytes=manifest.total_bytes,
-        message=str(manifest.metadata.get("message", "")),
-        parent=parent if isinstance(parent, str) else None,
-        tags=tuple(sorted(tags.get(manifest.version_hash, ()))),
-        is_latest=latest is not None and latest.version == manifest.version_hash,
+        version=version,
+        created_at=about.created_at,
+        rows=about.rows,
+        bytes=about.bytes,
+        message=about.message,
+        parent=about.parent,
+        tags=tuple(sorted(tags.get(version, ()))),
+        is_latest=latest is not None and latest.version == version,
     )
 
 

@@ -14,7 +14,7 @@ from warpdata.catalog.card import cards
 from warpdata.catalog.claims import Claim, keeping, wait_for_removers
 from warpdata.catalog.names import DatasetName, check_tag
 from warpdata.catalog.pointer import PointerState, move_pointer, read_pointer
-from warpdata.catalog.roster import note_version
+from warpdata.catalog.roster import about_manifest, note_version
 from warpdata.catalog.signing import SUFFIX as SIGNATURE
 from warpdata.catalog.signing import sign_version
 from warpdata.catalog.transfer import Progress, Sent, Upload, send
@@ -141,7 +141,10 @@ def publish_after(
             key = name.tag_key(tag)
             move_pointer(store, key, version, read_pointer(store, key))
     parent = manifest.metadata.get("parent")
-    note_version(store, name, version, parent=parent, tags=options.tags)
+    # What lies there counts: a version that was there before has the notes it had.
+    there = manifest if stored.is_new else parse_manifest(stored.manifest)
+    about = about_manifest(there)
+    note_version(store, name, version, parent=parent, tags=options.tags, about=about)
     sent = stored.uploads
     return Published(
         name.dataset_id, version, store.address, len(sent), sum(upload.size for upload in sent),

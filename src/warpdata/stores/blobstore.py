@@ -85,6 +85,12 @@ class BlobStore(Protocol):
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         """Every blob whose name begins with `prefix`, in the order of names."""
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """The names directly below `prefix` (empty, or ended by a slash) that have blobs below them, in order.
+
+        Costs what there is directly below it, however many blobs lie deeper. One whose blobs are gone may be shown.
+        """
+
     def delete(self, key: str) -> None:
         """Remove a blob; nothing happens when it is absent."""
 

@@ -192,6 +192,10 @@ class HttpStore:
         """Refused: HTTP has no listing."""
         raise StoreError("an http catalog cannot be listed", path=self._name(prefix), hint=_READ_ONLY)
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Refused: HTTP has no listing."""
+        raise StoreError("an http catalog cannot be listed", path=self._name(prefix), hint=_READ_ONLY)
+
     def delete(self, key: str) -> None:
         """Refused: the store is read only."""
         self._refuse(key)

@@ -117,6 +117,14 @@ class LocalStore:
             with contextlib.suppress(FileNotFoundError):
                 yield _info(path, os.stat(self.folder / path))
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """The names directly below `prefix` that have blobs below them, in order."""
+        try:
+            found = [each.name for each in os.scandir(self.folder / prefix) if each.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(name for name in found if name not in (_LOCKS, STAGING))
+
     def delete(self, key: str) -> None:
         """Remove a blob; nothing happens when it is absent."""
         self.path(key).unlink(missing_ok=True)

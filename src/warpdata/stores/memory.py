@@ -85,6 +85,11 @@ class MemoryStore:
         found = [held.info for key, held in sorted(self._blobs.items()) if key.startswith(prefix)]
         return iter(found)
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """The names directly below `prefix` that have blobs below them, in order."""
+        below = (key.removeprefix(prefix).partition("/") for key in self._blobs if key.startswith(prefix))
+        return sorted({name for name, slash, _ in below if slash})
+
     def delete(self, key: str) -> None:
         """Remove a blob; nothing happens when it is absent."""
         with self._lock:

@@ -230,6 +230,14 @@ class ObjectStore:
             raise self._mapped(error, prefix) from None
         return iter(sorted((i for i in found if i.key.startswith(prefix)), key=lambda info: info.key))
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """The names directly below `prefix` that have blobs below them, in order."""
+        try:
+            found = obstore.list_with_delimiter(self._store, prefix or None)["common_prefixes"]
+        except _FAILURES as error:
+            raise self._mapped(error, prefix) from None
+        return sorted(each.rstrip("/").rpartition("/")[2] for each in found)
+
     def delete(self, key: str) -> None:
         """Remove a blob; nothing happens when it is absent."""
         try:

@@ -124,6 +124,10 @@ class ReliableStore:
         """Every blob whose name begins with `prefix`, in the order of names."""
         return iter(self._try("LIST", prefix, lambda: list(self.inner.list(prefix))))
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """The names directly below `prefix` that have blobs below them, in order."""
+        return self._try("LIST", prefix, lambda: self.inner.folders(prefix))
+
     def delete(self, key: str) -> None:
         """Remove a blob; nothing happens when it is absent."""
         self._try("DELETE", key, lambda: self.inner.delete(key))

@@ -17,6 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from warpdata.cli.commands._dataset import add_dataset_arguments
 
     add_dataset_arguments(parser)
+    add_limit(parser)
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """The argument that says how many versions are listed."""
+    parser.add_argument("-n", "--limit", type=int, metavar="N", help="list only the newest N versions")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -25,7 +31,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from warpdata.cli.console import human_bytes
 
     with open_named(args) as dataset:
-        versions = dataset.versions()
+        versions = dataset.versions(limit=args.limit)
     console.emit([asdict(version) for version in versions])
     for one in versions:
         marks = ", ".join((["latest"] if one.is_latest else []) + list(one.tags))

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp versions`."""
     from warpdata.cli.commands._dataset import add_dataset_arguments
+    from warpdata.cli.commands.log import add_limit
 
     parser.add_argument("action", choices=("list", "delete", "expire"))
     add_dataset_arguments(parser)
     parser.add_argument("versions", nargs="*", metavar="HASH", help="delete: which, by their first 8 digits")
+    add_limit(parser)
     parser.add_argument("--keep", type=int, default=0, metavar="N", help="expire: the newest N stay")
     age = "expire: only those older than this, such as 30d or 12h"
     parser.add_argument("--older-than", default="0s", metavar="AGE", help=age)
