@@ -203,6 +203,18 @@ def write_file(path: str | os.PathLike[str], data: Buffer, *, durable: bool = Tr
         out.write(data)
 
 
+def put_file(path: str | os.PathLike[str], data: Buffer) -> None:
+    """Write a new file into a folder that is committed as a whole: it needs no name of its own before."""
+    with map_os_errors(path):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            view = byte_view(data)
+            while view.nbytes:
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
+
+
 def fsync_folder(path: str | os.PathLike[str]) -> None:
     """Make the names inside a folder survive power loss."""
     fd = os.open(os.fspath(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

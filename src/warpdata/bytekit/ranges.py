@@ -172,6 +172,15 @@ class PartRangeReader:
         """The reader behind it stays open."""
 
 
+def read_into(reader: RangeReader, start: int, out: memoryview) -> None:
+    """Fill `out` with the bytes from `start` on; a reader of files does it without a copy in between."""
+    ask = getattr(reader, "read_into", None)
+    if ask is None:
+        out[:] = reader.read(start, start + out.nbytes)
+    else:
+        ask(start, out)
+
+
 def resident(reader: RangeReader, start: int, end: int) -> memoryview | None:
     """A view of bytes that come from elsewhere, if all of them lie in a cache on this machine; else None."""
     ask = getattr(reader, "resident", None)
@@ -289,6 +298,17 @@ class FileRangeReader:
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range, near ones in one read."""
         return read_coalesced(self, ranges)
+
+    def read_into(self, start: int, out: memoryview) -> None:
+        """Exactly the bytes from `start` on that fill `out`, without memory of their own."""
+        check_range(self, start, start + out.nbytes)
+        while out.nbytes:
+            count = system.read_into(self._fd, out, start)
+            if not count:
+                raise TruncatedError(
+                    f"the file now ends at {start}, {out.nbytes} bytes too soon", path=self.name
+                )
+            start, out = start + count, out[count:]
 
     def follow(self) -> None:
         """See what this process appended to the file since it was opened."""

@@ -177,6 +177,25 @@ DIRECT = getattr(os, "O_DIRECT", 0)
 _NO_CACHE = getattr(fcntl, "F_NOCACHE", None)
 
 
+def open_past_cache(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file past the page cache; -1 where the system or its file system has no such thing."""
+    if not DIRECT:
+        return -1
+    try:
+        return os.open(path, flags | DIRECT, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # some make the file before they refuse
+    return -1
+
+
+def through_cache(fd: int) -> None:
+    """Go on through the page cache with a file that was opened past it."""
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~DIRECT)
+
+
 def bypass_cache(fd: int) -> None:
     """Ask that what is read from this file is not kept, where there is no flag for it."""
     if _NO_CACHE is not None:

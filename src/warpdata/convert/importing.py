@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,9 @@ from warpdata.bytekit.commit import TEMP_MARK, map_os_errors, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.locks import FileLock
 from warpdata.convert.each_episode import EpisodeTask, OnError, Progress, check_on_error, in_episode
-from warpdata.convert.receipt import Note, Receipt, note_of
+from warpdata.convert.receipt import Note, Receipt, note_of, noted
 from warpdata.episodes.collection import Episodes
+from warpdata.episodes.content_sums import ContentSum
 from warpdata.episodes.directory_copy import copy_to_directory, holds_frames, is_intact
 from warpdata.episodes.encoded import encoded_parts
 from warpdata.episodes.jobs import Here, Runner
@@ -39,7 +40,6 @@ from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
-from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import SourceAround
 
@@ -139,27 +139,60 @@ def _run(
     receipt = Receipt("import", plan.format, plan.source, str(place.path), plan.version)
     receipt.supplied = dict(plan.supplied)
     receipt.continued = done = len(ids) - len(waiting)
-    failed: dict[int, WarpError] = {}
     if progress is not None:
         progress(done, len(ids))
+    entries = _Entries(receipt, place, ids, waiting)
     work = partial(_write, place, plan)
-    for position, (error, kept) in runner.run(EpisodeTask(episodes, work), waiting):
+    for position, (error, written) in runner.run(EpisodeTask(episodes, work), waiting):
         if error is None:
-            place.keep(position, kept)
+            entries.done(position, written)
         else:
             named = in_episode(error, ids[position])
             if on_error == "stop":
                 raise named
-            failed[position] = named
+            entries.failed(position, named)
         done += 1
         if progress is not None:
             progress(done, len(ids))
-    for position, episode_id in enumerate(ids):
-        if position in failed:
-            receipt.skip(episode_id, failed[position])
-        else:
-            receipt.add(place.notes(position))
+    entries.rest()
     return receipt
+
+
+class _Entries:
+    """Enters what became of episodes into a receipt in the order of the source, however they come; few are held."""
+
+    def __init__(self, receipt: Receipt, place: Target, ids: Sequence[str], waiting: Sequence[int]) -> None:
+        self._receipt, self._place, self._ids = receipt, place, ids
+        self._waiting = set(waiting)
+        self._early: dict[int, dict[str, Note] | WarpError] = {}
+        self._next = 0
+
+    def done(self, position: int, written: Any) -> None:
+        """An episode is in the target."""
+        self._early[position] = self._place.keep(position, written)
+        self._enter()
+
+    def failed(self, position: int, error: WarpError) -> None:
+        """An episode is left out."""
+        self._early[position] = error
+        self._enter()
+
+    def rest(self) -> None:
+        """All have come."""
+        self._waiting.clear()
+        self._enter()
+
+    def _enter(self) -> None:
+        while self._next < len(self._ids):
+            position = self._next
+            found = self._early.pop(position, None)
+            if found is None and position in self._waiting:
+                return
+            if isinstance(found, WarpError):
+                self._receipt.skip(self._ids[position], found)
+            else:
+                self._receipt.add(self._place.notes(position) if found is None else found)
+            self._next += 1
 
 
 def _write(place: Target, plan: ImportPlan, position: int, episode: Episode) -> Any:
@@ -184,8 +217,10 @@ class Target(ABC):
     def write(self, position: int, episode: Episode, plan: ImportPlan) -> Any:
         """Convert one episode, in any process; what comes back is given to `keep`."""
 
-    def keep(self, position: int, kept: Any) -> None:  # noqa: B027 - folders remember by themselves
-        """Remember what a target without files has to remember of a finished episode."""
+    def keep(self, _position: int, written: Any) -> dict[str, Note]:
+        """The notes of an episode that was just written; a target without files also remembers what it must."""
+        found: dict[str, Note] = written
+        return found
 
     @abstractmethod
     def _is_taken(self) -> bool:
@@ -252,10 +287,17 @@ class RootTarget(Target):
         """From the metadata of the recording."""
         return _notes(read_meta(episode_path(self.path, position)))
 
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> None:
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> dict[str, Note]:
         """Copy the episode into its directory."""
-        noted = _Noted(episode, plan, into_root=True)
-        copy_to_directory(Episode(noted), episode_path(self.path, position), noted.meta, video=plan.video)
+        notes: dict[str, Note] = {}
+
+        def meta_of(sums: Mapping[str, ContentSum]) -> Mapping[str, Any]:
+            signals = episode.signals
+            notes.update({name: _root_note(signals[name], each, plan) for name, each in sums.items()})
+            return _noted_meta(episode, plan, notes)
+
+        copy_to_directory(episode, episode_path(self.path, position), meta_of, video=plan.video)
+        return notes
 
     def _is_taken(self) -> bool:
         return holds_recordings(self.path) or any(self.path.glob("*.wshard"))
@@ -280,10 +322,11 @@ class ShardTarget(Target):
         """From the metadata of the shard."""
         return _notes(episode_of_shard(ShardReader.open(self.path / self._files[position])).meta)
 
-    def write(self, position: int, episode: Episode, plan: ImportPlan) -> None:
+    def write(self, position: int, episode: Episode, plan: ImportPlan) -> dict[str, Note]:
         """Pack the episode into its file."""
-        noted = _Noted(episode, plan, into_root=False)
-        pack_episode(Episode(noted), self.path / self._files[position], episode_id=episode.id)
+        around = _Noted(episode, plan)
+        pack_episode(Episode(around), self.path / self._files[position], episode_id=episode.id)
+        return around.notes
 
     def _is_taken(self) -> bool:
         return holds_recordings(self.path) or any(self.path.glob("*.wshard"))
@@ -298,30 +341,32 @@ class StoredTarget(Target):
     def __init__(self, name: str, store: Callable[[Episode, str], StoredEpisode]) -> None:
         super().__init__(Path(name))
         self._store = store
-        self._kept: dict[int, tuple[StoredEpisode, dict[str, Any]]] = {}
+        self._kept: dict[int, StoredEpisode] = {}
 
     @property
     def stored(self) -> list[StoredEpisode]:
         """What is to be published."""
-        return [stored for stored, _ in self._kept.values()]
+        return list(self._kept.values())
 
     def is_done(self, position: int) -> bool:
         """An episode is converted again to know what it is; its blob is stored once."""
         return position in self._kept
 
     def notes(self, position: int) -> dict[str, Note]:
-        """As they came back."""
-        return _notes(self._kept[position][1])
+        """Those of an earlier run: there is none."""
+        raise KeyError(position)
 
     def write(self, position: int, episode: Episode, plan: ImportPlan) -> Any:
         """Store the episode."""
         del position
-        noted = _Noted(episode, plan, into_root=False)
-        return self._store(Episode(noted), _file_name(episode.id)), {NOTES: noted.meta[NOTES]}
+        around = _Noted(episode, plan)
+        return self._store(Episode(around), _file_name(episode.id)), around.notes
 
-    def keep(self, position: int, kept: Any) -> None:
+    def keep(self, position: int, written: Any) -> dict[str, Note]:
         """What was stored."""
-        self._kept[position] = kept
+        self._kept[position], notes = written
+        found: dict[str, Note] = notes
+        return found
 
     def _is_taken(self) -> bool:
         return False
@@ -362,28 +407,32 @@ def _target(path: Path, kind: str) -> Target:
 class _Noted(SourceAround):
     """An episode with the notes of its conversion in its metadata, and an identity that follows from them."""
 
-    def __init__(self, episode: Episode, plan: ImportPlan, *, into_root: bool) -> None:
+    def __init__(self, episode: Episode, plan: ImportPlan) -> None:
         super().__init__(episode.source)
-        notes = {name: _note(signal, plan, into_root) for name, signal in episode.signals.items()}
-        stated = {name: note.to_json() for name, note in notes.items()}
-        identity = hashlib.sha256(dump_json([plan.format, episode.id, stated]))
-        plain = {
-            key: _plain(value) for key, value in episode.meta.items() if key not in ("signals", "static_file")
-        }
-        clock = episode.source.step_clock
-        self._meta = {
-            "schema_version": layout.SCHEMA_VERSION,
-            "uid": identity.hexdigest()[:32],
-            "writer": {"name": "warpdata.convert.importing", "version": __version__},
-            **plain,
-            **({} if clock is None else {"steps": clock.to_json()}),
-            NOTES: {"format": plan.format, "version": plan.version, "id": episode.id, "signals": stated},
-        }
+        self.notes = {name: note_of(signal) for name, signal in episode.signals.items()}
+        self._meta = _noted_meta(episode, plan, self.notes)
 
     @property
     def meta(self) -> Mapping[str, Any]:
         """The metadata of the source, and the notes."""
         return self._meta
+
+
+def _noted_meta(episode: Episode, plan: ImportPlan, notes: Mapping[str, Note]) -> dict[str, Any]:
+    stated = {name: note.to_json() for name, note in notes.items()}
+    identity = hashlib.sha256(dump_json([plan.format, episode.id, stated]))
+    plain = {
+        key: _plain(value) for key, value in episode.meta.items() if key not in ("signals", "static_file")
+    }
+    clock = episode.source.step_clock
+    return {
+        "schema_version": layout.SCHEMA_VERSION,
+        "uid": identity.hexdigest()[:32],
+        "writer": {"name": "warpdata.convert.importing", "version": __version__},
+        **plain,
+        **({} if clock is None else {"steps": clock.to_json()}),
+        NOTES: {"format": plan.format, "version": plan.version, "id": episode.id, "signals": stated},
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -395,18 +444,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _note(signal: Signal, plan: ImportPlan, into_root: bool) -> Note:
-    meta: SignalMeta = signal.meta
-    is_raw = meta.kind == "image" and encoded_parts(signal) is None
-    if (
-        is_raw
-        and plan.video is not None
-        and into_root
-        and holds_frames(signal)
-        and plan.video.codec != "ffv1"
-    ):
-        return note_of(signal, "reencoded", f"encoded as {plan.video.codec or 'h264'}")
-    return note_of(signal)
+def _root_note(signal: Signal, found: ContentSum, plan: ImportPlan) -> Note:
+    """What became of a signal in a root, where raw frames may have been encoded."""
+    is_raw = signal.meta.kind == "image" and encoded_parts(signal) is None
+    if is_raw and plan.video is not None and holds_frames(signal) and plan.video.codec != "ffv1":
+        return noted(len(signal), found, "reencoded", f"encoded as {plan.video.codec or 'h264'}")
+    return noted(len(signal), found)
 
 
 def _notes(meta: Mapping[str, Any]) -> dict[str, Note]:

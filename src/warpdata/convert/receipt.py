@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
-import numpy as np
-
-from warpdata.episodes.encoded import encoded_run
+from warpdata.episodes.content_sums import ContentSum, sum_of
 from warpdata.errors import CorruptLayoutError
 from warpdata.timeline.signal import Signal
 
@@ -19,7 +17,6 @@ _WORDS = {
     "kept": "kept exactly", "retyped": "re-typed", "resampled": "resampled", "reencoded": "re-encoded",
     "dropped": "dropped",
 }  # fmt: skip
-_BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +27,15 @@ class Note:
     records: int
     bytes: int = 0
     sha256: str = ""
-    """Of the values as little-endian bytes; of the encoded frames of a camera; of text, each with its length."""
+    """Of the values as little-endian bytes; of text, each with its length."""
     why: str = ""
     """What was changed, where something was."""
     max_age_ns: int = 0
     """Of a resampled signal: how old the oldest value was that stands for a step."""
     max_error_ns: int = 0
     """How far a record was moved in time."""
+    xxh3_128: str = ""
+    """Of the encoded frames of a camera in decoding order, in place of `sha256`; earlier releases wrote that one."""
 
     def to_json(self) -> dict[str, Any]:
         """As metadata keeps it: what is empty is left out."""
@@ -57,35 +56,12 @@ class Note:
 
 def note_of(signal: Signal, how: How = "kept", why: str = "", **more: int) -> Note:
     """A note with the count and the hash of a signal as it is before it is converted."""
-    digest, size = hashlib.sha256(), 0
-    for piece in _pieces(signal):
-        digest.update(piece)
-        size += len(piece)
-    return Note(how, len(signal), size, digest.hexdigest(), why, **more)
+    return noted(len(signal), sum_of(signal), how, why, **more)
 
 
-def _pieces(signal: Signal) -> Iterator[bytes | memoryview]:
-    run = encoded_run(signal)
-    if run is not None:
-        return run.pieces()
-    if signal.meta.is_object:
-        return _texts(signal)
-    return _rows(signal)
-
-
-def _rows(signal: Signal) -> Iterator[memoryview]:
-    step = max(1, _BLOCK_BYTES // max(1, signal.meta.row_bytes))
-    for start in range(0, len(signal), step):
-        rows = np.ascontiguousarray(signal.rows(start, start + step))
-        if rows.dtype.byteorder == ">":
-            rows = rows.astype(rows.dtype.newbyteorder("<"))
-        yield rows.reshape(-1).view(np.uint8).data
-
-
-def _texts(signal: Signal) -> Iterator[bytes]:
-    for value, _ in signal:
-        raw = value.encode() if isinstance(value, str) else bytes(value)
-        yield len(raw).to_bytes(8, "little") + raw
+def noted(records: int, found: ContentSum, how: How = "kept", why: str = "", **more: int) -> Note:
+    """A note of a signal whose sum is known."""
+    return Note(how, records, found.bytes, found.sha256, why, xxh3_128=found.xxh3_128, **more)
 
 
 @dataclass(slots=True)
@@ -110,7 +86,7 @@ class SignalReceipt:
         self.max_error_ns = max(self.max_error_ns, note.max_error_ns)
         if note.why and note.why not in self.why:
             self.why.append(note.why)
-        self.digest.update(note.sha256.encode())
+        self.digest.update((note.sha256 or note.xxh3_128).encode())
 
     @property
     def how(self) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,22 +14,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.commit import commit_file, commit_folder, map_os_errors, write_file
+from warpdata.bytekit.bulk_file import BulkFile
+from warpdata.bytekit.checksum import crc32c
+from warpdata.bytekit.commit import commit_folder, map_os_errors, put_file
 from warpdata.bytekit.dtype import dtype_of
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.episodes.camera import VideoFile
+from warpdata.episodes.content_sums import ContentSum, RowsSum, sum_of, sum_of_rows
+from warpdata.episodes.copied_video import copy_camera
 from warpdata.episodes.disk_writer import last_documents
 from warpdata.episodes.encode_cameras import RawCamera, encode_cameras
-from warpdata.episodes.encoded import EncodedCamera, encoded_camera, encoded_parts
-from warpdata.episodes.statistics import ClockStatistics
+from warpdata.episodes.encoded import camera_copy, encoded_camera, encoded_parts
+from warpdata.episodes.statistics import MAX_CHANNELS, ClockStatistics, stated_together
 from warpdata.episodes.tables import TableFile
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.documents import FileSum, plain_static, read_bytes, read_meta
-from warpdata.formats.episodedir.frame_index import parse_frame_index
+from warpdata.formats.episodedir.arrow import table_bytes
+from warpdata.formats.episodedir.documents import plain_static, read_bytes, read_meta
+from warpdata.formats.episodedir.frame_index import parse_frame_index, write_frame_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, suffix_for
 from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description
+from warpdata.formats.wshard.schema import DEFAULT_TICK_HZ
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 
@@ -37,31 +45,27 @@ _COPY_BYTES = 1 << 20
 """Few calls, and what was read is still in the cache of the processor when it is written."""
 
 
+MetaOf = Callable[[Mapping[str, ContentSum]], Mapping[str, Any]]
+"""The metadata of an episode, from the sum of every signal as it was copied."""
+
+
 def copy_to_directory(
-    episode: Episode, directory: Path, meta: Mapping[str, Any], *, video: VideoOptions | None = None
+    episode: Episode, directory: Path, meta_of: MetaOf, *, video: VideoOptions | None = None
 ) -> None:
     """Write an episode as a new directory, which appears whole or not at all; power may still take it.
 
-    Frames that are not encoded become lossless video, unless `video` says how to encode them.
+    Frames that are not encoded become lossless video, unless `video` says how to encode them. Every value is read once.
     """
     with map_os_errors(directory):
         directory.parent.mkdir(parents=True, exist_ok=True)
     with commit_folder(directory, durable=False) as folder:
-        signals: dict[str, Any] = {}
-        clocks = _Clocks()
-        raw: list[RawCamera] = []
-        for number, (name, signal) in enumerate(episode.signals.items()):
-            signal_file(folder, check_name(name)).parent.mkdir(parents=True, exist_ok=True)
-            part = folder / f".{number}.part"
-            if _is_raw_camera(signal):
-                signals[name] = {}
-                raw.append(_raw_camera(folder, part, name, signal, video, signals))
-            else:
-                signals[name] = _put(folder, part, name, signal, clocks)
-        encode_cameras(raw)
+        copying = _Copying(folder, video)
+        for name, signal in episode.signals.items():
+            copying.add(name, signal)
+        signals, sums = copying.finish()
         static = {check_name(name): plain_static(name, value) for name, value in episode.static.items()}
-        for path, data in last_documents(folder, meta, static, signals, None).items():
-            write_file(path, data, durable=False)
+        for path, data in last_documents(folder, meta_of(sums), static, signals, None).items():
+            put_file(path, data)
 
 
 def is_intact(directory: Path) -> bool:
@@ -87,18 +91,150 @@ def _is_raw_camera(signal: Signal) -> bool:
     return is_image and encoded_parts(signal) is None and holds_frames(signal)
 
 
-def _put(folder: Path, part: Path, name: str, signal: Signal, clocks: _Clocks) -> dict[str, Any]:
-    """Write one signal whose frames, if it has any, are encoded; returns what meta.json says of it."""
-    if signal.meta.kind == "image" and len(signal):
-        camera = encoded_camera(name, signal)
-        if camera is not None:
-            return _copied(folder, name, camera, clocks)
-    table = TableFile(part, described(signal), clock=clocks.of(signal), recorded=False)
-    for rows in _blocks(signal):
-        table.write(np.array(signal._ts_in(rows)), np.array(signal._values_in(rows)))
-    found = table.complete()
-    os.replace(table.path, signal_file(folder, name))
-    return found
+_SMALL_VALUES = 1 << 14
+_SMALL_TOGETHER = 1 << 17
+
+
+class _Copying:
+    """The signals of an episode on their way into a folder; small ones on one clock are written together."""
+
+    def __init__(self, folder: Path, video: VideoOptions | None) -> None:
+        self._folder = folder
+        self._video = video
+        self._clocks = _Clocks()
+        self._folders = {str(folder)}
+        self._found: dict[str, dict[str, Any]] = {}
+        self._sums: dict[str, ContentSum] = {}
+        self._raw: list[RawCamera] = []
+        self._raw_sums: dict[str, RowsSum] = {}
+        self._small: dict[int, list[tuple[str, Signal]]] = {}
+        """By how many records they have."""
+
+    def add(self, name: str, signal: Signal) -> None:
+        """Copy one signal, now or together with others."""
+        path = os.path.join(self._folder, check_name(name))
+        if (inside := os.path.dirname(path)) not in self._folders:
+            os.makedirs(inside, exist_ok=True)
+            self._folders.add(inside)
+        self._found[name] = {}  # in the order of the source
+        if _is_raw_camera(signal):
+            self._raw.append(self._raw_camera(name, signal))
+        elif signal.meta.kind == "image" and len(signal) and self._camera(name, signal):
+            return
+        elif _is_small(signal):
+            others = self._small.setdefault(len(signal), [])
+            others.append((name, signal))
+            if len(signal) * sum(math.prod(each.meta.shape) for _, each in others) > _SMALL_TOGETHER:
+                self._write_small(self._small.pop(len(signal)))
+        else:
+            self._table(name, signal)
+
+    def finish(self) -> tuple[dict[str, dict[str, Any]], dict[str, ContentSum]]:
+        """Write what waits; returns what meta.json says of every signal, and its sum."""
+        for signals in self._small.values():
+            self._write_small(signals)
+        encode_cameras(self._raw)
+        sums = self._sums | {name: each.found() for name, each in self._raw_sums.items()}
+        return self._found, {name: sums[name] for name in self._found}
+
+    def _write_small(self, signals: Sequence[tuple[str, Signal]]) -> None:
+        rows = range(len(signals[0][1]))
+        values = [np.asarray(signal._values_in(rows)) for _, signal in signals]
+        for (name, signal), found, stated in zip(signals, values, stated_together(values), strict=True):
+            about = described(signal).to_json()
+            data = table_bytes(about, np.asarray(signal._ts_in(rows)), found)
+            put_file(os.path.join(self._folder, name + layout.SIGNAL_SUFFIX), data)
+            self._sums[name] = sum_of_rows([found])
+            self._found[name] = {
+                **about, **self._clocks.of_signal(signal).to_json(), "values": stated, "file": _file(data),
+            }  # fmt: skip
+
+    def _table(self, name: str, signal: Signal) -> None:
+        clock = self._clocks.of_signal(signal) if signal.meta.clock is not None else None
+        path = Path(os.path.join(self._folder, name + layout.SIGNAL_SUFFIX))
+        table = TableFile(path, described(signal), clock=clock, recorded=False)
+        running = None if signal.meta.is_object else RowsSum()
+        for rows in _blocks(signal):
+            values = np.array(signal._values_in(rows))
+            if running is not None:
+                running.add(values)
+            table.write(np.array(signal._ts_in(rows)), values)
+        self._found[name] = table.complete()
+        self._sums[name] = sum_of(signal) if running is None else running.found()
+
+    def _camera(self, name: str, signal: Signal) -> bool:
+        """Copy a camera whose frames are encoded; False where they are not."""
+
+        def rate_of(times: NDArray[np.int64]) -> float:
+            return self._clocks.of_times(signal.meta.clock, times).rate_hz(DEFAULT_TICK_HZ)
+
+        path = os.path.join(self._folder, name)
+        copy = camera_copy(signal, rate_of)
+        if copy is not None:
+            video_bytes = copy.video_bytes
+            index, self._sums[name] = copy_camera(copy, path + copy.suffix)
+            sink = io.BytesIO()
+            write_frame_index(sink, index)
+            frames: Any = sink.getbuffer()
+        else:
+            camera = encoded_camera(name, signal)
+            if camera is None:
+                return False
+            video_bytes = camera.video.size
+            frames = read_bytes(camera.frames, max_bytes=1 << 33)
+            index = camera.index or parse_frame_index(frames, f"{name} (index)")
+            _copy(camera.video, path + camera.suffix)
+            self._sums[name] = sum_of(signal)
+        put_file(path + layout.FRAMES_SUFFIX, frames)
+        clock = self._clocks.of_times(index.description.clock, index.shown_ts_ns)
+        self._found[name] = {
+            **index.description.to_json(), **clock.to_json(), "video_bytes": video_bytes,
+            "codec": index.stream.codec if index.stream else None, "file": _file(frames),
+        }  # fmt: skip
+        return True
+
+    def _raw_camera(self, name: str, signal: Signal) -> RawCamera:
+        """A camera whose frames are to be encoded; what is said of it is known once they are."""
+        meta = signal.meta
+        shape = FrameShape.of_values(meta.shape, meta.dtype)
+        fps = self._clocks.of_signal(signal).rate_hz(30.0)
+        options = replace(self._video or VideoOptions(codec="ffv1"), fps=min(max(fps, 0.001), 1000.0))
+        about = replace(described(signal), kind="image")
+        running = self._raw_sums[name] = RowsSum()
+        part = self._folder / f".{len(self._raw)}.part"
+
+        def blocks() -> Iterator[tuple[NDArray[Any], list[int]]]:
+            for rows in _blocks(signal):
+                values = np.asarray(signal._values_in(rows))
+                running.add(values)
+                yield values, np.asarray(signal._ts_in(rows)).tolist()
+
+        def finish(file: VideoFile) -> None:
+            names = (
+                signal_file(self._folder, name, suffix) for suffix in (file.suffix, layout.FRAMES_SUFFIX)
+            )
+            self._found[name] = file.commit(*names)
+
+        return RawCamera(
+            partial(VideoFile, part, shape, options, description=about, durable=False), blocks(), finish
+        )
+
+
+def _is_small(signal: Signal) -> bool:
+    """Whether a signal holds numbers that fit into one block, with statistics of their own each."""
+    meta = signal.meta
+    channels = math.prod(meta.shape)
+    return (
+        not meta.is_object
+        and 0 < len(signal) <= _BLOCK_ROWS
+        and 0 < channels <= MAX_CHANNELS
+        and len(signal) * channels <= _SMALL_VALUES
+    )
+
+
+def _file(data: Any) -> dict[str, Any]:
+    """What meta.json says of a file."""
+    return {"bytes": memoryview(data).nbytes, "crc32c": f"{crc32c(data):08x}"}
 
 
 class _Clocks:
@@ -107,10 +243,9 @@ class _Clocks:
     def __init__(self) -> None:
         self._known: dict[str, tuple[NDArray[np.int64], ClockStatistics]] = {}
 
-    def of(self, signal: Signal) -> ClockStatistics | None:
-        """Those of the clock of a signal; None where it shares its clock with none."""
-        name = signal.meta.clock
-        return None if name is None else self.of_times(name, signal.timestamps)
+    def of_signal(self, signal: Signal) -> ClockStatistics:
+        """Those of the clock of a signal."""
+        return self.of_times(signal.meta.clock, signal.timestamps)
 
     def of_times(self, name: str | None, times: NDArray[np.int64]) -> ClockStatistics:
         """Those of a clock by its name, which is looked for, and its times, which decide."""
@@ -150,51 +285,11 @@ def _blocks(signal: Signal) -> Iterator[range]:
         yield range(start, min(start + step, len(signal)))
 
 
-def _copied(folder: Path, name: str, camera: EncodedCamera, clocks: _Clocks) -> dict[str, Any]:
-    frames = read_bytes(camera.frames, max_bytes=1 << 33)
-    index = camera.index or parse_frame_index(frames, f"{name} (index)")
-    _copy(camera.video, signal_file(folder, name, camera.suffix))
-    with commit_file(signal_file(folder, name, layout.FRAMES_SUFFIX), durable=False) as out:
-        out.write(frames)
-    clock = clocks.of_times(index.description.clock, index.shown_ts_ns)
-    total = FileSum.of(frames)
-    return {
-        **index.description.to_json(), **clock.to_json(), "video_bytes": camera.video.size,
-        "codec": index.stream.codec if index.stream else None,
-        "file": {"bytes": total.size_bytes, "crc32c": f"{total.crc32c:08x}"},
-    }  # fmt: skip
-
-
-def _copy(source: RangeReader, target: Path) -> None:
-    with commit_file(target, durable=False) as out:
+def _copy(source: RangeReader, target: str) -> None:
+    with map_os_errors(target), BulkFile(target, source.size) as out:
         for start in range(0, source.size, _COPY_BYTES):
             out.write(source.read(start, min(start + _COPY_BYTES, source.size)))
     source.close()
-
-
-def _raw_camera(
-    folder: Path, part: Path, name: str, signal: Signal, video: VideoOptions | None, found: dict[str, Any]
-) -> RawCamera:
-    """A camera whose frames are to be encoded; `found` is then told what meta.json says of it."""
-    meta = signal.meta
-    shape = FrameShape.of_values(meta.shape, meta.dtype)
-    clock = ClockStatistics()
-    clock.add(np.array(signal.timestamps))
-    fps = float(clock.to_json().get("rate_hz", 30.0))
-    options = replace(video or VideoOptions(codec="ffv1"), fps=min(max(fps, 0.001), 1000.0))
-    about = replace(described(signal), kind="image")
-    blocks = (
-        (np.asarray(signal._values_in(rows)), np.asarray(signal._ts_in(rows)).tolist())
-        for rows in _blocks(signal)
-    )
-
-    def finish(file: VideoFile) -> None:
-        names = (signal_file(folder, name, suffix) for suffix in (file.suffix, layout.FRAMES_SUFFIX))
-        found[name] = file.commit(*names)
-
-    return RawCamera(
-        partial(VideoFile, part, shape, options, description=about, durable=False), blocks, finish
-    )
 
 
 __all__ = ["copy_to_directory", "described", "holds_frames", "is_intact"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from warpdata.errors import CorruptLayoutError, SchemaMismatchError
 from warpdata.formats.episodedir.boxes import first_cluster, first_media_box
 from warpdata.formats.episodedir.frame_index import FrameIndex, image_description, write_frame_index
 from warpdata.formats.episodedir.images import FrameShape, Stream
-from warpdata.formats.episodedir.mp4 import HEAD_BYTES, sample_entry, stored_entry, wrapped
+from warpdata.formats.episodedir.mp4 import HEAD_BYTES, Wrapping, sample_entry, stored_entry, wrapped
 from warpdata.formats.episodedir.sample_table import is_same_stream
 from warpdata.formats.episodedir.stills import check_same
 from warpdata.formats.wshard.schema import DEFAULT_TICK_HZ
@@ -161,12 +161,24 @@ def _known_index(video: VideoSignal | StillsSignal) -> FrameIndex:
     return video.frame_index() if complete is None else _with_rate(complete, video)
 
 
-def _with_rate(index: FrameIndex, video: VideoSignal) -> FrameIndex:
+RateOf = Callable[[NDArray[np.int64]], float]
+"""Frames per second of a camera by its times."""
+
+
+def _rate_of(times: NDArray[np.int64]) -> float:
     clock = ClockStatistics()
-    clock.add(index.shown_ts_ns)
+    clock.add(times)
+    return clock.rate_hz(DEFAULT_TICK_HZ)
+
+
+def _with_rate(index: FrameIndex, video: VideoSignal) -> FrameIndex:
+    return _described(index, video, _rate_of(index.shown_ts_ns))
+
+
+def _described(index: FrameIndex, video: VideoSignal, fps: float) -> FrameIndex:
     meta = video.meta
     description = replace(index.description, role=meta.role, of=meta.of, model=meta.model, clock=meta.clock)
-    return replace(index, fps=clock.to_json().get("rate_hz", DEFAULT_TICK_HZ), description=description)
+    return replace(index, fps=fps, description=description)
 
 
 def _is_in_order(index: FrameIndex) -> bool:
@@ -458,29 +470,92 @@ def _wrapped(name: str, parts: Sequence[EncodedPart]) -> EncodedCamera:
     size, sums = np.empty(len(run), np.int64), np.empty(len(run), np.uint32)
     for number, data in enumerate(run.packets()):
         size[number], sums[number] = len(data), crc32c(data)
-    meta = parts[0].video.meta
-    clock = ClockStatistics()
-    clock.add(run.ts_ns[run.shown])
-    fps = float(clock.to_json().get("rate_hz", DEFAULT_TICK_HZ))
-    around = wrapped(run.entry, size, run.shows, run.keyframe, Fraction(fps).limit_denominator(1001))
+    around, index = _contained(run, size, _rate_of(run.ts_ns[run.shown]))
     pieces: list[RangeReader] = [
         BytesRangeReader(around.head, f"{name} (head)"),
         PacketReader(run, size, name),
         BytesRangeReader(around.tail, f"{name} (tail)"),
     ]
     video = JoinedRangeReader(pieces, f"{name} (copied)")
+    sink = io.BytesIO()
+    write_frame_index(sink, replace(index, crc32c=sums[np.argsort(run.shows, kind="stable")]))
+    return EncodedCamera(".mp4", video, BytesRangeReader(sink.getvalue(), f"{name} (index)"))
+
+
+def _contained(run: EncodedRun, size: NDArray[np.int64], fps: float) -> tuple[Wrapping, FrameIndex]:
+    """What stands around the packets of a run in a video of their own, and its index but for the checksums."""
+    around = wrapped(run.entry, size, run.shows, run.keyframe, Fraction(fps).limit_denominator(1001))
     at = np.argsort(run.shows, kind="stable")
-    offset = HEAD_BYTES + np.concatenate([[0], np.cumsum(size)[:-1]])
+    offset = HEAD_BYTES + np.cumsum(size) - size
+    meta = run.parts[0].video.meta
     description = replace(
         image_description(run.shape), role=meta.role, of=meta.of, model=meta.model, clock=meta.clock
     )
-    index = FrameIndex(
+    video_bytes = len(around.head) + int(size.sum()) + len(around.tail)
+    return around, FrameIndex(
         description, run.ts_ns, run.shape, run.stream, run.keyframe[at], offset[at].astype(np.int64), size[at],
-        sums[at], video.size, fps, None if run.shown.all() else run.shown,
+        None, video_bytes, fps, None if run.shown.all() else run.shown,
     )  # fmt: skip
-    sink = io.BytesIO()
-    write_frame_index(sink, index)
-    return EncodedCamera(".mp4", video, BytesRangeReader(sink.getvalue(), f"{name} (index)"))
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Bytes of a video that are copied, and the packets among them in the order of the file."""
+
+    video: FileVideo
+    ranges: Sequence[tuple[int, int]]
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class CameraCopy:
+    """How the frames of another program's videos become a video file: its parts in order, for one pass over them."""
+
+    suffix: str
+    head: bytes
+    stretches: Sequence[Stretches]
+    tail: bytes
+    index: FrameIndex
+    """But for the checksums of the packets."""
+
+    @property
+    def video_bytes(self) -> int:
+        """How long the file will be."""
+        return int(self.index.video_bytes or 0)
+
+    def complete(self, sums: NDArray[np.uint32]) -> FrameIndex:
+        """The index with the checksums of the packets, which come in the order they were copied in."""
+        assert self.index.offset is not None
+        placed = np.empty(len(sums), np.uint32)
+        placed[np.argsort(self.index.offset, kind="stable")] = sums
+        return replace(self.index, crc32c=placed)
+
+
+def camera_copy(signal: Signal, rate_of: RateOf) -> CameraCopy | None:
+    """How the frames of a camera are copied in one pass; None where they do not lie in videos of other programs."""
+    parts = [part for part in encoded_parts(signal) or () if len(part.frames)]
+    videos = [part.video for part in parts if isinstance(part.video, FileVideo)]
+    if not parts or len(videos) != len(parts):
+        return None
+    if not _needs_container(parts):
+        video = videos[0]
+        known = video.frame_index()
+        assert known.offset is not None
+        assert known.size is not None
+        order = np.argsort(known.offset, kind="stable")
+        whole = Stretches(video, [(0, int(known.video_bytes or 0))], known.offset[order], known.size[order])
+        index = _described(known, video, rate_of(known.shown_ts_ns))
+        return CameraCopy(video.suffix, b"", [whole], b"", index)
+    run = _run_of(parts)
+    pieces = [_piece(part) for part in parts]
+    size = np.concatenate([piece.size for piece in pieces])
+    around, index = _contained(run, size, rate_of(run.ts_ns[run.shown]))
+    stretches = [
+        Stretches(video, list(runs_of(piece.offset, piece.size)), piece.offset, piece.size)
+        for video, piece in zip(videos, pieces, strict=True)
+    ]
+    return CameraCopy(".mp4", around.head, stretches, around.tail, index)
 
 
 class PacketReader:

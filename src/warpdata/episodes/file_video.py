@@ -112,15 +112,17 @@ def _listed(reader: RangeReader, path: str) -> _Listing:
 _READ_BYTES = 1 << 20
 
 
-def runs_of(offset: NDArray[np.int64], size: NDArray[np.int64], max_bytes: int) -> Iterator[tuple[int, int]]:
+def runs_of(
+    offset: NDArray[np.int64], size: NDArray[np.int64], max_bytes: int = 1 << 62
+) -> Iterator[tuple[int, int]]:
     """The stretches [start, stop) that packets in the order of a file fill, each one whole and of about `max_bytes`."""
+    if not len(offset):
+        return
     ends = offset + size
-    apart = offset[1:] != ends[:-1]
     filled = np.cumsum(size) // max_bytes
-    cuts = np.flatnonzero(apart | (filled[1:] != filled[:-1])) + 1
-    for some in np.split(np.arange(len(offset)), cuts):
-        if len(some):
-            yield int(offset[some[0]]), int(ends[some[-1]])
+    last = np.flatnonzero((offset[1:] != ends[:-1]) | (filled[1:] != filled[:-1]))
+    starts = offset[np.concatenate([[0], last + 1])].tolist()
+    yield from zip(starts, ends[np.concatenate([last, [len(ends) - 1]])].tolist(), strict=True)
 
 
 class FileVideo(VideoSignal):

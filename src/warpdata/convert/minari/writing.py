@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -251,11 +251,11 @@ class _EpisodeOut:
         wanted, there = self._rows(path, column)
         note = note_of(column.signal) if is_jpeg else column.note()
         if wanted > there:
-            note = Note(
-                "resampled", note.records, note.bytes, note.sha256, "the last observation is repeated"
+            note = replace(
+                note, how="resampled", why="the last observation is repeated", max_age_ns=0, max_error_ns=0
             )
         elif there < column.count and not (column.meta.role == "action" and column.has_more):
-            note = Note("dropped", note.records, note.bytes, note.sha256, "the last step is dropped")
+            note = replace(note, how="dropped", why="the last step is dropped", max_age_ns=0, max_error_ns=0)
         self.notes[name] = note
 
     def _missing(self) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -68,6 +68,15 @@ class TableWriter:
         self._writer.close()
 
 
+def table_bytes(description: Mapping[str, Any], stamps: NDArray[np.int64], values: NDArray[Any]) -> Any:
+    """The file of a signal whose records are one row group, as a buffer."""
+    sink = pa.BufferOutputStream()
+    writer = TableWriter(sink, signal_schema(description), description)
+    writer.write(stamps, values)
+    writer.close()
+    return sink.getvalue()
+
+
 def _encodings(description: Mapping[str, Any]) -> dict[str, str]:
     chosen = {layout.TIME_COLUMN: "DELTA_BINARY_PACKED"}
     if description["kind"] not in _TEXT and description["dtype"] in _FLOATS:

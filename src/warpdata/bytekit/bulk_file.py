@@ -1,0 +1,113 @@
+"""Large new files written past the page cache where the file system allows it: bytes that are on their way to the disk
+are not copied once more on the way, and what others read stays in memory."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from warpdata.bytekit import system
+from warpdata.bytekit.buffers import BUFFERS
+from warpdata.bytekit.view import byte_view
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from typing_extensions import Buffer
+
+DIRECT_FROM_BYTES = 1 << 20
+"""Smaller files go through the page cache: to wait for the disk would cost more than to copy them."""
+_BUFFER_BYTES = 4 << 20
+_PIECE_BYTES = 512 << 10
+"""As much as stays in the cache of the processor while it is looked at."""
+_ALIGNED = 4096
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+class BulkFile:
+    """A file that does not exist yet, written from front to back; the caller turns errors of the system into ours.
+
+    A file that is left with an error is closed as far as it got: it belongs into a folder that is committed as a whole.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], size_bytes: int) -> None:
+        self._is_direct = False
+        self._fd = -1
+        if size_bytes >= DIRECT_FROM_BYTES:
+            self._fd = system.open_past_cache(path, _FLAGS)
+            self._is_direct = self._fd >= 0
+        if self._fd < 0:
+            self._fd = os.open(path, _FLAGS, 0o666)
+        memory = BUFFERS.array((_BUFFER_BYTES + _ALIGNED,), np.dtype(np.uint8))
+        first = -memory.ctypes.data % _ALIGNED
+        self._view = memory[first : first + _BUFFER_BYTES].data
+        self._held = 0
+        self._written = 0
+
+    @property
+    def position(self) -> int:
+        """How many bytes the file has so far."""
+        return self._written + self._held
+
+    def room(self) -> memoryview:
+        """Memory to be filled from its beginning with what comes next, a piece of moderate size; see `filled`."""
+        return self._view[self._held : min(self._held + _PIECE_BYTES, _BUFFER_BYTES)]
+
+    def filled(self, count: int) -> None:
+        """The first `count` bytes of the room are the next ones of the file."""
+        self._held += count
+        if self._held == _BUFFER_BYTES:
+            self._flush()
+
+    def write(self, data: Buffer) -> None:
+        """Append all of `data`."""
+        view = byte_view(data)
+        while view.nbytes:
+            room = self.room()
+            count = min(room.nbytes, view.nbytes)
+            room[:count] = view[:count]
+            self.filled(count)
+            view = view[count:]
+
+    def _flush(self) -> None:
+        size = self._held
+        rest = self._view[: -(-size // _ALIGNED) * _ALIGNED if self._is_direct else size]
+        while rest.nbytes:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except OSError:
+                if not self._is_direct:
+                    raise
+                system.through_cache(self._fd)  # a file system may say only now that it cannot
+                self._is_direct = False
+        self._written += size
+        self._held = 0
+
+    def finish(self) -> None:
+        """Write what is left, and close the file."""
+        padded = self._held % _ALIGNED
+        self._flush()
+        if padded and os.fstat(self._fd).st_size > self._written:
+            os.ftruncate(self._fd, self._written)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close the file as it is."""
+        fd, self._fd = self._fd, -1
+        self._view = memoryview(b"")
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.let_go()
