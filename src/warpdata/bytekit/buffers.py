@@ -19,6 +19,9 @@ MOST_KEPT = 128 << 20
 """Bytes that lie ready while nobody uses them."""
 
 
+Memory = NDArray[np.uint8]
+
+
 class _Lease(np.ndarray[Any, Any]):
     """An array over memory of the pool; every view keeps it alive, and when it goes the memory goes back."""
 
@@ -33,9 +36,9 @@ class Buffers:
     def in_child(self) -> None:
         """A forked child begins with none."""
         self._lock = threading.Lock()
-        self._free: OrderedDict[int, list[bytearray]] = OrderedDict()
+        self._free: OrderedDict[int, list[Memory]] = OrderedDict()
         self._kept = 0
-        self._returned: deque[bytearray] = deque()
+        self._returned: deque[Memory] = deque()
 
     @property
     def kept_bytes(self) -> int:
@@ -55,7 +58,7 @@ class Buffers:
         weakref.finalize(lease, self._returned.append, memory).atexit = False
         return lease.view(np.ndarray)
 
-    def _taken(self, size: int) -> bytearray:
+    def _taken(self, size: int) -> Memory:
         with self._lock:
             self._sort()
             free = self._free.get(size)
@@ -63,14 +66,15 @@ class Buffers:
                 self._free.move_to_end(size)
                 self._kept -= size
                 return free.pop()
-        return bytearray(size)
+        # By numpy, which asks the system for large pages: writing all over small ones misses many more translations.
+        return np.empty(size, np.uint8)
 
     def _sort(self) -> None:
         """Put what came back where it is found; what is over the limit goes, first of sizes not asked for lately."""
         while self._returned:
             memory = self._returned.popleft()
-            self._free.setdefault(len(memory), []).append(memory)
-            self._kept += len(memory)
+            self._free.setdefault(memory.nbytes, []).append(memory)
+            self._kept += memory.nbytes
         while self._kept > MOST_KEPT:
             size, free = next(iter(self._free.items()))
             if free:
