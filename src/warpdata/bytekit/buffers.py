@@ -19,9 +19,6 @@ MOST_KEPT = 128 << 20
 """Bytes that lie ready while nobody uses them."""
 
 
-Memory = NDArray[np.uint8]
-
-
 class _Lease(np.ndarray[Any, Any]):
     """An array over memory of the pool; every view keeps it alive, and when it goes the memory goes back."""
 
@@ -36,9 +33,9 @@ class Buffers:
     def in_child(self) -> None:
         """A forked child begins with none."""
         self._lock = threading.Lock()
-        self._free: OrderedDict[int, list[Memory]] = OrderedDict()
+        self._free: OrderedDict[int, list[memoryview]] = OrderedDict()
         self._kept = 0
-        self._returned: deque[Memory] = deque()
+        self._returned: deque[memoryview] = deque()
 
     @property
     def kept_bytes(self) -> int:
@@ -58,7 +55,7 @@ class Buffers:
         weakref.finalize(lease, self._returned.append, memory).atexit = False
         return lease.view(np.ndarray)
 
-    def _taken(self, size: int) -> Memory:
+    def _taken(self, size: int) -> memoryview:
         with self._lock:
             self._sort()
             free = self._free.get(size)
@@ -67,7 +64,7 @@ class Buffers:
                 self._kept -= size
                 return free.pop()
         # By numpy, which asks the system for large pages: writing all over small ones misses many more translations.
-        return np.empty(size, np.uint8)
+        return np.empty(size, np.uint8).data  # no array: views would look through the lease and hold that instead
 
     def _sort(self) -> None:
         """Put what came back where it is found; what is over the limit goes, first of sizes not asked for lately."""
