@@ -19,6 +19,13 @@ MOST_KEPT = 128 << 20
 """Bytes that lie ready while nobody uses them."""
 
 
+class _Memory(np.ndarray[Any, Any]):
+    """Bytes of the pool, from numpy: it asks for large pages, which are quicker to clear and to write all over.
+
+    A class of its own, because a view of a lease over a plain array would hold that array and not the lease.
+    """
+
+
 class _Lease(np.ndarray[Any, Any]):
     """An array over memory of the pool; every view keeps it alive, and when it goes the memory goes back."""
 
@@ -33,9 +40,9 @@ class Buffers:
     def in_child(self) -> None:
         """A forked child begins with none."""
         self._lock = threading.Lock()
-        self._free: OrderedDict[int, list[memoryview]] = OrderedDict()
+        self._free: OrderedDict[int, list[_Memory]] = OrderedDict()
         self._kept = 0
-        self._returned: deque[memoryview] = deque()
+        self._returned: deque[_Memory] = deque()
 
     @property
     def kept_bytes(self) -> int:
@@ -55,7 +62,7 @@ class Buffers:
         weakref.finalize(lease, self._returned.append, memory).atexit = False
         return lease.view(np.ndarray)
 
-    def _taken(self, size: int) -> memoryview:
+    def _taken(self, size: int) -> _Memory:
         with self._lock:
             self._sort()
             free = self._free.get(size)
@@ -63,8 +70,7 @@ class Buffers:
                 self._free.move_to_end(size)
                 self._kept -= size
                 return free.pop()
-        # By numpy, which asks the system for large pages: writing all over small ones misses many more translations.
-        return np.empty(size, np.uint8).data  # no array: views would look through the lease and hold that instead
+        return _Memory((size,), np.uint8)
 
     def _sort(self) -> None:
         """Put what came back where it is found; what is over the limit goes, first of sizes not asked for lately."""
