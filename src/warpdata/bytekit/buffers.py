@@ -19,6 +19,13 @@ MOST_KEPT = 128 << 20
 """Bytes that lie ready while nobody uses them."""
 
 
+class _Memory(np.ndarray[Any, Any]):
+    """Bytes of the pool, from numpy: it asks for large pages, which are quicker to clear and to write all over.
+
+    A class of its own, because a view of a lease over a plain array would hold that array and not the lease.
+    """
+
+
 class _Lease(np.ndarray[Any, Any]):
     """An array over memory of the pool; every view keeps it alive, and when it goes the memory goes back."""
 
@@ -33,9 +40,9 @@ class Buffers:
     def in_child(self) -> None:
         """A forked child begins with none."""
         self._lock = threading.Lock()
-        self._free: OrderedDict[int, list[bytearray]] = OrderedDict()
+        self._free: OrderedDict[int, list[_Memory]] = OrderedDict()
         self._kept = 0
-        self._returned: deque[bytearray] = deque()
+        self._returned: deque[_Memory] = deque()
 
     @property
     def kept_bytes(self) -> int:
@@ -55,7 +62,7 @@ class Buffers:
         weakref.finalize(lease, self._returned.append, memory).atexit = False
         return lease.view(np.ndarray)
 
-    def _taken(self, size: int) -> bytearray:
+    def _taken(self, size: int) -> _Memory:
         with self._lock:
             self._sort()
             free = self._free.get(size)
@@ -63,14 +70,14 @@ class Buffers:
                 self._free.move_to_end(size)
                 self._kept -= size
                 return free.pop()
-        return bytearray(size)
+        return _Memory((size,), np.uint8)
 
     def _sort(self) -> None:
         """Put what came back where it is found; what is over the limit goes, first of sizes not asked for lately."""
         while self._returned:
             memory = self._returned.popleft()
-            self._free.setdefault(len(memory), []).append(memory)
-            self._kept += len(memory)
+            self._free.setdefault(memory.nbytes, []).append(memory)
+            self._kept += memory.nbytes
         while self._kept > MOST_KEPT:
             size, free = next(iter(self._free.items()))
             if free:

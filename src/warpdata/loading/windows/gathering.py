@@ -11,12 +11,11 @@ from warpdata.errors import WarpError
 from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.batch import Batch, Sample
 from warpdata.loading.windows.opened import (
+    FieldOut,
     Group,
     OpenEpisode,
     SignalReader,
-    empty_values,
     named_fault,
-    rows_shape,
 )
 
 if TYPE_CHECKING:
@@ -27,13 +26,12 @@ def planned(windows: Windows, samples: Int64s) -> list[Group]:
     """The samples of a batch by episode."""
     episodes, anchors = windows.table.locate(samples)
     order = np.argsort(episodes, kind="stable")
-    sorted_episodes = episodes[order]
-    cuts = np.flatnonzero(sorted_episodes[1:] != sorted_episodes[:-1]) + 1
-    bounds = [0, *cuts.tolist(), len(order)]
+    places, numbers, owners = order.tolist(), anchors[order].tolist(), episodes[order]
+    bounds = [0, *(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), len(places)]
     return [
-        Group(int(sorted_episodes[low]), anchors[order[low:high]], order[low:high])
+        Group(int(owners[low]), numbers[low:high], places[low:high])
         for low, high in pairwise(bounds)
-        if high > low
+        if low < high
     ]
 
 
@@ -43,7 +41,7 @@ def gather(windows: Windows, samples: Int64s, *, at: tuple[int, int] | None = No
     if at is not None:
         opened = windows.opened(at[0])
         _read_at(opened, at[1], out)
-        out.times[:] = at[1]
+        out.times = [at[1]] * len(samples)
     else:
         for group in planned(windows, samples):
             _read_group(_opened(windows, group.episode), group, out)
@@ -75,11 +73,11 @@ def _read_group(opened: OpenEpisode, group: Group, out: _Buffers) -> None:
     for name, reader in opened.fields.items():
         like = opened.same_rows.get(name)
         if like is not None:
-            out.copied.setdefault((name, like), []).append(group.places)
+            out.copied.setdefault((name, like), []).append(group)
         try:
-            reader.read(group, out.values[name], out.mask[name], out.age[name], marks=like is None)
+            reader.read(group, out.fields[name], marks=like is None)
         except WarpError as error:
-            raise _near(error, opened, int(group.anchors[0]), name) from None
+            raise _near(error, opened, group.pairs[0][0], name) from None
 
 
 def _opened(windows: Windows, position: int) -> OpenEpisode:
@@ -90,40 +88,46 @@ def _opened(windows: Windows, position: int) -> OpenEpisode:
 
 
 def _read_at(opened: OpenEpisode, time: int, out: _Buffers) -> None:
-    first = np.zeros(1, np.int64)
     for name, reader in opened.fields.items():
-        into = (out.values[name], out.mask[name], out.age[name])
         if isinstance(reader, SignalReader):
-            reader.write(reader.rows.at(np.array([time], np.int64)), first, *into)
+            at = reader.rows.at(np.array([time], np.int64))
+            reader.write(at, np.zeros(1, np.int64), out.fields[name])
         else:
-            reader.read(Group(0, first, first), *into)
+            reader.read(Group(0, [0], [0]), out.fields[name])
 
 
 class _Buffers:
-    """The arrays of a batch while it is read: every signal with an axis of rows."""
+    """The arrays of a batch while it is read."""
 
     def __init__(self, windows: Windows, count: int) -> None:
         self._schema = windows.schema
-        self.values = {name: empty_values(each, count) for name, each in self._schema.items()}
-        self.mask = {name: np.ones(rows_shape(each, count), np.bool_) for name, each in self._schema.items()}
-        self.age = {name: np.empty(rows_shape(each, count), np.int64) for name, each in self._schema.items()}
-        self.times = np.empty(count, np.int64)
-        self.copied: dict[tuple[str, str], list[Int64s]] = {}
-        """Places at which mask and ages of a field are those of another."""
+        self.fields = {name: FieldOut(each, count) for name, each in self._schema.items()}
+        self.times = [0] * count
+        self.copied: dict[tuple[str, str], list[Group]] = {}
+        """Samples whose mask and ages of a field are those of another."""
 
     def batch(self, samples: Int64s) -> Batch:
         """The arrays as they are handed over: a field without an axis of time has none."""
-        for (name, like), places in self.copied.items():
+        fields = self.fields
+        for each in fields.values():
+            each.complete()
+        for (name, like), groups in self.copied.items():
+            places = [place for group in groups for _, place in group.pairs]
             # Nearly always everywhere: fields that share a clock share it in every episode.
-            where = slice(None) if sum(map(len, places)) == len(samples) else np.concatenate(places)
-            self.mask[name][where] = self.mask[like][where]
-            self.age[name][where] = self.age[like][where]
+            where = slice(None) if len(places) == len(samples) else np.array(places, np.int64)
+            fields[name].mask[where] = fields[like].mask[where]
+            fields[name].age_ns[where] = fields[like].age_ns[where]
         flat = [name for name, each in self._schema.items() if not each.has_axis and not each.is_static]
         for name in flat:
-            self.values[name] = self.values[name][:, 0]
-            self.mask[name] = self.mask[name][:, 0]
-            self.age[name] = self.age[name][:, 0]
-        return Batch(self.values, self.mask, self.age, samples, self.times)
+            each = fields[name]
+            each.values, each.mask, each.age_ns = each.values[:, 0], each.mask[:, 0], each.age_ns[:, 0]
+        return Batch(
+            {name: each.values for name, each in fields.items()},
+            {name: each.mask for name, each in fields.items()},
+            {name: each.age_ns for name, each in fields.items()},
+            samples,
+            np.array(self.times, np.int64),
+        )
 
 
 def single(batch: Batch) -> Sample:

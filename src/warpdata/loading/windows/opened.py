@@ -36,13 +36,53 @@ _ASK_EVERY = 16
 class Group:
     """Samples of a batch that lie in one episode: which anchors, and where in the batch they go."""
 
-    __slots__ = ("anchors", "episode", "pairs", "places")
+    __slots__ = ("episode", "pairs")
 
-    def __init__(self, episode: int, anchors: Int64s, places: Int64s) -> None:
+    def __init__(self, episode: int, anchors: list[int], places: list[int]) -> None:
         self.episode = episode
-        self.anchors = anchors
-        self.places = places
-        self.pairs = list(zip(anchors.tolist(), places.tolist(), strict=True))
+        self.pairs = list(zip(anchors, places, strict=True))
+
+    @property
+    def anchors(self) -> Int64s:
+        """The anchor of each sample."""
+        return np.array([anchor for anchor, _ in self.pairs], np.int64)
+
+    @property
+    def places(self) -> Int64s:
+        """Where in the batch each sample goes."""
+        return np.array([place for _, place in self.pairs], np.int64)
+
+
+class FieldOut:
+    """One field of a batch while it is read, with an axis of rows if it is a signal.
+
+    What lies in memory is noted, and copied all at once when the batch is complete: one call of numpy, which lets
+    other threads run all the while, instead of one for each sample.
+    """
+
+    __slots__ = ("age_ns", "lying", "lying_ages", "mask", "values")
+
+    def __init__(self, schema: FieldSchema, count: int) -> None:
+        self.values = empty_values(schema, count)
+        self.mask = np.ones(rows_shape(schema, count), np.bool_)
+        self.age_ns = np.empty(self.mask.shape, np.int64)
+        self.lying: dict[int, NDArray[Any]] = {}
+        """Of samples by their place: where their values lie, and their ages."""
+        self.lying_ages: dict[int, Int64s] = {}
+
+    def complete(self) -> None:
+        """Copy what was noted."""
+        _copy_noted(self.lying, self.values)
+        _copy_noted(self.lying_ages, self.age_ns)
+
+
+def _copy_noted(noted: dict[int, NDArray[Any]], out: NDArray[Any]) -> None:
+    if noted and len(noted) == len(out):
+        joined = out.reshape(out.shape[0] * out.shape[1], *out.shape[2:])
+        np.concatenate([noted[place] for place in range(len(out))], out=joined)
+    else:
+        for place, rows in noted.items():
+            out[place] = rows
 
 
 class OpenEpisode:
@@ -157,18 +197,16 @@ class StaticReader:
         """Whether the value can be relied on: an item, or a signal, that is not there may still come."""
         return self._is_there
 
-    def read(
-        self, group: Group, out: NDArray[Any], mask: Bools, age_ns: Int64s, *, marks: bool = True
-    ) -> None:
+    def read(self, group: Group, out: FieldOut, *, marks: bool = True) -> None:
         """Write the value to the places of a group."""
         places = group.places
         if self.schema.is_static and self.schema.dtype == np.dtype(object):
             for place in places.tolist():
-                out[place] = self._value
+                out.values[place] = self._value
         else:
-            out[places] = self._value
-        mask[places] = self._is_there
-        age_ns[places] = 0
+            out.values[places] = self._value
+        out.mask[places] = self._is_there
+        out.age_ns[places] = 0
         _ = marks
 
     def read_one(self, anchor: int) -> One:
@@ -242,8 +280,10 @@ class Runs:
         self.table = table
         positions = table.positions
         is_run = (np.diff(positions, axis=1) == 1).all(axis=1)
-        self.starts = np.where(is_run, positions[:, 0], -1)
+        self.firsts = np.where(is_run, positions[:, 0], -1)
         """The first record of a run, -1 where it is none."""
+        self.starts: list[int] = self.firsts.tolist()
+        """The same, to be asked one by one."""
         self.is_valid = table.mask.all(axis=1).tobytes()
 
 
@@ -254,10 +294,12 @@ class SignalReader:
         self.schema = schema
         self.rows = rows
         self._signal = signal
+        self._length = len(signal)
         self._width = schema.rows
         self._has_axis = schema.has_axis
         self._is_between = schema.field.align in ("linear", "slerp")
         self._is_plain = not self._is_between and not schema.is_changed and not schema.is_text
+        self._runs: Runs | None = None
         self._direct: MappedRows | None = None
         self._asked = 0
 
@@ -279,43 +321,40 @@ class SignalReader:
         """At which anchors no record that is still to come can change a row."""
         return self.rows.settled()
 
-    def read(
-        self, group: Group, out: NDArray[Any], mask: Bools, age_ns: Int64s, *, marks: bool = True
-    ) -> None:
-        """Write the values of a group to its places of a batch, and mask and ages where these are asked for.
-
-        `mask` is True where nothing is written.
-        """
-        runs = self.rows.runs() if self._is_plain and len(self._signal) else None
-        if runs is None:
-            self.write(self.rows.aligned(group.anchors), group.places, out, mask, age_ns)
+    def read(self, group: Group, out: FieldOut, *, marks: bool = True) -> None:
+        """Put the values of a group to their places of a batch, and mask and ages where these are asked for."""
+        runs = self._runs
+        if runs is None and (runs := self._all_runs()) is None:
+            self.write(self.rows.aligned(group.anchors), group.places, out)
             return
         direct = self._mapped()
         if direct is None:
-            self._read_runs(runs, group, out)
+            self._read_runs(runs, group, out.values)
         else:
-            self._copy(direct, runs, group, out)
+            self._note(direct, runs, group, out)
         if marks:
-            table, is_valid = runs.table, runs.is_valid
+            ages, lying, is_valid = runs.table.age_ns, out.lying_ages, runs.is_valid
             for anchor, place in group.pairs:
                 if not is_valid[anchor]:
-                    mask[place] = table.mask[anchor]
-                age_ns[place] = table.age_ns[anchor]
+                    out.mask[place] = runs.table.mask[anchor]
+                lying[place] = ages[anchor]
 
     def read_one(self, anchor: int) -> One:
         """The values, the mask and the ages at one anchor, without an axis of samples."""
-        runs = self.rows.runs() if self._is_plain and len(self._signal) else None
+        runs = self._runs or self._all_runs()
         direct = self._mapped() if runs is not None else None
-        start = -1 if runs is None or direct is None else runs.starts.item(anchor)
+        start = -1 if runs is None or direct is None else runs.starts[anchor]
         if runs is None or direct is None or start < 0:
             return _one(self, anchor)
-        rows, check = direct
-        stop = start + self._width
-        if check is not None and check(start, stop):
-            self._direct = MappedRows(rows)
-        values, table = rows[start:stop].copy(), runs.table
+        values, table = self._lying(direct, start).copy(), runs.table
         mask, age_ns = table.mask[anchor].copy(), table.age_ns[anchor].copy()
         return (values, mask, age_ns) if self._has_axis else (values[0], mask[0], age_ns[0])
+
+    def _all_runs(self) -> Runs | None:
+        """The alignment at all anchors, if records are given as they are; else None."""
+        if self._is_plain and self._length:
+            self._runs = self.rows.runs()
+        return self._runs
 
     def _mapped(self) -> MappedRows | None:
         """All values where they lie, if that is in memory or in a mapped file."""
@@ -324,22 +363,29 @@ class SignalReader:
         self._asked += 1
         return self._direct
 
-    def _copy(self, direct: MappedRows, runs: Runs, group: Group, out: NDArray[Any]) -> None:
+    def _lying(self, direct: MappedRows, start: int) -> NDArray[Any]:
+        """The rows from a record on where they lie, checked."""
+        stop = start + self._width
+        if direct.check is not None and direct.check(start, stop):
+            self._direct = MappedRows(direct.rows)
+        return direct.rows[start:stop]
+
+    def _note(self, direct: MappedRows, runs: Runs, group: Group, out: FieldOut) -> None:
         rows, check = direct
-        width, start_of = self._width, runs.starts.item
+        width, starts, lying = self._width, runs.starts, out.lying
         for anchor, place in group.pairs:
-            start = start_of(anchor)
-            if start >= 0:
-                if check is not None and check(start, start + width):
-                    check, self._direct = None, MappedRows(rows)
-                out[place] = rows[start : start + width]
+            start = starts[anchor]
+            if start < 0:
+                out.values[place] = self._read(runs.table.positions[anchor : anchor + 1])[0]
+            elif check is None:
+                lying[place] = rows[start : start + width]
             else:
-                out[place] = self._read(runs.table.positions[anchor : anchor + 1])[0]
+                lying[place] = self._lying(direct, start)
 
     def _read_runs(self, runs: Runs, group: Group, out: NDArray[Any]) -> None:
         """Runs of records straight to where they go; the few that are no runs by number."""
         anchors, places = group.anchors, group.places
-        starts = runs.starts[anchors]
+        starts = runs.firsts[anchors]
         if not self._signal._gives_runs():  # all at once: nothing is decoded twice
             out[places] = self._read(runs.table.positions[anchors])
         elif int(starts.min()) >= 0:
@@ -350,25 +396,25 @@ class SignalReader:
                 self._signal._runs_into(starts[is_run], out, places[is_run])
             out[places[~is_run]] = self._read(runs.table.positions[anchors[~is_run]])
 
-    def write(self, found: Aligned, places: Int64s, out: NDArray[Any], mask: Bools, age_ns: Int64s) -> None:
-        """Write the values of an alignment; `out` has an axis of rows."""
-        mask[places] = found.mask
-        age_ns[places] = found.age_ns
-        if not len(self._signal):
-            out[places] = blank_values(self._signal.meta, 1)[0]
+    def write(self, found: Aligned, places: Int64s, out: FieldOut) -> None:
+        """Write the values of an alignment."""
+        out.mask[places] = found.mask
+        out.age_ns[places] = found.age_ns
+        if not self._length:
+            out.values[places] = blank_values(self._signal.meta, 1)[0]
         elif self._is_between:
-            out[places] = self._between(found)
+            out.values[places] = self._between(found)
         elif self.schema.is_changed:
-            out[places] = self._changed(self._read(found.positions))
+            out.values[places] = self._changed(self._read(found.positions))
         else:
-            out[places] = self._read(found.positions)
+            out.values[places] = self._read(found.positions)
 
     def bring(self, anchors: Int64s) -> None:
         """Bring the bytes of what is read at these anchors near."""
         if self._direct is not None:
             return
         found = self.rows.aligned(anchors)
-        if len(self._signal):
+        if self._length:
             wanted = (
                 found.positions if found.later is None else np.concatenate([found.positions, found.later])
             )
@@ -417,12 +463,12 @@ def empty_values(schema: FieldSchema, count: int) -> NDArray[Any]:
 def _one(reader: SignalReader | StaticReader, anchor: int) -> One:
     """One anchor read as a batch of one."""
     schema = reader.schema
-    values, mask = empty_values(schema, 1), np.ones(rows_shape(schema, 1), np.bool_)
-    age_ns = np.empty(mask.shape, np.int64)
-    first = np.zeros(1, np.int64)
-    reader.read(Group(0, first + anchor, first), values, mask, age_ns)
+    out = FieldOut(schema, 1)
+    reader.read(Group(0, [anchor], [0]), out)
+    out.complete()
     is_flat = not schema.has_axis and not schema.is_static
-    return (values[0, 0], mask[0, 0], age_ns[0, 0]) if is_flat else (values[0], mask[0], age_ns[0])
+    found = (out.values[0], out.mask[0], out.age_ns[0])
+    return (found[0][0], found[1][0], found[2][0]) if is_flat else found
 
 
 def named_fault(error: WarpError, place: str, field: str) -> WarpError:
