@@ -59,7 +59,9 @@ class TestRealServer:
         assert s3_server.endpoint in str(caught.value)
         assert "AWS_ACCESS_KEY_ID" in caught.value.hint
 
-    @pytest.mark.parametrize("name", ["get", "ranges", "list"])
+    @pytest.mark.parametrize(
+        "name", ["head", "get", "ranges", "list"]
+    )  # this server makes a bucket to write to
     def test_a_missing_bucket(self, s3_server: S3Server, name: str) -> None:
         with pytest.raises(BucketNotFoundError, match="no such bucket") as caught:
             ASKING[name](opened(s3_server.endpoint, bucket="nowhere-to-be-found"))

@@ -282,10 +282,7 @@ class Sketch:
         numbers = np.concatenate(parts)
         data, cuts = encode_varints(numbers), np.concatenate([[0], np.cumsum(varint_lengths(numbers))])
         places = [0, *(int(cuts[end]) for end in ends)]
-        return [
-            base64.b64encode(data[start:stop]).decode()
-            for start, stop in itertools.pairwise(places)
-        ]
+        return [base64.b64encode(data[start:stop]).decode() for start, stop in itertools.pairwise(places)]
 
     @classmethod
     def from_text(cls, channels: int, text: str) -> Sketch:

@@ -123,6 +123,7 @@ class ObjectStore:
         self._proxies = proxies
         self._plain_until_s = 0.0
         self._patient: Any = None
+        self._has_bucket = address.scheme != "s3"
         if ObjectStore._runtime is None:
             ObjectStore._runtime = OwnProcess()
         self._opened: Any = None if self._is_forked else _open(address, timeout_s)
@@ -134,7 +135,13 @@ class ObjectStore:
         try:
             return self._info(obstore.head(self._store, check_key(key)))
         except _FAILURES as error:
-            raise self._mapped(error, key) from None
+            failure = self._mapped(error, key)
+        if isinstance(failure, BlobNotFoundError) and not self._has_bucket:
+            # An answer to HEAD has no body that could say that it is the bucket which is missing.
+            with contextlib.suppress(BlobNotFoundError, LimitExceededError):
+                self.get(key, max_bytes=0)
+            self._has_bucket = True
+        raise failure
 
     def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
         """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
