@@ -1,19 +1,21 @@
-"""A catalog that has grown: publish ten episodes into 100,000, open, read the first window, on S3 with 20 ms.
+"""A catalog that has grown to 100,000 episodes and 10,000 versions, on S3 with 20 ms: what does anything cost?
 
 `python -m bench.scale_catalog [--quick]`. The old episodes are a few hundred real files, each under many names, so
-that any of them opens; the new ones are recorded. `one list` is the same dataset with its manifest in one JSON file.
+that any of them opens; the new ones are recorded. `few episodes` and `few versions` are the same without that much of
+either: what costs the same there costs what is changed. `one list` has its manifest in one JSON file.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +26,26 @@ from tests.servers import BUCKET, Proxy, run_s3
 import warpdata as wd
 from bench import measure
 from warpdata.bytekit.background import map_in_threads
+from warpdata.catalog import roster
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.builder import DatasetBuilder
+from warpdata.catalog.card import cards
+from warpdata.catalog.expiry import expire_versions
+from warpdata.catalog.history import list_datasets, set_tag
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.packing import PackedShard
 from warpdata.catalog.pointer import Pointer, pack_pointer, read_pointer
 from warpdata.catalog.publish import PublishOptions, publish_to
 from warpdata.catalog.recordings import episode_rows, episodes_table
-from warpdata.catalog.roster import write_roster
+from warpdata.catalog.remotegc import collect
+from warpdata.catalog.resolve import Resolver
 from warpdata.catalog.transfer import upload_bytes, upload_file
 from warpdata.episodes.facts import joined_tables
 from warpdata.formats.manifest import layout
 from warpdata.formats.manifest.fields import blob_of
 from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef, Manifest
 from warpdata.formats.manifest.parts import packed_shards
+from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.formats.manifest.writer import pack_manifest, to_json
 from warpdata.settings import Settings
 from warpdata.stores.digest import digest_file
@@ -107,27 +115,40 @@ def access() -> Access:
     return Access(access_options(Settings.from_env(), catalogs=(f"s3://{BUCKET}/bench",)))
 
 
-def put_history(name: str, manifest: Manifest, count: int) -> None:
-    """Older versions as their publishers would have left them: a manifest each, in one line."""
+def put_history(name: str, count: int) -> None:
+    """Older versions as their publishers would have left them: manifests with what lies beside them, in one line."""
     opened = access()
     store, dataset = opened.catalogs[0].store, parse_name(name)
     assert store is not None
     head = read_pointer(store, dataset.latest_key)
     assert head.pointer is not None
+    held = store.get(dataset.version_key(head.pointer.version), max_bytes=1 << 30)
+    assert held is not None
+    manifest = parse_manifest(held.data)
     table = next(iter(manifest.tables.values()))
-    made: list[tuple[str, bytes]] = []
+    made: list[tuple[str, Manifest]] = []
     parent: str | None = None
     for number in range(count):
-        one = Manifest(
-            name, {"episodes": table, f"t{number}": table}, manifest.artifacts,
-            created_at=manifest.created_at, metadata={"parent": parent, "message": f"version {number}"},
+        one = replace(
+            manifest, tables={"episodes": table, f"t{number}": table},
+            metadata={"parent": parent, "message": f"version {number}"},
         )  # fmt: skip
         parent = to_json(one)["version_hash"]
-        made.append((parent, pack_manifest(one)))
-    map_in_threads(lambda each: store.put_if_absent(dataset.version_key(each[0]), each[1]), made)
+        made.append((parent, one))
+    beside = cards(manifest)
+
+    def put(each: tuple[str, Manifest]) -> None:
+        store.put_if_absent(dataset.version_key(each[0]), pack_manifest(each[1]))
+        for suffix, data in beside.items():
+            store.put_if_absent(dataset.version_key(each[0], suffix), data)
+
+    map_in_threads(put, made)
     after = Pointer(head.pointer.version, count + 1, parent)
     store.compare_and_swap(dataset.latest_key, pack_pointer(after), head.etag)
-    write_roster(store, dataset)
+    versions = (*(version for version, _ in made), head.pointer.version)
+    about = {version: roster.about_manifest(one) for version, one in made}
+    written = roster.Roster(versions, {}, about=about)
+    roster._change(store, dataset, lambda _: written, lambda: written)
     opened.close()
 
 
@@ -136,16 +157,18 @@ class Cost:
     """What something took."""
 
     seconds: float
+    cpu_seconds: float
+    """Of this process, the network between it and the server included."""
     requests: int
     sent_bytes: int
     answered_bytes: int
 
 
 def cost(proxy: Proxy, work: Callable[[], object]) -> Cost:
-    before = (len(proxy.asked), proxy.sent_bytes, proxy.answered_bytes)
+    before, began = (len(proxy.asked), proxy.sent_bytes, proxy.answered_bytes), time.process_time()
     took = measure.seconds(work)
-    after = (len(proxy.asked), proxy.sent_bytes, proxy.answered_bytes)
-    return Cost(round(took, 3), *(b - a for a, b in zip(before, after, strict=True)))
+    after, cpu = (len(proxy.asked), proxy.sent_bytes, proxy.answered_bytes), time.process_time() - began
+    return Cost(round(took, 3), round(cpu, 3), *(b - a for a, b in zip(before, after, strict=True)))
 
 
 def best(costs: Sequence[Cost]) -> dict[str, Any]:
@@ -175,7 +198,7 @@ def measured(proxy: Proxy, name: str, sizes: Sizes, work: Path, first: int) -> d
     publishes, windows, opens = [], [], []
     for turn in range(sizes.rounds):
         paths = record(work / "new", first + turn * sizes.added, sizes.added)
-        os.environ["WARP_CACHE_DIR"] = str(work / f"publisher-{name.replace('/', '-')}-{turn}")
+        os.environ["WARP_CACHE_DIR"] = str(work / f"publisher-{first}-{turn}")
         publishes.append(cost(proxy, lambda paths=paths: publish_ten(paths, name)))
         opens.append(cost(proxy, lambda: open_only(name, work)))
         place = (turn * 7919 + sizes.episodes // 2) % sizes.episodes
@@ -183,34 +206,107 @@ def measured(proxy: Proxy, name: str, sizes: Sizes, work: Path, first: int) -> d
     return {"publish ten": best(publishes), "open": best(opens), "open, first window": best(windows)}
 
 
+def asked(proxy: Proxy, name: str, work: Path) -> dict[str, Any]:
+    """Questions about the history, each with a new cache."""
+    versions: list[Any] = []
+
+    def with_dataset(ask: Callable[[Any], object]) -> Callable[[], object]:
+        def run() -> object:
+            cache = work / f"cache-{time.monotonic_ns()}"
+            with wd.dataset(name, catalog=f"s3://{BUCKET}/bench", cache_dir=str(cache)) as ds:
+                return ask(ds)
+
+        return run
+
+    def with_access(ask: Callable[[Access], object]) -> Callable[[], object]:
+        def run() -> object:
+            os.environ["WARP_CACHE_DIR"] = str(work / f"cache-{time.monotonic_ns()}")
+            with contextlib.closing(access()) as opened:
+                return ask(opened)
+
+        return run
+
+    dataset = parse_name(name)
+    found = {
+        "newest ten versions": cost(proxy, with_dataset(lambda ds: versions.extend(ds.versions(limit=10)))),
+        "diff with the version before": cost(proxy, with_dataset(lambda ds: ds.diff(versions[1].version))),
+        "a version by 8 digits": cost(proxy, with_access(lambda a: resolved(a, f"{name}@{versions[1].version[:8]}"))),
+        "a tag": cost(proxy, with_access(lambda a: set_tag(a, a.catalogs[0], dataset, "tried"))),
+        "datasets": cost(proxy, with_access(lambda a: list_datasets(a.catalogs[0]))),
+        "every version": cost(proxy, with_dataset(lambda ds: ds.versions())),
+        "what expires": cost(proxy, with_access(lambda a: expire_versions(a, dataset, keep_last=100))),
+        "what no version uses": cost(proxy, with_access(lambda a: collect(a.catalogs[0]))),
+    }  # fmt: skip
+    return {label: asdict(each) for label, each in found.items()}
+
+
+def resolved(opened: Access, name: str) -> None:
+    Resolver(opened).resolve(parse_name(name))
+
+
+def removed(proxy: Proxy, name: str) -> dict[str, Any]:
+    """All versions but the newest hundred."""
+
+    def remove() -> None:
+        with contextlib.closing(access()) as opened:
+            expire_versions(opened, parse_name(name), keep_last=100, delete=True)
+
+    return {"expire all but 100": asdict(cost(proxy, remove))}
+
+
+def put_episodes(name: str, paths: Sequence[Path], sizes: Sizes, work: Path) -> int:
+    """A dataset with many episodes; the bytes of its manifest."""
+    with (
+        DatasetBuilder(name, catalog=str(work / "unused")) as builder,
+        contextlib.closing(access()) as opened,
+    ):
+        manifest, uploads = old_manifest(builder, paths, sizes)
+        store = opened.catalogs[0].store
+        assert store is not None
+        publish_to(store, parse_name(name), manifest, uploads, PublishOptions(workers=8))
+    return len(pack_manifest(manifest))
+
+
 def run(sizes: Sizes) -> dict[str, Any]:
     """All numbers."""
     found: dict[str, Any] = {"sizes": asdict(sizes)}
+    few = replace(sizes, episodes=sizes.episodes // 100)
+    once = replace(sizes, rounds=1)
     with tempfile.TemporaryDirectory() as folder, run_s3() as server:
         work = Path(folder)
         os.environ.update(server.environment())
         paths = record(work / "old", 0, sizes.files)
-        for label, name, limit in (("parts", NAME, layout.FLAT_SHARDS), ("one list", "bench/flat", 1 << 40)):
-            layout.FLAT_SHARDS, kept = limit, layout.FLAT_SHARDS
-            try:
-                os.environ["AWS_ENDPOINT_URL"] = server.endpoint
-                with DatasetBuilder(name, catalog=str(work / "unused")) as builder:
-                    manifest, uploads = old_manifest(builder, paths, sizes)
-                    opened = access()
-                    store = opened.catalogs[0].store
-                    assert store is not None
-                    publish_to(store, parse_name(name), manifest, uploads, PublishOptions(workers=8))
-                    opened.close()
-                if label == "parts":
-                    put_history(name, manifest, sizes.versions)
-                size = len(pack_manifest(manifest))
-                rounds = sizes if label == "parts" else Sizes(**{**asdict(sizes), "rounds": 1})
-                with Proxy(server.port, delay_s=RTT_S) as proxy:
-                    os.environ["AWS_ENDPOINT_URL"] = proxy.endpoint
-                    first = 10_000_000 if label == "parts" else 20_000_000
-                    found[label] = {"manifest_bytes": size, **measured(proxy, name, rounds, work, first)}
-            finally:
-                layout.FLAT_SHARDS = kept
+
+        def slowly(look: Callable[[Proxy], dict[str, Any]]) -> dict[str, Any]:
+            with Proxy(server.port, delay_s=RTT_S) as proxy:
+                os.environ["AWS_ENDPOINT_URL"] = proxy.endpoint
+                try:
+                    return look(proxy)
+                finally:
+                    os.environ["AWS_ENDPOINT_URL"] = server.endpoint
+
+        # In this order: each dataset of a catalog costs whoever looks at all of it.
+        size = put_episodes(NAME, paths, sizes, work)
+        found["few versions"] = {
+            **slowly(lambda proxy: measured(proxy, NAME, sizes, work, 10_000_000)),
+            **slowly(lambda proxy: asked(proxy, NAME, work)),
+        }  # fmt: skip
+        put_history(NAME, sizes.versions)
+        found["parts"] = {
+            "manifest_bytes": size,
+            **slowly(lambda proxy: measured(proxy, NAME, sizes, work, 20_000_000)),
+            **slowly(lambda proxy: asked(proxy, NAME, work)),
+            **slowly(lambda proxy: removed(proxy, NAME)),
+        }
+        put_episodes("bench/few", paths[: few.episodes], few, work)
+        found["few episodes"] = slowly(lambda proxy: measured(proxy, "bench/few", few, work, 30_000_000))
+        layout.FLAT_SHARDS, kept = 1 << 40, layout.FLAT_SHARDS
+        try:
+            size = put_episodes("bench/flat", paths, sizes, work)
+            flat = slowly(lambda proxy: measured(proxy, "bench/flat", once, work, 40_000_000))
+        finally:
+            layout.FLAT_SHARDS = kept
+        found["one list"] = {"manifest_bytes": size, **flat}
     found["bars"] = bars(found)
     return found
 
@@ -219,14 +315,14 @@ def bars(found: dict[str, Any]) -> dict[str, Any]:
     """What was asked for, and whether it holds."""
     publish, window = found["parts"]["publish ten"], found["parts"]["open, first window"]
     traffic = publish["sent_bytes"] + publish["answered_bytes"]
-    asked = {
+    wanted = {
         "publish ten episodes into 100,000, S3 20 ms (seconds)": (publish["seconds"], 2),
         "the same, bytes both ways": (traffic, 1_000_000),
         "open and first window (seconds)": (window["seconds"], 1),
     }
     return {
         name: {"value": value, "bar": f"< {bar:,}", "holds": value < bar}
-        for name, (value, bar) in asked.items()
+        for name, (value, bar) in wanted.items()
     }
 
 

@@ -242,7 +242,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 self.sent_bytes += len(data)
-                if data.startswith((b"GET ", b"HEAD ", b"PUT ")):
+                if data.startswith((b"GET ", b"HEAD ", b"PUT ", b"POST ", b"DELETE ")):
                     self.asked.append(data[:200])
                     if self._refused(source, data):
                         continue

@@ -199,17 +199,20 @@ class JoinedRangeReader:
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes [start, end); copied where they lie in more than one part."""
-        check_range(self, start, end)
-        pieces = []
-        for begin, part in zip(self._starts, self._parts, strict=False):
-            low, high = max(start - begin, 0), min(end - begin, part.size)
-            if low < high:
-                pieces.append(part.read(low, high))
-        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+        return self.read_many([(start, end)])[0]
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """Exactly the bytes of each range."""
-        return [self.read(start, end) for start, end in ranges]
+        """Exactly the bytes of each range; every part is asked once for all it has of them."""
+        pieces: list[list[memoryview]] = [[] for _ in ranges]
+        for start, end in ranges:
+            check_range(self, start, end)
+        for begin, part in zip(self._starts, self._parts, strict=False):
+            cut = [(max(start - begin, 0), min(end - begin, part.size)) for start, end in ranges]
+            wanted = [number for number, (low, high) in enumerate(cut) if low < high]
+            found = part.read_many([cut[number] for number in wanted]) if wanted else []
+            for number, piece in zip(wanted, found, strict=True):
+                pieces[number].append(piece)
+        return [each[0] if len(each) == 1 else memoryview(b"".join(each)) for each in pieces]
 
     def close(self) -> None:
         """Close all parts."""

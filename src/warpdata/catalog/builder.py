@@ -54,6 +54,7 @@ from warpdata.catalog.staging import Staging, staging_for
 from warpdata.catalog.stored import StoredEpisode, agreed
 from warpdata.catalog.table import StreamRequest
 from warpdata.catalog.transfer import Progress, Upload, upload_blob, upload_bytes, upload_file
+from warpdata.catalog.vector_parts import grown_vectors
 from warpdata.errors import DatasetError, nearest
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, parse_corpus
 from warpdata.formats.gamsae.layout import CORPUS_JSON
@@ -300,7 +301,8 @@ class DatasetBuilder:
         """Go on from the newest version, whatever it is when this is published: everything in it stays.
 
         Episodes and files that are added to an artifact of that version join it, and so do rows that are added to a
-        table; a name that is there already with other bytes is a ConflictError. What is published so costs what is
+        table; a name that is there already with other bytes is a ConflictError, but for a vector file that has more
+        vectors by now, of which only what was appended is sent. What is published so costs what is
         added, not what is there; `publish(retries=…)` goes on from the newer version when somebody was quicker.
         """
         if self._kept_tables or self._kept_artifacts:
@@ -329,11 +331,7 @@ class DatasetBuilder:
             return self._built()[0]
         access = Access(self._options)
         try:
-            catalog = writable_catalog(access)
-            assert catalog.store is not None
-            pointer = read_pointer(catalog.store, self.name.latest_key).pointer
-            base = None if pointer is None else opened_version(access, catalog, self.name, pointer.version)
-            return self._grown(base)[0]
+            return self._grown(self._newest(access))[0]
         finally:
             access.close()
 
@@ -364,15 +362,29 @@ class DatasetBuilder:
         access = Access(self._options)
         try:
             if self._extends:
-                early: list[Upload] = []
-                for each in self._artifacts.values():
-                    self._shards(each, early)
-                return publish_grown(access, self.name, self._grown, early, options)
+                return publish_grown(access, self.name, self._grown, self._early(access), options)
             manifest, uploads = self._built()
             options = replace(options, bases=tuple(sorted(self._long_bases())))
             return publish(access, self.name, manifest, uploads, options)
         finally:
             access.close()
+
+    def _early(self, access: Access) -> list[Upload]:
+        """The blobs that are needed whatever is there when it is published; of files that grew, what is new by now."""
+        early: list[Upload] = []
+        for name, each in self._artifacts.items():
+            if each.kind != model.VECTOR_KIND:
+                self._shards(each, early)
+            elif (base := self._newest(access)) is not None and name in base.artifacts:
+                self._grown_artifact(name, each, base, early)
+        return early
+
+    def _newest(self, access: Access) -> Dataset | None:
+        """The newest version now."""
+        catalog = writable_catalog(access)
+        assert catalog.store is not None
+        pointer = read_pointer(catalog.store, self.name.latest_key).pointer
+        return None if pointer is None else opened_version(access, catalog, self.name, pointer.version)
 
     def close(self) -> None:
         """Delete what was staged."""
@@ -466,6 +478,10 @@ class DatasetBuilder:
         """An artifact of a version and what was added to it here."""
         if staged.kind in model.TAR_KINDS:
             return self._grown_tars(name, staged, base, uploads)
+        if staged.kind == model.VECTOR_KIND == base.manifest.artifacts[name].kind:
+            grown = grown_vectors(base.artifact(name), staged.shards)
+            uploads += grown.uploads
+            return grown.part
         if staged.kind == model.CORPUS_KIND:
             check_grown_corpus(name, base.manifest.artifacts[name], _corpus_record(staged.shards))
         return grown_artifact(name, base, staged.kind, self._shards(staged, uploads), uploads)

@@ -72,7 +72,7 @@ def publish_grown(
     catalog = writable_catalog(access)
     store = catalog.store
     assert store is not None
-    send(store, early, progress=options.progress, workers=options.workers)
+    sent = send(store, early, progress=options.progress, workers=options.workers).uploads
     for attempt in range(options.retries + 1):
         try:
             with turn(store, name.turn_key):
@@ -85,7 +85,12 @@ def publish_grown(
                 manifest, uploads = build(base)
                 bases = () if base is None else (name.version_key(base.version),)
                 given = replace(options, retries=0, bases=bases)
-                return publish_after(store, name, seen, manifest, uploads, given)
+                published = publish_after(store, name, seen, manifest, uploads, given)
+                return replace(
+                    published, blobs_sent=published.blobs_sent + len(sent),
+                    bytes_sent=published.bytes_sent + sum(upload.size for upload in sent),
+                    blobs_present=published.blobs_present - len(sent),
+                )  # fmt: skip
         except PointerMovedError:
             if attempt == options.retries:
                 raise
