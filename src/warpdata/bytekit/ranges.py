@@ -290,6 +290,10 @@ class FileRangeReader:
         """Exactly the bytes of each range, near ones in one read."""
         return read_coalesced(self, ranges)
 
+    def stat(self) -> os.stat_result:
+        """What the system says of the file that is open, whatever has its name by now."""
+        return os.fstat(self._fd)
+
     def follow(self) -> None:
         """See what this process appended to the file since it was opened."""
         self.size = os.fstat(self._fd).st_size

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from warpdata.bytekit.commit import commit_file, commit_folder, map_os_errors, write_file
 from warpdata.bytekit.dtype import dtype_of
@@ -19,7 +18,7 @@ from warpdata.episodes.camera import VideoFile
 from warpdata.episodes.disk_writer import last_documents
 from warpdata.episodes.encode_cameras import RawCamera, encode_cameras
 from warpdata.episodes.encoded import EncodedCamera, encoded_camera, encoded_parts
-from warpdata.episodes.statistics import ClockStatistics
+from warpdata.episodes.statistics import ClockStatistics, SharedClocks
 from warpdata.episodes.tables import TableFile
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
@@ -48,7 +47,7 @@ def copy_to_directory(
         directory.parent.mkdir(parents=True, exist_ok=True)
     with commit_folder(directory, durable=False) as folder:
         signals: dict[str, Any] = {}
-        clocks = _Clocks()
+        clocks = SharedClocks()
         raw: list[RawCamera] = []
         for number, (name, signal) in enumerate(episode.signals.items()):
             signal_file(folder, check_name(name)).parent.mkdir(parents=True, exist_ok=True)
@@ -87,41 +86,18 @@ def _is_raw_camera(signal: Signal) -> bool:
     return is_image and encoded_parts(signal) is None and holds_frames(signal)
 
 
-def _put(folder: Path, part: Path, name: str, signal: Signal, clocks: _Clocks) -> dict[str, Any]:
+def _put(folder: Path, part: Path, name: str, signal: Signal, clocks: SharedClocks) -> dict[str, Any]:
     """Write one signal whose frames, if it has any, are encoded; returns what meta.json says of it."""
     if signal.meta.kind == "image" and len(signal):
         camera = encoded_camera(name, signal)
         if camera is not None:
             return _copied(folder, name, camera, clocks)
-    table = TableFile(part, described(signal), clock=clocks.of(signal), recorded=False)
+    table = TableFile(part, described(signal), clock=clocks.of(signal.timestamps), recorded=False)
     for rows in _blocks(signal):
         table.write(np.array(signal._ts_in(rows)), np.array(signal._values_in(rows)))
-    found = table.complete()
+    table.complete()
     os.replace(table.path, signal_file(folder, name))
-    return found
-
-
-class _Clocks:
-    """The statistics of the clocks of an episode: signals that share one share them."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[NDArray[np.int64], ClockStatistics]] = {}
-
-    def of(self, signal: Signal) -> ClockStatistics | None:
-        """Those of the clock of a signal; None where it shares its clock with none."""
-        name = signal.meta.clock
-        return None if name is None else self.of_times(name, signal.timestamps)
-
-    def of_times(self, name: str | None, times: NDArray[np.int64]) -> ClockStatistics:
-        """Those of a clock by its name, which is looked for, and its times, which decide."""
-        known = self._known.get(name) if name is not None else None
-        if known is None or not np.array_equal(known[0], times):
-            clock = ClockStatistics()
-            clock.add(np.asarray(times))
-            known = (times, clock)
-            if name is not None:
-                self._known[name] = known
-        return known[1]
+    return table.facts()
 
 
 def described(signal: Signal) -> Description:
@@ -150,13 +126,13 @@ def _blocks(signal: Signal) -> Iterator[range]:
         yield range(start, min(start + step, len(signal)))
 
 
-def _copied(folder: Path, name: str, camera: EncodedCamera, clocks: _Clocks) -> dict[str, Any]:
+def _copied(folder: Path, name: str, camera: EncodedCamera, clocks: SharedClocks) -> dict[str, Any]:
     frames = read_bytes(camera.frames, max_bytes=1 << 33)
     index = camera.index or parse_frame_index(frames, f"{name} (index)")
     _copy(camera.video, signal_file(folder, name, camera.suffix))
     with commit_file(signal_file(folder, name, layout.FRAMES_SUFFIX), durable=False) as out:
         out.write(frames)
-    clock = clocks.of_times(index.description.clock, index.shown_ts_ns)
+    clock = clocks.of(index.shown_ts_ns)
     total = FileSum.of(frames)
     return {
         **index.description.to_json(), **clock.to_json(), "video_bytes": camera.video.size,
