@@ -115,3 +115,36 @@ def test_a_disk_that_takes_a_part_gets_the_rest(tmp_path: Path, monkeypatch: pyt
     with open(tmp_path / "x", "wb") as file:
         commit.write_at(file.fileno(), b"twenty bytes of data", 4)
     assert (tmp_path / "x").read_bytes() == bytes(4) + b"twenty bytes of data"
+
+
+def test_files_below_folders_that_do_not_exist_yet_get_their_names(tmp_path: Path) -> None:
+    """The root itself may be new, and every folder between it and a file."""
+    synced: list[str] = []
+    files = []
+    for number, name in enumerate(("a", "sub/b", "sub/deep/c", "other/d")):
+        temp = tmp_path / f"{number}.part"
+        temp.write_text(name)
+        files.append((temp, tmp_path / "root" / name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit, "fsync_folder", lambda path: synced.append(os.path.relpath(path, tmp_path)))
+        commit.commit_together(files, tmp_path / "root")
+    assert [target.read_text() for _, target in files] == ["a", "sub/b", "sub/deep/c", "other/d"]
+    assert sorted(synced) == ["root", "root/other", "root/sub", "root/sub/deep"]
+
+
+def test_many_files_are_synced_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    sync = commit.system.sync
+    monkeypatch.setattr(commit.system, "sync", lambda fd: (synced.append(os.fstat(fd).st_ino), sync(fd)))
+    for number in range(20):
+        (tmp_path / f"f{number}").write_bytes(bytes(100))
+    commit.fsync_tree(tmp_path)
+    assert sorted(synced) == sorted(path.stat().st_ino for path in (tmp_path, *tmp_path.iterdir()))
+    monkeypatch.setattr(commit, "map_in_threads", _no_threads)
+    two = [tmp_path / "f1", tmp_path / "f2"]
+    commit.fsync_files(two)
+    assert synced[-2:] == [path.stat().st_ino for path in two]
+
+
+def _no_threads(*_: object) -> None:
+    raise RuntimeError("cannot schedule new futures after interpreter shutdown")

@@ -16,7 +16,8 @@ import pytest
 import warpdata as wd
 from tests.episodes.full_disk import values
 from tests.episodes.nursery import run_small
-from warpdata.errors import OutOfSpaceError
+from warpdata.episodes.tables import TableFile
+from warpdata.errors import OutOfSpaceError, PermissionError_, StoreError
 from warpdata.formats.episodedir import layout
 
 DISK = "96m"
@@ -106,3 +107,25 @@ def test_notes_of_encoded_frames_written_in_part_lose_nothing(
     signal = wd.VideoSignal(tmp_path / "v.mkv", tmp_path / "f.parquet")
     assert signal.timestamps.tolist() == list(range(len(signal)))
     assert len(signal) >= acknowledged
+
+
+@pytest.mark.parametrize("error", [OutOfSpaceError, PermissionError_])
+def test_salvage_without_room_leaves_the_recording_to_be_salvaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[StoreError]
+) -> None:
+    writer = wd.DiskEpisodeWriter(tmp_path / "ep")
+    for step in range(20):
+        writer.append("arm/state", np.full(3, step), step)
+        writer.append("note", f"step {step}", step)
+    writer._recording.let_go()
+
+    def full(*_: Any) -> None:
+        raise error("no room", path=tmp_path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableFile, "commit", full)
+        with pytest.raises(error):
+            wd.salvage(tmp_path / "ep")
+    receipt = wd.salvage(tmp_path / "ep")
+    assert receipt.channels == {"arm/state": 20, "note": 20}
+    assert not receipt.damage

@@ -313,6 +313,10 @@ class FileRangeReader:
                 )
             start, out = start + count, out[count:]
 
+    def stat(self) -> os.stat_result:
+        """What the system says of the file that is open, whatever has its name by now."""
+        return os.fstat(self._fd)
+
     def follow(self) -> None:
         """See what this process appended to the file since it was opened."""
         self.size = os.fstat(self._fd).st_size

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MAX_VARINT_BYTES = 10
 _SHIFTS = np.arange(MAX_VARINT_BYTES, dtype=np.uint64) * np.uint64(7)
 _LOW = np.uint64(0x7F)
+_SEVEN = np.uint64(7)
 
 
 def encode_varints(values: ArrayLike) -> bytes:
@@ -24,10 +25,17 @@ def encode_varints(values: ArrayLike) -> bytes:
     if numbers.size == 0:
         return b""
     lengths = varint_lengths(numbers)
-    groups = (numbers[:, None] >> _SHIFTS[: lengths.max()]) & _LOW
-    column = np.arange(groups.shape[1])
-    groups[column < (lengths - 1)[:, None]] |= np.uint64(0x80)
-    return groups.astype(np.uint8)[column < lengths[:, None]].tobytes()
+    ends = np.cumsum(lengths)
+    out = np.empty(int(ends[-1]), np.uint8)
+    at = ends - lengths
+    while True:
+        out[at] = numbers & _LOW
+        more = numbers > _LOW
+        if not more.any():
+            return out.tobytes()
+        numbers, at = numbers[more] >> _SEVEN, at[more]
+        out[at] |= np.uint8(0x80)
+        at += 1
 
 
 def varint_lengths(values: NDArray[np.uint64]) -> NDArray[np.int64]:

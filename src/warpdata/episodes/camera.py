@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit import system
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import commit_together, fsync_file, map_os_errors, write_at
+from warpdata.bytekit.commit import commit_together, fsync_files, map_os_errors, write_at
 from warpdata.episodes.journals import FrameJournal, FrameJournals
-from warpdata.episodes.statistics import ClockStatistics
+from warpdata.episodes.statistics import ClockStatistics, SharedClocks
 from warpdata.episodes.threads import JobQueue
 from warpdata.episodes.values import BEGIN, CLOSED, as_timestamp, mismatch, refused
 from warpdata.formats.episodedir import layout
@@ -124,8 +124,7 @@ class VideoFile:
         """Finish the files under their names."""
         found, files = self.complete(), self.files(video, frames)
         if self._durable:
-            for temp, _ in files:
-                fsync_file(temp)
+            fsync_files([temp for temp, _ in files])
             commit_together(files, video.parent)
         else:
             for temp, name in files:
@@ -215,6 +214,7 @@ class CameraRecorder:
         self.count = 0
         self._open_video = open_video
         self._note_stream: Callable[[Stream], None] | None = note_stream
+        self._facts: dict[str, Any] = {}
         self._handed = 0
         self._encoded = 0
         self._newest: tuple[FrameJournal | None, int] | None = None
@@ -260,13 +260,16 @@ class CameraRecorder:
             self._hand_over()
             self._last = CLOSED
 
-    def complete(self) -> dict[str, Any]:
-        """Encode the tail and write the ends of the files; returns what meta.json says of the camera."""
+    def complete(self) -> None:
+        """Encode the tail and write the ends of the files."""
         self._jobs.finish()
         assert self.video is not None
-        found = self.video.complete()
+        self._facts = self.video.complete()
         self._frames.close(durable=False)
-        return {**found, "blocked_ns": self.blocked_ns}
+
+    def facts(self, _clocks: SharedClocks) -> dict[str, Any]:
+        """What meta.json says of the camera once its files are complete."""
+        return {**self._facts, "blocked_ns": self.blocked_ns}
 
     def files(self, data: Path, frames: Path) -> list[tuple[Path, Path]]:
         """The complete files and the names they are to have."""

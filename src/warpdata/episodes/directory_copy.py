@@ -25,7 +25,7 @@ from warpdata.episodes.copied_video import copy_camera
 from warpdata.episodes.disk_writer import last_documents
 from warpdata.episodes.encode_cameras import RawCamera, encode_cameras
 from warpdata.episodes.encoded import camera_copy, encoded_camera, encoded_parts
-from warpdata.episodes.statistics import MAX_CHANNELS, ClockStatistics, stated_together
+from warpdata.episodes.statistics import MAX_CHANNELS, SharedClocks, stated_together
 from warpdata.episodes.tables import TableFile
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
@@ -101,7 +101,7 @@ class _Copying:
     def __init__(self, folder: Path, video: VideoOptions | None) -> None:
         self._folder = folder
         self._video = video
-        self._clocks = _Clocks()
+        self._clocks = SharedClocks()
         self._folders = {str(folder)}
         self._found: dict[str, dict[str, Any]] = {}
         self._sums: dict[str, ContentSum] = {}
@@ -146,11 +146,11 @@ class _Copying:
             put_file(os.path.join(self._folder, name + layout.SIGNAL_SUFFIX), data)
             self._sums[name] = sum_of_rows([found])
             self._found[name] = {
-                **about, **self._clocks.of_signal(signal).to_json(), "values": stated, "file": _file(data),
+                **about, **self._clocks.of(signal.timestamps).to_json(), "values": stated, "file": _file(data),
             }  # fmt: skip
 
     def _table(self, name: str, signal: Signal) -> None:
-        clock = self._clocks.of_signal(signal) if signal.meta.clock is not None else None
+        clock = self._clocks.of(signal.timestamps)
         path = Path(os.path.join(self._folder, name + layout.SIGNAL_SUFFIX))
         table = TableFile(path, described(signal), clock=clock, recorded=False)
         running = None if signal.meta.is_object else RowsSum()
@@ -159,14 +159,15 @@ class _Copying:
             if running is not None:
                 running.add(values)
             table.write(np.array(signal._ts_in(rows)), values)
-        self._found[name] = table.complete()
+        table.complete()
+        self._found[name] = table.facts()
         self._sums[name] = sum_of(signal) if running is None else running.found()
 
     def _camera(self, name: str, signal: Signal) -> bool:
         """Copy a camera whose frames are encoded; False where they are not."""
 
         def rate_of(times: NDArray[np.int64]) -> float:
-            return self._clocks.of_times(signal.meta.clock, times).rate_hz(DEFAULT_TICK_HZ)
+            return self._clocks.of(times).rate_hz(DEFAULT_TICK_HZ)
 
         path = os.path.join(self._folder, name)
         copy = camera_copy(signal, rate_of)
@@ -186,7 +187,7 @@ class _Copying:
             _copy(camera.video, path + camera.suffix)
             self._sums[name] = sum_of(signal)
         put_file(path + layout.FRAMES_SUFFIX, frames)
-        clock = self._clocks.of_times(index.description.clock, index.shown_ts_ns)
+        clock = self._clocks.of(index.shown_ts_ns)
         self._found[name] = {
             **index.description.to_json(), **clock.to_json(), "video_bytes": video_bytes,
             "codec": index.stream.codec if index.stream else None, "file": _file(frames),
@@ -197,7 +198,7 @@ class _Copying:
         """A camera whose frames are to be encoded; what is said of it is known once they are."""
         meta = signal.meta
         shape = FrameShape.of_values(meta.shape, meta.dtype)
-        fps = self._clocks.of_signal(signal).rate_hz(30.0)
+        fps = self._clocks.of(signal.timestamps).rate_hz(30.0)
         options = replace(self._video or VideoOptions(codec="ffv1"), fps=min(max(fps, 0.001), 1000.0))
         about = replace(described(signal), kind="image")
         running = self._raw_sums[name] = RowsSum()
@@ -235,28 +236,6 @@ def _is_small(signal: Signal) -> bool:
 def _file(data: Any) -> dict[str, Any]:
     """What meta.json says of a file."""
     return {"bytes": memoryview(data).nbytes, "crc32c": f"{crc32c(data):08x}"}
-
-
-class _Clocks:
-    """The statistics of the clocks of an episode: signals that share one share them."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[NDArray[np.int64], ClockStatistics]] = {}
-
-    def of_signal(self, signal: Signal) -> ClockStatistics:
-        """Those of the clock of a signal."""
-        return self.of_times(signal.meta.clock, signal.timestamps)
-
-    def of_times(self, name: str | None, times: NDArray[np.int64]) -> ClockStatistics:
-        """Those of a clock by its name, which is looked for, and its times, which decide."""
-        known = self._known.get(name) if name is not None else None
-        if known is None or not np.array_equal(known[0], times):
-            clock = ClockStatistics()
-            clock.add(np.asarray(times))
-            known = (times, clock)
-            if name is not None:
-                self._known[name] = known
-        return known[1]
 
 
 def described(signal: Signal) -> Description:

@@ -7,10 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.commit import commit_together, fsync_file, fsync_folder, map_os_errors, second_name
+from warpdata.bytekit.commit import (
+    commit_together,
+    fsync_files,
+    fsync_folder,
+    map_os_errors,
+    second_name,
+    start_writing,
+)
 from warpdata.episodes.camera import QUEUE_BYTES, CameraRecorder, VideoFile
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.journals import REVISION, FrameJournals, SignalsJournal, remove_folder
+from warpdata.episodes.statistics import SharedClocks
 from warpdata.episodes.tables import EventRecorder, NumberRecorder, TableFile
 from warpdata.episodes.threads import RecordingThreads
 from warpdata.episodes.values import Hints, as_timestamp, describe
@@ -106,15 +114,18 @@ class Recording:
     def finish(self, targets: Targets, root: Path, documents: Documents) -> None:
         """Complete all files and give them their names at once, the documents last; then the journals go.
 
-        `documents` makes them from what is to be said of each signal. The helper syncs files while others are
-        written, folders below `root` are synced once: nothing waits for the disk twice.
+        `documents` makes them from what is to be said of each signal. The disk writes the files while that is found
+        out; then all are synced at the same time, and folders below `root` once: nothing waits for the disk twice.
         """
         files = []
-        for temp, target in self._completed(targets, documents):
-            self._threads.chores.submit(partial(fsync_file, temp))
+        for temp, target in self._completed(targets):
+            start_writing(temp)
             files.append((temp, target))
+        last = self._documents(documents)
+        self._threads.chores.submit(partial(fsync_files, [temp for temp, _ in files]))
+        fsync_files([temp for temp, _ in last])
         self._threads.chores.settle()
-        commit_together(files, root)
+        commit_together([*files, *last], root)
         self.remove()
 
     def finish_by(self, store: Callable[[Path], None], targets: Targets, documents: Documents) -> None:
@@ -125,7 +136,7 @@ class Recording:
         whole = self.folder / layout.WHOLE_FOLDER
         with map_os_errors(whole):
             whole.mkdir()
-        for temp, target in self._completed(targets, documents):
+        for temp, target in (*self._completed(targets), *self._documents(documents)):
             path = whole / target
             with map_os_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,25 +145,30 @@ class Recording:
         self._threads.close()
         self._journal.close(durable=False)
 
-    def _completed(self, targets: Targets, documents: Documents) -> Iterator[tuple[Path, Path]]:
-        """Every file as soon as it is complete, with the name it is to have."""
+    def _completed(self, targets: Targets) -> Iterator[tuple[Path, Path]]:
+        """The files of every signal as soon as they are complete, with the names they are to have."""
         for each in self.signals.values():
             each.close()
         self._tables.stop()
         self._threads.end_syncs()
-        found: dict[str, Any] = {}
         for name, each in self.signals.items():
             if each.count:
-                found[name] = each.complete()
+                each.complete()
                 yield from each.files(*targets(name, each.suffix))
             else:  # its first record never reached the journal: there is no such signal
                 each.cancel()
         self._threads.check()
+
+    def _documents(self, documents: Documents) -> list[tuple[Path, Path]]:
+        """The documents written, with the names they are to have, once the files of every signal are complete."""
+        clocks, files = SharedClocks(), []
+        found = {name: each.facts(clocks) for name, each in self.signals.items() if each.count}
         for target, data in documents(found).items():
             temp = self.folder / target.name
             with map_os_errors(temp):
                 temp.write_bytes(data)
-            yield temp, target
+            files.append((temp, target))
+        return files
 
     def remove(self) -> None:
         """The recording is finished: its journals are no longer needed."""

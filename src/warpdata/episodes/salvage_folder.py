@@ -22,7 +22,14 @@ from warpdata.episodes.statistics import ClockStatistics, ValueStatistics
 from warpdata.episodes.tables import TableFile
 from warpdata.episodes.unfinished import UnfinishedRecording, Unreadable, is_recorded, open_recording
 from warpdata.episodes.work_folder import work_folder, work_folders_in
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError, JournalInUseError, WarpError
+from warpdata.errors import (
+    BlobNotFoundError,
+    CorruptLayoutError,
+    JournalInUseError,
+    OutOfSpaceError,
+    PermissionError_,
+    WarpError,
+)
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, read_bytes, read_meta, read_static
 from warpdata.formats.episodedir.frame_index import marks_of_index, read_frame_index
@@ -169,6 +176,8 @@ class _Salvage:
                 if about.get("kind") == "image"
                 else self._table(stream, name, about)
             )
+        except (OutOfSpaceError, PermissionError_):
+            raise  # nothing is wrong with the signal: it is finished once there is room
         except (WarpError, UnicodeDecodeError) as error:
             why = error.message if isinstance(error, WarpError) else str(error)
             self.found.unreadable.append(Unreadable(str(about.get("name")), why))

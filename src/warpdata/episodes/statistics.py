@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.checksum import xxh3_128
 from warpdata.bytekit.varint import (
     decode_varints,
     encode_varints,
@@ -89,7 +90,7 @@ class ClockStatistics:
         if pauses < 1:
             return found
         mean = self._sum / pauses
-        usual = float(self._sketch.quantiles([0.5])[0][0])
+        usual = float(self._sketch.quantiles([0.5])[0, 0])
         found["rate_hz"] = round(1e9 / mean, 6)
         found["jitter_ns"] = round(math.sqrt(max(0.0, self._squares / pauses - mean * mean)), 1)
         found["usual_pause_ns"] = round(usual)
@@ -97,6 +98,22 @@ class ClockStatistics:
         found["longest_pause_ns"] = self._longest
         found["longest_pause_at_ns"] = self._longest_at
         return found
+
+
+class SharedClocks:
+    """Statistics of the clocks of one episode, found once for all signals that have the same times."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, ClockStatistics] = {}
+
+    def of(self, times: NDArray[np.int64]) -> ClockStatistics:
+        """Those of all times of a signal."""
+        stamps = np.ascontiguousarray(times)
+        key = xxh3_128(stamps.data)
+        if key not in self._known:
+            self._known[key] = ClockStatistics()
+            self._known[key].add(stamps)
+        return self._known[key]
 
 
 _BATCH_VALUES = 1 << 18
@@ -183,12 +200,12 @@ class ValueStatistics:
     def _stated(self) -> dict[str, Any]:
         """What there is a number of for every channel."""
         std = np.sqrt(self.m2 / np.maximum(self.count, 1))
-        quantiles, sketched = self.sketch.quantiles(list(QUANTILES)), self.sketch.counts()
+        quantiles, sketched = self.sketch.quantiles(QUANTILES), self.sketch.counts()
         return {
             "min": _numbers(self.low), "max": _numbers(self.high), "mean": _numbers(self.mean, self.count),
             "std": _numbers(std, self.count), "sum": _numbers(self.total, self.count),
             "count": self.count.tolist(), "invalid": self.invalid.tolist(),
-            "quantiles": {str(q): _numbers(quantiles[i], sketched) for i, q in enumerate(QUANTILES)},
+            "quantiles": dict(zip(map(str, QUANTILES), _rows_of_numbers(quantiles, sketched), strict=True)),
         }  # fmt: skip
 
     @classmethod
@@ -272,7 +289,8 @@ class Sketch:
     def texts(self, bounds: Sequence[tuple[int, int]]) -> list[str]:
         """As text, each stretch [first, stop) of the channels as a sketch of its own."""
         edges, _ = self._edges()
-        parts, ends = [], []
+        parts: list[NDArray[np.uint64]] = []
+        ends: list[int] = []
         for first, stop in bounds:
             low, high = int(edges[first]), int(edges[stop])
             steps = np.diff(self._keys[low:high], prepend=np.int64(first * _CHANNEL_STRIDE))
@@ -304,7 +322,7 @@ class Sketch:
         edges, ranks = self._edges()
         return np.diff(ranks[edges])
 
-    def quantiles(self, wanted: list[float]) -> NDArray[np.float64]:
+    def quantiles(self, wanted: Sequence[float]) -> NDArray[np.float64]:
         """[quantile, channel]; zero where there are no values."""
         edges, ranks = self._edges()
         totals = np.diff(ranks[edges])
@@ -362,6 +380,13 @@ def _value_of(keys: NDArray[np.int64]) -> NDArray[np.float64]:
 
 def _column(numbers: Any, missing: float) -> NDArray[np.float64]:
     return np.array([missing if each is None else float(each) for each in numbers])
+
+
+def _rows_of_numbers(rows: NDArray[np.float64], counts: NDArray[np.int64]) -> list[list[float | None]]:
+    if (counts > 0).all() and np.isfinite(rows).all():
+        found: list[list[float | None]] = rows.tolist()
+        return found
+    return [_numbers(row, counts) for row in rows]
 
 
 def _numbers(values: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> list[float | None]:

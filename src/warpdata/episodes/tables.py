@@ -16,7 +16,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import commit_together, fsync_file, map_os_errors
 from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.episodes.journals import SignalsJournal
-from warpdata.episodes.statistics import ClockStatistics, ValueStatistics
+from warpdata.episodes.statistics import ClockStatistics, SharedClocks, ValueStatistics
 from warpdata.episodes.values import (
     BEGIN,
     CLOSED,
@@ -40,7 +40,7 @@ _BLOCK_ROWS = (16, 16384)
 _MAX_BLOCK_BYTES = 16 << 20
 _EVENTS_PER_BLOCK = 4096
 _SLICE_ROWS = 1024
-_BUFFER_BYTES = 1 << 18
+_BUFFER_BYTES = 1 << 16
 
 
 class SummedFile(io.RawIOBase):
@@ -85,7 +85,7 @@ class TableFile:
     """The growing parquet file and the statistics of a signal, fed in blocks by one thread.
 
     `clock` are the statistics of its times, where they are known before it is written. A file that is not `recorded`
-    but copied is written with fewer calls and gives way to nobody.
+    but copied gives way to nobody.
     """
 
     def __init__(
@@ -97,11 +97,12 @@ class TableFile:
         recorded: bool = True,
     ) -> None:
         self.description = description
-        self.clock = ClockStatistics() if clock is None else clock
-        self._adds_times = clock is None
+        self.clock = ClockStatistics()
+        self._adds_times = True
+        if clock is not None:
+            self.use_clock(clock)
         self.gives_way = recorded
         """Whether somebody may be appending, who must not wait for statistics."""
-        self._recorded = recorded
         self._buffer: io.BufferedWriter | None = None
         is_number = description.kind not in ("text", "bytes")
         self.values = ValueStatistics(description.shape) if is_number else None
@@ -112,16 +113,27 @@ class TableFile:
         self._file: SummedFile | None = None
         self._table: TableWriter | None = None
 
+    def use_clock(self, clock: ClockStatistics) -> None:
+        """Take these as the statistics of its times, which are known before any was counted."""
+        self.clock, self._adds_times = clock, False
+
     def write(self, stamps: NDArray[np.int64], values: NDArray[Any]) -> None:
         """Add a block of records."""
+        self.write_rows(stamps, values)
+        self.count(stamps, values)
+
+    def write_rows(self, stamps: NDArray[np.int64], values: NDArray[Any]) -> None:
+        """Add a block of records to the file, and to the statistics with `count` later."""
         if self._table is None:
             about = self.description.to_json()
             self._file = SummedFile(self.path)
-            if not self._recorded:
-                self._buffer = io.BufferedWriter(self._file, _BUFFER_BYTES)
-            self._table = TableWriter(self._buffer or self._file, signal_schema(about), about)
+            self._buffer = io.BufferedWriter(self._file, _BUFFER_BYTES)
+            self._table = TableWriter(self._buffer, signal_schema(about), about)
         self._table.write(stamps, values)
         self.rows += len(stamps)
+
+    def count(self, stamps: NDArray[np.int64], values: NDArray[Any]) -> None:
+        """Add records that were written to the statistics."""
         for start in range(0, len(stamps), _SLICE_ROWS):
             rows = slice(start, start + _SLICE_ROWS)
             if self._adds_times:
@@ -141,18 +153,22 @@ class TableFile:
         if known < len(stamps):
             self.write(stamps[known:], values[known:])
 
-    def complete(self) -> dict[str, Any]:
-        """Write the end of the file, which still has no name; returns what meta.json says of the signal."""
+    def complete(self) -> None:
+        """Write the end of the file, which still has no name."""
         if self._table is None:
             self.write(
                 np.empty(0, np.int64), np.empty((0, *self.description.shape), _dtype(self.description))
             )
         assert self._table is not None
+        assert self._buffer is not None
         assert self._file is not None
         self._table.close()
-        if self._buffer is not None:
-            self._buffer.flush()
+        self._buffer.flush()
         self._file.let_go()
+
+    def facts(self) -> dict[str, Any]:
+        """What meta.json says of the signal once its file is complete."""
+        assert self._file is not None
         found = {**self.description.to_json(), **self.clock.to_json()}
         if self.values is not None:
             found["values"] = self.values.to_json()
@@ -160,11 +176,11 @@ class TableFile:
         return found
 
     def commit(self, target: Path) -> dict[str, Any]:
-        """Finish the file under its name."""
-        found = self.complete()
+        """Finish the file under its name; returns what meta.json says of the signal."""
+        self.complete()
         fsync_file(self.path)
         commit_together([(self.path, target)], target.parent)
-        return found
+        return self.facts()
 
     def let_go(self) -> None:
         """Close the file, whole or not."""
@@ -206,12 +222,24 @@ class TableRecorder(ABC):
             self.file.gives_way = False
             self._last = CLOSED
 
-    def complete(self) -> dict[str, Any]:
-        """Write the rest and the end of the file; returns what meta.json says of the signal."""
+    def complete(self) -> None:
+        """Write the rest and the end of the file."""
         self._jobs.settle()  # the file counts rows before they are written: only an empty queue says it is idle
-        if self.count > self._first:
-            self.file.write_from(self._first, *self._block(self.count - self._first))
-        return self.file.complete()
+        rest = [part[self.file.rows - self._first :] for part in self._block(self.count - self._first)]
+        if len(rest[0]):
+            self.file.write_rows(*rest)
+        self._rest = rest
+        self.file.complete()
+
+    def facts(self, clocks: SharedClocks) -> dict[str, Any]:
+        """What meta.json says of the signal once its file is complete; `clocks` are those of the episode."""
+        stamps, values = self._rest
+        if (
+            len(stamps) == self.count
+        ):  # nothing was counted yet: others may have been recorded at the same times
+            self.file.use_clock(clocks.of(stamps))
+        self.file.count(stamps, values)
+        return self.file.facts()
 
     def files(self, data: Path, _frames: Path) -> list[tuple[Path, Path]]:
         """The complete file and the name it is to have."""
