@@ -120,14 +120,21 @@ class _Google(http.server.BaseHTTPRequestHandler):
         self._answer(204 if found else 404)
 
     def _list(self) -> None:
-        prefix = self.query.get("prefix", "")
+        prefix, after = self.query.get("prefix", ""), self.query.get("start-after", "")
+        cut = self.query.get("delimiter")
+        found = [(k, v) for k, v in sorted(self.server.objects.items()) if k.startswith(prefix) and k > after]
+        below = [key.removeprefix(prefix).partition(cut) if cut else (key, "", "") for key, _ in found]
+        folders = "".join(
+            f"<CommonPrefixes><Prefix>{escape(prefix + name)}/</Prefix></CommonPrefixes>"
+            for name in dict.fromkeys(name for name, slash, _ in below if slash)
+        )
         entries = "".join(
             f"<Contents><Key>{escape(key)}</Key><Size>{len(data)}</Size>"
             f"<LastModified>2026-01-01T00:00:00Z</LastModified><ETag>{escape(_tag(data))}</ETag></Contents>"
-            for key, (data, _) in sorted(self.server.objects.items())
-            if key.startswith(prefix)
+            for (key, (data, _)), (_, slash, _) in zip(found, below, strict=True)
+            if not slash
         )
-        self._answer(200, f"<ListBucketResult>{entries}</ListBucketResult>".encode())
+        self._answer(200, f"<ListBucketResult>{entries}{folders}</ListBucketResult>".encode())
 
     def _stored(self, key: str, data: bytes) -> dict[str, str]:
         generation = next(self.server.numbers)

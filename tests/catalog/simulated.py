@@ -100,6 +100,10 @@ class ProcessStore:
     def put_file(self, key: str, path: Path, digest: Any) -> None:
         self._stepped(self._inner.put_file, key, path, digest)
 
+    def delete_all(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.delete(key)
+
     def _stepped(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         with self._one:
             self._process.step()

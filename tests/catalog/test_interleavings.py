@@ -80,7 +80,7 @@ def collecting(store: ProcessStore) -> Any:
 
 def expiring(store: ProcessStore) -> Any:
     access = SimpleNamespace(catalogs=[Catalog(store.address, store)])
-    return expiry.expire_versions(access, NAME, keep_last=0, older_than_s=DAY_S, delete=True, workers=1)
+    return expiry.expire_versions(access, NAME, keep_last=0, older_than_s=DAY_S, delete=True)
 
 
 def expiring_and_collecting(store: ProcessStore) -> Any:

@@ -150,6 +150,32 @@ class BlobStoreContract(ReadableStoreContract):
         assert list(store.folders("b/c/")) == []
         assert list(store.folders("none/")) == []
 
+    def test_many_are_deleted_together(self, tmp_path: Path) -> None:
+        store = self.fill({f"d/{n}": b"1" for n in range(7)} | {"e": b"1"}, tmp_path)
+        store.delete_all([])
+        store.delete_all(["d/1", "d/never", "d/5", "d/1"])
+        assert [info.key for info in store.list("")] == ["d/0", "d/2", "d/3", "d/4", "d/6", "e"]
+
+    def test_names_are_found_by_how_they_begin(self, tmp_path: Path) -> None:
+        keys = sorted(f"f/{a}{b}{c}" for a in "08af" for b in "0-~" for c in ("", ".json", "x/x"))
+        store = self.fill(dict.fromkeys(keys, b"1"), tmp_path)
+        for prefix in (
+            "f",
+            "f/",
+            "f/0",
+            "f/0-",
+            "f/a~",
+            "f/a~.js",
+            "f/f",
+            "f/f0/x",
+            "f/zz",
+            "f/0-.json",
+            "f/00/",
+        ):
+            assert [info.key for info in store.list(prefix)] == [
+                key for key in keys if key.startswith(prefix)
+            ]
+
     def test_delete_is_idempotent(self, tmp_path: Path) -> None:
         store = self.fill({"x": b"1"}, tmp_path)
         store.delete("x")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from warpdata.bytekit.background import MAX_PARALLEL, map_in_threads
 from warpdata.catalog.access import Access, writable_catalog
-from warpdata.catalog.claims import Claim, dropping, store_time_s, wait_for_collectors
+from warpdata.catalog.claims import dropping, store_time_s, wait_for_collectors
 from warpdata.catalog.names import DatasetName
 from warpdata.catalog.pointer import read_pointer
 from warpdata.catalog.roster import listed_roster, listed_tags, write_roster
@@ -29,9 +28,7 @@ class Expired:
     is_deleted: bool
 
 
-def delete_versions(
-    access: Access, name: DatasetName, prefixes: Sequence[str], *, workers: int = MAX_PARALLEL
-) -> Expired:
+def delete_versions(access: Access, name: DatasetName, prefixes: Sequence[str]) -> Expired:
     """Delete versions by the beginnings of their hashes; what `latest` or a tag points at is refused."""
     store = _store(access)
     every = listed_roster(store, name).versions
@@ -42,7 +39,7 @@ def delete_versions(
             hint = "Move or delete what points at it first (`warp tag`), or publish another version."
             fact = f"{pointed[version]} points at version {version[:12]}"
             raise DatasetError(fact, path=name.dataset_id, hint=hint)
-    gone = _delete(store, name, chosen, workers)
+    gone = _delete(store, name, chosen)
     if left := set(chosen) - set(gone):
         fact = f"version {min(left)[:12]} is being published or tagged right now"
         raise ConflictError(fact, path=name.dataset_id, hint="Run the command again later.")
@@ -56,7 +53,6 @@ def expire_versions(
     keep_last: int = 0,
     older_than_s: float = 0.0,
     delete: bool = False,
-    workers: int = MAX_PARALLEL,
 ) -> Expired:
     """The versions beyond the newest `keep_last` that are older than a time and that nothing points at.
 
@@ -79,39 +75,35 @@ def expire_versions(
            for info in newest_first[keep_last:] if info.modified_s <= before_s]  # fmt: skip
     chosen = tuple(version for version in old if version not in pointed)
     if delete:
-        chosen = _delete(store, name, chosen, workers)
+        chosen = _delete(store, name, chosen)
     return Expired(name.dataset_id, chosen, len(infos) - len(chosen), delete)
 
 
-def _delete(store: BlobStore, name: DatasetName, versions: Sequence[str], workers: int) -> tuple[str, ...]:
+def _delete(store: BlobStore, name: DatasetName, versions: Sequence[str]) -> tuple[str, ...]:
     """Delete those of the versions that nobody needs now, a round at a time; manifests go first."""
     gone: list[str] = []
     if not versions:
         return ()
     try:
         for start in range(0, len(versions), _ROUND):
-            gone += _delete_round(store, name, versions[start : start + _ROUND], workers)
+            gone += _delete_round(store, name, versions[start : start + _ROUND])
     finally:
         write_roster(store, name)
     return tuple(gone)
 
 
-def _delete_round(store: BlobStore, name: DatasetName, versions: Sequence[str], workers: int) -> list[str]:
+def _delete_round(store: BlobStore, name: DatasetName, versions: Sequence[str]) -> list[str]:
     keys = [key for version in versions for key in name.version_keys(version)]
     with dropping(store, keys) as (claim, free):
         wait_for_collectors(claim)
         # Only now: whoever let go of a claim before has moved its pointers.
         pointed = _pointed(store, name)
         chosen = [v for v in versions if name.version_key(v) in free and v not in pointed]
-        map_in_threads(lambda version: _delete_files(store, name, version, claim), chosen, workers)
+        if not claim.is_fresh:
+            raise ConflictError("deleting took too long", path=name.dataset_id, hint="Run the command again.")
+        store.delete_all([name.version_key(version) for version in chosen])
+        store.delete_all([key for version in chosen for key in name.version_keys(version)[1:]])
     return chosen
-
-
-def _delete_files(store: BlobStore, name: DatasetName, version: str, claim: Claim) -> None:
-    if not claim.is_fresh:
-        raise ConflictError("deleting took too long", path=name.dataset_id, hint="Run the command again.")
-    for key in name.version_keys(version):
-        store.delete(key)
 
 
 def _pointed(store: BlobStore, name: DatasetName) -> dict[str, str]:

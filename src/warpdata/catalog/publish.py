@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,14 +168,18 @@ def storing(
         sent, is_new = _bring(store, name, files, uploads, options, claim)
         manifest = _stored_manifest(store, name, files, is_new=is_new)
         # A signature is over the very bytes of a manifest: it is of no use beside another spelling.
-        beside = [each for each in files.beside if each != SIGNATURE or manifest == files.manifest]
-        map_in_threads(lambda suffix: _put_beside(store, name, files, suffix), beside, options.workers)
+        if SIGNATURE in files.beside and manifest == files.manifest:
+            _put_beside(store, name, files, SIGNATURE)
         yield StoredVersion(is_new, sent, manifest)
 
 
-def _put_beside(store: BlobStore, name: DatasetName, files: VersionFiles, suffix: str) -> None:
-    with contextlib.suppress(ConflictError):
+def _put_beside(store: BlobStore, name: DatasetName, files: VersionFiles, suffix: str) -> bool:
+    """Whether it was not there before."""
+    try:
         store.put_if_absent(name.version_key(files.version, suffix), files.beside[suffix])
+    except ConflictError:
+        return False
+    return True
 
 
 def move_latest(store: BlobStore, name: DatasetName, version: str, seen: PointerState, retries: int) -> None:
@@ -208,7 +213,11 @@ def _bring(
         )  # fmt: skip
         _check_bases(store, options)
         if claim.is_fresh:
-            is_new |= _put_manifest(store, name, files, repair=options.repair)
+            puts = [lambda: _put_manifest(store, name, files, repair=options.repair)]
+            puts += [
+                partial(_put_beside, store, name, files, each) for each in files.beside if each != SIGNATURE
+            ]
+            is_new |= map_in_threads(lambda put: put(), puts, options.workers)[0]
             if claim.is_held():
                 return tuple(sent), is_new
         # It took so long that a collector may have gone before us: claim anew and look at everything again.

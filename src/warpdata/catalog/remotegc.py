@@ -26,7 +26,7 @@ DEFAULT_GRACE_S = 7 * 24 * 3600.0
 _ROUND = 20_000
 """How many keys are claimed and removed at a time: publishers that need one of them wait for so long."""
 
-_STEP = 256
+_STEP = 1000
 """How many keys are removed before the claim is looked at again."""
 
 
@@ -120,7 +120,7 @@ def _remove(store: BlobStore, uses: _Uses, keys: Sequence[str]) -> set[str]:
             # Only now: a publisher that had let go of its claim by then has its manifest there.
             uses.read(store)
             doomed = [key for key in batch if key in free and not uses.has(key)]
-            done = _delete(store, doomed, claim, uses.workers)
+            done = _delete(store, doomed, claim)
         if doomed and not done:
             raise UnavailableError("reading the catalog takes longer than a claim counts", path=store.address)
         gone.update(doomed[:done])
@@ -128,12 +128,12 @@ def _remove(store: BlobStore, uses: _Uses, keys: Sequence[str]) -> set[str]:
     return gone
 
 
-def _delete(store: BlobStore, keys: Sequence[str], claim: Claim, workers: int) -> int:
+def _delete(store: BlobStore, keys: Sequence[str], claim: Claim) -> int:
     """Delete keys in order as long as the claim counts; how many went."""
     done = 0
     while done < len(keys) and claim.is_fresh:
         step = keys[done : done + _STEP]
-        map_in_threads(store.delete, step, workers)
+        store.delete_all(step)
         done += len(step)
     return done
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpdata.bytekit.background import map_in_threads
+from warpdata.bytekit.background import MAX_PARALLEL, map_in_threads
 from warpdata.bytekit.checksum import RunningSha256, sha256_hex
 from warpdata.errors import BlobNotFoundError, ChecksumError, DatasetError, OfflineError, TruncatedError
 from warpdata.formats.manifest.layout import MAX_PART_BYTES
@@ -20,6 +20,8 @@ from warpdata.stores.reliable import ReliableStore
 Progress = Callable[[int, int], None]
 
 _STEP_BYTES = 8 << 20
+_LITTLE_BYTES = 1 << 20
+"""Blobs of at most this size are sent many at a time: a request costs more than its bytes."""
 _ASK_ONE_BY_ONE = 1000
 """More blobs than this are looked up by listing the blob area, which shows a thousand at a time."""
 
@@ -83,7 +85,7 @@ def send(
 ) -> Sent:
     """Put the blobs that are missing or have a wrong size, and with `repair` those with wrong bytes."""
     wanted = {upload.sha256: upload for upload in uploads}
-    sizes = stored_sizes(store, [upload.key for upload in wanted.values()], workers=workers)
+    sizes = stored_sizes(store, [upload.key for upload in wanted.values()], workers=_many(workers))
     todo = list(wanted.values()) if repair else [u for u in wanted.values() if sizes[u.key] != u.size]
     total = sum(upload.size for upload in todo)
     done = [0]
@@ -99,9 +101,15 @@ def send(
             progress(done[0], total)
         return not is_sound
 
-    flags = map_in_threads(bring, todo, workers=workers)
+    is_little = max((upload.size for upload in todo), default=0) <= _LITTLE_BYTES
+    flags = map_in_threads(bring, todo, workers=_many(workers) if is_little else workers)
     sent = tuple(upload for upload, was_sent in zip(todo, flags, strict=True) if was_sent)
     return Sent(sent, tuple(upload for upload in sent if sizes[upload.key] is not None))
+
+
+def _many(workers: int) -> int:
+    """Threads for what takes time and no bandwidth; one stays one."""
+    return workers if workers <= 1 else max(workers, MAX_PARALLEL)
 
 
 def stored_sizes(store: BlobStore, keys: Sequence[str], *, workers: int) -> dict[str, int | None]:

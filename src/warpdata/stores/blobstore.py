@@ -94,6 +94,9 @@ class BlobStore(Protocol):
     def delete(self, key: str) -> None:
         """Remove a blob; nothing happens when it is absent."""
 
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove many blobs; those that are absent are none."""
+
     def close(self) -> None:
         """Give back connections."""
 

@@ -200,6 +200,10 @@ class HttpStore:
         """Refused: the store is read only."""
         self._refuse(key)
 
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Refused: the store is read only."""
+        self._refuse(keys[0] if keys else "")
+
     def close(self) -> None:
         """Close the connections and the threads."""
         self._threads.close(wait=True)

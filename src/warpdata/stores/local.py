@@ -129,6 +129,11 @@ class LocalStore:
         """Remove a blob; nothing happens when it is absent."""
         self.path(key).unlink(missing_ok=True)
 
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove many blobs; those that are absent are none."""
+        for key in keys:
+            self.delete(key)
+
     def close(self) -> None:
         """Nothing is held open."""
 

@@ -95,6 +95,11 @@ class MemoryStore:
         with self._lock:
             self._blobs.pop(key, None)
 
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove many blobs; those that are absent are none."""
+        for key in keys:
+            self.delete(key)
+
     def close(self) -> None:
         """Nothing is held open."""
 

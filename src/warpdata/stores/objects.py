@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import re
 import time
 import urllib.parse
@@ -197,13 +198,16 @@ class ObjectStore:
         self.put_stream(key, lambda: checked_chunks(path, digest), digest.size)
 
     def put_stream(self, key: str, chunks: Chunks, size: int) -> None:
-        """Upload bytes in parts; an error of `chunks` abandons the upload and nothing appears."""
+        """Upload bytes, many of them in parts; an error of `chunks` abandons the upload and nothing appears."""
         parts = _exactly(size, (bytes(chunk) for chunk in chunks()), self._name(key))
         self._ask_first(key)
+        # An upload in parts is three requests, one after the other, however little there is.
+        body = b"".join(parts) if size <= _PART_BYTES else parts
+        options: Any = {"chunk_size": _PART_BYTES, "max_concurrency": _PARTS_TOGETHER}
+        if isinstance(body, bytes):
+            options = {"use_multipart": False}
         try:
-            obstore.put(
-                self._uploads, check_key(key), parts, chunk_size=_PART_BYTES, max_concurrency=_PARTS_TOGETHER
-            )
+            obstore.put(self._uploads, check_key(key), body, **options)
         except _FAILURES as error:
             raise self._mapped(error, key) from None
 
@@ -226,13 +230,15 @@ class ObjectStore:
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         """Every blob whose name begins with `prefix`, in the order of names."""
-        folder = prefix.rpartition("/")[0] or None
+        folder, _, begin = prefix.rpartition("/")
+        # The library lists whole folders: where the name of a file begins as told, from about there.
+        offset = prefix[:-1] if len(begin) > 1 else None
+        found: list[BlobInfo] = []
         try:
-            found = [
-                self._info(meta)
-                for page in obstore.list(self._store, folder, chunk_size=1000)
-                for meta in page
-            ]
+            for page in obstore.list(self._store, folder or None, offset=offset, chunk_size=1000):
+                found += (self._info(meta) for meta in page)
+                if begin and found and _is_past(prefix, [info.key for info in found]):
+                    break
         except _FAILURES as error:
             raise self._mapped(error, prefix) from None
         return iter(sorted((i for i in found if i.key.startswith(prefix)), key=lambda info: info.key))
@@ -253,6 +259,15 @@ class ObjectStore:
             return
         except _FAILURES as error:
             raise self._mapped(error, key) from None
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove many blobs, a thousand in one request where the server has that."""
+        try:
+            obstore.delete(self._store, [check_key(key) for key in keys])
+        except (NotFoundError, FileNotFoundError):  # some servers stop there
+            map_in_threads(self.delete, keys)
+        except _FAILURES as error:
+            raise self._mapped(error, keys[0]) from None
 
     def close(self) -> None:
         """The library closes its connections with the store itself."""
@@ -418,6 +433,11 @@ def _by_status(text: str, name: str, host: str) -> StoreError | TruncatedError:
     error = UnavailableError(f"{host} answered {status}" if status else failed, path=name)
     error.retry_after_s = _BLIND_WAIT_S if status in (429, 503) else None
     return error
+
+
+def _is_past(prefix: str, keys: Sequence[str]) -> bool:
+    """Whether names that come in order have left those that begin with `prefix` behind; some stores have no order."""
+    return keys[-1] > prefix and not keys[-1].startswith(prefix) and all(map(operator.le, keys, keys[1:]))
 
 
 def _exactly(size: int, parts: Iterator[bytes], name: str) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 T = TypeVar("T")
+
+_TOGETHER = 1000
+"""Blobs that are removed, and tried again, together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,12 @@ class ReliableStore:
     def delete(self, key: str) -> None:
         """Remove a blob; nothing happens when it is absent."""
         self._try("DELETE", key, lambda: self.inner.delete(key))
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove many blobs; those that are absent are none."""
+        for start in range(0, len(keys), _TOGETHER):
+            some = keys[start : start + _TOGETHER]
+            self._try("DELETE", some[0], partial(self.inner.delete_all, some))
 
     def close(self) -> None:
         """Give back connections."""
