@@ -97,6 +97,9 @@ def test_a_recording_grows_before_the_eyes(root: Path) -> None:
                 rec.append("state", np.full(2, k, np.float32), k * 10_000_000)
                 if k % 3 == 0:
                     rec.append("camera", numbered_frame(k // 3), k * 10_000_000)
+                if k in (5, 6):
+                    with contextlib.suppress(wd.WarpError):
+                        rec.append("state", np.zeros(2, np.float32), 0)  # too late: refused
                 k += 1
 
     thread = threading.Thread(target=recorder)

@@ -4,16 +4,13 @@ import * as actions from "./actions";
 import { Camera } from "./cameras";
 import { clock } from "./clock";
 import { type EpisodeInfo, type Marks, named, set, type SignalInfo, spoken, state, useModel } from "./model";
+import { RecordingCounts } from "./list";
 import { groupsOf, type Held, Plot } from "./plots";
 import { Ruler } from "./ruler";
 import { siteName } from "./site";
 import { getJson, videoAddress } from "./wire";
 
 const NO_MARKS: Marks = { events: [], gaps: [] };
-const cameras = new Set<Camera>();
-
-/** Whether every camera shows the frame that belongs to the cursor. */
-export const isSettled = (): boolean => [...cameras].every((each) => each.settled);
 
 export function useEpisode(id: string | null): { info: EpisodeInfo | null; failure: string; reload: () => void } {
   const model = useModel();
@@ -131,6 +128,7 @@ function EpisodeBar({ info, trim }: { info: EpisodeInfo; trim: { from: number; t
       <span class="dim cut" title={taskOf(info)}>{taskOf(info)}</span>
       <span class="dim">{lengthOf(info)}</span>
       {info.is_unfinished && <span class="badge bad">recording</span>}
+      {info.is_unfinished && <RecordingCounts id={info.id} />}
       {(info.findings ?? []).filter((each) => each.severity !== "info").slice(0, 3).map((each) => (
         <span key={each.rule + each.signal} class={`badge ${each.severity === "damaged" ? "bad" : "warn"}`} title={`${each.signal ?? ""} ${each.message}`}>{each.rule}</span>
       ))}
@@ -277,7 +275,7 @@ function CameraView({ info, signal, size, leads }: {
       const paint = target.getContext("2d")!;
       if (!picture) paint.clearRect(0, 0, target.width, target.height);
       else if (picture instanceof ImageData) paint.putImageData(picture, 0, 0);
-      else paint.drawImage(picture, 0, 0);
+      else paint.drawImage(picture, 0, 0, target.width, target.height, 0, 0, target.width, target.height);
       setFailure("");
       target.dataset.row = String(row);
       target.dataset.tsNs = row < 0 ? "" : (base + BigInt(Math.round(camera.times[row]!))).toString();
@@ -296,17 +294,18 @@ function CameraView({ info, signal, size, leads }: {
     };
     retell.current = tell;
     let stop = (): void => undefined;
+    let isGone = false;
     camera
       .open()
       .then(() => {
+        if (isGone) return;
         if (leads) actions.open.frameTimes = camera.times;
-        cameras.add(camera);
         stop = clock.onMove(move);
         move();
       })
       .catch((error) => setFailure(error.message));
     return () => {
-      cameras.delete(camera);
+      isGone = true;
       stop();
       camera.close();
     };
@@ -358,10 +357,16 @@ function Plots({ info, marks }: { info: EpisodeInfo; marks: Marks }) {
         setTimeout(ask, state.playing ? 60 : 0);
       }
     };
-    const stop = clock.onMove(() => void ask());
+    // Frames are asked for first: values follow with the next picture of the screen.
+    let soon = 0;
+    const stop = clock.onMove(() => {
+      cancelAnimationFrame(soon);
+      soon = requestAnimationFrame(() => void ask());
+    });
     void ask();
     return () => {
       gone = true;
+      cancelAnimationFrame(soon);
       stop();
     };
   }, [info]);

@@ -37,6 +37,7 @@ class SpillFolder(Protocol):
 
 
 ROW_NUMBER = "__warp_row__"
+"""A column of ours beside those of the table, whose values say which rows were found; users never hear of it."""
 _SANDBOX = {
     "enable_external_access": "false",
     "autoload_known_extensions": "false",
@@ -196,6 +197,8 @@ class RowMatcher:
         self._columns = columns
         self._known = known
         self._condition = condition
+        if ROW_NUMBER in map(folded, condition.names):
+            raise DatasetError(f"there is no column {ROW_NUMBER!r}", hint=self._hint())
         self._cursor = _shared(pushes=False).cursor()
         # One transaction: the clock says the same to every row.
         self._cursor.begin()
@@ -279,6 +282,13 @@ def _pushes_right(columns: Sequence[EngineColumn]) -> bool:
     return not (is_old and any(word in str(c.held) for c in columns for word in ("float", "double")))
 
 
+def _in_users_words(said: str) -> str:
+    """What the engine says, without the columns that only we know of."""
+    lines = said.strip().splitlines()
+    listed = [line for line in lines if line.startswith("Candidate bindings:") and ROW_NUMBER in line]
+    return "\n".join(line for line in lines if line not in listed)
+
+
 @contextlib.contextmanager
 def _mapped(sources: Sequence[ArrowSource], hint: str = "") -> Iterator[None]:
     import duckdb
@@ -289,7 +299,7 @@ def _mapped(sources: Sequence[ArrowSource], hint: str = "") -> Iterator[None]:
         for source in sources:
             if source.failures:
                 raise source.failures[0] from None
-        fact = str(error).strip()
+        fact = _in_users_words(str(error))
         if isinstance(error, duckdb.OutOfMemoryException):
             # The engine's advice is about settings, which are locked here.
             fact, hint = fact.splitlines()[0], "Select fewer columns or rows, or aggregate first."

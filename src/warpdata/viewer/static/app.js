@@ -2868,7 +2868,7 @@ async function loadDataset() {
   const mine = ++turn;
   const dataset = await getJson("dataset", {});
   if (mine !== turn) return;
-  set({ dataset, listGeneration: state.listGeneration + 1 });
+  set({ dataset, listGeneration: state.listGeneration + (state.dataset ? 1 : 0) });
   void learnColumns(mine).catch(complain);
 }
 async function learnColumns(mine) {
@@ -3069,8 +3069,84 @@ function keepAddress() {
   clock.onZoom(soon);
 }
 
+// src/decoder.ts
+var PATIENCE_MS = 100;
+var GroupDecoder = class {
+  /** `out` gets every frame that has a row, and must close it. */
+  constructor(out) {
+    this.out = out;
+  }
+  decoder = null;
+  config = null;
+  /** What went in since the last keyframe: going on from there is cheaper than beginning again. */
+  fed = null;
+  stamp = 0;
+  rows = /* @__PURE__ */ new Map();
+  waiting = null;
+  /** Decode until `row`, and `ahead` frames more, came out. */
+  async decode(group, row, ahead) {
+    await this.configure(group.config);
+    const at2 = group.rows.indexOf(row);
+    if (this.fed?.group !== group || this.fed.next > at2) this.fed = { group, next: 0 };
+    const stop = group.isReordered ? group.packets.length : Math.min(group.packets.length, at2 + 1 + ahead);
+    const came = new Promise((resolve, reject) => {
+      this.waiting = { row, end: (error) => error ? reject(error) : resolve() };
+    });
+    came.catch(() => void 0);
+    const decoder = this.decoder;
+    for (let packet = this.fed.next; packet < stop; packet++) {
+      this.rows.set(this.stamp, group.rows[packet]);
+      const type = packet === 0 ? "key" : "delta";
+      decoder.decode(new EncodedVideoChunk({ type, timestamp: this.stamp++, data: group.packets[packet] }));
+    }
+    this.fed.next = stop;
+    let timer = 0;
+    if (stop < group.packets.length) {
+      const late = new Promise((resolve) => timer = window.setTimeout(() => resolve("late"), PATIENCE_MS));
+      const first = await Promise.race([came, late]).finally(() => clearTimeout(timer));
+      if (first !== "late") return;
+    }
+    this.fed = null;
+    await decoder.flush();
+    this.waiting = null;
+  }
+  close() {
+    if (this.decoder && this.decoder.state !== "closed") this.decoder.close();
+    this.decoder = null;
+    this.waiting?.end(new Error("closed"));
+  }
+  async configure(config) {
+    if (this.decoder?.state === "configured" && this.config === config) return;
+    if (!(await VideoDecoder.isConfigSupported(config)).supported) throw new Error("not supported");
+    if (this.decoder && this.decoder.state !== "closed") this.decoder.close();
+    this.decoder = new VideoDecoder({
+      output: (frame) => this.take(frame),
+      error: (error) => this.waiting?.end(error)
+    });
+    this.decoder.configure(config);
+    this.config = config;
+    this.fed = null;
+  }
+  take(frame) {
+    const row = this.rows.get(frame.timestamp) ?? -1;
+    this.rows.delete(frame.timestamp);
+    if (row < 0) frame.close();
+    else this.out(frame, row);
+    if (this.waiting && row === this.waiting.row) {
+      this.waiting.end();
+      this.waiting = null;
+    }
+  }
+};
+
 // src/cameras.ts
-var KEPT_BYTES = 192 << 20;
+var KEPT_BYTES = 64 << 20;
+var KEPT_ENCODED_BYTES = 32 << 20;
+var AHEAD = 8;
+var BEHIND = 4;
+var CALM_MS = 60;
+var open2 = /* @__PURE__ */ new Set();
+var isSettled = () => [...open2].every((each) => each.settled);
 var Camera = class {
   constructor(episode, signal, base, painted, failed) {
     this.episode = episode;
@@ -3092,16 +3168,21 @@ var Camera = class {
   shown = -2;
   failure = "";
   kept = /* @__PURE__ */ new Map();
-  asked = /* @__PURE__ */ new Map();
-  decoder = null;
-  configured = "";
+  coming = /* @__PURE__ */ new Map();
+  /** Frames that came out before the wanted one: they become pictures when nobody moves. */
+  passed = [];
+  groups = /* @__PURE__ */ new Map();
+  configs = /* @__PURE__ */ new Map();
+  decoder = new GroupDecoder((frame, row) => this.take(frame, row));
   usesCodec;
-  queue = Promise.resolve();
-  outputs = null;
-  broken = null;
+  isPlaying = false;
+  isBusy = false;
+  isClosed = false;
+  calm = 0;
   async open() {
     const found = await getArrays("times", this.query({ base: this.base }));
     this.times = found.arrays.times.data;
+    if (!this.isClosed) open2.add(this);
   }
   /** The last frame at or before a time, -1 before the first. */
   rowAt(at2) {
@@ -3115,56 +3196,79 @@ var Camera = class {
     return low2 - 1;
   }
   /** Paint the frame that holds at a time, as soon as it is there, unless another one is wanted by then. */
-  show(at2, ahead = false) {
+  show(at2, isPlaying = false) {
+    const isFirst = this.shown === -2;
     this.wanted = this.rowAt(at2);
-    void this.paint();
-    if (ahead && this.wanted >= 0) {
-      const next = Math.min(this.wanted + 8, this.times.length - 1);
-      if (!this.kept.has(next)) void this.load(next, true).catch(() => void 0);
-    }
+    this.isPlaying = isPlaying;
+    this.paint();
+    void this.work(isFirst);
+    clearTimeout(this.calm);
+    if (!isPlaying && this.usesCodec) this.calm = window.setTimeout(() => void this.rest(isFirst), CALM_MS);
   }
   get settled() {
     return this.wanted === this.shown || this.failure !== "";
   }
   close() {
+    this.isClosed = true;
+    open2.delete(this);
+    clearTimeout(this.calm);
+    this.decoder.close();
+    for (const each of this.passed) each.frame.close();
+    this.passed = [];
     for (const each of this.kept.values()) if (each instanceof ImageBitmap) each.close();
     this.kept.clear();
-    if (this.decoder && this.decoder.state !== "closed") this.decoder.close();
-    this.decoder = null;
+    this.groups.clear();
   }
-  async paint() {
+  /** Show the wanted frame if it is here. */
+  paint() {
     const row = this.wanted;
-    if (row === this.shown) return;
-    if (row < 0) {
-      this.shown = row;
-      return this.painted(null, row);
-    }
-    try {
-      while (!this.kept.has(row)) {
-        await this.load(row);
-        if (this.wanted !== row) return;
-      }
-    } catch (error) {
-      if (this.wanted !== row) return;
-      this.failure = `${error.message} ${error.hint ?? ""}`.trim();
-      return this.failed(this.failure);
-    }
-    if (this.wanted !== row || this.shown === row) return;
     const picture = this.kept.get(row);
-    this.kept.delete(row);
-    this.kept.set(row, picture);
+    if (row === this.shown || row >= 0 && !picture) return;
+    if (picture) {
+      this.kept.delete(row);
+      this.kept.set(row, picture);
+    }
+    this.see(picture ?? null, row);
+  }
+  see(picture, row) {
     this.failure = "";
     this.shown = row;
     this.painted(picture, row);
   }
-  load(row, ahead = false) {
-    const known = this.asked.get(row);
-    if (known) return known;
-    const made = (this.usesCodec ? this.loadGroup(row, ahead) : this.loadPixels(row)).finally(() => this.asked.delete(row));
-    this.asked.set(row, made);
-    return made;
+  /** The frame to see to next: the wanted one, or while it plays one of those behind it; -1 for none. */
+  next() {
+    if (this.wanted < 0) return -1;
+    if (this.wanted !== this.shown) return this.wanted;
+    const stop = this.isPlaying ? Math.min(this.wanted + AHEAD + 1, this.times.length) : 0;
+    for (let row = this.wanted + 1; row < stop; row++) if (!this.kept.has(row) && !this.coming.has(row)) return row;
+    return -1;
+  }
+  /** One after the other until there is nothing to do; who scrubs past a frame does not wait for it. */
+  async work(isFirst) {
+    if (this.isBusy) return;
+    this.isBusy = true;
+    for (let row = this.next(); row >= 0 && !this.isClosed; row = this.next()) {
+      try {
+        if (this.coming.has(row)) await this.coming.get(row);
+        else if (this.usesCodec) await this.loadGroup(row, isFirst);
+        else await this.loadPixels(row);
+        this.paint();
+      } catch (error) {
+        if (this.isClosed) break;
+        if (row === this.wanted) {
+          this.failure = `${error.message} ${error.hint ?? ""}`.trim();
+          this.failed(this.failure);
+        }
+        if (row === this.next()) break;
+      }
+    }
+    this.isBusy = false;
   }
   async loadPixels(row) {
+    const rows2 = this.isPlaying ? [row, row + 1, row + 2, row + 3].filter((each) => each < this.times.length && !this.kept.has(each)) : [row];
+    await Promise.all(rows2.map((each) => this.loadFrame(each)));
+  }
+  async loadFrame(row) {
     const found = await getArrays("frame", this.query({ row }));
     const { data, shape } = found.arrays.pixels;
     const [height = 0, width = 0, colours = 1] = shape;
@@ -3176,62 +3280,100 @@ var Camera = class {
         out[i4] = data[k3] | data[k3 + 1] << 8 | data[k3 + 2] << 16 | 4278190080;
     this.keep(row, image);
   }
-  loadGroup(row, ahead) {
-    const work = this.queue.then(async () => {
-      if (this.kept.has(row) || this.wanted !== row && !ahead) return;
-      const found = await getArrays("packets", this.query({ row }));
-      try {
-        if (!found.head.codec) throw new Error("no codec");
-        await this.decode(found.head, found.arrays.data.data);
-        if (!this.kept.has(row)) throw new Error("the frame did not come out");
-      } catch {
-        this.usesCodec = false;
-        await this.loadPixels(row);
-      }
-    });
-    this.queue = work.catch(() => void 0);
-    return work;
-  }
-  async decode(head, data) {
-    const config = {
-      codec: head.codec,
-      codedWidth: head.coded[0],
-      codedHeight: head.coded[1],
-      optimizeForLatency: true
-    };
-    if (head.description) config.description = Uint8Array.from(atob(head.description), (c3) => c3.charCodeAt(0));
-    const key = head.codec + head.description;
-    if (!this.decoder || this.decoder.state === "closed" || this.configured !== key) {
-      if (!(await VideoDecoder.isConfigSupported(config)).supported) throw new Error("not supported");
-      this.broken = null;
-      this.decoder = new VideoDecoder({
-        output: (frame) => this.outputs?.(frame),
-        error: (error) => this.broken = error
-      });
-      this.decoder.configure(config);
-      this.configured = key;
+  async loadGroup(row, isFirst) {
+    const group = this.groups.get(row) ?? await this.bring(row, isFirst);
+    if (row !== this.next()) return;
+    try {
+      if (!group) throw new Error("no codec");
+      await this.decoder.decode(group, row, this.isPlaying ? AHEAD : 0);
+      if (this.shown !== row && !this.kept.has(row) && !this.coming.has(row) && row === this.next()) throw new Error("the frame did not come out");
+    } catch (error) {
+      if (this.isClosed) throw error;
+      this.usesCodec = false;
     }
-    const pictures = [];
-    this.outputs = (frame) => {
-      const row = head.rows[frame.timestamp] ?? -1;
-      if (row < 0 || this.kept.has(row)) return frame.close();
-      const made = createImageBitmap(frame, 0, 0, this.width, this.height).finally(() => frame.close());
-      pictures.push(made.then((picture) => this.keep(row, picture)));
-    };
+  }
+  /** The encoded frames around one; null where there are none. */
+  async bring(row, onlyNeeded) {
+    const found = await getArrays("packets", this.query({ row, ...onlyNeeded && { needed: 1 } }));
+    const head = found.head;
+    if (!head.codec) return null;
+    const data = found.arrays.data.data;
     let at2 = 0;
-    head.sizes.forEach((size, i4) => {
-      const type = i4 === 0 ? "key" : "delta";
-      this.decoder.decode(new EncodedVideoChunk({ type, timestamp: i4, data: data.subarray(at2, at2 + size) }));
-      at2 += size;
+    const packets = head.sizes.map((size) => data.subarray(at2, at2 += size));
+    const shown2 = head.rows.filter((each) => each >= 0);
+    const isReordered = shown2.some((each, i4) => i4 > 0 && each < shown2[i4 - 1]);
+    const group = { config: this.configOf(head), rows: head.rows, packets, bytes: data.length, isReordered };
+    for (const each of shown2) {
+      this.groups.delete(each);
+      this.groups.set(each, group);
+    }
+    this.forgetGroups();
+    return group;
+  }
+  configOf(head) {
+    const key = `${head.codec} ${head.description}`;
+    let config = this.configs.get(key);
+    if (!config) {
+      config = { codec: head.codec, codedWidth: head.coded[0], codedHeight: head.coded[1], optimizeForLatency: true };
+      if (head.description) config.description = Uint8Array.from(atob(head.description), (c3) => c3.charCodeAt(0));
+      this.configs.set(key, config);
+    }
+    return config;
+  }
+  forgetGroups() {
+    let bytes3 = [...new Set(this.groups.values())].reduce((sum, each) => sum + each.bytes, 0);
+    for (const oldest of this.groups.values()) {
+      if (bytes3 <= KEPT_ENCODED_BYTES) break;
+      bytes3 -= oldest.bytes;
+      for (const row of oldest.rows) if (this.groups.get(row) === oldest) this.groups.delete(row);
+    }
+  }
+  /** The groups before and behind the one that is seen. */
+  async lookAround() {
+    const rows2 = this.groups.get(this.wanted)?.rows.filter((each) => each >= 0);
+    if (!rows2?.length || !this.settled) return;
+    for (const row of [Math.max(...rows2) + 1, Math.min(...rows2) - 1]) {
+      if (row < 0 || row >= this.times.length || this.groups.has(row)) continue;
+      await this.bring(row, false).catch(() => null);
+      if (!this.settled || this.isClosed) return;
+    }
+  }
+  /** A frame of the decoder: the wanted one goes to the screen at once, what is near it is kept. */
+  take(frame, row) {
+    const isWanted = row === this.wanted && this.shown !== row;
+    if (isWanted) this.see(frame, row);
+    const isNear = row >= this.wanted - BEHIND && row <= this.wanted + AHEAD;
+    if (!isNear || this.isClosed || this.kept.has(row) || this.coming.has(row)) return frame.close();
+    if (this.isPlaying) return this.convert(frame, row);
+    this.passed.push({ frame, row });
+    while (this.passed.length > BEHIND + 1) this.passed.shift().frame.close();
+  }
+  /** Nobody moves: make pictures of the frames that were passed, and bring the groups around the one that is seen. */
+  async rest(isFirst) {
+    if (!isSettled()) {
+      this.calm = window.setTimeout(() => void this.rest(isFirst), CALM_MS);
+      return;
+    }
+    for (const { frame, row } of this.passed.splice(0)) {
+      if (row < this.wanted - BEHIND || row > this.wanted || this.kept.has(row) || this.coming.has(row)) frame.close();
+      else this.convert(frame, row);
+    }
+    if (!isFirst) await this.lookAround();
+  }
+  convert(frame, row) {
+    const made = createImageBitmap(frame, 0, 0, this.width, this.height).then((picture) => this.keep(row, picture)).catch(() => {
+      this.usesCodec = false;
+    }).finally(() => {
+      frame.close();
+      this.coming.delete(row);
     });
-    await this.decoder.flush();
-    await Promise.all(pictures);
-    if (this.broken) throw this.broken;
+    this.coming.set(row, made);
   }
   keep(row, picture) {
+    if (this.isClosed) return picture instanceof ImageBitmap ? picture.close() : void 0;
     this.kept.set(row, picture);
-    if (row === this.wanted) void this.paint();
-    const most = Math.max(80, KEPT_BYTES / (this.width * this.height * 4));
+    if (row === this.wanted) this.paint();
+    const most = Math.max(2 * AHEAD, KEPT_BYTES / (this.width * this.height * 4));
     for (const [old, each] of this.kept) {
       if (this.kept.size <= most) break;
       if (old === this.wanted) continue;
@@ -3243,6 +3385,589 @@ var Camera = class {
     return { episode: this.episode, signal: this.signal.number, ...more };
   }
 };
+
+// node_modules/preact/jsx-runtime/dist/jsxRuntime.module.js
+var f3 = 0;
+var i3 = Array.isArray;
+function u3(e3, t3, n2, o3, i4, u4) {
+  t3 || (t3 = {});
+  var a3, c3, p3 = t3;
+  if ("ref" in p3) for (c3 in p3 = {}, t3) "ref" == c3 ? a3 = t3[c3] : p3[c3] = t3[c3];
+  var l3 = { type: e3, props: p3, key: n2, ref: a3, __k: null, __: null, __b: 0, __e: null, __c: null, constructor: void 0, __v: --f3, __i: -1, __u: 0, __source: i4, __self: u4 };
+  if ("function" == typeof e3 && (a3 = e3.defaultProps)) for (c3 in a3) void 0 === p3[c3] && (p3[c3] = a3[c3]);
+  return l.vnode && l.vnode(l3), l3;
+}
+
+// src/list.tsx
+var ROW = 56;
+var PAGE = 100;
+var MOST_PATIENCE_MS = 5e3;
+var MANY_WAIT = 60;
+var LITTLE_BYTES = 2 * 1024 ** 3;
+var thumbnails = /* @__PURE__ */ new Map();
+var thumbnailsBusy = 0;
+var thumbnailsWaiting = [];
+var seen = null;
+function firstSight() {
+  const isThere = () => isSettled() && document.querySelector(".camera canvas[data-row], .no-cameras") !== null && document.querySelector(".chart[data-points]") !== null;
+  seen ??= new Promise((resolve) => {
+    const until = performance.now() + MOST_PATIENCE_MS;
+    const look = () => void (isThere() || performance.now() > until ? resolve() : setTimeout(look, 50));
+    look();
+  });
+  return seen;
+}
+async function loadThumbnail(id, at2) {
+  if (!state.dataset?.is_root) await firstSight();
+  if (thumbnailsBusy >= 4) await new Promise((resolve) => thumbnailsWaiting.push(resolve));
+  thumbnailsBusy++;
+  try {
+    const pixels = (await getArrays("thumbnail", { episode: id, at: at2 })).arrays.pixels;
+    if (!pixels) return null;
+    const [height = 0, width = 0, colours = 1] = pixels.shape;
+    const image = new ImageData(width, height);
+    for (let i4 = 0; i4 < width * height; i4++)
+      for (let c3 = 0; c3 < 4; c3++)
+        image.data[i4 * 4 + c3] = c3 === 3 ? 255 : pixels.data[i4 * colours + (colours === 1 ? 0 : c3)];
+    return image;
+  } catch {
+    return null;
+  } finally {
+    thumbnailsBusy--;
+    thumbnailsWaiting.shift()?.();
+  }
+}
+function Thumbnail({ id, version, at: at2 }) {
+  const canvas = A2(null);
+  y2(() => {
+    let gone = false;
+    const key = `${id}@${version} ${at2 ?? ""}`;
+    if (!thumbnails.has(key)) thumbnails.set(key, loadThumbnail(id, at2));
+    void thumbnails.get(key).then((image) => {
+      if (gone || !image || !canvas.current) return;
+      canvas.current.width = image.width;
+      canvas.current.height = image.height;
+      canvas.current.getContext("2d").putImageData(image, 0, 0);
+    });
+    return () => {
+      gone = true;
+    };
+  }, [id, version, at2]);
+  return /* @__PURE__ */ u3("canvas", { ref: canvas, class: "thumbnail", width: 64, height: 48, "aria-hidden": "true" });
+}
+function EpisodeList() {
+  const model = useModel();
+  const box = A2(null);
+  const [pages, setPages] = d2(/* @__PURE__ */ new Map());
+  const [total, setTotal] = d2(0);
+  const [live, setLive] = d2([]);
+  const [top, setTop] = d2(0);
+  const [height, setHeight] = d2(600);
+  const asked = A2(/* @__PURE__ */ new Set());
+  const key = JSON.stringify([model.where, model.sort, model.order, model.listGeneration]);
+  const latest = A2(key);
+  latest.current = key;
+  const loaded = A2("");
+  async function load2(page) {
+    if (asked.current.has(page)) return;
+    asked.current.add(page);
+    const mine = key;
+    try {
+      const { where, sort, order } = state;
+      const found = await getJson("episodes", { where, sort, order, start: page * PAGE, count: PAGE });
+      if (latest.current !== mine) return;
+      setTotal(found.total);
+      setLive(found.live);
+      const isFirst = loaded.current !== mine;
+      loaded.current = mine;
+      setPages((old) => new Map(isFirst ? [] : old).set(page, found));
+      if (state.whereError) set({ whereError: "" });
+    } catch (error) {
+      if (latest.current !== mine) return;
+      if (error instanceof Refused && error.status === 400 || error.status === 422)
+        set({ whereError: `${error.message} ${error.hint}` });
+      else complain(error);
+    }
+  }
+  y2(() => {
+    asked.current = /* @__PURE__ */ new Set();
+    void load2(Math.floor((box.current?.scrollTop ?? 0) / ROW / PAGE));
+  }, [key]);
+  _2(() => {
+    const watch = new ResizeObserver(() => setHeight(box.current?.clientHeight ?? 600));
+    watch.observe(box.current);
+    return () => watch.disconnect();
+  }, []);
+  const rowAt = (position2) => pages.get(Math.floor(position2 / PAGE))?.rows[position2 % PAGE];
+  const first = Math.max(0, Math.floor(top / ROW) - 4);
+  const last = Math.min(total, Math.ceil((top + height) / ROW) + 4);
+  y2(() => {
+    for (let page = Math.floor(first / PAGE); page * PAGE < last; page++) if (!pages.has(page)) void load2(page);
+  });
+  open.neighbours = () => {
+    const ids = live.map((row) => row.id);
+    for (const page of [...pages.keys()].sort((a3, b) => a3 - b)) for (const row of pages.get(page).rows) ids.push(row.id);
+    return ids;
+  };
+  y2(() => {
+    if (!model.episodeId) {
+      const begin = model.dataset?.selected ?? rowAt(0)?.id ?? live[0]?.id;
+      if (begin) goTo(begin);
+    }
+  });
+  y2(() => {
+    for (const [number, page] of pages) {
+      const at2 = page.rows.findIndex((row) => row.id === model.episodeId);
+      if (at2 < 0 || !box.current) continue;
+      const y3 = (number * PAGE + at2) * ROW;
+      if (y3 < box.current.scrollTop) box.current.scrollTop = y3;
+      else if (y3 + ROW > box.current.scrollTop + box.current.clientHeight)
+        box.current.scrollTop = y3 + ROW - box.current.clientHeight;
+    }
+  }, [model.episodeId]);
+  const positions = Array.from({ length: Math.max(0, last - first) }, (_4, i4) => first + i4);
+  return /* @__PURE__ */ u3("nav", { class: "list", "data-testid": "episode-list", "aria-label": "Episodes", children: [
+    /* @__PURE__ */ u3("header", { class: "list-head", children: [
+      /* @__PURE__ */ u3("span", { children: [
+        total.toLocaleString("en"),
+        " ",
+        model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"
+      ] }),
+      /* @__PURE__ */ u3("label", { children: [
+        /* @__PURE__ */ u3("span", { class: "sr", children: "Sort by" }),
+        /* @__PURE__ */ u3("select", { value: model.sort, onChange: (event) => set({ sort: event.currentTarget.value }), children: [
+          /* @__PURE__ */ u3("option", { value: "", children: "recorded order" }),
+          ["length", "duration_s", "task", "success", "total_reward", "recorded_ns"].map((name) => /* @__PURE__ */ u3("option", { value: name, children: name }, name))
+        ] })
+      ] }),
+      /* @__PURE__ */ u3(
+        "button",
+        {
+          class: "quiet",
+          "aria-label": model.order === "up" ? "Ascending" : "Descending",
+          title: "Turn the order around",
+          onClick: () => set({ order: state.order === "up" ? "down" : "up" }),
+          children: model.order === "up" ? "↑" : "↓"
+        }
+      )
+    ] }),
+    live.map((row) => /* @__PURE__ */ u3(LiveRow, { row }, row.id)),
+    /* @__PURE__ */ u3(
+      "div",
+      {
+        class: "rows",
+        ref: box,
+        role: "listbox",
+        "aria-label": "Episodes",
+        tabIndex: 0,
+        onScroll: (event) => setTop(event.currentTarget.scrollTop),
+        children: [
+          /* @__PURE__ */ u3("div", { class: "rows-height", style: { height: `${total * ROW}px` }, children: positions.map((position2) => {
+            const row = rowAt(position2);
+            return /* @__PURE__ */ u3(
+              "div",
+              {
+                class: `row${row?.id === model.episodeId ? " chosen" : ""}`,
+                role: "option",
+                "aria-selected": row?.id === model.episodeId,
+                "data-testid": row ? "episode-row" : void 0,
+                "data-id": row?.id,
+                style: { transform: `translateY(${position2 * ROW}px)` },
+                onClick: (event) => row && (event.shiftKey ? set({ otherId: row.id }) : goTo(row.id)),
+                children: row && /* @__PURE__ */ u3(RowBody, { row, version: model.dataset?.generation ?? 0 })
+              },
+              row?.id ?? position2
+            );
+          }) }),
+          total === 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? /* @__PURE__ */ u3(k, { children: [
+            "No episode satisfies the filter.",
+            /* @__PURE__ */ u3("br", {}),
+            /* @__PURE__ */ u3("button", { class: "link", onClick: () => set({ where: "" }), children: "Show all" })
+          ] }) : live.length ? "" : "No episodes yet: record one, and it appears here." })
+        ]
+      }
+    )
+  ] });
+}
+function RowBody({ row, version }) {
+  const { checks } = useModel();
+  const worst2 = row.problems?.length ? "damaged" : checks?.worst[row.id] ?? row.worst;
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3(Thumbnail, { id: row.id, version }),
+    /* @__PURE__ */ u3("div", { class: "row-text", children: [
+      /* @__PURE__ */ u3("strong", { title: row.id, children: named(row.id) }),
+      /* @__PURE__ */ u3("span", { class: "dim cut", children: row.task ?? "" })
+    ] }),
+    /* @__PURE__ */ u3("div", { class: "row-side", children: [
+      /* @__PURE__ */ u3("span", { children: row.duration_s == null ? "" : `${row.duration_s.toFixed(1)} s` }),
+      /* @__PURE__ */ u3("span", { children: [
+        worst2 && worst2 !== "info" && /* @__PURE__ */ u3("span", { class: `flag ${worst2}`, title: `check: ${worst2}`, "aria-label": worst2, children: worst2 === "damaged" ? "✖" : "⚠" }),
+        row.success === true && /* @__PURE__ */ u3("span", { class: "flag good", title: "success", "aria-label": "success", children: "✓" }),
+        row.success === false && /* @__PURE__ */ u3("span", { class: "flag", title: "failure", "aria-label": "failure", children: "✗" })
+      ] })
+    ] })
+  ] });
+}
+function RecordingCounts({ id }) {
+  const { live } = useModel();
+  const found = live?.recordings.find((each) => each.id === id);
+  if (!found) return null;
+  const waiting = Object.values(found.backlog ?? {}).reduce((a3, b) => a3 + b, 0);
+  const count = (name, value, title, isBad) => value === void 0 ? null : /* @__PURE__ */ u3("span", { class: isBad && value > 0 ? "bad" : "", "data-count": name, "data-value": value, title, children: [
+    /* @__PURE__ */ u3("b", { children: value.toLocaleString("en") }),
+    " ",
+    name
+  ] });
+  const blocked = found.blocked_ns ? ` (${spoken(found.blocked_ns)} in all)` : "";
+  return /* @__PURE__ */ u3("span", { class: "counts dim", children: [
+    count("waiting", waiting, "frames that wait for the encoder", waiting > MANY_WAIT),
+    count("dropped", found.dropped, "values that the recorder refused: they are not in the recording", true),
+    count("blocked", found.blocked, `calls that had to wait for the encoder${blocked}`, true),
+    live?.free_bytes !== void 0 && /* @__PURE__ */ u3("span", { class: live.free_bytes < LITTLE_BYTES ? "bad" : "", "data-count": "free", "data-value": live.free_bytes, title: "space left on the disk", children: [
+      /* @__PURE__ */ u3("b", { children: bytes(live.free_bytes) }),
+      " free"
+    ] })
+  ] });
+}
+function LiveRow({ row }) {
+  const { live, episodeId } = useModel();
+  const found = live?.recordings.find((each) => each.id === row.id);
+  const records = Object.values(found?.records ?? {}).reduce((a3, b) => a3 + b, 0);
+  return /* @__PURE__ */ u3(
+    "button",
+    {
+      class: `row live${row.id === episodeId ? " chosen" : ""}`,
+      "data-testid": "episode-row",
+      "data-id": row.id,
+      "data-live": "true",
+      "data-records": records,
+      onClick: () => goTo(row.id),
+      children: [
+        /* @__PURE__ */ u3("span", { class: found?.is_live ? "record-dot" : "record-dot off", "aria-hidden": "true" }),
+        /* @__PURE__ */ u3("span", { class: "row-text", children: [
+          /* @__PURE__ */ u3("strong", { children: [
+            named(row.id),
+            " · ",
+            found?.is_live ? "recording" : "not finished"
+          ] }),
+          /* @__PURE__ */ u3("span", { class: "dim", children: [
+            records.toLocaleString("en"),
+            " records",
+            found?.lost && !found.is_live ? `, ${found.lost} unreadable` : ""
+          ] }),
+          /* @__PURE__ */ u3(RecordingCounts, { id: row.id })
+        ] })
+      ]
+    }
+  );
+}
+
+// src/drawer.tsx
+var TITLES = { statics: "Episode", stats: "Selection", history: "Edits", moments: "Moments" };
+function Drawer() {
+  const { drawer, dataset } = useModel();
+  if (!drawer) return null;
+  const tabs = Object.keys(TITLES).filter((each) => each !== "moments" || dataset?.has_moments);
+  return /* @__PURE__ */ u3("aside", { class: "drawer", "aria-label": TITLES[drawer], children: [
+    /* @__PURE__ */ u3("header", { children: [
+      tabs.map((each) => /* @__PURE__ */ u3("button", { class: `tab quiet${each === drawer ? " chosen" : ""}`, "aria-pressed": each === drawer, onClick: () => set({ drawer: each }), children: TITLES[each] }, each)),
+      /* @__PURE__ */ u3("span", { class: "space" }),
+      /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Close", onClick: () => set({ drawer: null }), children: "✕" })
+    ] }),
+    /* @__PURE__ */ u3("div", { class: "drawer-body", children: [
+      drawer === "statics" && /* @__PURE__ */ u3(Statics, {}),
+      drawer === "stats" && /* @__PURE__ */ u3(Statistics, {}),
+      drawer === "history" && /* @__PURE__ */ u3(History, {}),
+      drawer === "moments" && /* @__PURE__ */ u3(Moments, {})
+    ] })
+  ] });
+}
+function Moments() {
+  const { momentsOf, dataset } = useModel();
+  const [found, setFound] = d2(null);
+  const [failure, setFailure] = d2("");
+  y2(() => {
+    if (!momentsOf) return;
+    const abort = new AbortController();
+    getJson("moments", momentsOf, abort.signal).then((answer) => {
+      setFound(answer);
+      setFailure("");
+    }).catch((error) => {
+      if (error.name === "AbortError") return;
+      setFound(null);
+      setFailure(`${error.message} ${error.hint ?? ""}`);
+    });
+    return () => abort.abort();
+  }, [momentsOf]);
+  const again = /* @__PURE__ */ u3("button", { onClick: momentsLikeThis, children: "Moments like the one at the cursor" });
+  if (!momentsOf) return again;
+  if (failure) return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { class: "failure", children: failure }),
+    again
+  ] });
+  if (!found) return /* @__PURE__ */ u3("p", { class: "dim", children: "Searching…" });
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { class: "dim", children: [
+      "Like",
+      " ",
+      /* @__PURE__ */ u3("button", { class: "link", onClick: () => goAt(momentsOf.episode, momentsOf.at), children: named(momentsOf.episode) }),
+      ", by ",
+      found.index,
+      ":"
+    ] }),
+    /* @__PURE__ */ u3("ol", { class: "moments", children: found.moments.map((each) => /* @__PURE__ */ u3("li", { children: /* @__PURE__ */ u3(
+      "button",
+      {
+        class: "moment quiet",
+        "data-testid": "moment",
+        "data-episode": each.episode,
+        "data-at-ns": each.at_ns,
+        title: "go there; with Shift beside this one",
+        onClick: (event) => event.shiftKey ? set({ otherId: each.episode }) : goAt(each.episode, BigInt(each.at_ns)),
+        children: [
+          /* @__PURE__ */ u3(Thumbnail, { id: each.episode, at: each.at_ns, version: dataset?.generation ?? 0 }),
+          /* @__PURE__ */ u3("span", { class: "row-text", children: [
+            /* @__PURE__ */ u3("strong", { children: [
+              named(each.episode),
+              " · ",
+              seconds(each.since_start_ns),
+              " s"
+            ] }),
+            /* @__PURE__ */ u3("span", { class: "dim", children: [
+              "similarity ",
+              each.score.toFixed(4)
+            ] })
+          ] })
+        ]
+      }
+    ) }, `${each.episode}@${each.at_ns}`)) }),
+    !found.moments.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing else is in the index." }),
+    again
+  ] });
+}
+function shown(value) {
+  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
+}
+function Statics() {
+  const { dataset, episodeId } = useModel();
+  const [, again] = d2(0);
+  y2(() => {
+    const timer = setTimeout(() => again((n2) => n2 + 1), 60);
+    return () => clearTimeout(timer);
+  }, [episodeId, dataset?.generation]);
+  const info = open.info;
+  if (!info) return /* @__PURE__ */ u3("p", { class: "dim", children: "No episode is open." });
+  const refusal = dataset?.refusal;
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3(
+      "form",
+      {
+        class: "marks",
+        onSubmit: (event) => {
+          event.preventDefault();
+          const data = new FormData(event.currentTarget);
+          void mark(String(data.get("name")), String(data.get("value")));
+        },
+        children: [
+          /* @__PURE__ */ u3("label", { children: [
+            "Mark ",
+            /* @__PURE__ */ u3("input", { name: "name", list: "mark-names", required: true, value: "task", disabled: Boolean(refusal) })
+          ] }),
+          /* @__PURE__ */ u3("datalist", { id: "mark-names", children: [
+            /* @__PURE__ */ u3("option", { value: "task" }),
+            /* @__PURE__ */ u3("option", { value: "notes" })
+          ] }),
+          /* @__PURE__ */ u3("label", { children: [
+            "as ",
+            /* @__PURE__ */ u3("input", { name: "value", required: true, placeholder: "pick the cube", disabled: Boolean(refusal) })
+          ] }),
+          /* @__PURE__ */ u3("button", { disabled: Boolean(refusal), title: refusal ?? "", children: "Save" })
+        ]
+      }
+    ),
+    refusal && /* @__PURE__ */ u3("p", { class: "dim", children: refusal }),
+    /* @__PURE__ */ u3(Items, { title: "Static items", items: info.static }),
+    (info.findings?.length ?? 0) > 0 && /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Findings" }),
+      /* @__PURE__ */ u3("ul", { class: "findings", children: info.findings.map((each, i4) => /* @__PURE__ */ u3("li", { children: [
+        /* @__PURE__ */ u3("b", { class: each.severity, children: each.rule }),
+        " ",
+        each.signal,
+        " ",
+        each.message
+      ] }, i4)) })
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Signals" }),
+      /* @__PURE__ */ u3("table", { class: "signals", children: [
+        /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
+          /* @__PURE__ */ u3("th", { scope: "col", children: "name" }),
+          /* @__PURE__ */ u3("th", { scope: "col", children: "records" }),
+          /* @__PURE__ */ u3("th", { scope: "col", children: "rate" })
+        ] }) }),
+        /* @__PURE__ */ u3("tbody", { children: info.signals.map((each) => /* @__PURE__ */ u3("tr", { children: [
+          /* @__PURE__ */ u3("th", { scope: "row", children: [
+            each.name,
+            /* @__PURE__ */ u3("span", { class: "dim", children: [
+              each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`,
+              each.units ? `, ${each.units}` : ""
+            ] })
+          ] }),
+          /* @__PURE__ */ u3("td", { children: each.count.toLocaleString("en") }),
+          /* @__PURE__ */ u3("td", { children: each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : "" })
+        ] }, each.name)) })
+      ] })
+    ] }),
+    /* @__PURE__ */ u3(Items, { title: "Metadata", items: info.meta })
+  ] });
+}
+function Items({ title, items }) {
+  const names = Object.keys(items);
+  if (!names.length) return null;
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: title }),
+    /* @__PURE__ */ u3("dl", { class: "items", children: names.map((name) => /* @__PURE__ */ u3("div", { children: [
+      /* @__PURE__ */ u3("dt", { children: name }),
+      /* @__PURE__ */ u3("dd", { children: shown(items[name]) })
+    ] }, name)) })
+  ] });
+}
+var quoted = (text) => `'${text.replaceAll("'", "''")}'`;
+function narrow(condition2) {
+  set({ where: state.where ? `(${state.where}) and ${condition2}` : condition2 });
+}
+function Statistics() {
+  const { where, listGeneration, checks } = useModel();
+  const [found, setFound] = d2(null);
+  y2(() => {
+    const abort = new AbortController();
+    getJson("statistics", { where }, abort.signal).then(setFound).catch(complain);
+    return () => abort.abort();
+  }, [where, listGeneration]);
+  if (!found) return null;
+  const outliers = Object.entries(found.outliers);
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { children: [
+      /* @__PURE__ */ u3("b", { children: found.episodes.toLocaleString("en") }),
+      " episodes",
+      where ? " satisfy the filter" : "",
+      "."
+    ] }),
+    Object.entries(found.measures).map(([name, each]) => /* @__PURE__ */ u3(Histogram, { name, ...each }, name)),
+    /* @__PURE__ */ u3(Counts, { title: "success", items: found.success, condition: (value) => value === null ? "success is null" : value ? "success" : "not success" }),
+    /* @__PURE__ */ u3(Counts, { title: "task", items: found.task, condition: (value) => value === null ? "task is null" : `task = ${quoted(String(value))}` }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Outliers" }),
+      outliers.length ? /* @__PURE__ */ u3("ul", { class: "outliers", children: outliers.slice(0, 50).map(([id, why]) => /* @__PURE__ */ u3("li", { children: [
+        /* @__PURE__ */ u3("button", { class: "quiet", onClick: () => goTo(id), children: named(id) }),
+        " ",
+        /* @__PURE__ */ u3("span", { class: "dim", children: why.join(", ") })
+      ] }, id)) }) : /* @__PURE__ */ u3("p", { class: "dim", children: "None by length, duration or return." })
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Values" }),
+      found.signals.map((each) => /* @__PURE__ */ u3("details", { children: [
+        /* @__PURE__ */ u3("summary", { children: each.name }),
+        /* @__PURE__ */ u3("table", { children: [
+          /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
+            /* @__PURE__ */ u3("th", {}),
+            /* @__PURE__ */ u3("th", { children: "least" }),
+            /* @__PURE__ */ u3("th", { children: "mean" }),
+            /* @__PURE__ */ u3("th", { children: "greatest" })
+          ] }) }),
+          /* @__PURE__ */ u3("tbody", { children: each.mean.slice(0, 64).map((mean, i4) => /* @__PURE__ */ u3("tr", { children: [
+            /* @__PURE__ */ u3("th", { scope: "row", children: i4 }),
+            /* @__PURE__ */ u3("td", { children: short(each.low[i4]) }),
+            /* @__PURE__ */ u3("td", { children: short(mean) }),
+            /* @__PURE__ */ u3("td", { children: short(each.high[i4]) })
+          ] }, i4)) })
+        ] })
+      ] }, each.name))
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Health" }),
+      /* @__PURE__ */ u3("p", { class: "dim", children: checks ? `${checks.checked} of ${checks.total} checked, ${Object.keys(checks.worst).length} with findings` : "" }),
+      checks && !checks.wanted && /* @__PURE__ */ u3("button", { onClick: () => void post("check", {}).catch(complain), children: "Check all" })
+    ] })
+  ] });
+}
+function Histogram({ name, counts, low: low2, high: high2, mean }) {
+  const most = Math.max(...counts);
+  const width = 240 / counts.length;
+  const edge = (i4) => low2 + (high2 - low2) * i4 / counts.length;
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: [
+      name,
+      " ",
+      /* @__PURE__ */ u3("span", { class: "dim", children: [
+        "mean ",
+        short(mean)
+      ] })
+    ] }),
+    /* @__PURE__ */ u3("svg", { class: "histogram", viewBox: "0 0 240 48", preserveAspectRatio: "none", role: "img", "aria-label": `Histogram of ${name} from ${short(low2)} to ${short(high2)}`, children: counts.map((count, i4) => /* @__PURE__ */ u3(
+      "rect",
+      {
+        x: i4 * width,
+        width: Math.max(1, width - 1),
+        y: 48 - 46 * count / most,
+        height: 46 * count / most,
+        onClick: () => narrow(`${name} >= ${edge(i4)} and ${name} ${i4 === counts.length - 1 ? "<=" : "<"} ${edge(i4 + 1)}`),
+        children: /* @__PURE__ */ u3("title", { children: `${short(edge(i4))} to ${short(edge(i4 + 1))}: ${count}; click to filter` })
+      },
+      i4
+    )) }),
+    /* @__PURE__ */ u3("p", { class: "axis dim", children: [
+      /* @__PURE__ */ u3("span", { children: short(low2) }),
+      /* @__PURE__ */ u3("span", { children: short(high2) })
+    ] })
+  ] });
+}
+function Counts({ title, items, condition: condition2 }) {
+  if (!items.length) return null;
+  const all = items.reduce((sum, each) => sum + each.count, 0);
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: title }),
+    items.map((each) => /* @__PURE__ */ u3("button", { class: "count quiet", onClick: () => narrow(condition2(each.value)), title: "click to filter", children: [
+      /* @__PURE__ */ u3("i", { style: { width: `${100 * each.count / all}%` } }),
+      /* @__PURE__ */ u3("span", { class: "cut", children: each.value === null ? "not known" : String(each.value) }),
+      /* @__PURE__ */ u3("b", { children: each.count })
+    ] }, String(each.value)))
+  ] });
+}
+function History() {
+  const { dataset, listGeneration } = useModel();
+  const [edits, setEdits] = d2([]);
+  y2(() => {
+    getJson("history", {}).then((found) => setEdits(found.edits)).catch(complain);
+  }, [listGeneration]);
+  return /* @__PURE__ */ u3(k, { children: [
+    dataset?.refusal && /* @__PURE__ */ u3("p", { class: "dim", children: dataset.refusal }),
+    dataset?.draft && /* @__PURE__ */ u3("p", { class: "dim", children: [
+      "Edits of a published dataset are kept in ",
+      dataset.draft,
+      "; `warp publish --draft` takes them."
+    ] }),
+    /* @__PURE__ */ u3("p", { class: "buttons", children: [
+      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void undo(), children: "Undo" }),
+      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void redo(), children: "Redo" })
+    ] }),
+    /* @__PURE__ */ u3("ol", { class: "edits", reversed: true, children: edits.map((each) => /* @__PURE__ */ u3("li", { class: each.is_undone ? "undone" : "", children: [
+      /* @__PURE__ */ u3("span", { children: [
+        /* @__PURE__ */ u3("b", { children: each.seq }),
+        " ",
+        said(each)
+      ] }),
+      each.op !== "undo" && !each.is_undone && /* @__PURE__ */ u3("button", { class: "quiet", disabled: Boolean(dataset?.refusal), onClick: () => void edit({ op: "undo", seq: each.seq }, `edit ${each.seq} is undone`), children: "undo" })
+    ] }, each.seq)) }),
+    !edits.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing was edited." })
+  ] });
+}
+function said(edit2) {
+  if (edit2.op === "undo") return `undo of ${edit2.undoes}`;
+  const which = named(edit2.episode ?? edit2.episodes?.join(" + ") ?? "");
+  const what = edit2.op === "set_static" ? `${edit2.name} = ${shown(edit2.value)}` : edit2.op;
+  return `${which}: ${what}${edit2.redoes ? " (again)" : ""}`;
+}
 
 // node_modules/uplot/dist/uPlot.esm.js
 var FEAT_TIME = true;
@@ -7549,18 +8274,6 @@ uPlot.sync = _sync;
   paths.spline = monotoneCubic;
 }
 
-// node_modules/preact/jsx-runtime/dist/jsxRuntime.module.js
-var f3 = 0;
-var i3 = Array.isArray;
-function u3(e3, t3, n2, o3, i4, u4) {
-  t3 || (t3 = {});
-  var a3, c3, p3 = t3;
-  if ("ref" in p3) for (c3 in p3 = {}, t3) "ref" == c3 ? a3 = t3[c3] : p3[c3] = t3[c3];
-  var l3 = { type: e3, props: p3, key: n2, ref: a3, __k: null, __: null, __b: 0, __e: null, __c: null, constructor: void 0, __v: --f3, __i: -1, __u: 0, __source: i4, __self: u4 };
-  if ("function" == typeof e3 && (a3 = e3.defaultProps)) for (c3 in a3) void 0 === p3[c3] && (p3[c3] = a3[c3]);
-  return l.vnode && l.vnode(l3), l3;
-}
-
 // src/plots.tsx
 var LEFT2 = 72;
 var RIGHT2 = 16;
@@ -8028,9 +8741,11 @@ function Ruler({ marks, findings, trim: trim2 }) {
     target.setPointerCapture(event.pointerId);
     const to = (each) => clock.go(timeOf(each.clientX - target.getBoundingClientRect().left), false);
     to(event);
-    target.onpointermove = to;
-    target.onpointerup = () => {
-      target.onpointermove = target.onpointerup = null;
+    const kind = "onpointerrawupdate" in target ? "pointerrawupdate" : "pointermove";
+    target.addEventListener(kind, to);
+    target.onpointerup = target.onpointercancel = () => {
+      target.removeEventListener(kind, to);
+      target.onpointerup = target.onpointercancel = null;
     };
   }
   function drag(event, side) {
@@ -8098,8 +8813,6 @@ function Ruler({ marks, findings, trim: trim2 }) {
 
 // src/episode.tsx
 var NO_MARKS = { events: [], gaps: [] };
-var cameras = /* @__PURE__ */ new Set();
-var isSettled = () => [...cameras].every((each) => each.settled);
 function useEpisode(id) {
   const model = useModel();
   const [info, setInfo] = d2(null);
@@ -8139,7 +8852,7 @@ function EpisodePage() {
     const isOther = !opened3.current.startsWith(`${info.id} `);
     opened3.current = key;
     clock.open(BigInt(info.start_ns), BigInt(info.stop_ns));
-    if (isOther) clock.at = info.is_unfinished ? clock.length : firstSight(info);
+    if (isOther) clock.at = info.is_unfinished ? clock.length : firstSight2(info);
     clock.wanted?.();
     clock.wanted = null;
     if (follows) clock.at = clock.length;
@@ -8187,7 +8900,7 @@ function EpisodePage() {
     ] })
   ] });
 }
-function firstSight(info) {
+function firstSight2(info) {
   const firsts = info.signals.filter((each) => each.shows === "camera" && each.first_ns).map((each) => Number(BigInt(each.first_ns) - BigInt(info.start_ns)));
   return Math.max(0, ...firsts);
 }
@@ -8202,6 +8915,7 @@ function EpisodeBar({ info, trim: trim2 }) {
     /* @__PURE__ */ u3("span", { class: "dim cut", title: taskOf(info), children: taskOf(info) }),
     /* @__PURE__ */ u3("span", { class: "dim", children: lengthOf(info) }),
     info.is_unfinished && /* @__PURE__ */ u3("span", { class: "badge bad", children: "recording" }),
+    info.is_unfinished && /* @__PURE__ */ u3(RecordingCounts, { id: info.id }),
     (info.findings ?? []).filter((each) => each.severity !== "info").slice(0, 3).map((each) => /* @__PURE__ */ u3("span", { class: `badge ${each.severity === "damaged" ? "bad" : "warn"}`, title: `${each.signal ?? ""} ${each.message}`, children: each.rule }, each.rule + each.signal)),
     /* @__PURE__ */ u3("span", { class: "space" }),
     otherId && /* @__PURE__ */ u3("button", { onClick: () => set({ otherId: null }), title: "c", children: [
@@ -8320,7 +9034,7 @@ function CameraView({ info, signal, size, leads }) {
       const paint = target.getContext("2d");
       if (!picture) paint.clearRect(0, 0, target.width, target.height);
       else if (picture instanceof ImageData) paint.putImageData(picture, 0, 0);
-      else paint.drawImage(picture, 0, 0);
+      else paint.drawImage(picture, 0, 0, target.width, target.height, 0, 0, target.width, target.height);
       setFailure("");
       target.dataset.row = String(row);
       target.dataset.tsNs = row < 0 ? "" : (base + BigInt(Math.round(camera.times[row]))).toString();
@@ -8339,14 +9053,15 @@ function CameraView({ info, signal, size, leads }) {
     };
     retell.current = tell;
     let stop = () => void 0;
+    let isGone = false;
     camera.open().then(() => {
+      if (isGone) return;
       if (leads) open.frameTimes = camera.times;
-      cameras.add(camera);
       stop = clock.onMove(move);
       move();
     }).catch((error) => setFailure(error.message));
     return () => {
-      cameras.delete(camera);
+      isGone = true;
       stop();
       camera.close();
     };
@@ -8402,10 +9117,15 @@ function Plots({ info, marks }) {
         setTimeout(ask2, state.playing ? 60 : 0);
       }
     };
-    const stop = clock.onMove(() => void ask2());
+    let soon = 0;
+    const stop = clock.onMove(() => {
+      cancelAnimationFrame(soon);
+      soon = requestAnimationFrame(() => void ask2());
+    });
     void ask2();
     return () => {
       gone = true;
+      cancelAnimationFrame(soon);
       stop();
     };
   }, [info]);
@@ -8442,558 +9162,6 @@ function Plots({ info, marks }) {
     ] }, each.name)),
     !groups.length && !texts.length && /* @__PURE__ */ u3("p", { class: "blank dim", children: "No signals to plot." })
   ] });
-}
-
-// src/list.tsx
-var ROW = 56;
-var PAGE = 100;
-var MOST_PATIENCE_MS = 5e3;
-var thumbnails = /* @__PURE__ */ new Map();
-var thumbnailsBusy = 0;
-var thumbnailsWaiting = [];
-var seen = null;
-function firstSight2() {
-  const isThere = () => isSettled() && document.querySelector(".camera canvas[data-row], .no-cameras") !== null && document.querySelector(".chart[data-points]") !== null;
-  seen ??= new Promise((resolve) => {
-    const until = performance.now() + MOST_PATIENCE_MS;
-    const look = () => void (isThere() || performance.now() > until ? resolve() : setTimeout(look, 50));
-    look();
-  });
-  return seen;
-}
-async function loadThumbnail(id, at2) {
-  if (!state.dataset?.is_root) await firstSight2();
-  if (thumbnailsBusy >= 4) await new Promise((resolve) => thumbnailsWaiting.push(resolve));
-  thumbnailsBusy++;
-  try {
-    const pixels = (await getArrays("thumbnail", { episode: id, at: at2 })).arrays.pixels;
-    if (!pixels) return null;
-    const [height = 0, width = 0, colours = 1] = pixels.shape;
-    const image = new ImageData(width, height);
-    for (let i4 = 0; i4 < width * height; i4++)
-      for (let c3 = 0; c3 < 4; c3++)
-        image.data[i4 * 4 + c3] = c3 === 3 ? 255 : pixels.data[i4 * colours + (colours === 1 ? 0 : c3)];
-    return image;
-  } catch {
-    return null;
-  } finally {
-    thumbnailsBusy--;
-    thumbnailsWaiting.shift()?.();
-  }
-}
-function Thumbnail({ id, version, at: at2 }) {
-  const canvas = A2(null);
-  y2(() => {
-    let gone = false;
-    const key = `${id}@${version} ${at2 ?? ""}`;
-    if (!thumbnails.has(key)) thumbnails.set(key, loadThumbnail(id, at2));
-    void thumbnails.get(key).then((image) => {
-      if (gone || !image || !canvas.current) return;
-      canvas.current.width = image.width;
-      canvas.current.height = image.height;
-      canvas.current.getContext("2d").putImageData(image, 0, 0);
-    });
-    return () => {
-      gone = true;
-    };
-  }, [id, version, at2]);
-  return /* @__PURE__ */ u3("canvas", { ref: canvas, class: "thumbnail", width: 64, height: 48, "aria-hidden": "true" });
-}
-function EpisodeList() {
-  const model = useModel();
-  const box = A2(null);
-  const [pages, setPages] = d2(/* @__PURE__ */ new Map());
-  const [total, setTotal] = d2(0);
-  const [live, setLive] = d2([]);
-  const [top, setTop] = d2(0);
-  const [height, setHeight] = d2(600);
-  const asked = A2(/* @__PURE__ */ new Set());
-  const key = JSON.stringify([model.where, model.sort, model.order, model.listGeneration]);
-  const latest = A2(key);
-  latest.current = key;
-  const loaded = A2("");
-  async function load2(page) {
-    if (asked.current.has(page)) return;
-    asked.current.add(page);
-    const mine = key;
-    try {
-      const { where, sort, order } = state;
-      const found = await getJson("episodes", { where, sort, order, start: page * PAGE, count: PAGE });
-      if (latest.current !== mine) return;
-      setTotal(found.total);
-      setLive(found.live);
-      const isFirst = loaded.current !== mine;
-      loaded.current = mine;
-      setPages((old) => new Map(isFirst ? [] : old).set(page, found));
-      if (state.whereError) set({ whereError: "" });
-    } catch (error) {
-      if (latest.current !== mine) return;
-      if (error instanceof Refused && error.status === 400 || error.status === 422)
-        set({ whereError: `${error.message} ${error.hint}` });
-      else complain(error);
-    }
-  }
-  y2(() => {
-    asked.current = /* @__PURE__ */ new Set();
-    void load2(Math.floor((box.current?.scrollTop ?? 0) / ROW / PAGE));
-  }, [key]);
-  _2(() => {
-    const watch = new ResizeObserver(() => setHeight(box.current?.clientHeight ?? 600));
-    watch.observe(box.current);
-    return () => watch.disconnect();
-  }, []);
-  const rowAt = (position2) => pages.get(Math.floor(position2 / PAGE))?.rows[position2 % PAGE];
-  const first = Math.max(0, Math.floor(top / ROW) - 4);
-  const last = Math.min(total, Math.ceil((top + height) / ROW) + 4);
-  y2(() => {
-    for (let page = Math.floor(first / PAGE); page * PAGE < last; page++) if (!pages.has(page)) void load2(page);
-  });
-  open.neighbours = () => {
-    const ids = live.map((row) => row.id);
-    for (const page of [...pages.keys()].sort((a3, b) => a3 - b)) for (const row of pages.get(page).rows) ids.push(row.id);
-    return ids;
-  };
-  y2(() => {
-    if (!model.episodeId) {
-      const begin = model.dataset?.selected ?? rowAt(0)?.id ?? live[0]?.id;
-      if (begin) goTo(begin);
-    }
-  });
-  y2(() => {
-    for (const [number, page] of pages) {
-      const at2 = page.rows.findIndex((row) => row.id === model.episodeId);
-      if (at2 < 0 || !box.current) continue;
-      const y3 = (number * PAGE + at2) * ROW;
-      if (y3 < box.current.scrollTop) box.current.scrollTop = y3;
-      else if (y3 + ROW > box.current.scrollTop + box.current.clientHeight)
-        box.current.scrollTop = y3 + ROW - box.current.clientHeight;
-    }
-  }, [model.episodeId]);
-  const positions = Array.from({ length: Math.max(0, last - first) }, (_4, i4) => first + i4);
-  return /* @__PURE__ */ u3("nav", { class: "list", "data-testid": "episode-list", "aria-label": "Episodes", children: [
-    /* @__PURE__ */ u3("header", { class: "list-head", children: [
-      /* @__PURE__ */ u3("span", { children: [
-        total.toLocaleString("en"),
-        " ",
-        model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"
-      ] }),
-      /* @__PURE__ */ u3("label", { children: [
-        /* @__PURE__ */ u3("span", { class: "sr", children: "Sort by" }),
-        /* @__PURE__ */ u3("select", { value: model.sort, onChange: (event) => set({ sort: event.currentTarget.value }), children: [
-          /* @__PURE__ */ u3("option", { value: "", children: "recorded order" }),
-          ["length", "duration_s", "task", "success", "total_reward", "recorded_ns"].map((name) => /* @__PURE__ */ u3("option", { value: name, children: name }, name))
-        ] })
-      ] }),
-      /* @__PURE__ */ u3(
-        "button",
-        {
-          class: "quiet",
-          "aria-label": model.order === "up" ? "Ascending" : "Descending",
-          title: "Turn the order around",
-          onClick: () => set({ order: state.order === "up" ? "down" : "up" }),
-          children: model.order === "up" ? "↑" : "↓"
-        }
-      )
-    ] }),
-    live.map((row) => /* @__PURE__ */ u3(LiveRow, { row }, row.id)),
-    /* @__PURE__ */ u3(
-      "div",
-      {
-        class: "rows",
-        ref: box,
-        role: "listbox",
-        "aria-label": "Episodes",
-        tabIndex: 0,
-        onScroll: (event) => setTop(event.currentTarget.scrollTop),
-        children: [
-          /* @__PURE__ */ u3("div", { class: "rows-height", style: { height: `${total * ROW}px` }, children: positions.map((position2) => {
-            const row = rowAt(position2);
-            return /* @__PURE__ */ u3(
-              "div",
-              {
-                class: `row${row?.id === model.episodeId ? " chosen" : ""}`,
-                role: "option",
-                "aria-selected": row?.id === model.episodeId,
-                "data-testid": row ? "episode-row" : void 0,
-                "data-id": row?.id,
-                style: { transform: `translateY(${position2 * ROW}px)` },
-                onClick: (event) => row && (event.shiftKey ? set({ otherId: row.id }) : goTo(row.id)),
-                children: row && /* @__PURE__ */ u3(RowBody, { row, version: model.dataset?.generation ?? 0 })
-              },
-              row?.id ?? position2
-            );
-          }) }),
-          total === 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? /* @__PURE__ */ u3(k, { children: [
-            "No episode satisfies the filter.",
-            /* @__PURE__ */ u3("br", {}),
-            /* @__PURE__ */ u3("button", { class: "link", onClick: () => set({ where: "" }), children: "Show all" })
-          ] }) : live.length ? "" : "No episodes yet: record one, and it appears here." })
-        ]
-      }
-    )
-  ] });
-}
-function RowBody({ row, version }) {
-  const { checks } = useModel();
-  const worst2 = row.problems?.length ? "damaged" : checks?.worst[row.id] ?? row.worst;
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3(Thumbnail, { id: row.id, version }),
-    /* @__PURE__ */ u3("div", { class: "row-text", children: [
-      /* @__PURE__ */ u3("strong", { title: row.id, children: named(row.id) }),
-      /* @__PURE__ */ u3("span", { class: "dim cut", children: row.task ?? "" })
-    ] }),
-    /* @__PURE__ */ u3("div", { class: "row-side", children: [
-      /* @__PURE__ */ u3("span", { children: row.duration_s == null ? "" : `${row.duration_s.toFixed(1)} s` }),
-      /* @__PURE__ */ u3("span", { children: [
-        worst2 && worst2 !== "info" && /* @__PURE__ */ u3("span", { class: `flag ${worst2}`, title: `check: ${worst2}`, "aria-label": worst2, children: worst2 === "damaged" ? "✖" : "⚠" }),
-        row.success === true && /* @__PURE__ */ u3("span", { class: "flag good", title: "success", "aria-label": "success", children: "✓" }),
-        row.success === false && /* @__PURE__ */ u3("span", { class: "flag", title: "failure", "aria-label": "failure", children: "✗" })
-      ] })
-    ] })
-  ] });
-}
-function LiveRow({ row }) {
-  const { live, episodeId } = useModel();
-  const found = live?.recordings.find((each) => each.id === row.id);
-  const records = Object.values(found?.records ?? {}).reduce((a3, b) => a3 + b, 0);
-  const waiting = Object.values(found?.backlog ?? {}).reduce((a3, b) => a3 + b, 0);
-  return /* @__PURE__ */ u3(
-    "button",
-    {
-      class: `row live${row.id === episodeId ? " chosen" : ""}`,
-      "data-testid": "episode-row",
-      "data-id": row.id,
-      "data-live": "true",
-      "data-records": records,
-      onClick: () => goTo(row.id),
-      children: [
-        /* @__PURE__ */ u3("span", { class: found?.is_live ? "record-dot" : "record-dot off", "aria-hidden": "true" }),
-        /* @__PURE__ */ u3("span", { class: "row-text", children: [
-          /* @__PURE__ */ u3("strong", { children: [
-            named(row.id),
-            " · ",
-            found?.is_live ? "recording" : "not finished"
-          ] }),
-          /* @__PURE__ */ u3("span", { class: "dim", children: [
-            records.toLocaleString("en"),
-            " records",
-            found?.lost && !found.is_live ? `, ${found.lost} unreadable` : ""
-          ] }),
-          /* @__PURE__ */ u3("span", { class: "dim", children: [
-            waiting ? `${waiting} frames wait for the encoder` : "no frame waits",
-            live?.free_bytes === void 0 ? "" : ` · ${bytes(live.free_bytes)} free`
-          ] })
-        ] })
-      ]
-    }
-  );
-}
-
-// src/drawer.tsx
-var TITLES = { statics: "Episode", stats: "Selection", history: "Edits", moments: "Moments" };
-function Drawer() {
-  const { drawer, dataset } = useModel();
-  if (!drawer) return null;
-  const tabs = Object.keys(TITLES).filter((each) => each !== "moments" || dataset?.has_moments);
-  return /* @__PURE__ */ u3("aside", { class: "drawer", "aria-label": TITLES[drawer], children: [
-    /* @__PURE__ */ u3("header", { children: [
-      tabs.map((each) => /* @__PURE__ */ u3("button", { class: `tab quiet${each === drawer ? " chosen" : ""}`, "aria-pressed": each === drawer, onClick: () => set({ drawer: each }), children: TITLES[each] }, each)),
-      /* @__PURE__ */ u3("span", { class: "space" }),
-      /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Close", onClick: () => set({ drawer: null }), children: "✕" })
-    ] }),
-    /* @__PURE__ */ u3("div", { class: "drawer-body", children: [
-      drawer === "statics" && /* @__PURE__ */ u3(Statics, {}),
-      drawer === "stats" && /* @__PURE__ */ u3(Statistics, {}),
-      drawer === "history" && /* @__PURE__ */ u3(History, {}),
-      drawer === "moments" && /* @__PURE__ */ u3(Moments, {})
-    ] })
-  ] });
-}
-function Moments() {
-  const { momentsOf, dataset } = useModel();
-  const [found, setFound] = d2(null);
-  const [failure, setFailure] = d2("");
-  y2(() => {
-    if (!momentsOf) return;
-    const abort = new AbortController();
-    getJson("moments", momentsOf, abort.signal).then((answer) => {
-      setFound(answer);
-      setFailure("");
-    }).catch((error) => {
-      if (error.name === "AbortError") return;
-      setFound(null);
-      setFailure(`${error.message} ${error.hint ?? ""}`);
-    });
-    return () => abort.abort();
-  }, [momentsOf]);
-  const again = /* @__PURE__ */ u3("button", { onClick: momentsLikeThis, children: "Moments like the one at the cursor" });
-  if (!momentsOf) return again;
-  if (failure) return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3("p", { class: "failure", children: failure }),
-    again
-  ] });
-  if (!found) return /* @__PURE__ */ u3("p", { class: "dim", children: "Searching…" });
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3("p", { class: "dim", children: [
-      "Like",
-      " ",
-      /* @__PURE__ */ u3("button", { class: "link", onClick: () => goAt(momentsOf.episode, momentsOf.at), children: named(momentsOf.episode) }),
-      ", by ",
-      found.index,
-      ":"
-    ] }),
-    /* @__PURE__ */ u3("ol", { class: "moments", children: found.moments.map((each) => /* @__PURE__ */ u3("li", { children: /* @__PURE__ */ u3(
-      "button",
-      {
-        class: "moment quiet",
-        "data-testid": "moment",
-        "data-episode": each.episode,
-        "data-at-ns": each.at_ns,
-        title: "go there; with Shift beside this one",
-        onClick: (event) => event.shiftKey ? set({ otherId: each.episode }) : goAt(each.episode, BigInt(each.at_ns)),
-        children: [
-          /* @__PURE__ */ u3(Thumbnail, { id: each.episode, at: each.at_ns, version: dataset?.generation ?? 0 }),
-          /* @__PURE__ */ u3("span", { class: "row-text", children: [
-            /* @__PURE__ */ u3("strong", { children: [
-              named(each.episode),
-              " · ",
-              seconds(each.since_start_ns),
-              " s"
-            ] }),
-            /* @__PURE__ */ u3("span", { class: "dim", children: [
-              "similarity ",
-              each.score.toFixed(4)
-            ] })
-          ] })
-        ]
-      }
-    ) }, `${each.episode}@${each.at_ns}`)) }),
-    !found.moments.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing else is in the index." }),
-    again
-  ] });
-}
-function shown(value) {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
-}
-function Statics() {
-  const { dataset, episodeId } = useModel();
-  const [, again] = d2(0);
-  y2(() => {
-    const timer = setTimeout(() => again((n2) => n2 + 1), 60);
-    return () => clearTimeout(timer);
-  }, [episodeId, dataset?.generation]);
-  const info = open.info;
-  if (!info) return /* @__PURE__ */ u3("p", { class: "dim", children: "No episode is open." });
-  const refusal = dataset?.refusal;
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3(
-      "form",
-      {
-        class: "marks",
-        onSubmit: (event) => {
-          event.preventDefault();
-          const data = new FormData(event.currentTarget);
-          void mark(String(data.get("name")), String(data.get("value")));
-        },
-        children: [
-          /* @__PURE__ */ u3("label", { children: [
-            "Mark ",
-            /* @__PURE__ */ u3("input", { name: "name", list: "mark-names", required: true, value: "task", disabled: Boolean(refusal) })
-          ] }),
-          /* @__PURE__ */ u3("datalist", { id: "mark-names", children: [
-            /* @__PURE__ */ u3("option", { value: "task" }),
-            /* @__PURE__ */ u3("option", { value: "notes" })
-          ] }),
-          /* @__PURE__ */ u3("label", { children: [
-            "as ",
-            /* @__PURE__ */ u3("input", { name: "value", required: true, placeholder: "pick the cube", disabled: Boolean(refusal) })
-          ] }),
-          /* @__PURE__ */ u3("button", { disabled: Boolean(refusal), title: refusal ?? "", children: "Save" })
-        ]
-      }
-    ),
-    refusal && /* @__PURE__ */ u3("p", { class: "dim", children: refusal }),
-    /* @__PURE__ */ u3(Items, { title: "Static items", items: info.static }),
-    (info.findings?.length ?? 0) > 0 && /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Findings" }),
-      /* @__PURE__ */ u3("ul", { class: "findings", children: info.findings.map((each, i4) => /* @__PURE__ */ u3("li", { children: [
-        /* @__PURE__ */ u3("b", { class: each.severity, children: each.rule }),
-        " ",
-        each.signal,
-        " ",
-        each.message
-      ] }, i4)) })
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Signals" }),
-      /* @__PURE__ */ u3("table", { class: "signals", children: [
-        /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
-          /* @__PURE__ */ u3("th", { scope: "col", children: "name" }),
-          /* @__PURE__ */ u3("th", { scope: "col", children: "records" }),
-          /* @__PURE__ */ u3("th", { scope: "col", children: "rate" })
-        ] }) }),
-        /* @__PURE__ */ u3("tbody", { children: info.signals.map((each) => /* @__PURE__ */ u3("tr", { children: [
-          /* @__PURE__ */ u3("th", { scope: "row", children: [
-            each.name,
-            /* @__PURE__ */ u3("span", { class: "dim", children: [
-              each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`,
-              each.units ? `, ${each.units}` : ""
-            ] })
-          ] }),
-          /* @__PURE__ */ u3("td", { children: each.count.toLocaleString("en") }),
-          /* @__PURE__ */ u3("td", { children: each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : "" })
-        ] }, each.name)) })
-      ] })
-    ] }),
-    /* @__PURE__ */ u3(Items, { title: "Metadata", items: info.meta })
-  ] });
-}
-function Items({ title, items }) {
-  const names = Object.keys(items);
-  if (!names.length) return null;
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: title }),
-    /* @__PURE__ */ u3("dl", { class: "items", children: names.map((name) => /* @__PURE__ */ u3("div", { children: [
-      /* @__PURE__ */ u3("dt", { children: name }),
-      /* @__PURE__ */ u3("dd", { children: shown(items[name]) })
-    ] }, name)) })
-  ] });
-}
-var quoted = (text) => `'${text.replaceAll("'", "''")}'`;
-function narrow(condition2) {
-  set({ where: state.where ? `(${state.where}) and ${condition2}` : condition2 });
-}
-function Statistics() {
-  const { where, listGeneration, checks } = useModel();
-  const [found, setFound] = d2(null);
-  y2(() => {
-    const abort = new AbortController();
-    getJson("statistics", { where }, abort.signal).then(setFound).catch(complain);
-    return () => abort.abort();
-  }, [where, listGeneration]);
-  if (!found) return null;
-  const outliers = Object.entries(found.outliers);
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3("p", { children: [
-      /* @__PURE__ */ u3("b", { children: found.episodes.toLocaleString("en") }),
-      " episodes",
-      where ? " satisfy the filter" : "",
-      "."
-    ] }),
-    Object.entries(found.measures).map(([name, each]) => /* @__PURE__ */ u3(Histogram, { name, ...each }, name)),
-    /* @__PURE__ */ u3(Counts, { title: "success", items: found.success, condition: (value) => value === null ? "success is null" : value ? "success" : "not success" }),
-    /* @__PURE__ */ u3(Counts, { title: "task", items: found.task, condition: (value) => value === null ? "task is null" : `task = ${quoted(String(value))}` }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Outliers" }),
-      outliers.length ? /* @__PURE__ */ u3("ul", { class: "outliers", children: outliers.slice(0, 50).map(([id, why]) => /* @__PURE__ */ u3("li", { children: [
-        /* @__PURE__ */ u3("button", { class: "quiet", onClick: () => goTo(id), children: named(id) }),
-        " ",
-        /* @__PURE__ */ u3("span", { class: "dim", children: why.join(", ") })
-      ] }, id)) }) : /* @__PURE__ */ u3("p", { class: "dim", children: "None by length, duration or return." })
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Values" }),
-      found.signals.map((each) => /* @__PURE__ */ u3("details", { children: [
-        /* @__PURE__ */ u3("summary", { children: each.name }),
-        /* @__PURE__ */ u3("table", { children: [
-          /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
-            /* @__PURE__ */ u3("th", {}),
-            /* @__PURE__ */ u3("th", { children: "least" }),
-            /* @__PURE__ */ u3("th", { children: "mean" }),
-            /* @__PURE__ */ u3("th", { children: "greatest" })
-          ] }) }),
-          /* @__PURE__ */ u3("tbody", { children: each.mean.slice(0, 64).map((mean, i4) => /* @__PURE__ */ u3("tr", { children: [
-            /* @__PURE__ */ u3("th", { scope: "row", children: i4 }),
-            /* @__PURE__ */ u3("td", { children: short(each.low[i4]) }),
-            /* @__PURE__ */ u3("td", { children: short(mean) }),
-            /* @__PURE__ */ u3("td", { children: short(each.high[i4]) })
-          ] }, i4)) })
-        ] })
-      ] }, each.name))
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Health" }),
-      /* @__PURE__ */ u3("p", { class: "dim", children: checks ? `${checks.checked} of ${checks.total} checked, ${Object.keys(checks.worst).length} with findings` : "" }),
-      checks && !checks.wanted && /* @__PURE__ */ u3("button", { onClick: () => void post("check", {}).catch(complain), children: "Check all" })
-    ] })
-  ] });
-}
-function Histogram({ name, counts, low: low2, high: high2, mean }) {
-  const most = Math.max(...counts);
-  const width = 240 / counts.length;
-  const edge = (i4) => low2 + (high2 - low2) * i4 / counts.length;
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: [
-      name,
-      " ",
-      /* @__PURE__ */ u3("span", { class: "dim", children: [
-        "mean ",
-        short(mean)
-      ] })
-    ] }),
-    /* @__PURE__ */ u3("svg", { class: "histogram", viewBox: "0 0 240 48", preserveAspectRatio: "none", role: "img", "aria-label": `Histogram of ${name} from ${short(low2)} to ${short(high2)}`, children: counts.map((count, i4) => /* @__PURE__ */ u3(
-      "rect",
-      {
-        x: i4 * width,
-        width: Math.max(1, width - 1),
-        y: 48 - 46 * count / most,
-        height: 46 * count / most,
-        onClick: () => narrow(`${name} >= ${edge(i4)} and ${name} ${i4 === counts.length - 1 ? "<=" : "<"} ${edge(i4 + 1)}`),
-        children: /* @__PURE__ */ u3("title", { children: `${short(edge(i4))} to ${short(edge(i4 + 1))}: ${count}; click to filter` })
-      },
-      i4
-    )) }),
-    /* @__PURE__ */ u3("p", { class: "axis dim", children: [
-      /* @__PURE__ */ u3("span", { children: short(low2) }),
-      /* @__PURE__ */ u3("span", { children: short(high2) })
-    ] })
-  ] });
-}
-function Counts({ title, items, condition: condition2 }) {
-  if (!items.length) return null;
-  const all = items.reduce((sum, each) => sum + each.count, 0);
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: title }),
-    items.map((each) => /* @__PURE__ */ u3("button", { class: "count quiet", onClick: () => narrow(condition2(each.value)), title: "click to filter", children: [
-      /* @__PURE__ */ u3("i", { style: { width: `${100 * each.count / all}%` } }),
-      /* @__PURE__ */ u3("span", { class: "cut", children: each.value === null ? "not known" : String(each.value) }),
-      /* @__PURE__ */ u3("b", { children: each.count })
-    ] }, String(each.value)))
-  ] });
-}
-function History() {
-  const { dataset, listGeneration } = useModel();
-  const [edits, setEdits] = d2([]);
-  y2(() => {
-    getJson("history", {}).then((found) => setEdits(found.edits)).catch(complain);
-  }, [listGeneration]);
-  return /* @__PURE__ */ u3(k, { children: [
-    dataset?.refusal && /* @__PURE__ */ u3("p", { class: "dim", children: dataset.refusal }),
-    dataset?.draft && /* @__PURE__ */ u3("p", { class: "dim", children: [
-      "Edits of a published dataset are kept in ",
-      dataset.draft,
-      "; `warp publish --draft` takes them."
-    ] }),
-    /* @__PURE__ */ u3("p", { class: "buttons", children: [
-      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void undo(), children: "Undo" }),
-      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void redo(), children: "Redo" })
-    ] }),
-    /* @__PURE__ */ u3("ol", { class: "edits", reversed: true, children: edits.map((each) => /* @__PURE__ */ u3("li", { class: each.is_undone ? "undone" : "", children: [
-      /* @__PURE__ */ u3("span", { children: [
-        /* @__PURE__ */ u3("b", { children: each.seq }),
-        " ",
-        said(each)
-      ] }),
-      each.op !== "undo" && !each.is_undone && /* @__PURE__ */ u3("button", { class: "quiet", disabled: Boolean(dataset?.refusal), onClick: () => void edit({ op: "undo", seq: each.seq }, `edit ${each.seq} is undone`), children: "undo" })
-    ] }, each.seq)) }),
-    !edits.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing was edited." })
-  ] });
-}
-function said(edit2) {
-  if (edit2.op === "undo") return `undo of ${edit2.undoes}`;
-  const which = named(edit2.episode ?? edit2.episodes?.join(" + ") ?? "");
-  const what = edit2.op === "set_static" ? `${edit2.name} = ${shown(edit2.value)}` : edit2.op;
-  return `${which}: ${what}${edit2.redoes ? " (again)" : ""}`;
 }
 
 // src/keys.tsx
