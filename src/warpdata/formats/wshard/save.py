@@ -34,7 +34,7 @@ from warpdata.formats.wshard.writer import ShardWriter
 
 _RESERVE_FROM_BYTES = 1 << 20
 _SMALL_BYTES = 64 << 10
-"""Blocks beside the tensors that are at most so large lie before them: who opens a file over a network has them first."""
+"""Other blocks of at most this size lie before the tensors: who opens a file from far away has them first."""
 
 
 @dataclass(frozen=True, slots=True)

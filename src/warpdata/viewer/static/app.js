@@ -1,1802 +1,3 @@
-var __getOwnPropNames = Object.getOwnPropertyNames;
-var __esm = (fn, res) => function __init() {
-  return fn && (res = (0, fn[__getOwnPropNames(fn)[0]])(fn = 0)), res;
-};
-
-// ../packages/wshard/src/errors.ts
-function corrupt(fact, block, hint) {
-  throw new CorruptLayoutError(fact, block, hint);
-}
-function about(block, work) {
-  try {
-    return work();
-  } catch (error) {
-    if (error instanceof FormatError && error.block === void 0) {
-      throw new error.constructor(error.message, block, error.hint);
-    }
-    throw error;
-  }
-}
-var WShardError, FormatError, BadMagicError, UnsupportedVersionError, TruncatedError, ChecksumError, CorruptLayoutError, LimitExceededError, NotFoundError, ChangedError, UnavailableError;
-var init_errors = __esm({
-  "../packages/wshard/src/errors.ts"() {
-    "use strict";
-    WShardError = class extends Error {
-      code = "wshard";
-      /** The block that is wrong, where it is one. */
-      block;
-      hint;
-      constructor(fact, block, hint = "") {
-        super(block === void 0 ? fact : `block '${block}': ${fact}`);
-        this.name = "WShardError";
-        this.block = block;
-        this.hint = hint;
-      }
-    };
-    FormatError = class extends WShardError {
-      code = "format";
-    };
-    BadMagicError = class extends FormatError {
-      code = "bad_magic";
-    };
-    UnsupportedVersionError = class extends FormatError {
-      code = "unsupported_version";
-    };
-    TruncatedError = class extends FormatError {
-      code = "truncated";
-    };
-    ChecksumError = class extends FormatError {
-      code = "checksum";
-    };
-    CorruptLayoutError = class extends FormatError {
-      code = "corrupt_layout";
-    };
-    LimitExceededError = class extends FormatError {
-      code = "limit_exceeded";
-    };
-    NotFoundError = class extends WShardError {
-      code = "not_found";
-    };
-    ChangedError = class extends WShardError {
-      code = "conflict";
-    };
-    UnavailableError = class extends WShardError {
-      code = "unavailable";
-    };
-  }
-});
-
-// ../packages/wshard/src/bytes.ts
-function joinBytes(parts) {
-  if (parts.length === 1) return parts[0];
-  const out = new Uint8Array(parts.reduce((sum, each) => sum + each.length, 0));
-  let at2 = 0;
-  for (const part of parts) {
-    out.set(part, at2);
-    at2 += part.length;
-  }
-  return out;
-}
-function viewOf(data) {
-  return new DataView(data.buffer, data.byteOffset, data.byteLength);
-}
-function utf8(data, what) {
-  try {
-    return UTF8.decode(data);
-  } catch {
-    return corrupt(what);
-  }
-}
-function checkRange(start2, end, total, what) {
-  if (!(start2 >= 0 && start2 <= end && end <= total)) throw new RangeError(`[${start2}, ${end}) of ${total} ${what}`);
-}
-var UTF8;
-var init_bytes = __esm({
-  "../packages/wshard/src/bytes.ts"() {
-    "use strict";
-    init_errors();
-    UTF8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
-  }
-});
-
-// ../packages/wshard/src/checksum.ts
-function tables() {
-  for (let k3 = 0; TABLES.length < 8; k3++) {
-    const table = new Uint32Array(256);
-    for (let i4 = 0; i4 < 256; i4++) {
-      let value = i4;
-      if (k3 === 0) for (let bit = 0; bit < 8; bit++) value = value & 1 ? value >>> 1 ^ 2197175160 : value >>> 1;
-      else {
-        const before = TABLES[k3 - 1][i4];
-        value = before >>> 8 ^ TABLES[0][before & 255];
-      }
-      table[i4] = value;
-    }
-    TABLES.push(table);
-  }
-  return TABLES;
-}
-function crc32c(data, before = 0) {
-  const [t0, t1, t22, t3, t4, t5, t6, t7] = tables();
-  const b = data;
-  let crc = ~before;
-  let at2 = 0;
-  for (const end = data.length - 7; at2 < end; at2 += 8) {
-    const low2 = crc ^ (b[at2] | b[at2 + 1] << 8 | b[at2 + 2] << 16 | b[at2 + 3] << 24);
-    crc = t7[low2 & 255] ^ t6[low2 >>> 8 & 255] ^ t5[low2 >>> 16 & 255] ^ t4[low2 >>> 24] ^ t3[b[at2 + 4]] ^ t22[b[at2 + 5]] ^ t1[b[at2 + 6]] ^ t0[b[at2 + 7]];
-  }
-  for (; at2 < data.length; at2++) crc = crc >>> 8 ^ t0[(crc ^ b[at2]) & 255];
-  return ~crc >>> 0;
-}
-function add(ah, al, bh, bl) {
-  const sum = (al >>> 0) + (bl >>> 0);
-  low = sum >>> 0;
-  high = ah + bh + (sum > 4294967295 ? 1 : 0) >>> 0;
-}
-function multiply(ah, al, bh, bl) {
-  const a0 = al & 65535;
-  const a1 = al >>> 16;
-  const b0 = bl & 65535;
-  const b1 = bl >>> 16;
-  const low0 = a0 * b0;
-  const mid = a1 * b0 + (low0 >>> 16);
-  const mid2 = a0 * b1 + mid % 65536;
-  const carried = a1 * b1 + Math.floor(mid / 65536) + Math.floor(mid2 / 65536);
-  low = ((mid2 & 65535) << 16 | low0 & 65535) >>> 0;
-  high = Math.imul(ah, bl) + Math.imul(al, bh) + (carried | 0) >>> 0;
-}
-function rotate(bits) {
-  const h3 = high;
-  const l3 = low;
-  if (bits < 32) {
-    high = (h3 << bits | l3 >>> 32 - bits) >>> 0;
-    low = (l3 << bits | h3 >>> 32 - bits) >>> 0;
-  } else {
-    const rest = bits - 32;
-    high = rest ? (l3 << rest | h3 >>> 32 - rest) >>> 0 : l3;
-    low = rest ? (h3 << rest | l3 >>> 32 - rest) >>> 0 : h3;
-  }
-}
-function round(ah, al, lh, ll) {
-  multiply(lh, ll, P2H, P2L);
-  add(ah, al, high, low);
-  rotate(31);
-  multiply(high, low, P1H, P1L);
-}
-function xorShift(bits) {
-  if (bits < 32) {
-    const shifted = high >>> bits;
-    low = (low ^ (low >>> bits | high << 32 - bits)) >>> 0;
-    high = (high ^ shifted) >>> 0;
-  } else low = (low ^ high >>> bits - 32) >>> 0;
-}
-function xxh64(data) {
-  const view = viewOf(data);
-  const size = data.length;
-  let at2 = 0;
-  if (size >= 32) {
-    add(P1H, P1L, P2H, P2L);
-    const h4 = [high, P2H, 0, ~P1H >>> 0];
-    const l4 = [low, P2L, 0, -P1L >>> 0];
-    for (; at2 <= size - 32; at2 += 32) {
-      for (let lane = 0; lane < 4; lane++) {
-        const from = at2 + lane * 8;
-        round(h4[lane], l4[lane], view.getUint32(from + 4, true), view.getUint32(from, true));
-        h4[lane] = high;
-        l4[lane] = low;
-      }
-    }
-    let sumH = 0;
-    let sumL = 0;
-    const turns = [1, 7, 12, 18];
-    for (let lane = 0; lane < 4; lane++) {
-      high = h4[lane];
-      low = l4[lane];
-      rotate(turns[lane]);
-      add(sumH, sumL, high, low);
-      sumH = high;
-      sumL = low;
-    }
-    for (let lane = 0; lane < 4; lane++) {
-      round(0, 0, h4[lane], l4[lane]);
-      multiply((sumH ^ high) >>> 0, (sumL ^ low) >>> 0, P1H, P1L);
-      add(high, low, P4H, P4L);
-      sumH = high;
-      sumL = low;
-    }
-  } else {
-    high = P5H;
-    low = P5L;
-  }
-  add(high, low, Math.floor(size / 4294967296), size >>> 0);
-  let h3 = high;
-  let l3 = low;
-  for (; at2 <= size - 8; at2 += 8) {
-    round(0, 0, view.getUint32(at2 + 4, true), view.getUint32(at2, true));
-    high = (h3 ^ high) >>> 0;
-    low = (l3 ^ low) >>> 0;
-    rotate(27);
-    multiply(high, low, P1H, P1L);
-    add(high, low, P4H, P4L);
-    h3 = high;
-    l3 = low;
-  }
-  if (at2 <= size - 4) {
-    multiply(0, view.getUint32(at2, true), P1H, P1L);
-    high = (h3 ^ high) >>> 0;
-    low = (l3 ^ low) >>> 0;
-    rotate(23);
-    multiply(high, low, P2H, P2L);
-    add(high, low, P3H, P3L);
-    h3 = high;
-    l3 = low;
-    at2 += 4;
-  }
-  for (; at2 < size; at2++) {
-    multiply(0, data[at2], P5H, P5L);
-    high = (h3 ^ high) >>> 0;
-    low = (l3 ^ low) >>> 0;
-    rotate(11);
-    multiply(high, low, P1H, P1L);
-    h3 = high;
-    l3 = low;
-  }
-  high = h3;
-  low = l3;
-  xorShift(33);
-  multiply(high, low, P2H, P2L);
-  xorShift(29);
-  multiply(high, low, P3H, P3L);
-  xorShift(32);
-  return [high, low];
-}
-function fnv1a64(data) {
-  let h3 = 3421674724;
-  let l3 = 2216829733;
-  for (const byte of data) {
-    multiply(h3, (l3 ^ byte) >>> 0, 256, 435);
-    h3 = high;
-    l3 = low;
-  }
-  return [h3, l3];
-}
-var TABLES, P1H, P1L, P2H, P2L, P3H, P3L, P4H, P4L, P5H, P5L, high, low;
-var init_checksum = __esm({
-  "../packages/wshard/src/checksum.ts"() {
-    "use strict";
-    init_bytes();
-    TABLES = [];
-    P1H = 2654435761;
-    P1L = 2246822535;
-    P2H = 3266489917;
-    P2L = 668265295;
-    P3H = 374761393;
-    P3L = 2654435833;
-    P4H = 2246822519;
-    P4L = 3266489955;
-    P5H = 668265263;
-    P5L = 374761413;
-    high = 0;
-    low = 0;
-  }
-});
-
-// ../packages/wshard/src/dtype.ts
-function typedArray(dtype, bytes3) {
-  const size = DTYPES[dtype];
-  const aligned = bytes3.byteOffset % size === 0 ? bytes3 : bytes3.slice();
-  return new ARRAYS[dtype](aligned.buffer, aligned.byteOffset, aligned.byteLength / size);
-}
-function toFloat32(dtype, bytes3) {
-  const values = typedArray(dtype, bytes3);
-  if (values instanceof Float32Array) return values;
-  const out = new Float32Array(values.length);
-  if (dtype === "bf16") {
-    const bits = new Uint32Array(out.buffer);
-    for (let i4 = 0; i4 < bits.length; i4++) bits[i4] = values[i4] << 16;
-  } else if (dtype === "f16") for (let i4 = 0; i4 < out.length; i4++) out[i4] = halfToFloat(values[i4]);
-  else for (let i4 = 0; i4 < out.length; i4++) out[i4] = Number(values[i4]);
-  return out;
-}
-function halfToFloat(bits) {
-  const exponent = bits >>> 10 & 31;
-  const fraction = bits & 1023;
-  const sign2 = bits & 32768 ? -1 : 1;
-  if (exponent === 31) return fraction ? Number.NaN : sign2 * Number.POSITIVE_INFINITY;
-  return sign2 * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024));
-}
-var DTYPES, ARRAYS;
-var init_dtype = __esm({
-  "../packages/wshard/src/dtype.ts"() {
-    "use strict";
-    DTYPES = {
-      f64: 8,
-      f32: 4,
-      f16: 2,
-      bf16: 2,
-      i64: 8,
-      i32: 4,
-      i16: 2,
-      i8: 1,
-      u64: 8,
-      u32: 4,
-      u16: 2,
-      u8: 1,
-      bool: 1
-    };
-    ARRAYS = {
-      f64: Float64Array,
-      f32: Float32Array,
-      f16: Uint16Array,
-      bf16: Uint16Array,
-      i64: BigInt64Array,
-      i32: Int32Array,
-      i16: Int16Array,
-      i8: Int8Array,
-      u64: BigUint64Array,
-      u32: Uint32Array,
-      u16: Uint16Array,
-      u8: Uint8Array,
-      bool: Uint8Array
-    };
-  }
-});
-
-// ../packages/wshard/src/json.ts
-function isObject(value) {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
-}
-function parseJson(data) {
-  if (data.length > MAX_JSON_BYTES) throw new LimitExceededError(`JSON of ${data.length} bytes is too large`);
-  const text = utf8(data, "not valid JSON (not UTF-8)").replace(/^\ufeff/, "");
-  let at2 = 0;
-  const fail = (what) => {
-    corrupt(`not valid JSON (${what} at character ${at2})`);
-  };
-  const match = (pattern) => {
-    pattern.lastIndex = at2;
-    const found = pattern.exec(text);
-    if (found) at2 += found[0].length;
-    return found;
-  };
-  const parseString = () => {
-    const start2 = at2++;
-    do
-      match(PLAIN);
-    while (match(ESCAPE));
-    if (text[at2++] !== '"') fail("a string without end, a control character or a bad escape");
-    return JSON.parse(text.slice(start2, at2));
-  };
-  const store = (holder, key, depth) => {
-    let found;
-    match(SPACE);
-    const next = text[at2];
-    const word = WORDS.find(([each]) => text.startsWith(each, at2));
-    if (next === "{") found = parseObject(depth);
-    else if (next === "[") found = parseArray(depth);
-    else if (next === '"') found = parseString();
-    else if (word) {
-      at2 += word[0].length;
-      found = word[1];
-    } else {
-      const number = match(NUMBER) ?? fail("a value was expected");
-      found = Number(number[0]);
-      if (number[1] !== void 0 || number[2] !== void 0) {
-        const keys = fractions.get(holder) ?? /* @__PURE__ */ new Set();
-        fractions.set(holder, keys.add(String(key)));
-      } else if (!Number.isSafeInteger(found)) found = BigInt(number[0]);
-    }
-    Object.defineProperty(holder, key, { value: found, writable: true, enumerable: true, configurable: true });
-    match(SPACE);
-  };
-  const items = (close, depth, one) => {
-    if (depth > MAX_DEPTH) fail("nested too deep");
-    at2++;
-    match(SPACE);
-    if (text[at2] === close) at2++;
-    else
-      for (; ; ) {
-        one();
-        const next = text[at2++];
-        if (next === close) break;
-        if (next !== ",") fail(`',' or '${close}' was expected`);
-      }
-  };
-  const parseArray = (depth) => {
-    const out = [];
-    items("]", depth, () => store(out, out.length, depth + 1));
-    return out;
-  };
-  const parseObject = (depth) => {
-    const out = {};
-    items("}", depth, () => {
-      match(SPACE);
-      if (text[at2] !== '"') fail("a key was expected");
-      const key = parseString();
-      if (Object.hasOwn(out, key)) fail("a key appears twice");
-      match(SPACE);
-      if (text[at2++] !== ":") fail("':' was expected");
-      store(out, key, depth + 1);
-    });
-    return out;
-  };
-  const root = [];
-  store(root, 0, 0);
-  if (at2 !== text.length) fail("more after its end");
-  return root[0];
-}
-function parseJsonObject(data) {
-  const value = parseJson(data);
-  if (!isObject(value)) corrupt("JSON is no object, one was expected");
-  return value;
-}
-var MAX_JSON_BYTES, MAX_DEPTH, NUMBER, SPACE, PLAIN, WORDS, ESCAPE, fractions;
-var init_json = __esm({
-  "../packages/wshard/src/json.ts"() {
-    "use strict";
-    init_bytes();
-    init_errors();
-    MAX_JSON_BYTES = 64 << 20;
-    MAX_DEPTH = 500;
-    NUMBER = /-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?/y;
-    SPACE = /[ \t\n\r]*/y;
-    PLAIN = /[^"\\\u0000-\u001f]*/y;
-    WORDS = [
-      ["null", null],
-      ["true", true],
-      ["false", false]
-    ];
-    ESCAPE = /\\(?:["\\/bfnrt]|u[\da-fA-F]{4})/y;
-    fractions = /* @__PURE__ */ new WeakMap();
-  }
-});
-
-// ../packages/wshard/src/layout.ts
-var MAGIC, VERSION, HEADER_BYTES, ENTRY_BYTES, ALIGNMENTS, MARK, MARKED_HEADER_BYTES, FLAGS_RAW, FLAGS_DEFAULT, FLAGS_ZSTD, FLAGS_LZ4, FLAGS_SEEKABLE, MAX_ENTRIES, MAX_STRING_TABLE_BYTES, MAX_NAME_BYTES, MAX_BLOCK_BYTES, PIECES_FROM_BYTES, PIECE_BYTES, FRAME_BYTES, SKIPPABLE_MAGIC, SEEK_TABLE_MAGIC, MAX_FRAMES, PIECES_PREFIX, SEEK_PREFIX;
-var init_layout = __esm({
-  "../packages/wshard/src/layout.ts"() {
-    "use strict";
-    MAGIC = "SHRD";
-    VERSION = 2;
-    HEADER_BYTES = 64;
-    ENTRY_BYTES = 48;
-    ALIGNMENTS = [0, 16, 32, 64];
-    MARK = "WDC1";
-    MARKED_HEADER_BYTES = 48;
-    FLAGS_RAW = 0;
-    FLAGS_DEFAULT = 1;
-    FLAGS_ZSTD = 3;
-    FLAGS_LZ4 = 5;
-    FLAGS_SEEKABLE = 11;
-    MAX_ENTRIES = 1e7;
-    MAX_STRING_TABLE_BYTES = 1e8;
-    MAX_NAME_BYTES = 4096;
-    MAX_BLOCK_BYTES = 64 * 2 ** 30;
-    PIECES_FROM_BYTES = 1 << 20;
-    PIECE_BYTES = 256 << 10;
-    FRAME_BYTES = 64 << 10;
-    SKIPPABLE_MAGIC = 407710302;
-    SEEK_TABLE_MAGIC = 2408770225;
-    MAX_FRAMES = 1 << 27;
-    PIECES_PREFIX = "aux/crc32c/";
-    SEEK_PREFIX = "aux/seek/";
-  }
-});
-
-// node_modules/fzstd/esm/index.mjs
-function decompress(dat, buf) {
-  var bufs = [], nb = +!buf;
-  var bt = 0, ol = 0;
-  for (; dat.length; ) {
-    var st = rzfh(dat, nb || buf);
-    if (typeof st == "object") {
-      if (nb) {
-        buf = null;
-        if (st.w.length == st.u) {
-          bufs.push(buf = st.w);
-          ol += st.u;
-        }
-      } else {
-        bufs.push(buf);
-        st.e = 0;
-      }
-      for (; !st.l; ) {
-        var blk = rzb(dat, st, buf);
-        if (!blk)
-          err(5);
-        if (buf)
-          st.e = st.y;
-        else {
-          bufs.push(blk);
-          ol += blk.length;
-          cpw(st.w, 0, blk.length);
-          st.w.set(blk, st.w.length - blk.length);
-        }
-      }
-      bt = st.b + st.c * 4;
-    } else
-      bt = st;
-    dat = dat.subarray(bt);
-  }
-  return cct(bufs, ol);
-}
-var ab, u8, u16, i16, i32, slc, fill, cpw, ec, err, rb, b4, rzfh, msb, rfse, rhu, dllt, dmlt, doct, b2bl, llb, llbl, mlb, mlbl, dhu, dhu4, rzb, cct, Decompress;
-var init_esm = __esm({
-  "node_modules/fzstd/esm/index.mjs"() {
-    ab = ArrayBuffer;
-    u8 = Uint8Array;
-    u16 = Uint16Array;
-    i16 = Int16Array;
-    i32 = Int32Array;
-    slc = function(v3, s3, e3) {
-      if (u8.prototype.slice)
-        return u8.prototype.slice.call(v3, s3, e3);
-      if (s3 == null || s3 < 0)
-        s3 = 0;
-      if (e3 == null || e3 > v3.length)
-        e3 = v3.length;
-      var n2 = new u8(e3 - s3);
-      n2.set(v3.subarray(s3, e3));
-      return n2;
-    };
-    fill = function(v3, n2, s3, e3) {
-      if (u8.prototype.fill)
-        return u8.prototype.fill.call(v3, n2, s3, e3);
-      if (s3 == null || s3 < 0)
-        s3 = 0;
-      if (e3 == null || e3 > v3.length)
-        e3 = v3.length;
-      for (; s3 < e3; ++s3)
-        v3[s3] = n2;
-      return v3;
-    };
-    cpw = function(v3, t3, s3, e3) {
-      if (u8.prototype.copyWithin)
-        return u8.prototype.copyWithin.call(v3, t3, s3, e3);
-      if (s3 == null || s3 < 0)
-        s3 = 0;
-      if (e3 == null || e3 > v3.length)
-        e3 = v3.length;
-      while (s3 < e3) {
-        v3[t3++] = v3[s3++];
-      }
-    };
-    ec = [
-      "invalid zstd data",
-      "window size too large (>2046MB)",
-      "invalid block type",
-      "FSE accuracy too high",
-      "match distance too far back",
-      "unexpected EOF"
-    ];
-    err = function(ind, msg, nt) {
-      var e3 = new Error(msg || ec[ind]);
-      e3.code = ind;
-      if (Error.captureStackTrace)
-        Error.captureStackTrace(e3, err);
-      if (!nt)
-        throw e3;
-      return e3;
-    };
-    rb = function(d3, b, n2) {
-      var i4 = 0, o3 = 0;
-      for (; i4 < n2; ++i4)
-        o3 |= d3[b++] << (i4 << 3);
-      return o3;
-    };
-    b4 = function(d3, b) {
-      return (d3[b] | d3[b + 1] << 8 | d3[b + 2] << 16 | d3[b + 3] << 24) >>> 0;
-    };
-    rzfh = function(dat, w3) {
-      var n3 = dat[0] | dat[1] << 8 | dat[2] << 16;
-      if (n3 == 3126568 && dat[3] == 253) {
-        var flg = dat[4];
-        var ss2 = flg >> 5 & 1, cc = flg >> 2 & 1, df = flg & 3, fcf = flg >> 6;
-        if (flg & 8)
-          err(0);
-        var bt = 6 - ss2;
-        var db = df == 3 ? 4 : df;
-        var di = rb(dat, bt, db);
-        bt += db;
-        var fsb = fcf ? 1 << fcf : ss2;
-        var fss = rb(dat, bt, fsb) + (fcf == 1 && 256);
-        var ws = fss;
-        if (!ss2) {
-          var wb = 1 << 10 + (dat[5] >> 3);
-          ws = wb + (wb >> 3) * (dat[5] & 7);
-        }
-        if (ws > 2145386496)
-          err(1);
-        var buf = new u8((w3 == 1 ? fss || ws : w3 ? 0 : ws) + 12);
-        buf[0] = 1, buf[4] = 4, buf[8] = 8;
-        return {
-          b: bt + fsb,
-          y: 0,
-          l: 0,
-          d: di,
-          w: w3 && w3 != 1 ? w3 : buf.subarray(12),
-          e: ws,
-          o: new i32(buf.buffer, 0, 3),
-          u: fss,
-          c: cc,
-          m: Math.min(131072, ws)
-        };
-      } else if ((n3 >> 4 | dat[3] << 20) == 25481893) {
-        return b4(dat, 4) + 8;
-      }
-      err(0);
-    };
-    msb = function(val) {
-      var bits = 0;
-      for (; 1 << bits <= val; ++bits)
-        ;
-      return bits - 1;
-    };
-    rfse = function(dat, bt, mal) {
-      var tpos = (bt << 3) + 4;
-      var al = (dat[bt] & 15) + 5;
-      if (al > mal)
-        err(3);
-      var sz = 1 << al;
-      var probs = sz, sym = -1, re = -1, i4 = -1, ht = sz;
-      var buf = new ab(512 + (sz << 2));
-      var freq = new i16(buf, 0, 256);
-      var dstate = new u16(buf, 0, 256);
-      var nstate = new u16(buf, 512, sz);
-      var bb1 = 512 + (sz << 1);
-      var syms = new u8(buf, bb1, sz);
-      var nbits = new u8(buf, bb1 + sz);
-      while (sym < 255 && probs > 0) {
-        var bits = msb(probs + 1);
-        var cbt = tpos >> 3;
-        var msk = (1 << bits + 1) - 1;
-        var val = (dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (tpos & 7) & msk;
-        var msk1fb = (1 << bits) - 1;
-        var msv = msk - probs - 1;
-        var sval = val & msk1fb;
-        if (sval < msv)
-          tpos += bits, val = sval;
-        else {
-          tpos += bits + 1;
-          if (val > msk1fb)
-            val -= msv;
-        }
-        freq[++sym] = --val;
-        if (val == -1) {
-          probs += val;
-          syms[--ht] = sym;
-        } else
-          probs -= val;
-        if (!val) {
-          do {
-            var rbt = tpos >> 3;
-            re = (dat[rbt] | dat[rbt + 1] << 8) >> (tpos & 7) & 3;
-            tpos += 2;
-            sym += re;
-          } while (re == 3);
-        }
-      }
-      if (sym > 255 || probs)
-        err(0);
-      var sympos = 0;
-      var sstep = (sz >> 1) + (sz >> 3) + 3;
-      var smask = sz - 1;
-      for (var s3 = 0; s3 <= sym; ++s3) {
-        var sf = freq[s3];
-        if (sf < 1) {
-          dstate[s3] = -sf;
-          continue;
-        }
-        for (i4 = 0; i4 < sf; ++i4) {
-          syms[sympos] = s3;
-          do {
-            sympos = sympos + sstep & smask;
-          } while (sympos >= ht);
-        }
-      }
-      if (sympos)
-        err(0);
-      for (i4 = 0; i4 < sz; ++i4) {
-        var ns = dstate[syms[i4]]++;
-        var nb = nbits[i4] = al - msb(ns);
-        nstate[i4] = (ns << nb) - sz;
-      }
-      return [tpos + 7 >> 3, {
-        b: al,
-        s: syms,
-        n: nbits,
-        t: nstate
-      }];
-    };
-    rhu = function(dat, bt) {
-      var i4 = 0, wc = -1;
-      var buf = new u8(292), hb = dat[bt];
-      var hw = buf.subarray(0, 256);
-      var rc = buf.subarray(256, 268);
-      var ri = new u16(buf.buffer, 268);
-      if (hb < 128) {
-        var _a = rfse(dat, bt + 1, 6), ebt = _a[0], fdt = _a[1];
-        bt += hb;
-        var epos = ebt << 3;
-        var lb = dat[bt];
-        if (!lb)
-          err(0);
-        var st1 = 0, st2 = 0, btr1 = fdt.b, btr2 = btr1;
-        var fpos = (++bt << 3) - 8 + msb(lb);
-        for (; ; ) {
-          fpos -= btr1;
-          if (fpos < epos)
-            break;
-          var cbt = fpos >> 3;
-          st1 += (dat[cbt] | dat[cbt + 1] << 8) >> (fpos & 7) & (1 << btr1) - 1;
-          hw[++wc] = fdt.s[st1];
-          fpos -= btr2;
-          if (fpos < epos)
-            break;
-          cbt = fpos >> 3;
-          st2 += (dat[cbt] | dat[cbt + 1] << 8) >> (fpos & 7) & (1 << btr2) - 1;
-          hw[++wc] = fdt.s[st2];
-          btr1 = fdt.n[st1];
-          st1 = fdt.t[st1];
-          btr2 = fdt.n[st2];
-          st2 = fdt.t[st2];
-        }
-        if (++wc > 255)
-          err(0);
-      } else {
-        wc = hb - 127;
-        for (; i4 < wc; i4 += 2) {
-          var byte = dat[++bt];
-          hw[i4] = byte >> 4;
-          hw[i4 + 1] = byte & 15;
-        }
-        ++bt;
-      }
-      var wes = 0;
-      for (i4 = 0; i4 < wc; ++i4) {
-        var wt = hw[i4];
-        if (wt > 11)
-          err(0);
-        wes += wt && 1 << wt - 1;
-      }
-      var mb = msb(wes) + 1;
-      var ts = 1 << mb;
-      var rem = ts - wes;
-      if (rem & rem - 1)
-        err(0);
-      hw[wc++] = msb(rem) + 1;
-      for (i4 = 0; i4 < wc; ++i4) {
-        var wt = hw[i4];
-        ++rc[hw[i4] = wt && mb + 1 - wt];
-      }
-      var hbuf = new u8(ts << 1);
-      var syms = hbuf.subarray(0, ts), nb = hbuf.subarray(ts);
-      ri[mb] = 0;
-      for (i4 = mb; i4 > 0; --i4) {
-        var pv = ri[i4];
-        fill(nb, i4, pv, ri[i4 - 1] = pv + rc[i4] * (1 << mb - i4));
-      }
-      if (ri[0] != ts)
-        err(0);
-      for (i4 = 0; i4 < wc; ++i4) {
-        var bits = hw[i4];
-        if (bits) {
-          var code = ri[bits];
-          fill(syms, i4, code, ri[bits] = code + (1 << mb - bits));
-        }
-      }
-      return [bt, {
-        n: nb,
-        b: mb,
-        s: syms
-      }];
-    };
-    dllt = rfse(/* @__PURE__ */ new u8([
-      81,
-      16,
-      99,
-      140,
-      49,
-      198,
-      24,
-      99,
-      12,
-      33,
-      196,
-      24,
-      99,
-      102,
-      102,
-      134,
-      70,
-      146,
-      4
-    ]), 0, 6)[1];
-    dmlt = rfse(/* @__PURE__ */ new u8([
-      33,
-      20,
-      196,
-      24,
-      99,
-      140,
-      33,
-      132,
-      16,
-      66,
-      8,
-      33,
-      132,
-      16,
-      66,
-      8,
-      33,
-      68,
-      68,
-      68,
-      68,
-      68,
-      68,
-      68,
-      68,
-      36,
-      9
-    ]), 0, 6)[1];
-    doct = rfse(/* @__PURE__ */ new u8([
-      32,
-      132,
-      16,
-      66,
-      102,
-      70,
-      68,
-      68,
-      68,
-      68,
-      36,
-      73,
-      2
-    ]), 0, 5)[1];
-    b2bl = function(b, s3) {
-      var len = b.length, bl = new i32(len);
-      for (var i4 = 0; i4 < len; ++i4) {
-        bl[i4] = s3;
-        s3 += 1 << b[i4];
-      }
-      return bl;
-    };
-    llb = /* @__PURE__ */ new u8((/* @__PURE__ */ new i32([
-      0,
-      0,
-      0,
-      0,
-      16843009,
-      50528770,
-      134678020,
-      202050057,
-      269422093
-    ])).buffer, 0, 36);
-    llbl = /* @__PURE__ */ b2bl(llb, 0);
-    mlb = /* @__PURE__ */ new u8((/* @__PURE__ */ new i32([
-      0,
-      0,
-      0,
-      0,
-      0,
-      0,
-      0,
-      0,
-      16843009,
-      50528770,
-      117769220,
-      185207048,
-      252579084,
-      16
-    ])).buffer, 0, 53);
-    mlbl = /* @__PURE__ */ b2bl(mlb, 3);
-    dhu = function(dat, out, hu) {
-      var len = dat.length, ss2 = out.length, lb = dat[len - 1], msk = (1 << hu.b) - 1, eb = -hu.b;
-      if (!lb)
-        err(0);
-      var st = 0, btr = hu.b, pos = (len << 3) - 8 + msb(lb) - btr, i4 = -1;
-      for (; pos > eb && i4 < ss2; ) {
-        var cbt = pos >> 3;
-        var val = (dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (pos & 7);
-        st = (st << btr | val) & msk;
-        out[++i4] = hu.s[st];
-        pos -= btr = hu.n[st];
-      }
-      if (pos != eb || i4 + 1 != ss2)
-        err(0);
-    };
-    dhu4 = function(dat, out, hu) {
-      var bt = 6;
-      var ss2 = out.length, sz1 = ss2 + 3 >> 2, sz2 = sz1 << 1, sz3 = sz1 + sz2;
-      dhu(dat.subarray(bt, bt += dat[0] | dat[1] << 8), out.subarray(0, sz1), hu);
-      dhu(dat.subarray(bt, bt += dat[2] | dat[3] << 8), out.subarray(sz1, sz2), hu);
-      dhu(dat.subarray(bt, bt += dat[4] | dat[5] << 8), out.subarray(sz2, sz3), hu);
-      dhu(dat.subarray(bt), out.subarray(sz3), hu);
-    };
-    rzb = function(dat, st, out) {
-      var _a;
-      var bt = st.b;
-      var b0 = dat[bt], btype = b0 >> 1 & 3;
-      st.l = b0 & 1;
-      var sz = b0 >> 3 | dat[bt + 1] << 5 | dat[bt + 2] << 13;
-      var ebt = (bt += 3) + sz;
-      if (btype == 1) {
-        if (bt >= dat.length)
-          return;
-        st.b = bt + 1;
-        if (out) {
-          fill(out, dat[bt], st.y, st.y += sz);
-          return out;
-        }
-        return fill(new u8(sz), dat[bt]);
-      }
-      if (ebt > dat.length)
-        return;
-      if (btype == 0) {
-        st.b = ebt;
-        if (out) {
-          out.set(dat.subarray(bt, ebt), st.y);
-          st.y += sz;
-          return out;
-        }
-        return slc(dat, bt, ebt);
-      }
-      if (btype == 2) {
-        var b3 = dat[bt], lbt = b3 & 3, sf = b3 >> 2 & 3;
-        var lss = b3 >> 4, lcs = 0, s4 = 0;
-        if (lbt < 2) {
-          if (sf & 1)
-            lss |= dat[++bt] << 4 | (sf & 2 && dat[++bt] << 12);
-          else
-            lss = b3 >> 3;
-        } else {
-          s4 = sf;
-          if (sf < 2)
-            lss |= (dat[++bt] & 63) << 4, lcs = dat[bt] >> 6 | dat[++bt] << 2;
-          else if (sf == 2)
-            lss |= dat[++bt] << 4 | (dat[++bt] & 3) << 12, lcs = dat[bt] >> 2 | dat[++bt] << 6;
-          else
-            lss |= dat[++bt] << 4 | (dat[++bt] & 63) << 12, lcs = dat[bt] >> 6 | dat[++bt] << 2 | dat[++bt] << 10;
-        }
-        ++bt;
-        var buf = out ? out.subarray(st.y, st.y + st.m) : new u8(st.m);
-        var spl = buf.length - lss;
-        if (lbt == 0)
-          buf.set(dat.subarray(bt, bt += lss), spl);
-        else if (lbt == 1)
-          fill(buf, dat[bt++], spl);
-        else {
-          var hu = st.h;
-          if (lbt == 2) {
-            var hud = rhu(dat, bt);
-            lcs += bt - (bt = hud[0]);
-            st.h = hu = hud[1];
-          } else if (!hu)
-            err(0);
-          (s4 ? dhu4 : dhu)(dat.subarray(bt, bt += lcs), buf.subarray(spl), hu);
-        }
-        var ns = dat[bt++];
-        if (ns) {
-          if (ns == 255)
-            ns = (dat[bt++] | dat[bt++] << 8) + 32512;
-          else if (ns > 127)
-            ns = ns - 128 << 8 | dat[bt++];
-          var scm = dat[bt++];
-          if (scm & 3)
-            err(0);
-          var dts = [dmlt, doct, dllt];
-          for (var i4 = 2; i4 > -1; --i4) {
-            var md2 = scm >> (i4 << 1) + 2 & 3;
-            if (md2 == 1) {
-              var rbuf = new u8([0, 0, dat[bt++]]);
-              dts[i4] = {
-                s: rbuf.subarray(2, 3),
-                n: rbuf.subarray(0, 1),
-                t: new u16(rbuf.buffer, 0, 1),
-                b: 0
-              };
-            } else if (md2 == 2) {
-              _a = rfse(dat, bt, 9 - (i4 & 1)), bt = _a[0], dts[i4] = _a[1];
-            } else if (md2 == 3) {
-              if (!st.t)
-                err(0);
-              dts[i4] = st.t[i4];
-            }
-          }
-          var _b = st.t = dts, mlt = _b[0], oct = _b[1], llt = _b[2];
-          var lb = dat[ebt - 1];
-          if (!lb)
-            err(0);
-          var spos = (ebt << 3) - 8 + msb(lb) - llt.b, cbt = spos >> 3, oubt = 0;
-          var lst = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << llt.b) - 1;
-          cbt = (spos -= oct.b) >> 3;
-          var ost = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << oct.b) - 1;
-          cbt = (spos -= mlt.b) >> 3;
-          var mst = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << mlt.b) - 1;
-          for (++ns; --ns; ) {
-            var llc = llt.s[lst];
-            var lbtr = llt.n[lst];
-            var mlc = mlt.s[mst];
-            var mbtr = mlt.n[mst];
-            var ofc = oct.s[ost];
-            var obtr = oct.n[ost];
-            cbt = (spos -= ofc) >> 3;
-            var ofp = 1 << ofc;
-            var off2 = ofp + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16 | dat[cbt + 3] << 24) >>> (spos & 7) & ofp - 1);
-            cbt = (spos -= mlb[mlc]) >> 3;
-            var ml = mlbl[mlc] + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (spos & 7) & (1 << mlb[mlc]) - 1);
-            cbt = (spos -= llb[llc]) >> 3;
-            var ll = llbl[llc] + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (spos & 7) & (1 << llb[llc]) - 1);
-            cbt = (spos -= lbtr) >> 3;
-            lst = llt.t[lst] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << lbtr) - 1);
-            cbt = (spos -= mbtr) >> 3;
-            mst = mlt.t[mst] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << mbtr) - 1);
-            cbt = (spos -= obtr) >> 3;
-            ost = oct.t[ost] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << obtr) - 1);
-            if (off2 > 3) {
-              st.o[2] = st.o[1];
-              st.o[1] = st.o[0];
-              st.o[0] = off2 -= 3;
-            } else {
-              var idx = off2 - (ll != 0);
-              if (idx) {
-                off2 = idx == 3 ? st.o[0] - 1 : st.o[idx];
-                if (idx > 1)
-                  st.o[2] = st.o[1];
-                st.o[1] = st.o[0];
-                st.o[0] = off2;
-              } else
-                off2 = st.o[0];
-            }
-            for (var i4 = 0; i4 < ll; ++i4) {
-              buf[oubt + i4] = buf[spl + i4];
-            }
-            oubt += ll, spl += ll;
-            var stin = oubt - off2;
-            if (stin < 0) {
-              var len = -stin;
-              var bs = st.e + stin;
-              if (len > ml)
-                len = ml;
-              for (var i4 = 0; i4 < len; ++i4) {
-                buf[oubt + i4] = st.w[bs + i4];
-              }
-              oubt += len, ml -= len, stin = 0;
-            }
-            for (var i4 = 0; i4 < ml; ++i4) {
-              buf[oubt + i4] = buf[stin + i4];
-            }
-            oubt += ml;
-          }
-          if (oubt != spl) {
-            while (spl < buf.length) {
-              buf[oubt++] = buf[spl++];
-            }
-          } else
-            oubt = buf.length;
-          if (out)
-            st.y += oubt;
-          else
-            buf = slc(buf, 0, oubt);
-        } else if (out) {
-          st.y += lss;
-          if (spl) {
-            for (var i4 = 0; i4 < lss; ++i4) {
-              buf[i4] = buf[spl + i4];
-            }
-          }
-        } else if (spl)
-          buf = slc(buf, spl);
-        st.b = ebt;
-        return buf;
-      }
-      err(2);
-    };
-    cct = function(bufs, ol) {
-      if (bufs.length == 1)
-        return bufs[0];
-      var buf = new u8(ol);
-      for (var i4 = 0, b = 0; i4 < bufs.length; ++i4) {
-        var chk = bufs[i4];
-        buf.set(chk, b);
-        b += chk.length;
-      }
-      return buf;
-    };
-    Decompress = /* @__PURE__ */ (function() {
-      function Decompress2(ondata) {
-        this.ondata = ondata;
-        this.c = [];
-        this.l = 0;
-        this.z = 0;
-      }
-      Decompress2.prototype.push = function(chunk, final) {
-        if (typeof this.s == "number") {
-          var sub = Math.min(chunk.length, this.s);
-          chunk = chunk.subarray(sub);
-          this.s -= sub;
-        }
-        var sl = chunk.length;
-        var ncs = sl + this.l;
-        if (!this.s) {
-          if (final) {
-            if (!ncs) {
-              this.ondata(new u8(0), true);
-              return;
-            }
-            if (ncs < 5)
-              err(5);
-          } else if (ncs < 18) {
-            this.c.push(chunk);
-            this.l = ncs;
-            return;
-          }
-          if (this.l) {
-            this.c.push(chunk);
-            chunk = cct(this.c, ncs);
-            this.c = [];
-            this.l = 0;
-          }
-          if (typeof (this.s = rzfh(chunk)) == "number")
-            return this.push(chunk, final);
-        }
-        if (typeof this.s != "number") {
-          if (ncs < (this.z || 3)) {
-            if (final)
-              err(5);
-            this.c.push(chunk);
-            this.l = ncs;
-            return;
-          }
-          if (this.l) {
-            this.c.push(chunk);
-            chunk = cct(this.c, ncs);
-            this.c = [];
-            this.l = 0;
-          }
-          if (!this.z && ncs < (this.z = chunk[this.s.b] & 2 ? 4 : 3 + (chunk[this.s.b] >> 3 | chunk[this.s.b + 1] << 5 | chunk[this.s.b + 2] << 13))) {
-            if (final)
-              err(5);
-            this.c.push(chunk);
-            this.l = ncs;
-            return;
-          } else
-            this.z = 0;
-          for (; ; ) {
-            var blk = rzb(chunk, this.s);
-            if (!blk) {
-              if (final)
-                err(5);
-              var adc = chunk.subarray(this.s.b);
-              this.s.b = 0;
-              this.c.push(adc), this.l += adc.length;
-              return;
-            } else {
-              this.ondata(blk, false);
-              cpw(this.s.w, 0, blk.length);
-              this.s.w.set(blk, this.s.w.length - blk.length);
-            }
-            if (this.s.l) {
-              var rest = chunk.subarray(this.s.b);
-              this.s = this.s.c * 4;
-              this.push(rest, final);
-              return;
-            }
-          }
-        } else if (final)
-          err(5);
-      };
-      return Decompress2;
-    })();
-  }
-});
-
-// ../packages/wshard/src/codec.ts
-function decode(codec, data, rawSize) {
-  if (codec === "zstd") return decodeZstd(data, rawSize);
-  if (codec === "lz4") return decodeLz4(data, rawSize);
-  return data;
-}
-function readFrame(data, start2) {
-  const view = viewOf(data);
-  try {
-    const magic = view.getUint32(start2, true);
-    if ((magic & 4294967280) >>> 0 === 407710288) {
-      const end2 = start2 + 8 + view.getUint32(start2 + 4, true);
-      if (end2 > data.length) throw new RangeError();
-      return { size: 0, hasChecksum: false, isSkippable: true, windowBytes: 0, end: end2 };
-    }
-    if (magic !== ZSTD_MAGIC) corrupt("not a zstd frame");
-    const flags = view.getUint8(start2 + 4);
-    const isSingle = (flags & 32) !== 0;
-    let at2 = start2 + 5;
-    let windowBytes = 0;
-    if (!isSingle) {
-      const byte = view.getUint8(at2++);
-      const base = 2 ** (10 + (byte >> 3));
-      windowBytes = base + base / 8 * (byte & 7);
-    }
-    at2 += [0, 1, 2, 4][flags & 3];
-    let size;
-    const kind = flags >> 6;
-    if (kind === 0 && isSingle) size = view.getUint8(at2++);
-    else if (kind === 1) size = view.getUint16(at2, true) + 256;
-    else if (kind === 2) size = view.getUint32(at2, true);
-    else if (kind === 3) size = Number(view.getBigUint64(at2, true));
-    if (kind) at2 += 1 << kind;
-    const limit = Math.min(MAX_ZSTD_BLOCK, isSingle ? size ?? 0 : windowBytes);
-    for (let isLast = false; !isLast; ) {
-      const header = view.getUint16(at2, true) | view.getUint8(at2 + 2) << 16;
-      isLast = (header & 1) !== 0;
-      const type = header >> 1 & 3;
-      if (type === 3 || header >> 3 > limit) corrupt("damaged zstd frame (a block's header)");
-      at2 += 3 + (type === 1 ? 1 : header >> 3);
-      if (at2 > data.length) throw new RangeError();
-    }
-    const hasChecksum = (flags & 4) !== 0;
-    const end = at2 + (hasChecksum ? 4 : 0);
-    if (flags & 8 || end > data.length) throw new RangeError();
-    return { size, hasChecksum, isSkippable: false, windowBytes: isSingle ? size ?? 0 : windowBytes, end };
-  } catch (error) {
-    if (error instanceof FormatError) throw error;
-    corrupt("damaged zstd frame (it ends too early)");
-  }
-}
-function fill2(data, frame, out) {
-  let written2 = 0;
-  try {
-    if (frame.size !== void 0) {
-      if (frame.size) decompress(data, out.subarray(0, frame.size));
-      written2 = frame.size;
-    } else {
-      const stream = new Decompress((part) => {
-        if (written2 + part.length > out.length) corrupt("a zstd frame holds too much");
-        out.set(part, written2);
-        written2 += part.length;
-      });
-      stream.push(data, true);
-    }
-  } catch (error) {
-    if (error instanceof FormatError) throw error;
-    corrupt(`damaged zstd frame (${error.message})`);
-  }
-  if (frame.hasChecksum) {
-    const stored = viewOf(data).getUint32(data.length - 4, true);
-    if (xxh64(out.subarray(0, written2))[1] !== stored) {
-      corrupt("damaged zstd frame (its content does not match its checksum)");
-    }
-  }
-  return written2;
-}
-function decodeZstd(data, rawSize) {
-  if (rawSize > data.length * ZSTD_MAX_RATIO) {
-    throw new LimitExceededError(`${data.length} zstd bytes cannot hold ${rawSize} bytes`);
-  }
-  const first = readFrame(data, 0);
-  if ((first.size ?? 0) > rawSize) {
-    throw new LimitExceededError(`a zstd frame announces ${first.size} bytes where ${rawSize} are allowed`);
-  }
-  if (first.size === rawSize && first.end !== data.length) {
-    corrupt("damaged zstd frame (more bytes than the frame has)");
-  }
-  const out = new Uint8Array(rawSize);
-  let filled = 0;
-  for (let at2 = 0; at2 < data.length; ) {
-    const frame = at2 ? readFrame(data, at2) : first;
-    if (!frame.isSkippable) {
-      if ((frame.size ?? 0) > rawSize - filled) corrupt("zstd frames hold more than announced");
-      if (frame.size === void 0 && frame.windowBytes > MAX_WINDOW_BYTES) {
-        corrupt("damaged zstd frame (its window is too large)");
-      }
-      filled += fill2(data.subarray(at2, frame.end), frame, out.subarray(filled));
-    }
-    at2 = frame.end;
-  }
-  if (filled !== rawSize) corrupt(`zstd frames do not hold the ${rawSize} bytes announced`);
-  return out;
-}
-function decodeFrames(data, ends, sizes) {
-  const out = new Uint8Array(sizes.reduce((sum, each) => sum + each, 0));
-  let start2 = 0;
-  let filled = 0;
-  for (const [index, end] of ends.entries()) {
-    const part = data.subarray(start2, end);
-    const frame = readFrame(part, 0);
-    const size = sizes[index];
-    if (frame.isSkippable || frame.size !== size || frame.end !== part.length) {
-      corrupt(`a zstd frame does not hold the ${size} bytes of the seek table`);
-    }
-    filled += fill2(part, frame, out.subarray(filled));
-    start2 = end;
-  }
-  return out;
-}
-function decodeLz4(data, rawSize) {
-  if (rawSize > data.length * LZ4_MAX_RATIO) {
-    throw new LimitExceededError(`${data.length} LZ4 bytes cannot hold ${rawSize} bytes`);
-  }
-  const out = new Uint8Array(rawSize);
-  const size = data.length;
-  let at2 = 0;
-  let filled = 0;
-  const damaged = () => corrupt("damaged LZ4 block");
-  const length = (start2) => {
-    let total = start2;
-    if (start2 === 15) {
-      for (let byte = 255; byte === 255; total += byte) byte = at2 < size ? data[at2++] : damaged();
-    }
-    return total;
-  };
-  while (at2 < size) {
-    const token2 = data[at2++];
-    const literals = length(token2 >> 4);
-    if (literals > size - at2 || literals > rawSize - filled) damaged();
-    out.set(data.subarray(at2, at2 + literals), filled);
-    at2 += literals;
-    filled += literals;
-    if (at2 === size) break;
-    if (size - at2 < 2) damaged();
-    const offset = data[at2] | data[at2 + 1] << 8;
-    at2 += 2;
-    const match = length(token2 & 15) + 4;
-    if (!offset || offset > filled || match > rawSize - filled) damaged();
-    for (const end = filled + match; filled < end; filled++) out[filled] = out[filled - offset];
-    if (at2 === size) damaged();
-  }
-  if (filled !== rawSize) corrupt(`LZ4 block holds ${filled} bytes, not ${rawSize}`);
-  return out;
-}
-var ZSTD_MAX_RATIO, LZ4_MAX_RATIO, MAX_WINDOW_BYTES, MAX_ZSTD_BLOCK, ZSTD_MAGIC;
-var init_codec = __esm({
-  "../packages/wshard/src/codec.ts"() {
-    "use strict";
-    init_esm();
-    init_bytes();
-    init_checksum();
-    init_errors();
-    ZSTD_MAX_RATIO = 2 ** 15;
-    LZ4_MAX_RATIO = 255;
-    MAX_WINDOW_BYTES = 1 << 25;
-    MAX_ZSTD_BLOCK = 128 << 10;
-    ZSTD_MAGIC = 4247762216;
-  }
-});
-
-// ../packages/wshard/src/seekable.ts
-function seekTableBytes(footer) {
-  const missing = () => corrupt("no zstd seek table at the end of a seekable block");
-  if (footer.length < FOOTER_BYTES) missing();
-  const fields = viewOf(footer);
-  const count = fields.getUint32(0, true);
-  const descriptor = fields.getUint8(4);
-  if (fields.getUint32(5, true) !== SEEK_TABLE_MAGIC || descriptor & 124) {
-    missing();
-  }
-  if (count > MAX_FRAMES) corrupt(`a seek table of ${count} frames is too large`);
-  return 8 + count * (descriptor & 128 ? 12 : 8) + FOOTER_BYTES;
-}
-function unpackSeekTable(table, diskSize, rawSize) {
-  const fields = viewOf(table);
-  const entry = table[table.length - 5] & 128 ? 12 : 8;
-  if (fields.getUint32(0, true) !== SKIPPABLE_MAGIC || fields.getUint32(4, true) !== table.length - 8) {
-    corrupt("damaged zstd seek table");
-  }
-  const count = (table.length - 8 - FOOTER_BYTES) / entry;
-  const stored = new Float64Array(count + 1);
-  const raw = new Float64Array(count + 1);
-  for (let i4 = 0; i4 < count; i4++) {
-    stored[i4 + 1] = stored[i4] + fields.getUint32(8 + i4 * entry, true);
-    raw[i4 + 1] = raw[i4] + fields.getUint32(12 + i4 * entry, true);
-  }
-  if (stored[count] !== diskSize - table.length || raw[count] !== rawSize) {
-    corrupt("zstd seek table does not add up to the size of its block");
-  }
-  return { stored, raw };
-}
-function framesFor(table, start2, end) {
-  const first = firstAbove(table.raw, start2) - 1;
-  let last = firstAbove(table.raw, end - 1);
-  last = Math.min(last, table.raw.length - 1);
-  return [first, Math.max(first, last)];
-}
-function firstAbove(values, limit) {
-  let low2 = 0;
-  let high2 = values.length;
-  while (low2 < high2) {
-    const middle = low2 + high2 >> 1;
-    if (values[middle] > limit) high2 = middle;
-    else low2 = middle + 1;
-  }
-  return low2;
-}
-var FOOTER_BYTES;
-var init_seekable = __esm({
-  "../packages/wshard/src/seekable.ts"() {
-    "use strict";
-    init_bytes();
-    init_errors();
-    init_layout();
-    FOOTER_BYTES = 9;
-  }
-});
-
-// ../packages/wshard/src/table.ts
-function u64(view, at2) {
-  return view.getUint32(at2 + 4, true) * 2 ** 32 + view.getUint32(at2, true);
-}
-function ascii(data, start2, end) {
-  return String.fromCharCode(...data.subarray(start2, end));
-}
-function unpackHeader(start2, size) {
-  const magic = ascii(start2, 0, 4);
-  if (magic !== MAGIC) {
-    if (MAGIC.startsWith(magic)) throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
-    throw new BadMagicError("not a shard: the file does not begin with SHRD");
-  }
-  if (start2.length < HEADER_BYTES) {
-    throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
-  }
-  const view = viewOf(start2);
-  const version = view.getUint8(4);
-  if (version !== VERSION) throw new UnsupportedVersionError(`shard version ${version} is not known`);
-  const entryBytes = view.getUint16(10, true);
-  if (entryBytes !== ENTRY_BYTES) corrupt(`table entries of ${entryBytes} bytes, not 48`);
-  const entryCount = view.getUint32(12, true);
-  if (entryCount > MAX_ENTRIES) {
-    throw new LimitExceededError(`${entryCount} blocks, at most 10,000,000 are allowed`);
-  }
-  const alignment = view.getUint8(8);
-  if (!ALIGNMENTS.includes(alignment)) {
-    corrupt(`alignment ${alignment} is none of 0, 16, 32, 64`);
-  }
-  const namesOffset = u64(view, 16);
-  if (namesOffset !== HEADER_BYTES + ENTRY_BYTES * entryCount) {
-    corrupt("the names do not follow the block table", void 0, SALVAGE);
-  }
-  const dataOffset = u64(view, 24);
-  if (dataOffset < namesOffset) corrupt("the data begins before the names");
-  if (dataOffset - namesOffset > MAX_STRING_TABLE_BYTES) {
-    throw new LimitExceededError(`${dataOffset - namesOffset} bytes of names, at most 100 MB are allowed`);
-  }
-  const total = u64(view, 40);
-  if (total !== size) {
-    const kind = size < total ? TruncatedError : CorruptLayoutError;
-    throw new kind(`the file has ${size} bytes, its header says ${total}`);
-  }
-  if (dataOffset > size) throw new TruncatedError("the file ends inside its block table");
-  const codecs = ["none", "zstd", "lz4"];
-  return {
-    role: view.getUint8(5),
-    alignment,
-    defaultCodec: codecs[view.getUint8(9)] ?? "none",
-    entryCount,
-    namesOffset,
-    dataOffset
-  };
-}
-function parseTable(header, head, size) {
-  const isChecksummed = checkMark(head, header.dataOffset);
-  const names = head.subarray(header.namesOffset, header.dataOffset);
-  const view = viewOf(head);
-  const blocks = /* @__PURE__ */ new Map();
-  for (let at2 = HEADER_BYTES; at2 < header.namesOffset; at2 += ENTRY_BYTES) {
-    const block = unpackEntry(view, at2, names, header.defaultCodec, isChecksummed);
-    if (blocks.has(block.name)) corrupt("two blocks have this name", block.name);
-    blocks.set(block.name, block);
-  }
-  checkRanges(blocks, header.dataOffset, size);
-  return [blocks, isChecksummed];
-}
-function checkMark(head, end) {
-  const view = viewOf(head);
-  if (u64(view, 56) !== 0) corrupt("reserved header bytes are not zero");
-  const stored = view.getUint32(52, true);
-  if (view.getUint32(48, true) === 0 && stored === 0) return false;
-  if (ascii(head, 48, 52) !== MARK) {
-    corrupt("the mark of the table checksum is damaged");
-  }
-  if (tableCrc32c(head.subarray(0, end)) !== stored) {
-    throw new ChecksumError("header, block table or names were changed");
-  }
-  return true;
-}
-function tableCrc32c(head) {
-  return crc32c(head.subarray(HEADER_BYTES), crc32c(head.subarray(0, MARKED_HEADER_BYTES)));
-}
-function unpackEntry(view, at2, names, byDefault, isTrusted) {
-  const nameOffset = view.getUint32(at2 + 8, true);
-  const nameBytes = view.getUint16(at2 + 12, true);
-  const raw = names.subarray(nameOffset, nameOffset + nameBytes);
-  if (raw.length !== nameBytes) corrupt("the name of a block lies outside the table of names");
-  const name = checkedName(raw);
-  if (!isTrusted) {
-    const high2 = view.getUint32(at2 + 4, true);
-    const low2 = view.getUint32(at2, true);
-    const isHash = ([h3, l3]) => h3 === high2 && l3 === low2;
-    if (!isHash(xxh64(raw)) && !isHash(fnv1a64(raw))) {
-      corrupt("the hash of the name is wrong", name);
-    }
-  }
-  const diskSize = u64(view, at2 + 24);
-  const rawSize = u64(view, at2 + 32);
-  if (Math.max(diskSize, rawSize) > MAX_BLOCK_BYTES) {
-    throw new LimitExceededError(`${Math.max(diskSize, rawSize)} bytes are too many`, name);
-  }
-  const flags = view.getUint16(at2 + 14, true);
-  const codec = codecOf(flags, byDefault, diskSize === rawSize, name);
-  if (codec === "none" && diskSize !== rawSize) {
-    corrupt("stored raw, but its two sizes differ", name);
-  }
-  return {
-    name,
-    codec,
-    isSeekable: flags === FLAGS_SEEKABLE,
-    dataOffset: u64(view, at2 + 16),
-    diskSize,
-    rawSize,
-    crc32c: view.getUint32(at2 + 40, true),
-    contentType: view.getUint16(at2 + 44, true)
-  };
-}
-function codecOf(flags, byDefault, isSameSize, name) {
-  switch (flags) {
-    case FLAGS_RAW:
-      return "none";
-    case FLAGS_ZSTD:
-    case FLAGS_SEEKABLE:
-      return "zstd";
-    case FLAGS_LZ4:
-      return "lz4";
-    case FLAGS_DEFAULT:
-      return isSameSize ? "none" : byDefault;
-    default:
-      corrupt(`unknown storage flags ${flags}`, name);
-  }
-}
-function checkedName(raw) {
-  if (raw.length > MAX_NAME_BYTES || raw.length === 0) {
-    throw new LimitExceededError(`a block name of ${raw.length} bytes`);
-  }
-  const name = utf8(raw, "the name of a block is not UTF-8");
-  if (name.includes("\0")) corrupt("holds a NUL byte", name);
-  return name;
-}
-function checkRanges(blocks, start2, size) {
-  let position2 = start2;
-  for (const block of [...blocks.values()].sort((a3, b) => a3.dataOffset - b.dataOffset)) {
-    if (!block.diskSize) continue;
-    if (block.dataOffset < position2) corrupt("overlaps what is before it", block.name, SALVAGE);
-    position2 = block.dataOffset + block.diskSize;
-    if (position2 > size) throw new TruncatedError("lies past the end of the file", block.name);
-  }
-}
-var SALVAGE;
-var init_table = __esm({
-  "../packages/wshard/src/table.ts"() {
-    "use strict";
-    init_bytes();
-    init_checksum();
-    init_errors();
-    init_layout();
-    SALVAGE = "Run `warp salvage` if a streaming recorder wrote it; otherwise restore it from another copy.";
-  }
-});
-
-// ../packages/wshard/src/shard.ts
-function unpackPieces(data) {
-  if (data.length < 4 || data.length % 4) corrupt("a list of piece checksums has an odd size");
-  const view = viewOf(data);
-  const rows2 = view.getUint32(0, true);
-  if (rows2 === 0) corrupt("a list of piece checksums has pieces of no rows");
-  const checksums = new Uint32Array(data.length / 4 - 1);
-  for (let i4 = 0; i4 < checksums.length; i4++) checksums[i4] = view.getUint32(4 + 4 * i4, true);
-  return { rows: rows2, checksums, isChecked: new Uint8Array(checksums.length) };
-}
-var HEAD_BYTES, KEEP_BYTES, STEP_BYTES, Shard;
-var init_shard = __esm({
-  "../packages/wshard/src/shard.ts"() {
-    "use strict";
-    init_bytes();
-    init_checksum();
-    init_codec();
-    init_errors();
-    init_json();
-    init_layout();
-    init_seekable();
-    init_table();
-    HEAD_BYTES = 64 << 10;
-    KEEP_BYTES = 64 << 20;
-    STEP_BYTES = 8 << 20;
-    Shard = class _Shard {
-      #source;
-      #head;
-      #options;
-      #kept = /* @__PURE__ */ new Map();
-      #verified = /* @__PURE__ */ new Set();
-      #pieces = /* @__PURE__ */ new Map();
-      #seekTables = /* @__PURE__ */ new Map();
-      blocks;
-      /** What kind of shard this is: 5 an episode, 4 a chunk list. */
-      role;
-      /** Whether header and table carry a checksum; else only structure and name hashes were checked. */
-      isChecksummed;
-      constructor(source, head, header, size, options) {
-        this.#source = source;
-        this.#head = head;
-        this.#options = options;
-        this.role = header.role;
-        [this.blocks, this.isChecksummed] = parseTable(header, head, size);
-      }
-      /** Open a shard: one read, or two where its table is larger than most. */
-      static async open(source, options = {}) {
-        const size = await source.size();
-        const start2 = await source.read(0, Math.min(size, Math.max(options.headBytes ?? HEAD_BYTES, HEADER_BYTES)));
-        const header = unpackHeader(start2, size);
-        const head = header.dataOffset <= start2.length ? start2 : await source.read(0, header.dataOffset);
-        return new _Shard(source, head, header, size, options);
-      }
-      get source() {
-        return this.#source;
-      }
-      get names() {
-        return [...this.blocks.keys()];
-      }
-      has(name) {
-        return this.blocks.has(name);
-      }
-      block(name) {
-        const found = this.blocks.get(name);
-        if (!found) throw new NotFoundError("no such block", name);
-        return found;
-      }
-      /** The decompressed, verified bytes of a block; not to be changed. */
-      async read(name) {
-        const block = this.block(name);
-        const kept = this.#kept.get(name);
-        if (kept) {
-          this.#kept.delete(name);
-          this.#kept.set(name, kept);
-          return kept;
-        }
-        const reading = this.#readWhole(block);
-        this.#keep(name, block.rawSize, reading);
-        return reading;
-      }
-      async #readWhole(block) {
-        let data;
-        if (block.isSeekable) data = await this.#readFrames(block, 0, block.rawSize);
-        else {
-          const stored = await this.#stored(block, 0, block.diskSize);
-          if (block.codec === "none") data = stored;
-          else data = about(block.name, () => decode(block.codec, stored, block.rawSize));
-        }
-        if (crc32c(data) !== block.crc32c) {
-          throw new ChecksumError("its bytes do not match their checksum", block.name);
-        }
-        this.#verified.add(block.name);
-        return data;
-      }
-      #keep(name, size, reading) {
-        const most = this.#options.keepBytes ?? KEEP_BYTES;
-        if (size > most) return;
-        this.#kept.set(name, reading);
-        reading.catch(() => this.#kept.delete(name));
-        let total = 0;
-        for (const each of [...this.#kept.keys()].reverse()) {
-          total += this.block(each).rawSize;
-          if (total > most) this.#kept.delete(each);
-        }
-      }
-      /** A block that holds a JSON object. */
-      async readJson(name) {
-        const data = await this.read(name);
-        return about(name, () => parseJsonObject(data));
-      }
-      /**
-       * Bytes [start, end) of the decompressed block, reading and verifying as little as holds them. `rowBytes` is what one
-       * row of the block has: its checksums are of whole rows.
-       */
-      async readRange(name, start2, end, rowBytes = 1) {
-        const block = this.block(name);
-        checkRange(start2, end, block.rawSize, `bytes of block '${name}'`);
-        if (start2 === end) return new Uint8Array(0);
-        if (block.isSeekable && !this.#kept.has(name)) return this.#readFrames(block, start2, end);
-        if (block.codec !== "none" || block.rawSize <= PIECES_FROM_BYTES || this.#kept.has(name)) {
-          return (await this.read(name)).subarray(start2, end);
-        }
-        if (this.#verified.has(name)) return this.#stored(block, start2, end);
-        if (this.has(PIECES_PREFIX + name)) return this.#readPieces(block, start2, end, rowBytes);
-        if (this.#options.verify === "window") return this.#stored(block, start2, end);
-        if (block.rawSize <= (this.#options.keepBytes ?? KEEP_BYTES)) return (await this.read(name)).subarray(start2, end);
-        await this.#checkUnread(block);
-        return this.#stored(block, start2, end);
-      }
-      async #checkUnread(block) {
-        let checksum = 0;
-        for (let at2 = 0; at2 < block.diskSize; at2 += STEP_BYTES) {
-          checksum = crc32c(await this.#stored(block, at2, Math.min(at2 + STEP_BYTES, block.diskSize)), checksum);
-        }
-        if (checksum !== block.crc32c) throw new ChecksumError("its bytes do not match their checksum", block.name);
-        this.#verified.add(block.name);
-      }
-      async #readPieces(block, start2, end, rowBytes) {
-        const pieces2 = await this.#once(this.#pieces, block.name, async () => {
-          const name = PIECES_PREFIX + block.name;
-          const data2 = await this.read(name);
-          return about(name, () => unpackPieces(data2));
-        });
-        const size = pieces2.rows * rowBytes;
-        const first = Math.floor(start2 / size);
-        const last = Math.ceil(end / size);
-        if (last > pieces2.checksums.length) {
-          corrupt("has fewer piece checksums than pieces", block.name);
-        }
-        if (pieces2.isChecked.subarray(first, last).every((each) => each === 1)) return this.#stored(block, start2, end);
-        const low2 = first * size;
-        const data = await this.#stored(block, low2, Math.min(last * size, block.rawSize));
-        for (let index = first; index < last; index++) {
-          const piece = data.subarray(index * size - low2, (index + 1) * size - low2);
-          if (crc32c(piece) !== pieces2.checksums[index]) {
-            throw new ChecksumError(`piece ${index} does not match its checksum`, block.name);
-          }
-          pieces2.isChecked[index] = 1;
-        }
-        return data.subarray(start2 - low2, end - low2);
-      }
-      async #readFrames(block, start2, end) {
-        const table = await this.#once(this.#seekTables, block.name, () => this.#readSeekTable(block));
-        const [first, last] = framesFor(table, start2, end);
-        if (first >= last) return new Uint8Array(0);
-        const base = table.stored[first];
-        const stored = await this.#stored(block, base, table.stored[last]);
-        const ends = Array.from(table.stored.subarray(first + 1, last + 1), (each) => each - base);
-        const sizes = ends.map((_4, index) => table.raw[first + index + 1] - table.raw[first + index]);
-        const data = about(block.name, () => decodeFrames(stored, ends, sizes));
-        const skip = start2 - table.raw[first];
-        return data.subarray(skip, skip + end - start2);
-      }
-      async #readSeekTable(block) {
-        const size = block.diskSize;
-        const ahead = SEEK_PREFIX + block.name;
-        if (this.has(ahead)) {
-          try {
-            const table2 = await this.read(ahead);
-            if (seekTableBytes(table2.subarray(-FOOTER_BYTES)) === table2.length) {
-              return unpackSeekTable(table2, size, block.rawSize);
-            }
-          } catch (error) {
-            if (!(error instanceof FormatError)) throw error;
-          }
-        }
-        const guess = Math.min(size, 8 << 10);
-        const tail = await this.#stored(block, size - guess, size);
-        const length = about(block.name, () => seekTableBytes(tail.subarray(Math.max(0, guess - FOOTER_BYTES))));
-        if (length > size) corrupt("its seek table is larger than the block", block.name);
-        const table = length <= guess ? tail.subarray(guess - length) : await this.#stored(block, size - length, size);
-        return about(block.name, () => unpackSeekTable(table, size, block.rawSize));
-      }
-      async #once(kept, name, read) {
-        let found = kept.get(name);
-        if (!found) {
-          found = read();
-          kept.set(name, found);
-          found.catch(() => kept.delete(name));
-        }
-        return found;
-      }
-      async #stored(block, start2, end) {
-        const low2 = block.dataOffset + start2;
-        const high2 = block.dataOffset + end;
-        if (high2 <= this.#head.length) return this.#head.subarray(low2, high2);
-        return low2 === high2 ? new Uint8Array(0) : this.#source.read(low2, high2);
-      }
-    };
-  }
-});
-
 // node_modules/preact/dist/preact.module.js
 var n;
 var l;
@@ -1923,7 +124,7 @@ function F(n2) {
   };
 }
 function O(n2, u4, t3, i4, r3, o3, e3, f4, c3, s3) {
-  var a3, h3, p3, v3, y3, _4, m3, b, S2, C3, M3, $2, P2, A3, H, L2, T3, j3 = u4.type;
+  var a3, h3, p3, v3, y3, _4, m3, b, S2, C3, M3, $2, P6, A3, H, L2, T3, j3 = u4.type;
   if (null != u4.constructor) return null;
   128 & t3.__u && (c3 = !!(32 & t3.__u), o3 = [f4 = u4.__e = t3.__e]), (a3 = l.__b) && a3(u4);
   n: if ("function" == typeof j3) try {
@@ -1940,11 +141,11 @@ function O(n2, u4, t3, i4, r3, o3, e3, f4, c3, s3) {
         h3.componentDidUpdate(v3, y3, _4);
       });
     }
-    if (h3.context = M3, h3.props = b, h3.__P = n2, h3.__e = false, P2 = l.__r, A3 = 0, S2) {
-      for (h3.state = h3.__s, h3.__d = false, P2 && P2(u4), a3 = h3.render(h3.props, h3.state, h3.context), H = 0; H < h3._sb.length; H++) h3.__h.push(h3._sb[H]);
+    if (h3.context = M3, h3.props = b, h3.__P = n2, h3.__e = false, P6 = l.__r, A3 = 0, S2) {
+      for (h3.state = h3.__s, h3.__d = false, P6 && P6(u4), a3 = h3.render(h3.props, h3.state, h3.context), H = 0; H < h3._sb.length; H++) h3.__h.push(h3._sb[H]);
       h3._sb = [];
     } else do {
-      h3.__d = false, P2 && P2(u4), a3 = h3.render(h3.props, h3.state, h3.context), h3.state = h3.__s;
+      h3.__d = false, P6 && P6(u4), a3 = h3.render(h3.props, h3.state, h3.context), h3.state = h3.__s;
     } while (h3.__d && ++A3 < 25);
     h3.state = h3.__s, null != h3.getChildContext && (i4 = d(d({}, i4), h3.getChildContext())), S2 && !p3 && null != h3.getSnapshotBeforeUpdate && (_4 = h3.getSnapshotBeforeUpdate(v3, y3)), L2 = a3, null != a3 && a3.type === k && null == a3.key && (L2 = V(a3.props.children)), f4 = I(n2, w(L2) ? L2 : [L2], u4, t3, i4, r3, o3, e3, f4, c3, s3), h3.base = u4.__e, u4.__u &= -161, h3.__h.length && e3.push(h3), m3 && (h3.__E = h3.__ = null);
   } catch (n3) {
@@ -2340,16 +541,1613 @@ var Clock = class {
 };
 var clock = new Clock();
 
-// src/blobs.ts
-init_checksum();
+// ../packages/wshard/src/errors.ts
+var WShardError = class extends Error {
+  code = "wshard";
+  /** The block that is wrong, where it is one. */
+  block;
+  hint;
+  constructor(fact, block, hint = "") {
+    super(block === void 0 ? fact : `block '${block}': ${fact}`);
+    this.name = "WShardError";
+    this.block = block;
+    this.hint = hint;
+  }
+};
+var FormatError = class extends WShardError {
+  code = "format";
+};
+var BadMagicError = class extends FormatError {
+  code = "bad_magic";
+};
+var UnsupportedVersionError = class extends FormatError {
+  code = "unsupported_version";
+};
+var TruncatedError = class extends FormatError {
+  code = "truncated";
+};
+var ChecksumError = class extends FormatError {
+  code = "checksum";
+};
+var CorruptLayoutError = class extends FormatError {
+  code = "corrupt_layout";
+};
+var LimitExceededError = class extends FormatError {
+  code = "limit_exceeded";
+};
+var NotFoundError = class extends WShardError {
+  code = "not_found";
+};
+var ChangedError = class extends WShardError {
+  code = "conflict";
+};
+var UnavailableError = class extends WShardError {
+  code = "unavailable";
+};
+function corrupt(fact, block, hint) {
+  throw new CorruptLayoutError(fact, block, hint);
+}
+function about(block, work) {
+  try {
+    return work();
+  } catch (error) {
+    if (error instanceof FormatError && error.block === void 0) {
+      throw new error.constructor(error.message, block, error.hint);
+    }
+    throw error;
+  }
+}
 
-// ../packages/wshard/src/index.ts
-init_dtype();
-init_errors();
-init_shard();
+// ../packages/wshard/src/bytes.ts
+function joinBytes(parts) {
+  if (parts.length === 1) return parts[0];
+  const out = new Uint8Array(parts.reduce((sum, each) => sum + each.length, 0));
+  let at2 = 0;
+  for (const part of parts) {
+    out.set(part, at2);
+    at2 += part.length;
+  }
+  return out;
+}
+function viewOf(data) {
+  return new DataView(data.buffer, data.byteOffset, data.byteLength);
+}
+var UTF8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+function utf8(data, what) {
+  try {
+    return UTF8.decode(data);
+  } catch {
+    return corrupt(what);
+  }
+}
+function checkRange(start2, end, total, what) {
+  if (!(start2 >= 0 && start2 <= end && end <= total)) throw new RangeError(`[${start2}, ${end}) of ${total} ${what}`);
+}
+
+// ../packages/wshard/src/checksum.ts
+var tables;
+function makeTables() {
+  const t3 = new Uint32Array(2048);
+  for (let i4 = 0; i4 < 2048; i4++) {
+    let value = i4;
+    if (i4 < 256) for (let bit = 0; bit < 8; bit++) value = value >>> 1 ^ (value & 1 && 2197175160);
+    else value = t3[i4 - 256] >>> 8 ^ t3[t3[i4 - 256] & 255];
+    t3[i4] = value;
+  }
+  return t3;
+}
+function crc32c(data, before = 0) {
+  tables ??= makeTables();
+  const t3 = tables;
+  const b = data;
+  let crc = ~before;
+  let at2 = 0;
+  for (const end = data.length - 7; at2 < end; at2 += 8) {
+    const low2 = crc ^ (b[at2] | b[at2 + 1] << 8 | b[at2 + 2] << 16 | b[at2 + 3] << 24);
+    crc = t3[1792 + (low2 & 255)] ^ t3[1536 + (low2 >>> 8 & 255)] ^ t3[1280 + (low2 >>> 16 & 255)] ^ t3[1024 + (low2 >>> 24)] ^ t3[768 + b[at2 + 4]] ^ t3[512 + b[at2 + 5]] ^ t3[256 + b[at2 + 6]] ^ t3[b[at2 + 7]];
+  }
+  for (; at2 < data.length; at2++) crc = crc >>> 8 ^ t3[(crc ^ b[at2]) & 255];
+  return ~crc >>> 0;
+}
+var P1 = 0x9e3779b185ebca87n;
+var P2 = 0xc2b2ae3d27d4eb4fn;
+var P3 = 0x165667b19e3779f9n;
+var P4 = 0x85ebca77c2b2ae63n;
+var P5 = 0x27d4eb2f165667c5n;
+var cut = (value) => BigInt.asUintN(64, value);
+var rotate = (value, bits) => cut(value << bits) | value >> 64n - bits;
+var round = (sum, input) => cut(rotate(cut(sum + input * P2), 31n) * P1);
+var high = 0;
+var low = 0;
+function multiply(ah, al, bh, bl) {
+  const a0 = al & 65535;
+  const a1 = al >>> 16;
+  const b0 = bl & 65535;
+  const b1 = bl >>> 16;
+  const low0 = a0 * b0;
+  const mid = a1 * b0 + (low0 >>> 16);
+  const mid2 = a0 * b1 + mid % 65536;
+  const carried = a1 * b1 + Math.floor(mid / 65536) + Math.floor(mid2 / 65536);
+  low = ((mid2 & 65535) << 16 | low0 & 65535) >>> 0;
+  high = Math.imul(ah, bl) + Math.imul(al, bh) + (carried | 0) >>> 0;
+}
+function stripes(view) {
+  const h3 = [1625958382, 3266489917, 0, 1640531534];
+  const l3 = [2915087830, 668265295, 0, 2048144761];
+  for (let at2 = 0; at2 + 32 <= view.byteLength; at2 += 32) {
+    for (let lane = 0; lane < 4; lane++) {
+      multiply(view.getUint32(at2 + lane * 8 + 4, true), view.getUint32(at2 + lane * 8, true), 3266489917, 668265295);
+      low += l3[lane];
+      high += h3[lane] + (low > 4294967295 ? 1 : 0);
+      multiply(high << 31 | low >>> 1, (low << 31 | high >>> 1) >>> 0, 2654435761, 2246822535);
+      h3[lane] = high;
+      l3[lane] = low;
+    }
+  }
+  return h3.map((each, lane) => BigInt(each) << 32n | BigInt(l3[lane]));
+}
+function xxh64(data) {
+  const view = viewOf(data);
+  const size = data.length;
+  let at2 = size - size % 32;
+  let sum = P5;
+  if (at2) {
+    const lanes = stripes(view);
+    sum = cut([1n, 7n, 12n, 18n].reduce((total, bits, lane) => total + rotate(lanes[lane], bits), 0n));
+    for (const each of lanes) sum = cut((sum ^ round(0n, each)) * P1 + P4);
+  }
+  sum += BigInt(size);
+  for (; at2 + 8 <= size; at2 += 8) sum = cut(rotate(cut(sum) ^ round(0n, view.getBigUint64(at2, true)), 27n) * P1 + P4);
+  if (at2 + 4 <= size) {
+    sum = cut(rotate(cut(sum) ^ cut(BigInt(view.getUint32(at2, true)) * P1), 23n) * P2 + P3);
+    at2 += 4;
+  }
+  for (; at2 < size; at2++) sum = cut(rotate(cut(sum) ^ cut(BigInt(data[at2]) * P5), 11n) * P1);
+  sum = cut(sum);
+  sum = cut((sum ^ sum >> 33n) * P2);
+  sum = cut((sum ^ sum >> 29n) * P3);
+  return sum ^ sum >> 32n;
+}
+function fnv1a64(data) {
+  return data.reduce((sum, byte) => cut((sum ^ BigInt(byte)) * 0x100000001b3n), 0xcbf29ce484222325n);
+}
+
+// ../packages/wshard/src/dtype.ts
+var ARRAYS = {
+  f64: Float64Array,
+  f32: Float32Array,
+  f16: Uint16Array,
+  bf16: Uint16Array,
+  i64: BigInt64Array,
+  i32: Int32Array,
+  i16: Int16Array,
+  i8: Int8Array,
+  u64: BigUint64Array,
+  u32: Uint32Array,
+  u16: Uint16Array,
+  u8: Uint8Array,
+  bool: Uint8Array
+};
+var DTYPES = Object.fromEntries(
+  Object.entries(ARRAYS).map(([name, kind]) => [name, kind.BYTES_PER_ELEMENT])
+);
+function typedArray(dtype, bytes3) {
+  const size = DTYPES[dtype];
+  const aligned = bytes3.byteOffset % size === 0 ? bytes3 : bytes3.slice();
+  return new ARRAYS[dtype](aligned.buffer, aligned.byteOffset, aligned.byteLength / size);
+}
+function toFloat32(dtype, bytes3) {
+  const values = typedArray(dtype, bytes3);
+  if (values instanceof Float32Array) return values;
+  const out = new Float32Array(values.length);
+  if (dtype === "bf16") {
+    const bits = new Uint32Array(out.buffer);
+    for (let i4 = 0; i4 < bits.length; i4++) bits[i4] = values[i4] << 16;
+  } else if (dtype === "f16") for (let i4 = 0; i4 < out.length; i4++) out[i4] = halfToFloat(values[i4]);
+  else for (let i4 = 0; i4 < out.length; i4++) out[i4] = Number(values[i4]);
+  return out;
+}
+function halfToFloat(bits) {
+  const exponent = bits >>> 10 & 31;
+  const fraction = bits & 1023;
+  const sign2 = bits & 32768 ? -1 : 1;
+  if (exponent === 31) return fraction ? Number.NaN : sign2 * Number.POSITIVE_INFINITY;
+  return sign2 * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024));
+}
+
+// ../packages/wshard/src/layout.ts
+var MAGIC = "SHRD";
+var VERSION = 2;
+var HEADER_BYTES = 64;
+var ENTRY_BYTES = 48;
+var ALIGNMENTS = [0, 16, 32, 64];
+var MARK = "WDC1";
+var MARKED_HEADER_BYTES = 48;
+var FLAGS_RAW = 0;
+var FLAGS_DEFAULT = 1;
+var FLAGS_ZSTD = 3;
+var FLAGS_LZ4 = 5;
+var FLAGS_SEEKABLE = 11;
+var MAX_ENTRIES = 1e7;
+var MAX_STRING_TABLE_BYTES = 1e8;
+var MAX_NAME_BYTES = 4096;
+var MAX_BLOCK_BYTES = 64 * 2 ** 30;
+var PIECES_FROM_BYTES = 1 << 20;
+var PIECE_BYTES = 256 << 10;
+var FRAME_BYTES = 64 << 10;
+var SKIPPABLE_MAGIC = 407710302;
+var SEEK_TABLE_MAGIC = 2408770225;
+var MAX_FRAMES = 1 << 27;
+var PIECES_PREFIX = "aux/crc32c/";
+var SEEK_PREFIX = "aux/seek/";
+
+// ../packages/wshard/src/json.ts
+var MAX_JSON_BYTES = 64 << 20;
+var MAX_DEPTH = 500;
+var NUMBER = /-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?/y;
+var SPACE = /[ \t\n\r]*/y;
+var PLAIN = /[^"\\\u0000-\u001f]*/y;
+var WORDS = [
+  ["null", null],
+  ["true", true],
+  ["false", false]
+];
+var ESCAPE = /\\(?:["\\/bfnrt]|u[\da-fA-F]{4})/y;
+var fractions = /* @__PURE__ */ new WeakMap();
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+function parseJson(data) {
+  if (data.length > MAX_JSON_BYTES) throw new LimitExceededError(`${data.length} bytes of JSON are too many`);
+  const text = utf8(data, "not valid JSON (not UTF-8)").replace(/^\ufeff/, "");
+  let at2 = 0;
+  const fail = (what) => {
+    corrupt(`not valid JSON (${what} at character ${at2})`);
+  };
+  const match = (pattern) => {
+    pattern.lastIndex = at2;
+    const found = pattern.exec(text);
+    if (found) at2 += found[0].length;
+    return found;
+  };
+  const parseString = () => {
+    const start2 = at2++;
+    do
+      match(PLAIN);
+    while (match(ESCAPE));
+    if (text[at2++] !== '"') fail("a bad string");
+    return JSON.parse(text.slice(start2, at2));
+  };
+  const store = (holder, key, depth) => {
+    let found;
+    match(SPACE);
+    const next = text[at2];
+    const word = WORDS.find(([each]) => text.startsWith(each, at2));
+    if (next === "{") found = parseObject(depth);
+    else if (next === "[") found = parseArray(depth);
+    else if (next === '"') found = parseString();
+    else if (word) {
+      at2 += word[0].length;
+      found = word[1];
+    } else {
+      const number = match(NUMBER) ?? fail("a value was expected");
+      found = Number(number[0]);
+      if (number[1] !== void 0 || number[2] !== void 0) {
+        const keys = fractions.get(holder) ?? /* @__PURE__ */ new Set();
+        fractions.set(holder, keys.add(String(key)));
+      } else if (!Number.isSafeInteger(found)) found = BigInt(number[0]);
+    }
+    Object.defineProperty(holder, key, { value: found, writable: true, enumerable: true, configurable: true });
+    match(SPACE);
+  };
+  const items = (close, depth, one) => {
+    if (depth > MAX_DEPTH) fail("nested too deep");
+    at2++;
+    match(SPACE);
+    if (text[at2] === close) at2++;
+    else
+      for (; ; ) {
+        one();
+        const next = text[at2++];
+        if (next === close) break;
+        if (next !== ",") fail(`',' or '${close}' was expected`);
+      }
+  };
+  const parseArray = (depth) => {
+    const out = [];
+    items("]", depth, () => store(out, out.length, depth + 1));
+    return out;
+  };
+  const parseObject = (depth) => {
+    const out = {};
+    items("}", depth, () => {
+      match(SPACE);
+      if (text[at2] !== '"') fail("a key was expected");
+      const key = parseString();
+      if (Object.hasOwn(out, key)) fail("a key twice");
+      match(SPACE);
+      if (text[at2++] !== ":") fail("':' was expected");
+      store(out, key, depth + 1);
+    });
+    return out;
+  };
+  const root = [];
+  store(root, 0, 0);
+  if (at2 !== text.length) fail("more than one value");
+  return root[0];
+}
+function parseJsonObject(data) {
+  const value = parseJson(data);
+  if (!isObject(value)) corrupt("not a JSON object");
+  return value;
+}
+
+// node_modules/fzstd/esm/index.mjs
+var ab = ArrayBuffer;
+var u8 = Uint8Array;
+var u16 = Uint16Array;
+var i16 = Int16Array;
+var i32 = Int32Array;
+var slc = function(v3, s3, e3) {
+  if (u8.prototype.slice)
+    return u8.prototype.slice.call(v3, s3, e3);
+  if (s3 == null || s3 < 0)
+    s3 = 0;
+  if (e3 == null || e3 > v3.length)
+    e3 = v3.length;
+  var n2 = new u8(e3 - s3);
+  n2.set(v3.subarray(s3, e3));
+  return n2;
+};
+var fill = function(v3, n2, s3, e3) {
+  if (u8.prototype.fill)
+    return u8.prototype.fill.call(v3, n2, s3, e3);
+  if (s3 == null || s3 < 0)
+    s3 = 0;
+  if (e3 == null || e3 > v3.length)
+    e3 = v3.length;
+  for (; s3 < e3; ++s3)
+    v3[s3] = n2;
+  return v3;
+};
+var cpw = function(v3, t3, s3, e3) {
+  if (u8.prototype.copyWithin)
+    return u8.prototype.copyWithin.call(v3, t3, s3, e3);
+  if (s3 == null || s3 < 0)
+    s3 = 0;
+  if (e3 == null || e3 > v3.length)
+    e3 = v3.length;
+  while (s3 < e3) {
+    v3[t3++] = v3[s3++];
+  }
+};
+var ec = [
+  "invalid zstd data",
+  "window size too large (>2046MB)",
+  "invalid block type",
+  "FSE accuracy too high",
+  "match distance too far back",
+  "unexpected EOF"
+];
+var err = function(ind, msg, nt) {
+  var e3 = new Error(msg || ec[ind]);
+  e3.code = ind;
+  if (Error.captureStackTrace)
+    Error.captureStackTrace(e3, err);
+  if (!nt)
+    throw e3;
+  return e3;
+};
+var rb = function(d3, b, n2) {
+  var i4 = 0, o3 = 0;
+  for (; i4 < n2; ++i4)
+    o3 |= d3[b++] << (i4 << 3);
+  return o3;
+};
+var b4 = function(d3, b) {
+  return (d3[b] | d3[b + 1] << 8 | d3[b + 2] << 16 | d3[b + 3] << 24) >>> 0;
+};
+var rzfh = function(dat, w3) {
+  var n3 = dat[0] | dat[1] << 8 | dat[2] << 16;
+  if (n3 == 3126568 && dat[3] == 253) {
+    var flg = dat[4];
+    var ss2 = flg >> 5 & 1, cc = flg >> 2 & 1, df = flg & 3, fcf = flg >> 6;
+    if (flg & 8)
+      err(0);
+    var bt = 6 - ss2;
+    var db = df == 3 ? 4 : df;
+    var di = rb(dat, bt, db);
+    bt += db;
+    var fsb = fcf ? 1 << fcf : ss2;
+    var fss = rb(dat, bt, fsb) + (fcf == 1 && 256);
+    var ws = fss;
+    if (!ss2) {
+      var wb = 1 << 10 + (dat[5] >> 3);
+      ws = wb + (wb >> 3) * (dat[5] & 7);
+    }
+    if (ws > 2145386496)
+      err(1);
+    var buf = new u8((w3 == 1 ? fss || ws : w3 ? 0 : ws) + 12);
+    buf[0] = 1, buf[4] = 4, buf[8] = 8;
+    return {
+      b: bt + fsb,
+      y: 0,
+      l: 0,
+      d: di,
+      w: w3 && w3 != 1 ? w3 : buf.subarray(12),
+      e: ws,
+      o: new i32(buf.buffer, 0, 3),
+      u: fss,
+      c: cc,
+      m: Math.min(131072, ws)
+    };
+  } else if ((n3 >> 4 | dat[3] << 20) == 25481893) {
+    return b4(dat, 4) + 8;
+  }
+  err(0);
+};
+var msb = function(val) {
+  var bits = 0;
+  for (; 1 << bits <= val; ++bits)
+    ;
+  return bits - 1;
+};
+var rfse = function(dat, bt, mal) {
+  var tpos = (bt << 3) + 4;
+  var al = (dat[bt] & 15) + 5;
+  if (al > mal)
+    err(3);
+  var sz = 1 << al;
+  var probs = sz, sym = -1, re = -1, i4 = -1, ht = sz;
+  var buf = new ab(512 + (sz << 2));
+  var freq = new i16(buf, 0, 256);
+  var dstate = new u16(buf, 0, 256);
+  var nstate = new u16(buf, 512, sz);
+  var bb1 = 512 + (sz << 1);
+  var syms = new u8(buf, bb1, sz);
+  var nbits = new u8(buf, bb1 + sz);
+  while (sym < 255 && probs > 0) {
+    var bits = msb(probs + 1);
+    var cbt = tpos >> 3;
+    var msk = (1 << bits + 1) - 1;
+    var val = (dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (tpos & 7) & msk;
+    var msk1fb = (1 << bits) - 1;
+    var msv = msk - probs - 1;
+    var sval = val & msk1fb;
+    if (sval < msv)
+      tpos += bits, val = sval;
+    else {
+      tpos += bits + 1;
+      if (val > msk1fb)
+        val -= msv;
+    }
+    freq[++sym] = --val;
+    if (val == -1) {
+      probs += val;
+      syms[--ht] = sym;
+    } else
+      probs -= val;
+    if (!val) {
+      do {
+        var rbt = tpos >> 3;
+        re = (dat[rbt] | dat[rbt + 1] << 8) >> (tpos & 7) & 3;
+        tpos += 2;
+        sym += re;
+      } while (re == 3);
+    }
+  }
+  if (sym > 255 || probs)
+    err(0);
+  var sympos = 0;
+  var sstep = (sz >> 1) + (sz >> 3) + 3;
+  var smask = sz - 1;
+  for (var s3 = 0; s3 <= sym; ++s3) {
+    var sf = freq[s3];
+    if (sf < 1) {
+      dstate[s3] = -sf;
+      continue;
+    }
+    for (i4 = 0; i4 < sf; ++i4) {
+      syms[sympos] = s3;
+      do {
+        sympos = sympos + sstep & smask;
+      } while (sympos >= ht);
+    }
+  }
+  if (sympos)
+    err(0);
+  for (i4 = 0; i4 < sz; ++i4) {
+    var ns = dstate[syms[i4]]++;
+    var nb = nbits[i4] = al - msb(ns);
+    nstate[i4] = (ns << nb) - sz;
+  }
+  return [tpos + 7 >> 3, {
+    b: al,
+    s: syms,
+    n: nbits,
+    t: nstate
+  }];
+};
+var rhu = function(dat, bt) {
+  var i4 = 0, wc = -1;
+  var buf = new u8(292), hb = dat[bt];
+  var hw = buf.subarray(0, 256);
+  var rc = buf.subarray(256, 268);
+  var ri = new u16(buf.buffer, 268);
+  if (hb < 128) {
+    var _a = rfse(dat, bt + 1, 6), ebt = _a[0], fdt = _a[1];
+    bt += hb;
+    var epos = ebt << 3;
+    var lb = dat[bt];
+    if (!lb)
+      err(0);
+    var st1 = 0, st2 = 0, btr1 = fdt.b, btr2 = btr1;
+    var fpos = (++bt << 3) - 8 + msb(lb);
+    for (; ; ) {
+      fpos -= btr1;
+      if (fpos < epos)
+        break;
+      var cbt = fpos >> 3;
+      st1 += (dat[cbt] | dat[cbt + 1] << 8) >> (fpos & 7) & (1 << btr1) - 1;
+      hw[++wc] = fdt.s[st1];
+      fpos -= btr2;
+      if (fpos < epos)
+        break;
+      cbt = fpos >> 3;
+      st2 += (dat[cbt] | dat[cbt + 1] << 8) >> (fpos & 7) & (1 << btr2) - 1;
+      hw[++wc] = fdt.s[st2];
+      btr1 = fdt.n[st1];
+      st1 = fdt.t[st1];
+      btr2 = fdt.n[st2];
+      st2 = fdt.t[st2];
+    }
+    if (++wc > 255)
+      err(0);
+  } else {
+    wc = hb - 127;
+    for (; i4 < wc; i4 += 2) {
+      var byte = dat[++bt];
+      hw[i4] = byte >> 4;
+      hw[i4 + 1] = byte & 15;
+    }
+    ++bt;
+  }
+  var wes = 0;
+  for (i4 = 0; i4 < wc; ++i4) {
+    var wt = hw[i4];
+    if (wt > 11)
+      err(0);
+    wes += wt && 1 << wt - 1;
+  }
+  var mb = msb(wes) + 1;
+  var ts = 1 << mb;
+  var rem = ts - wes;
+  if (rem & rem - 1)
+    err(0);
+  hw[wc++] = msb(rem) + 1;
+  for (i4 = 0; i4 < wc; ++i4) {
+    var wt = hw[i4];
+    ++rc[hw[i4] = wt && mb + 1 - wt];
+  }
+  var hbuf = new u8(ts << 1);
+  var syms = hbuf.subarray(0, ts), nb = hbuf.subarray(ts);
+  ri[mb] = 0;
+  for (i4 = mb; i4 > 0; --i4) {
+    var pv = ri[i4];
+    fill(nb, i4, pv, ri[i4 - 1] = pv + rc[i4] * (1 << mb - i4));
+  }
+  if (ri[0] != ts)
+    err(0);
+  for (i4 = 0; i4 < wc; ++i4) {
+    var bits = hw[i4];
+    if (bits) {
+      var code = ri[bits];
+      fill(syms, i4, code, ri[bits] = code + (1 << mb - bits));
+    }
+  }
+  return [bt, {
+    n: nb,
+    b: mb,
+    s: syms
+  }];
+};
+var dllt = rfse(/* @__PURE__ */ new u8([
+  81,
+  16,
+  99,
+  140,
+  49,
+  198,
+  24,
+  99,
+  12,
+  33,
+  196,
+  24,
+  99,
+  102,
+  102,
+  134,
+  70,
+  146,
+  4
+]), 0, 6)[1];
+var dmlt = rfse(/* @__PURE__ */ new u8([
+  33,
+  20,
+  196,
+  24,
+  99,
+  140,
+  33,
+  132,
+  16,
+  66,
+  8,
+  33,
+  132,
+  16,
+  66,
+  8,
+  33,
+  68,
+  68,
+  68,
+  68,
+  68,
+  68,
+  68,
+  68,
+  36,
+  9
+]), 0, 6)[1];
+var doct = rfse(/* @__PURE__ */ new u8([
+  32,
+  132,
+  16,
+  66,
+  102,
+  70,
+  68,
+  68,
+  68,
+  68,
+  36,
+  73,
+  2
+]), 0, 5)[1];
+var b2bl = function(b, s3) {
+  var len = b.length, bl = new i32(len);
+  for (var i4 = 0; i4 < len; ++i4) {
+    bl[i4] = s3;
+    s3 += 1 << b[i4];
+  }
+  return bl;
+};
+var llb = /* @__PURE__ */ new u8((/* @__PURE__ */ new i32([
+  0,
+  0,
+  0,
+  0,
+  16843009,
+  50528770,
+  134678020,
+  202050057,
+  269422093
+])).buffer, 0, 36);
+var llbl = /* @__PURE__ */ b2bl(llb, 0);
+var mlb = /* @__PURE__ */ new u8((/* @__PURE__ */ new i32([
+  0,
+  0,
+  0,
+  0,
+  0,
+  0,
+  0,
+  0,
+  16843009,
+  50528770,
+  117769220,
+  185207048,
+  252579084,
+  16
+])).buffer, 0, 53);
+var mlbl = /* @__PURE__ */ b2bl(mlb, 3);
+var dhu = function(dat, out, hu) {
+  var len = dat.length, ss2 = out.length, lb = dat[len - 1], msk = (1 << hu.b) - 1, eb = -hu.b;
+  if (!lb)
+    err(0);
+  var st = 0, btr = hu.b, pos = (len << 3) - 8 + msb(lb) - btr, i4 = -1;
+  for (; pos > eb && i4 < ss2; ) {
+    var cbt = pos >> 3;
+    var val = (dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (pos & 7);
+    st = (st << btr | val) & msk;
+    out[++i4] = hu.s[st];
+    pos -= btr = hu.n[st];
+  }
+  if (pos != eb || i4 + 1 != ss2)
+    err(0);
+};
+var dhu4 = function(dat, out, hu) {
+  var bt = 6;
+  var ss2 = out.length, sz1 = ss2 + 3 >> 2, sz2 = sz1 << 1, sz3 = sz1 + sz2;
+  dhu(dat.subarray(bt, bt += dat[0] | dat[1] << 8), out.subarray(0, sz1), hu);
+  dhu(dat.subarray(bt, bt += dat[2] | dat[3] << 8), out.subarray(sz1, sz2), hu);
+  dhu(dat.subarray(bt, bt += dat[4] | dat[5] << 8), out.subarray(sz2, sz3), hu);
+  dhu(dat.subarray(bt), out.subarray(sz3), hu);
+};
+var rzb = function(dat, st, out) {
+  var _a;
+  var bt = st.b;
+  var b0 = dat[bt], btype = b0 >> 1 & 3;
+  st.l = b0 & 1;
+  var sz = b0 >> 3 | dat[bt + 1] << 5 | dat[bt + 2] << 13;
+  var ebt = (bt += 3) + sz;
+  if (btype == 1) {
+    if (bt >= dat.length)
+      return;
+    st.b = bt + 1;
+    if (out) {
+      fill(out, dat[bt], st.y, st.y += sz);
+      return out;
+    }
+    return fill(new u8(sz), dat[bt]);
+  }
+  if (ebt > dat.length)
+    return;
+  if (btype == 0) {
+    st.b = ebt;
+    if (out) {
+      out.set(dat.subarray(bt, ebt), st.y);
+      st.y += sz;
+      return out;
+    }
+    return slc(dat, bt, ebt);
+  }
+  if (btype == 2) {
+    var b3 = dat[bt], lbt = b3 & 3, sf = b3 >> 2 & 3;
+    var lss = b3 >> 4, lcs = 0, s4 = 0;
+    if (lbt < 2) {
+      if (sf & 1)
+        lss |= dat[++bt] << 4 | (sf & 2 && dat[++bt] << 12);
+      else
+        lss = b3 >> 3;
+    } else {
+      s4 = sf;
+      if (sf < 2)
+        lss |= (dat[++bt] & 63) << 4, lcs = dat[bt] >> 6 | dat[++bt] << 2;
+      else if (sf == 2)
+        lss |= dat[++bt] << 4 | (dat[++bt] & 3) << 12, lcs = dat[bt] >> 2 | dat[++bt] << 6;
+      else
+        lss |= dat[++bt] << 4 | (dat[++bt] & 63) << 12, lcs = dat[bt] >> 6 | dat[++bt] << 2 | dat[++bt] << 10;
+    }
+    ++bt;
+    var buf = out ? out.subarray(st.y, st.y + st.m) : new u8(st.m);
+    var spl = buf.length - lss;
+    if (lbt == 0)
+      buf.set(dat.subarray(bt, bt += lss), spl);
+    else if (lbt == 1)
+      fill(buf, dat[bt++], spl);
+    else {
+      var hu = st.h;
+      if (lbt == 2) {
+        var hud = rhu(dat, bt);
+        lcs += bt - (bt = hud[0]);
+        st.h = hu = hud[1];
+      } else if (!hu)
+        err(0);
+      (s4 ? dhu4 : dhu)(dat.subarray(bt, bt += lcs), buf.subarray(spl), hu);
+    }
+    var ns = dat[bt++];
+    if (ns) {
+      if (ns == 255)
+        ns = (dat[bt++] | dat[bt++] << 8) + 32512;
+      else if (ns > 127)
+        ns = ns - 128 << 8 | dat[bt++];
+      var scm = dat[bt++];
+      if (scm & 3)
+        err(0);
+      var dts = [dmlt, doct, dllt];
+      for (var i4 = 2; i4 > -1; --i4) {
+        var md2 = scm >> (i4 << 1) + 2 & 3;
+        if (md2 == 1) {
+          var rbuf = new u8([0, 0, dat[bt++]]);
+          dts[i4] = {
+            s: rbuf.subarray(2, 3),
+            n: rbuf.subarray(0, 1),
+            t: new u16(rbuf.buffer, 0, 1),
+            b: 0
+          };
+        } else if (md2 == 2) {
+          _a = rfse(dat, bt, 9 - (i4 & 1)), bt = _a[0], dts[i4] = _a[1];
+        } else if (md2 == 3) {
+          if (!st.t)
+            err(0);
+          dts[i4] = st.t[i4];
+        }
+      }
+      var _b = st.t = dts, mlt = _b[0], oct = _b[1], llt = _b[2];
+      var lb = dat[ebt - 1];
+      if (!lb)
+        err(0);
+      var spos = (ebt << 3) - 8 + msb(lb) - llt.b, cbt = spos >> 3, oubt = 0;
+      var lst = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << llt.b) - 1;
+      cbt = (spos -= oct.b) >> 3;
+      var ost = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << oct.b) - 1;
+      cbt = (spos -= mlt.b) >> 3;
+      var mst = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << mlt.b) - 1;
+      for (++ns; --ns; ) {
+        var llc = llt.s[lst];
+        var lbtr = llt.n[lst];
+        var mlc = mlt.s[mst];
+        var mbtr = mlt.n[mst];
+        var ofc = oct.s[ost];
+        var obtr = oct.n[ost];
+        cbt = (spos -= ofc) >> 3;
+        var ofp = 1 << ofc;
+        var off2 = ofp + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16 | dat[cbt + 3] << 24) >>> (spos & 7) & ofp - 1);
+        cbt = (spos -= mlb[mlc]) >> 3;
+        var ml = mlbl[mlc] + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (spos & 7) & (1 << mlb[mlc]) - 1);
+        cbt = (spos -= llb[llc]) >> 3;
+        var ll = llbl[llc] + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (spos & 7) & (1 << llb[llc]) - 1);
+        cbt = (spos -= lbtr) >> 3;
+        lst = llt.t[lst] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << lbtr) - 1);
+        cbt = (spos -= mbtr) >> 3;
+        mst = mlt.t[mst] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << mbtr) - 1);
+        cbt = (spos -= obtr) >> 3;
+        ost = oct.t[ost] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << obtr) - 1);
+        if (off2 > 3) {
+          st.o[2] = st.o[1];
+          st.o[1] = st.o[0];
+          st.o[0] = off2 -= 3;
+        } else {
+          var idx = off2 - (ll != 0);
+          if (idx) {
+            off2 = idx == 3 ? st.o[0] - 1 : st.o[idx];
+            if (idx > 1)
+              st.o[2] = st.o[1];
+            st.o[1] = st.o[0];
+            st.o[0] = off2;
+          } else
+            off2 = st.o[0];
+        }
+        for (var i4 = 0; i4 < ll; ++i4) {
+          buf[oubt + i4] = buf[spl + i4];
+        }
+        oubt += ll, spl += ll;
+        var stin = oubt - off2;
+        if (stin < 0) {
+          var len = -stin;
+          var bs = st.e + stin;
+          if (len > ml)
+            len = ml;
+          for (var i4 = 0; i4 < len; ++i4) {
+            buf[oubt + i4] = st.w[bs + i4];
+          }
+          oubt += len, ml -= len, stin = 0;
+        }
+        for (var i4 = 0; i4 < ml; ++i4) {
+          buf[oubt + i4] = buf[stin + i4];
+        }
+        oubt += ml;
+      }
+      if (oubt != spl) {
+        while (spl < buf.length) {
+          buf[oubt++] = buf[spl++];
+        }
+      } else
+        oubt = buf.length;
+      if (out)
+        st.y += oubt;
+      else
+        buf = slc(buf, 0, oubt);
+    } else if (out) {
+      st.y += lss;
+      if (spl) {
+        for (var i4 = 0; i4 < lss; ++i4) {
+          buf[i4] = buf[spl + i4];
+        }
+      }
+    } else if (spl)
+      buf = slc(buf, spl);
+    st.b = ebt;
+    return buf;
+  }
+  err(2);
+};
+var cct = function(bufs, ol) {
+  if (bufs.length == 1)
+    return bufs[0];
+  var buf = new u8(ol);
+  for (var i4 = 0, b = 0; i4 < bufs.length; ++i4) {
+    var chk = bufs[i4];
+    buf.set(chk, b);
+    b += chk.length;
+  }
+  return buf;
+};
+function decompress(dat, buf) {
+  var bufs = [], nb = +!buf;
+  var bt = 0, ol = 0;
+  for (; dat.length; ) {
+    var st = rzfh(dat, nb || buf);
+    if (typeof st == "object") {
+      if (nb) {
+        buf = null;
+        if (st.w.length == st.u) {
+          bufs.push(buf = st.w);
+          ol += st.u;
+        }
+      } else {
+        bufs.push(buf);
+        st.e = 0;
+      }
+      for (; !st.l; ) {
+        var blk = rzb(dat, st, buf);
+        if (!blk)
+          err(5);
+        if (buf)
+          st.e = st.y;
+        else {
+          bufs.push(blk);
+          ol += blk.length;
+          cpw(st.w, 0, blk.length);
+          st.w.set(blk, st.w.length - blk.length);
+        }
+      }
+      bt = st.b + st.c * 4;
+    } else
+      bt = st;
+    dat = dat.subarray(bt);
+  }
+  return cct(bufs, ol);
+}
+var Decompress = /* @__PURE__ */ (function() {
+  function Decompress2(ondata) {
+    this.ondata = ondata;
+    this.c = [];
+    this.l = 0;
+    this.z = 0;
+  }
+  Decompress2.prototype.push = function(chunk, final) {
+    if (typeof this.s == "number") {
+      var sub = Math.min(chunk.length, this.s);
+      chunk = chunk.subarray(sub);
+      this.s -= sub;
+    }
+    var sl = chunk.length;
+    var ncs = sl + this.l;
+    if (!this.s) {
+      if (final) {
+        if (!ncs) {
+          this.ondata(new u8(0), true);
+          return;
+        }
+        if (ncs < 5)
+          err(5);
+      } else if (ncs < 18) {
+        this.c.push(chunk);
+        this.l = ncs;
+        return;
+      }
+      if (this.l) {
+        this.c.push(chunk);
+        chunk = cct(this.c, ncs);
+        this.c = [];
+        this.l = 0;
+      }
+      if (typeof (this.s = rzfh(chunk)) == "number")
+        return this.push(chunk, final);
+    }
+    if (typeof this.s != "number") {
+      if (ncs < (this.z || 3)) {
+        if (final)
+          err(5);
+        this.c.push(chunk);
+        this.l = ncs;
+        return;
+      }
+      if (this.l) {
+        this.c.push(chunk);
+        chunk = cct(this.c, ncs);
+        this.c = [];
+        this.l = 0;
+      }
+      if (!this.z && ncs < (this.z = chunk[this.s.b] & 2 ? 4 : 3 + (chunk[this.s.b] >> 3 | chunk[this.s.b + 1] << 5 | chunk[this.s.b + 2] << 13))) {
+        if (final)
+          err(5);
+        this.c.push(chunk);
+        this.l = ncs;
+        return;
+      } else
+        this.z = 0;
+      for (; ; ) {
+        var blk = rzb(chunk, this.s);
+        if (!blk) {
+          if (final)
+            err(5);
+          var adc = chunk.subarray(this.s.b);
+          this.s.b = 0;
+          this.c.push(adc), this.l += adc.length;
+          return;
+        } else {
+          this.ondata(blk, false);
+          cpw(this.s.w, 0, blk.length);
+          this.s.w.set(blk, this.s.w.length - blk.length);
+        }
+        if (this.s.l) {
+          var rest = chunk.subarray(this.s.b);
+          this.s = this.s.c * 4;
+          this.push(rest, final);
+          return;
+        }
+      }
+    } else if (final)
+      err(5);
+  };
+  return Decompress2;
+})();
+
+// ../packages/wshard/src/codec.ts
+var ZSTD_MAX_RATIO = 2 ** 15;
+var LZ4_MAX_RATIO = 255;
+var MAX_WINDOW_BYTES = 1 << 25;
+var MAX_ZSTD_BLOCK = 128 << 10;
+var ZSTD_MAGIC = 4247762216;
+function decode(codec, data, rawSize) {
+  if (codec === "zstd") return decodeZstd(data, rawSize);
+  if (codec === "lz4") return decodeLz4(data, rawSize);
+  return data;
+}
+function damaged(why) {
+  corrupt(`damaged zstd frame (${why})`);
+}
+function readFrame(data, start2) {
+  const view = viewOf(data);
+  try {
+    const magic = view.getUint32(start2, true);
+    if ((magic & 4294967280) >>> 0 === 407710288) {
+      const end2 = start2 + 8 + view.getUint32(start2 + 4, true);
+      if (end2 > data.length) throw new RangeError();
+      return { size: 0, hasChecksum: false, isSkippable: true, windowBytes: 0, end: end2 };
+    }
+    if (magic !== ZSTD_MAGIC) corrupt("not a zstd frame");
+    const flags = view.getUint8(start2 + 4);
+    const isSingle = (flags & 32) !== 0;
+    let at2 = start2 + 5;
+    let windowBytes = 0;
+    if (!isSingle) {
+      const byte = view.getUint8(at2++);
+      const base = 2 ** (10 + (byte >> 3));
+      windowBytes = base + base / 8 * (byte & 7);
+    }
+    at2 += [0, 1, 2, 4][flags & 3];
+    let size;
+    const kind = flags >> 6;
+    if (kind === 0 && isSingle) size = view.getUint8(at2++);
+    else if (kind === 1) size = view.getUint16(at2, true) + 256;
+    else if (kind === 2) size = view.getUint32(at2, true);
+    else if (kind === 3) size = Number(view.getBigUint64(at2, true));
+    if (kind) at2 += 1 << kind;
+    const limit = Math.min(MAX_ZSTD_BLOCK, isSingle ? size ?? 0 : windowBytes);
+    for (let isLast = false; !isLast; ) {
+      const header = view.getUint16(at2, true) | view.getUint8(at2 + 2) << 16;
+      isLast = (header & 1) !== 0;
+      const type = header >> 1 & 3;
+      if (type === 3 || header >> 3 > limit) damaged("a block's header");
+      at2 += 3 + (type === 1 ? 1 : header >> 3);
+      if (at2 > data.length) throw new RangeError();
+    }
+    const hasChecksum = (flags & 4) !== 0;
+    const end = at2 + (hasChecksum ? 4 : 0);
+    if (flags & 8 || end > data.length) throw new RangeError();
+    return { size, hasChecksum, isSkippable: false, windowBytes: isSingle ? size ?? 0 : windowBytes, end };
+  } catch (error) {
+    if (error instanceof FormatError) throw error;
+    damaged("it ends too early");
+  }
+}
+function fill2(data, frame, out) {
+  let written2 = 0;
+  try {
+    if (frame.size !== void 0) {
+      if (frame.size) decompress(data, out.subarray(0, frame.size));
+      written2 = frame.size;
+    } else {
+      const stream = new Decompress((part) => {
+        if (written2 + part.length > out.length) corrupt("a zstd frame holds too much");
+        out.set(part, written2);
+        written2 += part.length;
+      });
+      stream.push(data, true);
+    }
+  } catch (error) {
+    if (error instanceof FormatError) throw error;
+    damaged(error.message);
+  }
+  if (frame.hasChecksum) {
+    const stored = viewOf(data).getUint32(data.length - 4, true);
+    if (Number(xxh64(out.subarray(0, written2)) & 0xffffffffn) !== stored) {
+      damaged("its content does not match its checksum");
+    }
+  }
+  return written2;
+}
+function decodeZstd(data, rawSize) {
+  if (rawSize > data.length * ZSTD_MAX_RATIO) {
+    throw new LimitExceededError(`${data.length} zstd bytes cannot hold ${rawSize} bytes`);
+  }
+  const first = readFrame(data, 0);
+  if ((first.size ?? 0) > rawSize) {
+    throw new LimitExceededError(`a zstd frame announces ${first.size} bytes where ${rawSize} are allowed`);
+  }
+  if (first.size === rawSize && first.end !== data.length) {
+    damaged("more bytes than the frame has");
+  }
+  const out = new Uint8Array(rawSize);
+  let filled = 0;
+  for (let at2 = 0; at2 < data.length; ) {
+    const frame = at2 ? readFrame(data, at2) : first;
+    if (!frame.isSkippable) {
+      if ((frame.size ?? 0) > rawSize - filled) corrupt("zstd frames hold more than announced");
+      if (frame.size === void 0 && frame.windowBytes > MAX_WINDOW_BYTES) {
+        damaged("its window is too large");
+      }
+      filled += fill2(data.subarray(at2, frame.end), frame, out.subarray(filled));
+    }
+    at2 = frame.end;
+  }
+  if (filled !== rawSize) corrupt(`zstd frames do not hold the ${rawSize} bytes announced`);
+  return out;
+}
+function decodeFrames(data, ends, sizes) {
+  const out = new Uint8Array(sizes.reduce((sum, each) => sum + each, 0));
+  let start2 = 0;
+  let filled = 0;
+  for (const [index, end] of ends.entries()) {
+    const part = data.subarray(start2, end);
+    const frame = readFrame(part, 0);
+    const size = sizes[index];
+    if (frame.isSkippable || frame.size !== size || frame.end !== part.length) {
+      corrupt(`a zstd frame does not hold the ${size} bytes of the seek table`);
+    }
+    filled += fill2(part, frame, out.subarray(filled));
+    start2 = end;
+  }
+  return out;
+}
+function decodeLz4(data, rawSize) {
+  if (rawSize > data.length * LZ4_MAX_RATIO) {
+    throw new LimitExceededError(`${data.length} LZ4 bytes cannot hold ${rawSize} bytes`);
+  }
+  const out = new Uint8Array(rawSize);
+  const size = data.length;
+  let at2 = 0;
+  let filled = 0;
+  const bad = () => corrupt("damaged LZ4 block");
+  const length = (start2) => {
+    let total = start2;
+    if (start2 === 15) {
+      for (let byte = 255; byte === 255; total += byte) byte = at2 < size ? data[at2++] : bad();
+    }
+    return total;
+  };
+  while (at2 < size) {
+    const token2 = data[at2++];
+    const literals = length(token2 >> 4);
+    if (literals > size - at2 || literals > rawSize - filled) bad();
+    out.set(data.subarray(at2, at2 + literals), filled);
+    at2 += literals;
+    filled += literals;
+    if (at2 === size) break;
+    if (size - at2 < 2) bad();
+    const offset = data[at2] | data[at2 + 1] << 8;
+    at2 += 2;
+    const match = length(token2 & 15) + 4;
+    if (!offset || offset > filled || match > rawSize - filled) bad();
+    for (const end = filled + match; filled < end; filled++) out[filled] = out[filled - offset];
+    if (at2 === size) bad();
+  }
+  if (filled !== rawSize) corrupt(`LZ4 block holds ${filled} bytes, not ${rawSize}`);
+  return out;
+}
+
+// ../packages/wshard/src/seekable.ts
+var FOOTER_BYTES = 9;
+function seekTableBytes(footer) {
+  const missing = () => corrupt("no seek table at the end of a seekable block");
+  if (footer.length < FOOTER_BYTES) missing();
+  const fields = viewOf(footer);
+  const count = fields.getUint32(0, true);
+  const descriptor = fields.getUint8(4);
+  if (fields.getUint32(5, true) !== SEEK_TABLE_MAGIC || descriptor & 124) {
+    missing();
+  }
+  if (count > MAX_FRAMES) corrupt(`a seek table of ${count} frames is too large`);
+  return 8 + count * (descriptor & 128 ? 12 : 8) + FOOTER_BYTES;
+}
+function unpackSeekTable(table, diskSize, rawSize) {
+  const fields = viewOf(table);
+  const entry = table[table.length - 5] & 128 ? 12 : 8;
+  if (fields.getUint32(0, true) !== SKIPPABLE_MAGIC || fields.getUint32(4, true) !== table.length - 8) {
+    corrupt("damaged seek table");
+  }
+  const count = (table.length - 8 - FOOTER_BYTES) / entry;
+  const stored = new Float64Array(count + 1);
+  const raw = new Float64Array(count + 1);
+  for (let i4 = 0; i4 < count; i4++) {
+    stored[i4 + 1] = stored[i4] + fields.getUint32(8 + i4 * entry, true);
+    raw[i4 + 1] = raw[i4] + fields.getUint32(12 + i4 * entry, true);
+  }
+  if (stored[count] !== diskSize - table.length || raw[count] !== rawSize) {
+    corrupt("the seek table does not add up to its block");
+  }
+  return { stored, raw };
+}
+function framesFor(table, start2, end) {
+  const first = firstAbove(table.raw, start2) - 1;
+  let last = firstAbove(table.raw, end - 1);
+  last = Math.min(last, table.raw.length - 1);
+  return [first, Math.max(first, last)];
+}
+function firstAbove(values, limit) {
+  let low2 = 0;
+  let high2 = values.length;
+  while (low2 < high2) {
+    const middle = low2 + high2 >> 1;
+    if (values[middle] > limit) high2 = middle;
+    else low2 = middle + 1;
+  }
+  return low2;
+}
+
+// ../packages/wshard/src/table.ts
+var SALVAGE = "Run `warp salvage` if a recorder wrote it, else restore a copy.";
+function u64(view, at2) {
+  return view.getUint32(at2 + 4, true) * 2 ** 32 + view.getUint32(at2, true);
+}
+function ascii(data, start2, end) {
+  return String.fromCharCode(...data.subarray(start2, end));
+}
+function unpackHeader(start2, size) {
+  const magic = ascii(start2, 0, 4);
+  if (magic !== MAGIC) {
+    if (MAGIC.startsWith(magic)) throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
+    throw new BadMagicError("not a shard: it does not begin with SHRD");
+  }
+  if (start2.length < HEADER_BYTES) {
+    throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
+  }
+  const view = viewOf(start2);
+  const version = view.getUint8(4);
+  if (version !== VERSION) throw new UnsupportedVersionError(`shard version ${version} is not known`);
+  const entryBytes = view.getUint16(10, true);
+  if (entryBytes !== ENTRY_BYTES) corrupt(`table entries of ${entryBytes} bytes`);
+  const entryCount = view.getUint32(12, true);
+  if (entryCount > MAX_ENTRIES) {
+    throw new LimitExceededError(`${entryCount} blocks are too many`);
+  }
+  const alignment = view.getUint8(8);
+  if (!ALIGNMENTS.includes(alignment)) {
+    corrupt(`alignment ${alignment}`);
+  }
+  const namesOffset = u64(view, 16);
+  if (namesOffset !== HEADER_BYTES + ENTRY_BYTES * entryCount) {
+    corrupt("the names do not follow the block table", void 0, SALVAGE);
+  }
+  const dataOffset = u64(view, 24);
+  if (dataOffset < namesOffset) corrupt("the data begins before the names");
+  if (dataOffset - namesOffset > MAX_STRING_TABLE_BYTES) {
+    throw new LimitExceededError(`${dataOffset - namesOffset} bytes of names are too many`);
+  }
+  const total = u64(view, 40);
+  if (total !== size) {
+    const kind = size < total ? TruncatedError : CorruptLayoutError;
+    throw new kind(`the file has ${size} bytes, its header says ${total}`);
+  }
+  if (dataOffset > size) throw new TruncatedError("the file ends inside its block table");
+  const codecs = ["none", "zstd", "lz4"];
+  return {
+    role: view.getUint8(5),
+    alignment,
+    defaultCodec: codecs[view.getUint8(9)] ?? "none",
+    entryCount,
+    namesOffset,
+    dataOffset
+  };
+}
+function parseTable(header, head, size) {
+  const isChecksummed = checkMark(head, header.dataOffset);
+  const names = head.subarray(header.namesOffset, header.dataOffset);
+  const view = viewOf(head);
+  const blocks = /* @__PURE__ */ new Map();
+  for (let at2 = HEADER_BYTES; at2 < header.namesOffset; at2 += ENTRY_BYTES) {
+    const block = unpackEntry(view, at2, names, header.defaultCodec, isChecksummed);
+    if (blocks.has(block.name)) corrupt("two blocks have this name", block.name);
+    blocks.set(block.name, block);
+  }
+  checkRanges(blocks, header.dataOffset, size);
+  return [blocks, isChecksummed];
+}
+function checkMark(head, end) {
+  const view = viewOf(head);
+  if (u64(view, 56) !== 0) corrupt("reserved header bytes are not zero");
+  const stored = view.getUint32(52, true);
+  if (view.getUint32(48, true) === 0 && stored === 0) return false;
+  if (ascii(head, 48, 52) !== MARK) {
+    corrupt("the mark of the checksum is damaged");
+  }
+  if (tableCrc32c(head.subarray(0, end)) !== stored) {
+    throw new ChecksumError("header, block table or names were changed");
+  }
+  return true;
+}
+function tableCrc32c(head) {
+  return crc32c(head.subarray(HEADER_BYTES), crc32c(head.subarray(0, MARKED_HEADER_BYTES)));
+}
+function unpackEntry(view, at2, names, byDefault, isTrusted) {
+  const nameOffset = view.getUint32(at2 + 8, true);
+  const nameBytes = view.getUint16(at2 + 12, true);
+  const raw = names.subarray(nameOffset, nameOffset + nameBytes);
+  if (raw.length !== nameBytes) corrupt("the name of a block lies outside the names");
+  const name = checkedName(raw);
+  if (!isTrusted) {
+    const hash = view.getBigUint64(at2, true);
+    if (hash !== xxh64(raw) && hash !== fnv1a64(raw)) corrupt("the hash of the name is wrong", name);
+  }
+  const diskSize = u64(view, at2 + 24);
+  const rawSize = u64(view, at2 + 32);
+  if (Math.max(diskSize, rawSize) > MAX_BLOCK_BYTES) {
+    throw new LimitExceededError(`${Math.max(diskSize, rawSize)} bytes are too many`, name);
+  }
+  const flags = view.getUint16(at2 + 14, true);
+  const codec = codecOf(flags, byDefault, diskSize === rawSize, name);
+  if (codec === "none" && diskSize !== rawSize) {
+    corrupt("stored raw, but its two sizes differ", name);
+  }
+  return {
+    name,
+    codec,
+    isSeekable: flags === FLAGS_SEEKABLE,
+    dataOffset: u64(view, at2 + 16),
+    diskSize,
+    rawSize,
+    crc32c: view.getUint32(at2 + 40, true),
+    contentType: view.getUint16(at2 + 44, true)
+  };
+}
+function codecOf(flags, byDefault, isSameSize, name) {
+  switch (flags) {
+    case FLAGS_RAW:
+      return "none";
+    case FLAGS_ZSTD:
+    case FLAGS_SEEKABLE:
+      return "zstd";
+    case FLAGS_LZ4:
+      return "lz4";
+    case FLAGS_DEFAULT:
+      return isSameSize ? "none" : byDefault;
+    default:
+      corrupt(`unknown storage flags ${flags}`, name);
+  }
+}
+function checkedName(raw) {
+  if (raw.length > MAX_NAME_BYTES || raw.length === 0) {
+    throw new LimitExceededError(`a block name of ${raw.length} bytes`);
+  }
+  const name = utf8(raw, "the name of a block is not UTF-8");
+  if (name.includes("\0")) corrupt("holds a NUL byte", name);
+  return name;
+}
+function checkRanges(blocks, start2, size) {
+  let position2 = start2;
+  for (const block of [...blocks.values()].sort((a3, b) => a3.dataOffset - b.dataOffset)) {
+    if (!block.diskSize) continue;
+    if (block.dataOffset < position2) corrupt("overlaps what is before it", block.name, SALVAGE);
+    position2 = block.dataOffset + block.diskSize;
+    if (position2 > size) throw new TruncatedError("lies past the end of the file", block.name);
+  }
+}
+
+// ../packages/wshard/src/shard.ts
+var HEAD_BYTES = 64 << 10;
+var KEEP_BYTES = 64 << 20;
+var STEP_BYTES = 8 << 20;
+var Shard = class _Shard {
+  #source;
+  #head;
+  #options;
+  #kept = /* @__PURE__ */ new Map();
+  #verified = /* @__PURE__ */ new Set();
+  #pieces = /* @__PURE__ */ new Map();
+  #seekTables = /* @__PURE__ */ new Map();
+  blocks;
+  /** What kind of shard this is: 5 an episode, 4 a chunk list. */
+  role;
+  /** Whether header and table carry a checksum; else only structure and name hashes were checked. */
+  isChecksummed;
+  constructor(source, head, header, size, options) {
+    this.#source = source;
+    this.#head = head;
+    this.#options = options;
+    this.role = header.role;
+    [this.blocks, this.isChecksummed] = parseTable(header, head, size);
+  }
+  /** Open a shard: one read, or two where its table is larger than most. */
+  static async open(source, options = {}) {
+    const size = await source.size();
+    const start2 = await source.read(0, Math.min(size, Math.max(options.headBytes ?? HEAD_BYTES, HEADER_BYTES)));
+    const header = unpackHeader(start2, size);
+    const head = header.dataOffset <= start2.length ? start2 : await source.read(0, header.dataOffset);
+    return new _Shard(source, head, header, size, options);
+  }
+  get source() {
+    return this.#source;
+  }
+  get names() {
+    return [...this.blocks.keys()];
+  }
+  has(name) {
+    return this.blocks.has(name);
+  }
+  block(name) {
+    const found = this.blocks.get(name);
+    if (!found) throw new NotFoundError("no such block", name);
+    return found;
+  }
+  /** The decompressed, verified bytes of a block; not to be changed. */
+  async read(name) {
+    const block = this.block(name);
+    const kept = this.#kept.get(name);
+    if (kept) {
+      this.#kept.delete(name);
+      this.#kept.set(name, kept);
+      return kept;
+    }
+    const reading = this.#readWhole(block);
+    this.#keep(name, block.rawSize, reading);
+    return reading;
+  }
+  async #readWhole(block) {
+    let data;
+    if (block.isSeekable) data = await this.#readFrames(block, 0, block.rawSize);
+    else {
+      const stored = await this.#stored(block, 0, block.diskSize);
+      if (block.codec === "none") data = stored;
+      else data = about(block.name, () => decode(block.codec, stored, block.rawSize));
+    }
+    if (crc32c(data) !== block.crc32c) {
+      throw new ChecksumError("its bytes do not match their checksum", block.name);
+    }
+    this.#verified.add(block.name);
+    return data;
+  }
+  #keep(name, size, reading) {
+    const most = this.#options.keepBytes ?? KEEP_BYTES;
+    if (size > most) return;
+    this.#kept.set(name, reading);
+    reading.catch(() => this.#kept.delete(name));
+    let total = 0;
+    for (const each of [...this.#kept.keys()].reverse()) {
+      total += this.block(each).rawSize;
+      if (total > most) this.#kept.delete(each);
+    }
+  }
+  /** A block that holds a JSON object. */
+  async readJson(name) {
+    const data = await this.read(name);
+    return about(name, () => parseJsonObject(data));
+  }
+  /**
+   * Bytes [start, end) of the decompressed block, reading and verifying as little as holds them. `rowBytes` is what one
+   * row of the block has: its checksums are of whole rows.
+   */
+  async readRange(name, start2, end, rowBytes = 1) {
+    const block = this.block(name);
+    checkRange(start2, end, block.rawSize, `bytes of block '${name}'`);
+    if (start2 === end) return new Uint8Array(0);
+    if (block.isSeekable && !this.#kept.has(name)) return this.#readFrames(block, start2, end);
+    if (block.codec !== "none" || block.rawSize <= PIECES_FROM_BYTES || this.#kept.has(name)) {
+      return (await this.read(name)).subarray(start2, end);
+    }
+    if (this.#verified.has(name)) return this.#stored(block, start2, end);
+    if (this.has(PIECES_PREFIX + name)) return this.#readPieces(block, start2, end, rowBytes);
+    if (this.#options.verify === "window") return this.#stored(block, start2, end);
+    if (block.rawSize <= (this.#options.keepBytes ?? KEEP_BYTES)) return (await this.read(name)).subarray(start2, end);
+    await this.#checkUnread(block);
+    return this.#stored(block, start2, end);
+  }
+  async #checkUnread(block) {
+    let checksum = 0;
+    for (let at2 = 0; at2 < block.diskSize; at2 += STEP_BYTES) {
+      checksum = crc32c(await this.#stored(block, at2, Math.min(at2 + STEP_BYTES, block.diskSize)), checksum);
+    }
+    if (checksum !== block.crc32c) throw new ChecksumError("its bytes do not match their checksum", block.name);
+    this.#verified.add(block.name);
+  }
+  async #readPieces(block, start2, end, rowBytes) {
+    const pieces2 = await this.#once(this.#pieces, block.name, async () => {
+      const name = PIECES_PREFIX + block.name;
+      const data2 = await this.read(name);
+      return about(name, () => unpackPieces(data2));
+    });
+    const size = pieces2.rows * rowBytes;
+    const first = Math.floor(start2 / size);
+    const last = Math.ceil(end / size);
+    if (last > pieces2.checksums.length) {
+      corrupt("has fewer piece checksums than pieces", block.name);
+    }
+    if (pieces2.isChecked.subarray(first, last).every((each) => each === 1)) return this.#stored(block, start2, end);
+    const low2 = first * size;
+    const data = await this.#stored(block, low2, Math.min(last * size, block.rawSize));
+    for (let index = first; index < last; index++) {
+      const piece = data.subarray(index * size - low2, (index + 1) * size - low2);
+      if (crc32c(piece) !== pieces2.checksums[index]) {
+        throw new ChecksumError(`piece ${index} does not match its checksum`, block.name);
+      }
+      pieces2.isChecked[index] = 1;
+    }
+    return data.subarray(start2 - low2, end - low2);
+  }
+  async #readFrames(block, start2, end) {
+    const table = await this.#once(this.#seekTables, block.name, () => this.#readSeekTable(block));
+    const [first, last] = framesFor(table, start2, end);
+    if (first >= last) return new Uint8Array(0);
+    const base = table.stored[first];
+    const stored = await this.#stored(block, base, table.stored[last]);
+    const ends = Array.from(table.stored.subarray(first + 1, last + 1), (each) => each - base);
+    const sizes = ends.map((_4, index) => table.raw[first + index + 1] - table.raw[first + index]);
+    const data = about(block.name, () => decodeFrames(stored, ends, sizes));
+    const skip = start2 - table.raw[first];
+    return data.subarray(skip, skip + end - start2);
+  }
+  async #readSeekTable(block) {
+    const size = block.diskSize;
+    const ahead = SEEK_PREFIX + block.name;
+    if (this.has(ahead)) {
+      try {
+        const table2 = await this.read(ahead);
+        if (seekTableBytes(table2.subarray(-FOOTER_BYTES)) === table2.length) {
+          return unpackSeekTable(table2, size, block.rawSize);
+        }
+      } catch (error) {
+        if (!(error instanceof FormatError)) throw error;
+      }
+    }
+    const guess = Math.min(size, 8 << 10);
+    const tail = await this.#stored(block, size - guess, size);
+    const length = about(block.name, () => seekTableBytes(tail.subarray(Math.max(0, guess - FOOTER_BYTES))));
+    if (length > size) corrupt("its seek table is larger than the block", block.name);
+    const table = length <= guess ? tail.subarray(guess - length) : await this.#stored(block, size - length, size);
+    return about(block.name, () => unpackSeekTable(table, size, block.rawSize));
+  }
+  async #once(kept, name, read) {
+    let found = kept.get(name);
+    if (!found) {
+      found = read();
+      kept.set(name, found);
+      found.catch(() => kept.delete(name));
+    }
+    return found;
+  }
+  async #stored(block, start2, end) {
+    const low2 = block.dataOffset + start2;
+    const high2 = block.dataOffset + end;
+    if (high2 <= this.#head.length) return this.#head.subarray(low2, high2);
+    return low2 === high2 ? new Uint8Array(0) : this.#source.read(low2, high2);
+  }
+};
+function unpackPieces(data) {
+  if (data.length < 4 || data.length % 4) corrupt("a list of piece checksums has an odd size");
+  const view = viewOf(data);
+  const rows2 = view.getUint32(0, true);
+  if (rows2 === 0) corrupt("a list of piece checksums has pieces of no rows");
+  const checksums = new Uint32Array(data.length / 4 - 1);
+  for (let i4 = 0; i4 < checksums.length; i4++) checksums[i4] = view.getUint32(4 + 4 * i4, true);
+  return { rows: rows2, checksums, isChecked: new Uint8Array(checksums.length) };
+}
 
 // ../packages/wshard/src/source.ts
-init_errors();
 var HEAD_BYTES2 = 64 << 10;
 var RANGE = /^bytes (\d+)-(\d+)\/(\d+)$/;
 function fromUrl(url, options = {}) {
@@ -2437,7 +2235,6 @@ function exactly(data, start2, end) {
 }
 
 // src/blobs.ts
-init_bytes();
 var shards = /* @__PURE__ */ new Map();
 async function opened(url) {
   let found = shards.get(url);
