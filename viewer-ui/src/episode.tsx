@@ -82,7 +82,7 @@ export function EpisodePage() {
     return () => abort.abort();
   }, [info]);
 
-  if (failure) return <main class="centre"><p class="blank failure">{failure}</p></main>;
+  if (failure) return <main class="centre"><div class="blank"><p class="failure" role="alert">{failure}</p><p class="dim">Choose another episode in the list.</p></div></main>;
   if (!info) return <main class="centre"><p class="blank">{model.episodeId ? "" : "Choose an episode."}</p></main>;
   return (
     <main class="centre" data-episode={info.id}>
@@ -194,8 +194,10 @@ const GAP = 8;
 const CAPTION = 20;
 /** A camera without room for the number of its frame. */
 const NARROW = 210;
-/** The share of the page that cameras take at most; plots have the rest. */
+/** The share of the page that cameras take at most, and on a narrow one, which scrolls; plots have the rest. */
 const STAGE = 0.46;
+const NARROW_STAGE = 0.62;
+const NARROW_PAGE = 700;
 
 /** One height for all, in as many lines as make the pictures largest; none is distorted. */
 function arrange(box: { width: number; height: number }, ratios: number[]): { columns: number; height: number } {
@@ -226,7 +228,7 @@ function Cameras({ info, isFirst = false }: { info: EpisodeInfo; isFirst?: boole
     if (!host.current) return;
     const page = host.current.closest<HTMLElement>(".centre")!;
     const look = (): void => {
-      const next = { width: host.current!.clientWidth, height: page.clientHeight * STAGE };
+      const next = { width: host.current!.clientWidth, height: page.clientHeight * (innerWidth > NARROW_PAGE ? STAGE : NARROW_STAGE) };
       setBox((old) => (old.width === next.width && old.height === next.height ? old : next));
     };
     look();
@@ -382,7 +384,9 @@ function Plots({ info, marks }: { info: EpisodeInfo; marks: Marks }) {
       {info.problems.map((each) => (
         <p key={each.signal} class="failure">{each.signal}: {each.message} {each.hint}</p>
       ))}
-      {groups.map((group) => <Plot key={group.main.name} info={info} group={group} held={held} onDragTo={dragTo} />)}
+      {groups.map((group) => (
+        <Plot key={group.main.name} info={info} group={group} held={held} gaps={marks.gaps.filter((each) => each.signal === group.main.number)} onDragTo={dragTo} />
+      ))}
       {texts.map((each) => (
         <section key={each.name} class="texts" aria-label={`Texts of ${each.name}`}>
           <header><strong>{each.name}</strong><span class="dim role">{each.role}</span></header>

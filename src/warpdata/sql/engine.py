@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import functools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,6 +50,7 @@ _SANDBOX = {
     "temp_directory": "",
 }
 _KEPT_TREES = 256
+_UNKNOWN_COLUMN = re.compile(r'Referenced column "(.+?)" not found')
 
 
 class SqlResult:
@@ -220,9 +222,9 @@ class RowMatcher:
     def _hint(self) -> str:
         known = {folded(name) for name in self._known}
         unknown = sorted(name for name in self._condition.names if folded(name) not in known)
-        return (
-            f"The table has: {', '.join(self._known)}.{nearest(unknown[0], self._known)}" if unknown else ""
-        )
+        if not unknown:
+            return ""
+        return f"{nearest(unknown[0], self._known)} The table has: {', '.join(self._known)}.".strip()
 
     def close(self) -> None:
         """Close the engine."""
@@ -284,9 +286,9 @@ def _pushes_right(columns: Sequence[EngineColumn]) -> bool:
 
 def _in_users_words(said: str) -> str:
     """What the engine says, without the columns that only we know of."""
-    lines = said.strip().splitlines()
-    listed = [line for line in lines if line.startswith("Candidate bindings:") and ROW_NUMBER in line]
-    return "\n".join(line for line in lines if line not in listed)
+    if unknown := _UNKNOWN_COLUMN.search(said):
+        return f"there is no column {unknown[1]!r}"
+    return said.strip()
 
 
 @contextlib.contextmanager
@@ -304,4 +306,5 @@ def _mapped(sources: Sequence[ArrowSource], hint: str = "") -> Iterator[None]:
             # The engine's advice is about settings, which are locked here.
             fact, hint = fact.splitlines()[0], "Select fewer columns or rows, or aggregate first."
             raise TooLargeError(f"the query failed: {fact}", hint=hint) from None
-        raise DatasetError(f"the query failed: {fact}", hint=hint or "Check the SQL.") from None
+        said = fact if fact.startswith("there is no column") else f"the query failed: {fact}"
+        raise DatasetError(said, hint=hint or "Check the SQL.") from None

@@ -8162,7 +8162,7 @@ function rangeOf(signal, low2, high2) {
   return uPlot.rangeNum(low2, high2, 0.1, true);
 }
 var isHeld = (signal) => /^(bool|u?int)/.test(signal.dtype);
-function seriesOf(group, hidden) {
+function seriesOf(group, hidden, gapsNow) {
   const count = channelsOf(group.main);
   const series = [{}];
   const bands = [];
@@ -8171,7 +8171,7 @@ function seriesOf(group, hidden) {
     stroke: colourOf(group.main.name, c3),
     width: 1.25,
     points: { show: false },
-    spanGaps: group.predictions.length > 0,
+    gaps: (self, _series, _first, _last, found) => isHeld(group.main) ? found : [...found, ...cutsOf(self, gapsNow())],
     ...isHeld(group.main) && { paths: uPlot.paths.stepped({ align: 1 }) },
     ...more
   });
@@ -8185,13 +8185,17 @@ function seriesOf(group, hidden) {
   }
   return { series, bands };
 }
-function Plot({ info, group, held, onDragTo }) {
+function cutsOf(self, gaps2) {
+  const place = (at2) => Math.round(self.valToPos(at2 / 1e9, "x", true));
+  return gaps2.filter((each) => each.to > clock.from && each.from < clock.to).map((each) => [place(each.from), place(each.to)]);
+}
+function Plot({ info, group, held, gaps: gaps2, onDragTo }) {
   const model = useModel();
   const box = A2(null);
   const line = A2(null);
   const chart = A2(null);
-  const latest = A2({ info, group });
-  latest.current = { info, group };
+  const latest = A2({ info, group, gaps: gaps2 });
+  latest.current = { info, group, gaps: gaps2 };
   const reload = A2(() => void 0);
   const loaded = A2(null);
   const [failure, setFailure] = d2("");
@@ -8206,7 +8210,7 @@ function Plot({ info, group, held, onDragTo }) {
     const grid2 = text.getPropertyValue("--grid").trim();
     const host = box.current;
     delete host.dataset.points;
-    const { series, bands } = seriesOf(group, state.hidden);
+    const { series, bands } = seriesOf(group, state.hidden, () => latest.current.gaps);
     const axis = { stroke: dim, grid: { stroke: grid2, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const made = new uPlot(
       {
@@ -8299,11 +8303,12 @@ function Plot({ info, group, held, onDragTo }) {
     if (loaded.current !== info) reload.current();
   }, [info]);
   y2(() => {
-    const { series } = seriesOf(group, model.hidden);
+    const { series } = seriesOf(group, model.hidden, () => []);
     series.forEach((each, i4) => {
       if (i4 > 0 && chart.current && chart.current.series[i4]?.show !== each.show) chart.current.setSeries(i4, { show: each.show });
     });
   }, [model.hidden]);
+  y2(() => chart.current?.redraw(true), [JSON.stringify(gaps2)]);
   y2(() => {
     const move = () => placeCursor(line.current);
     const stops = [clock.onMove(move), clock.onZoom(move)];
@@ -8672,7 +8677,10 @@ function EpisodePage() {
     ).catch(complain);
     return () => abort.abort();
   }, [info]);
-  if (failure) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("p", { class: "blank failure", children: failure }) });
+  if (failure) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("div", { class: "blank", children: [
+    /* @__PURE__ */ u3("p", { class: "failure", role: "alert", children: failure }),
+    /* @__PURE__ */ u3("p", { class: "dim", children: "Choose another episode in the list." })
+  ] }) });
   if (!info) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("p", { class: "blank", children: model.episodeId ? "" : "Choose an episode." }) });
   return /* @__PURE__ */ u3("main", { class: "centre", "data-episode": info.id, children: [
     /* @__PURE__ */ u3(EpisodeBar, { info, trim: trim2 }),
@@ -8771,6 +8779,8 @@ var GAP = 8;
 var CAPTION = 20;
 var NARROW = 210;
 var STAGE = 0.46;
+var NARROW_STAGE = 0.62;
+var NARROW_PAGE = 700;
 function arrange(box, ratios) {
   let best = { columns: ratios.length, height: 0 };
   for (let lines = 1; lines <= ratios.length; lines++) {
@@ -8796,7 +8806,7 @@ function Cameras({ info, isFirst = false }) {
     if (!host.current) return;
     const page = host.current.closest(".centre");
     const look = () => {
-      const next = { width: host.current.clientWidth, height: page.clientHeight * STAGE };
+      const next = { width: host.current.clientWidth, height: page.clientHeight * (innerWidth > NARROW_PAGE ? STAGE : NARROW_STAGE) };
       setBox((old) => old.width === next.width && old.height === next.height ? old : next);
     };
     look();
@@ -8941,7 +8951,7 @@ function Plots({ info, marks }) {
       " ",
       each.hint
     ] }, each.signal)),
-    groups.map((group) => /* @__PURE__ */ u3(Plot, { info, group, held, onDragTo: dragTo }, group.main.name)),
+    groups.map((group) => /* @__PURE__ */ u3(Plot, { info, group, held, gaps: marks.gaps.filter((each) => each.signal === group.main.number), onDragTo: dragTo }, group.main.name)),
     texts.map((each) => /* @__PURE__ */ u3("section", { class: "texts", "aria-label": `Texts of ${each.name}`, children: [
       /* @__PURE__ */ u3("header", { children: [
         /* @__PURE__ */ u3("strong", { children: each.name }),
