@@ -97,6 +97,9 @@ def test_a_recording_grows_before_the_eyes(root: Path) -> None:
                 rec.append("state", np.full(2, k, np.float32), k * 10_000_000)
                 if k % 3 == 0:
                     rec.append("camera", numbered_frame(k // 3), k * 10_000_000)
+                if k in (5, 6):
+                    with contextlib.suppress(wd.WarpError):
+                        rec.append("state", np.zeros(2, np.float32), 0)  # too late: refused
                 k += 1
 
     thread = threading.Thread(target=recorder)
@@ -129,6 +132,18 @@ class Files(http.server.SimpleHTTPRequestHandler):
 
     ranges = True
     asked: ClassVar[list[tuple[str, int]]] = []
+    shares: ClassVar[dict[str, str]] = {}
+    """What it says to pages of another origin: as the CORS rules of a bucket do."""
+
+    def end_headers(self) -> None:
+        for name, value in self.shares.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def do_OPTIONS(self) -> None:
+        self.asked.append((f"OPTIONS {self.path}", 0))
+        self.send_response(204 if self.shares else 403)
+        self.end_headers()
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -146,15 +161,18 @@ class Files(http.server.SimpleHTTPRequestHandler):
         self.asked.append((self.path, len(data)))
         self.send_response(206)
         self.send_header("Content-Length", str(len(data)))
+        self.send_header("ETag", f'"{len(whole)}"')
         self.send_header("Content-Range", f"bytes {start}-{start + len(data) - 1}/{len(whole)}")
         self.end_headers()
         self.wfile.write(data)
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *, ranges: bool = True) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+def serving(
+    folder: Path, *, ranges: bool = True, shares: dict[str, str] | None = None
+) -> Iterator[tuple[str, list[tuple[str, int]]]]:
     """The address of such a server, and what it is asked."""
-    kind = type("Kind", (Files,), {"ranges": ranges, "asked": []})
+    kind = type("Kind", (Files,), {"ranges": ranges, "asked": [], "shares": shares or {}})
     with http.server.ThreadingHTTPServer(
         ("127.0.0.1", 0), functools.partial(kind, directory=str(folder))
     ) as server:
@@ -221,6 +239,41 @@ def test_raw_tensors_are_painted_from_their_blob(published: Path) -> None:
     # Of its own files the page reads the thumbnail, the times, and the levels of the plots.
     own = (published.parent / "tensors" / "e" / "0.bin").stat().st_size
     assert own < 40 * 64 * 160, "less than one camera"
+
+
+CORS = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Methods": "GET, HEAD",
+    "Access-Control-Allow-Headers": "Range",
+    "Access-Control-Expose-Headers": "Content-Range, ETag",
+}
+"""What docs/howto/view.md says a bucket of another origin must send."""
+
+
+def test_a_site_reads_blobs_of_another_origin(published: Path) -> None:
+    bucket, site = published, published.parent / "sites" / "far"
+    with serving(bucket, shares=CORS) as (data_url, blobs), wd.dataset("lab/arm", catalog=bucket) as dataset:
+        wd.export_site(dataset, site, data_url=data_url)
+        with serving(site.parent) as (url, own):
+            run("site", f"{url}far/", data=data_url.split("/")[2])
+            run("scrub", f"{url}far/", data=data_url.split("/")[2])
+    assert not any("blobs" in path for path, _ in own)
+    read = [sent for path, sent in blobs if not path.startswith("OPTIONS")]
+    assert read
+    assert min(read) > 0, "only ranges are asked for"
+
+
+@pytest.mark.parametrize("missing", ["Access-Control-Allow-Origin", "Access-Control-Expose-Headers"])
+def test_a_site_says_what_a_bucket_of_another_origin_must_send(published: Path, missing: str) -> None:
+    shares = {name: value for name, value in CORS.items() if name != missing}
+    site = published.parent / "sites" / missing.lower()
+    with (
+        serving(published, shares=shares) as (data_url, _),
+        wd.dataset("lab/arm", catalog=published) as dataset,
+    ):
+        wd.export_site(dataset, site, data_url=data_url)
+        with serving(site.parent) as (url, _):
+            run("unshared", f"{url}{site.name}/", data=data_url.split("/")[2])
 
 
 def test_a_site_says_when_its_data_cannot_be_read(published: Path) -> None:

@@ -33,7 +33,8 @@ export async function loadDataset(): Promise<void> {
   const mine = ++turn;
   const dataset = await getJson<DatasetInfo>("dataset", {});
   if (mine !== turn) return;
-  set({ dataset, listGeneration: state.listGeneration + 1 });
+  // The list asks for its first rows by itself, at the same time: only what changed later is asked again.
+  set({ dataset, listGeneration: state.listGeneration + (state.dataset ? 1 : 0) });
   void learnColumns(mine).catch(complain);
 }
 

@@ -1,9 +1,30 @@
 // Frames of one camera by number: decoded by the browser where it can, else as pixels from the server.
+import { type Group, GroupDecoder } from "./decoder";
 import { type SignalInfo } from "./model";
 import { getArrays, type Refused } from "./wire";
 
 type Picture = ImageBitmap | ImageData;
-const KEPT_BYTES = 192 << 20;
+/** Decoded frames, and encoded ones, that are kept of a camera. */
+const KEPT_BYTES = 64 << 20;
+const KEPT_ENCODED_BYTES = 32 << 20;
+/** Frames that are ready before play comes to them. */
+const AHEAD = 8;
+/** Frames before the wanted one that are kept where they were decoded on the way to it: for steps back. */
+const BEHIND = 4;
+/** How long nobody moves before anything is done that nobody waits for. */
+const CALM_MS = 60;
+
+interface Head {
+  codec: string | null;
+  description: string;
+  coded: [number, number];
+  rows: number[];
+  sizes: number[];
+}
+
+const open = new Set<Camera>();
+/** Whether every camera on the page shows the frame that belongs to the cursor. */
+export const isSettled = (): boolean => [...open].every((each) => each.settled);
 
 export class Camera {
   times: Float64Array = new Float64Array(0);
@@ -14,19 +35,23 @@ export class Camera {
   shown = -2;
   failure = "";
   private readonly kept = new Map<number, Picture>();
-  private readonly asked = new Map<number, Promise<void>>();
-  private decoder: VideoDecoder | null = null;
-  private configured = "";
+  private readonly coming = new Map<number, Promise<void>>();
+  /** Frames that came out before the wanted one: they become pictures when nobody moves. */
+  private passed: { frame: VideoFrame; row: number }[] = [];
+  private readonly groups = new Map<number, Group>();
+  private readonly configs = new Map<string, VideoDecoderConfig>();
+  private readonly decoder = new GroupDecoder((frame, row) => this.take(frame, row));
   private usesCodec: boolean;
-  private queue: Promise<unknown> = Promise.resolve();
-  private outputs: ((frame: VideoFrame) => void) | null = null;
-  private broken: Error | null = null;
+  private isPlaying = false;
+  private isBusy = false;
+  private isClosed = false;
+  private calm = 0;
 
   constructor(
     readonly episode: string,
     readonly signal: SignalInfo,
     readonly base: bigint,
-    private readonly painted: (picture: Picture | null, row: number) => void,
+    private readonly painted: (picture: Picture | VideoFrame | null, row: number) => void,
     private readonly failed: (why: string) => void,
   ) {
     const [a = 1, b = 1, c] = signal.shape;
@@ -39,6 +64,7 @@ export class Camera {
   async open(): Promise<void> {
     const found = await getArrays("times", this.query({ base: this.base }));
     this.times = found.arrays.times!.data as Float64Array;
+    if (!this.isClosed) open.add(this);
   }
 
   /** The last frame at or before a time, -1 before the first. */
@@ -54,13 +80,14 @@ export class Camera {
   }
 
   /** Paint the frame that holds at a time, as soon as it is there, unless another one is wanted by then. */
-  show(at: number, ahead = false): void {
+  show(at: number, isPlaying = false): void {
+    const isFirst = this.shown === -2;
     this.wanted = this.rowAt(at);
-    void this.paint();
-    if (ahead && this.wanted >= 0) {
-      const next = Math.min(this.wanted + 8, this.times.length - 1);
-      if (!this.kept.has(next)) void this.load(next, true).catch(() => undefined);
-    }
+    this.isPlaying = isPlaying;
+    this.paint();
+    void this.work(isFirst);
+    clearTimeout(this.calm);
+    if (!isPlaying && this.usesCodec) this.calm = window.setTimeout(() => void this.rest(isFirst), CALM_MS);
   }
 
   get settled(): boolean {
@@ -68,47 +95,73 @@ export class Camera {
   }
 
   close(): void {
+    this.isClosed = true;
+    open.delete(this);
+    clearTimeout(this.calm);
+    this.decoder.close();
+    for (const each of this.passed) each.frame.close();
+    this.passed = [];
     for (const each of this.kept.values()) if (each instanceof ImageBitmap) each.close();
     this.kept.clear();
-    if (this.decoder && this.decoder.state !== "closed") this.decoder.close();
-    this.decoder = null;
+    this.groups.clear();
   }
 
-  private async paint(): Promise<void> {
+  /** Show the wanted frame if it is here. */
+  private paint(): void {
     const row = this.wanted;
-    if (row === this.shown) return;
-    if (row < 0) {
-      this.shown = row;
-      return this.painted(null, row);
+    const picture = this.kept.get(row);
+    if (row === this.shown || (row >= 0 && !picture)) return;
+    if (picture) {
+      this.kept.delete(row); // the one used last is the last to go
+      this.kept.set(row, picture);
     }
-    try {
-      while (!this.kept.has(row)) {
-        await this.load(row);
-        if (this.wanted !== row) return;
-      }
-    } catch (error) {
-      if (this.wanted !== row) return;
-      this.failure = `${(error as Error).message} ${(error as Refused).hint ?? ""}`.trim();
-      return this.failed(this.failure);
-    }
-    if (this.wanted !== row || this.shown === row) return;
-    const picture = this.kept.get(row)!;
-    this.kept.delete(row);
-    this.kept.set(row, picture);
+    this.see(picture ?? null, row);
+  }
+
+  private see(picture: Picture | VideoFrame | null, row: number): void {
     this.failure = "";
     this.shown = row;
     this.painted(picture, row);
   }
 
-  private load(row: number, ahead = false): Promise<void> {
-    const known = this.asked.get(row);
-    if (known) return known;
-    const made = (this.usesCodec ? this.loadGroup(row, ahead) : this.loadPixels(row)).finally(() => this.asked.delete(row));
-    this.asked.set(row, made);
-    return made;
+  /** The frame to see to next: the wanted one, or while it plays one of those behind it; -1 for none. */
+  private next(): number {
+    if (this.wanted < 0) return -1;
+    if (this.wanted !== this.shown) return this.wanted;
+    const stop = this.isPlaying ? Math.min(this.wanted + AHEAD + 1, this.times.length) : 0;
+    for (let row = this.wanted + 1; row < stop; row++) if (!this.kept.has(row) && !this.coming.has(row)) return row;
+    return -1;
+  }
+
+  /** One after the other until there is nothing to do; who scrubs past a frame does not wait for it. */
+  private async work(isFirst: boolean): Promise<void> {
+    if (this.isBusy) return;
+    this.isBusy = true;
+    for (let row = this.next(); row >= 0 && !this.isClosed; row = this.next()) {
+      try {
+        if (this.coming.has(row)) await this.coming.get(row);
+        else if (this.usesCodec) await this.loadGroup(row, isFirst);
+        else await this.loadPixels(row);
+        this.paint();
+      } catch (error) {
+        if (this.isClosed) break;
+        if (row === this.wanted) {
+          this.failure = `${(error as Error).message} ${(error as Refused).hint ?? ""}`.trim();
+          this.failed(this.failure);
+        }
+        if (row === this.next()) break; // the next move tries again
+      }
+    }
+    this.isBusy = false;
   }
 
   private async loadPixels(row: number): Promise<void> {
+    // While it plays several requests are under way at a time.
+    const rows = this.isPlaying ? [row, row + 1, row + 2, row + 3].filter((each) => each < this.times.length && !this.kept.has(each)) : [row];
+    await Promise.all(rows.map((each) => this.loadFrame(each)));
+  }
+
+  private async loadFrame(row: number): Promise<void> {
     const found = await getArrays("frame", this.query({ row }));
     const { data, shape } = found.arrays.pixels!;
     const [height = 0, width = 0, colours = 1] = shape;
@@ -121,71 +174,114 @@ export class Camera {
     this.keep(row, image);
   }
 
-  private loadGroup(row: number, ahead: boolean): Promise<void> {
-    const work = this.queue.then(async () => {
-      // Who scrubs past a frame does not wait for it.
-      if (this.kept.has(row) || (this.wanted !== row && !ahead)) return;
-      const found = await getArrays("packets", this.query({ row }));
-      try {
-        if (!found.head.codec) throw new Error("no codec");
-        await this.decode(found.head as never, found.arrays.data!.data as Uint8Array<ArrayBuffer>);
-        if (!this.kept.has(row)) throw new Error("the frame did not come out");
-      } catch {
-        // This browser cannot decode it: the server can.
-        this.usesCodec = false;
-        await this.loadPixels(row);
-      }
-    });
-    this.queue = work.catch(() => undefined);
-    return work;
+  private async loadGroup(row: number, isFirst: boolean): Promise<void> {
+    // Of the first frame that is seen, only what it takes itself is brought.
+    const group = this.groups.get(row) ?? (await this.bring(row, isFirst));
+    if (row !== this.next()) return;
+    try {
+      if (!group) throw new Error("no codec");
+      await this.decoder.decode(group, row, this.isPlaying ? AHEAD : 0);
+      if (this.shown !== row && !this.kept.has(row) && !this.coming.has(row) && row === this.next()) throw new Error("the frame did not come out");
+    } catch (error) {
+      if (this.isClosed) throw error;
+      // This browser cannot decode it: the server can.
+      this.usesCodec = false;
+    }
   }
 
-  private async decode(
-    head: { codec: string; description: string; coded: [number, number]; rows: number[]; sizes: number[] },
-    data: Uint8Array<ArrayBuffer>,
-  ): Promise<void> {
-    const config: VideoDecoderConfig = {
-      codec: head.codec,
-      codedWidth: head.coded[0],
-      codedHeight: head.coded[1],
-      optimizeForLatency: true,
-    };
-    if (head.description) config.description = Uint8Array.from(atob(head.description), (c) => c.charCodeAt(0));
-    const key = head.codec + head.description;
-    if (!this.decoder || this.decoder.state === "closed" || this.configured !== key) {
-      if (!(await VideoDecoder.isConfigSupported(config)).supported) throw new Error("not supported");
-      this.broken = null;
-      this.decoder = new VideoDecoder({
-        output: (frame) => this.outputs?.(frame),
-        error: (error) => (this.broken = error),
-      });
-      this.decoder.configure(config);
-      this.configured = key;
-    }
-    const pictures: Promise<void>[] = [];
-    this.outputs = (frame) => {
-      const row = head.rows[frame.timestamp] ?? -1;
-      if (row < 0 || this.kept.has(row)) return frame.close();
-      // Some decoders crop, some do not: the camera says how large its frames are.
-      const made = createImageBitmap(frame, 0, 0, this.width, this.height).finally(() => frame.close());
-      pictures.push(made.then((picture) => this.keep(row, picture)));
-    };
+  /** The encoded frames around one; null where there are none. */
+  private async bring(row: number, onlyNeeded: boolean): Promise<Group | null> {
+    const found = await getArrays("packets", this.query({ row, ...(onlyNeeded && { needed: 1 }) }));
+    const head = found.head as unknown as Head;
+    if (!head.codec) return null;
+    const data = found.arrays.data!.data as Uint8Array<ArrayBuffer>;
     let at = 0;
-    head.sizes.forEach((size, i) => {
-      const type = i === 0 ? "key" : "delta";
-      this.decoder!.decode(new EncodedVideoChunk({ type, timestamp: i, data: data.subarray(at, at + size) }));
-      at += size;
-    });
-    await this.decoder.flush();
-    await Promise.all(pictures);
-    if (this.broken) throw this.broken;
+    const packets = head.sizes.map((size) => data.subarray(at, (at += size)));
+    const shown = head.rows.filter((each) => each >= 0);
+    const isReordered = shown.some((each, i) => i > 0 && each < shown[i - 1]!);
+    const group = { config: this.configOf(head), rows: head.rows, packets, bytes: data.length, isReordered };
+    for (const each of shown) {
+      this.groups.delete(each);
+      this.groups.set(each, group);
+    }
+    this.forgetGroups();
+    return group;
+  }
+
+  private configOf(head: Head): VideoDecoderConfig {
+    const key = `${head.codec} ${head.description}`;
+    let config = this.configs.get(key);
+    if (!config) {
+      config = { codec: head.codec!, codedWidth: head.coded[0], codedHeight: head.coded[1], optimizeForLatency: true };
+      if (head.description) config.description = Uint8Array.from(atob(head.description), (c) => c.charCodeAt(0));
+      this.configs.set(key, config);
+    }
+    return config;
+  }
+
+  private forgetGroups(): void {
+    let bytes = [...new Set(this.groups.values())].reduce((sum, each) => sum + each.bytes, 0);
+    for (const oldest of this.groups.values()) {
+      if (bytes <= KEPT_ENCODED_BYTES) break;
+      bytes -= oldest.bytes;
+      for (const row of oldest.rows) if (this.groups.get(row) === oldest) this.groups.delete(row);
+    }
+  }
+
+  /** The groups before and behind the one that is seen. */
+  private async lookAround(): Promise<void> {
+    const rows = this.groups.get(this.wanted)?.rows.filter((each) => each >= 0);
+    if (!rows?.length || !this.settled) return;
+    for (const row of [Math.max(...rows) + 1, Math.min(...rows) - 1]) {
+      if (row < 0 || row >= this.times.length || this.groups.has(row)) continue;
+      await this.bring(row, false).catch(() => null);
+      if (!this.settled || this.isClosed) return;
+    }
+  }
+
+  /** A frame of the decoder: the wanted one goes to the screen at once, what is near it is kept. */
+  private take(frame: VideoFrame, row: number): void {
+    const isWanted = row === this.wanted && this.shown !== row;
+    if (isWanted) this.see(frame, row);
+    const isNear = row >= this.wanted - BEHIND && row <= this.wanted + AHEAD;
+    if (!isNear || this.isClosed || this.kept.has(row) || this.coming.has(row)) return frame.close();
+    if (this.isPlaying) return this.convert(frame, row);
+    this.passed.push({ frame, row });
+    while (this.passed.length > BEHIND + 1) this.passed.shift()!.frame.close();
+  }
+
+  /** Nobody moves: make pictures of the frames that were passed, and bring the groups around the one that is seen. */
+  private async rest(isFirst: boolean): Promise<void> {
+    if (!isSettled()) {
+      this.calm = window.setTimeout(() => void this.rest(isFirst), CALM_MS);
+      return;
+    }
+    for (const { frame, row } of this.passed.splice(0)) {
+      if (row < this.wanted - BEHIND || row > this.wanted || this.kept.has(row) || this.coming.has(row)) frame.close();
+      else this.convert(frame, row);
+    }
+    if (!isFirst) await this.lookAround();
+  }
+
+  private convert(frame: VideoFrame, row: number): void {
+    // Some decoders crop, some do not: the camera says how large its frames are.
+    const made = createImageBitmap(frame, 0, 0, this.width, this.height)
+      .then((picture) => this.keep(row, picture))
+      .catch(() => {
+        this.usesCodec = false; // the server has pixels
+      })
+      .finally(() => {
+        frame.close();
+        this.coming.delete(row);
+      });
+    this.coming.set(row, made);
   }
 
   private keep(row: number, picture: Picture): void {
+    if (this.isClosed) return picture instanceof ImageBitmap ? picture.close() : undefined;
     this.kept.set(row, picture);
-    // The one that is waited for is shown at once, the rest of its group comes after it.
-    if (row === this.wanted) void this.paint();
-    const most = Math.max(80, KEPT_BYTES / (this.width * this.height * 4));
+    if (row === this.wanted) this.paint();
+    const most = Math.max(2 * AHEAD, KEPT_BYTES / (this.width * this.height * 4));
     for (const [old, each] of this.kept) {
       if (this.kept.size <= most) break;
       if (old === this.wanted) continue;

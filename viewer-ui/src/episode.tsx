@@ -4,16 +4,13 @@ import * as actions from "./actions";
 import { Camera } from "./cameras";
 import { clock } from "./clock";
 import { type EpisodeInfo, type Marks, named, set, type SignalInfo, spoken, state, useModel } from "./model";
+import { RecordingCounts } from "./list";
 import { groupsOf, type Held, Plot } from "./plots";
 import { Ruler } from "./ruler";
 import { siteName } from "./site";
 import { getJson, videoAddress } from "./wire";
 
 const NO_MARKS: Marks = { events: [], gaps: [] };
-const cameras = new Set<Camera>();
-
-/** Whether every camera shows the frame that belongs to the cursor. */
-export const isSettled = (): boolean => [...cameras].every((each) => each.settled);
 
 export function useEpisode(id: string | null): { info: EpisodeInfo | null; failure: string; reload: () => void } {
   const model = useModel();
@@ -85,7 +82,7 @@ export function EpisodePage() {
     return () => abort.abort();
   }, [info]);
 
-  if (failure) return <main class="centre"><p class="blank failure">{failure}</p></main>;
+  if (failure) return <main class="centre"><div class="blank"><p class="failure" role="alert">{failure}</p><p class="dim">Choose another episode in the list.</p></div></main>;
   if (!info) return <main class="centre"><p class="blank">{model.episodeId ? "" : "Choose an episode."}</p></main>;
   return (
     <main class="centre" data-episode={info.id}>
@@ -131,6 +128,7 @@ function EpisodeBar({ info, trim }: { info: EpisodeInfo; trim: { from: number; t
       <span class="dim cut" title={taskOf(info)}>{taskOf(info)}</span>
       <span class="dim">{lengthOf(info)}</span>
       {info.is_unfinished && <span class="badge bad">recording</span>}
+      {info.is_unfinished && <RecordingCounts id={info.id} />}
       {(info.findings ?? []).filter((each) => each.severity !== "info").slice(0, 3).map((each) => (
         <span key={each.rule + each.signal} class={`badge ${each.severity === "damaged" ? "bad" : "warn"}`} title={`${each.signal ?? ""} ${each.message}`}>{each.rule}</span>
       ))}
@@ -196,8 +194,10 @@ const GAP = 8;
 const CAPTION = 20;
 /** A camera without room for the number of its frame. */
 const NARROW = 210;
-/** The share of the page that cameras take at most; plots have the rest. */
+/** The share of the page that cameras take at most, and on a narrow one, which scrolls; plots have the rest. */
 const STAGE = 0.46;
+const NARROW_STAGE = 0.62;
+const NARROW_PAGE = 700;
 
 /** One height for all, in as many lines as make the pictures largest; none is distorted. */
 function arrange(box: { width: number; height: number }, ratios: number[]): { columns: number; height: number } {
@@ -228,7 +228,7 @@ function Cameras({ info, isFirst = false }: { info: EpisodeInfo; isFirst?: boole
     if (!host.current) return;
     const page = host.current.closest<HTMLElement>(".centre")!;
     const look = (): void => {
-      const next = { width: host.current!.clientWidth, height: page.clientHeight * STAGE };
+      const next = { width: host.current!.clientWidth, height: page.clientHeight * (innerWidth > NARROW_PAGE ? STAGE : NARROW_STAGE) };
       setBox((old) => (old.width === next.width && old.height === next.height ? old : next));
     };
     look();
@@ -277,7 +277,7 @@ function CameraView({ info, signal, size, leads }: {
       const paint = target.getContext("2d")!;
       if (!picture) paint.clearRect(0, 0, target.width, target.height);
       else if (picture instanceof ImageData) paint.putImageData(picture, 0, 0);
-      else paint.drawImage(picture, 0, 0);
+      else paint.drawImage(picture, 0, 0, target.width, target.height, 0, 0, target.width, target.height);
       setFailure("");
       target.dataset.row = String(row);
       target.dataset.tsNs = row < 0 ? "" : (base + BigInt(Math.round(camera.times[row]!))).toString();
@@ -296,17 +296,18 @@ function CameraView({ info, signal, size, leads }: {
     };
     retell.current = tell;
     let stop = (): void => undefined;
+    let isGone = false;
     camera
       .open()
       .then(() => {
+        if (isGone) return;
         if (leads) actions.open.frameTimes = camera.times;
-        cameras.add(camera);
         stop = clock.onMove(move);
         move();
       })
       .catch((error) => setFailure(error.message));
     return () => {
-      cameras.delete(camera);
+      isGone = true;
       stop();
       camera.close();
     };
@@ -358,10 +359,16 @@ function Plots({ info, marks }: { info: EpisodeInfo; marks: Marks }) {
         setTimeout(ask, state.playing ? 60 : 0);
       }
     };
-    const stop = clock.onMove(() => void ask());
+    // Frames are asked for first: values follow with the next picture of the screen.
+    let soon = 0;
+    const stop = clock.onMove(() => {
+      cancelAnimationFrame(soon);
+      soon = requestAnimationFrame(() => void ask());
+    });
     void ask();
     return () => {
       gone = true;
+      cancelAnimationFrame(soon);
       stop();
     };
   }, [info]);
@@ -377,7 +384,9 @@ function Plots({ info, marks }: { info: EpisodeInfo; marks: Marks }) {
       {info.problems.map((each) => (
         <p key={each.signal} class="failure">{each.signal}: {each.message} {each.hint}</p>
       ))}
-      {groups.map((group) => <Plot key={group.main.name} info={info} group={group} held={held} onDragTo={dragTo} />)}
+      {groups.map((group) => (
+        <Plot key={group.main.name} info={info} group={group} held={held} gaps={marks.gaps.filter((each) => each.signal === group.main.number)} onDragTo={dragTo} />
+      ))}
       {texts.map((each) => (
         <section key={each.name} class="texts" aria-label={`Texts of ${each.name}`}>
           <header><strong>{each.name}</strong><span class="dim role">{each.role}</span></header>

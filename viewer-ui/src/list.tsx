@@ -1,13 +1,16 @@
 // The list of episodes: only the rows that are seen exist, however many there are.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { complain, goTo, open } from "./actions";
-import { isSettled } from "./episode";
-import { bytes, named, type Row, set, state, useModel } from "./model";
+import { isSettled } from "./cameras";
+import { bytes, named, type Row, set, spoken, state, useModel } from "./model";
 import { getArrays, getJson, Refused } from "./wire";
 
 const ROW = 56;
 const PAGE = 100;
 const MOST_PATIENCE_MS = 5000;
+/** Frames that wait, and room on the disk, from which on it is a warning. */
+const MANY_WAIT = 60;
+const LITTLE_BYTES = 2 * 1024 ** 3;
 
 interface Page {
   generation: number;
@@ -225,11 +228,29 @@ function RowBody({ row, version }: { row: Row; version: number }) {
   );
 }
 
+/** How a recording under way is doing: what waits, what was lost, how much room there is. */
+export function RecordingCounts({ id }: { id: string }) {
+  const { live } = useModel();
+  const found = live?.recordings.find((each) => each.id === id);
+  if (!found) return null;
+  const waiting = Object.values(found.backlog ?? {}).reduce((a, b) => a + b, 0);
+  const count = (name: string, value: number | undefined, title: string, isBad: boolean) =>
+    value === undefined ? null : <span class={isBad && value > 0 ? "bad" : ""} data-count={name} data-value={value} title={title}><b>{value.toLocaleString("en")}</b> {name}</span>;
+  const blocked = found.blocked_ns ? ` (${spoken(found.blocked_ns)} in all)` : "";
+  return (
+    <span class="counts dim">
+      {count("waiting", waiting, "frames that wait for the encoder", waiting > MANY_WAIT)}
+      {count("dropped", found.dropped, "values that the recorder refused: they are not in the recording", true)}
+      {count("blocked", found.blocked, `calls that had to wait for the encoder${blocked}`, true)}
+      {live?.free_bytes !== undefined && <span class={live.free_bytes < LITTLE_BYTES ? "bad" : ""} data-count="free" data-value={live.free_bytes} title="space left on the disk"><b>{bytes(live.free_bytes)}</b> free</span>}
+    </span>
+  );
+}
+
 function LiveRow({ row }: { row: Row }) {
   const { live, episodeId } = useModel();
   const found = live?.recordings.find((each) => each.id === row.id);
   const records = Object.values(found?.records ?? {}).reduce((a, b) => a + b, 0);
-  const waiting = Object.values(found?.backlog ?? {}).reduce((a, b) => a + b, 0);
   return (
     <button
       class={`row live${row.id === episodeId ? " chosen" : ""}`} data-testid="episode-row" data-id={row.id} data-live="true"
@@ -239,9 +260,7 @@ function LiveRow({ row }: { row: Row }) {
       <span class="row-text">
         <strong>{named(row.id)} · {found?.is_live ? "recording" : "not finished"}</strong>
         <span class="dim">{records.toLocaleString("en")} records{found?.lost && !found.is_live ? `, ${found.lost} unreadable` : ""}</span>
-        <span class="dim">
-          {waiting ? `${waiting} frames wait for the encoder` : "no frame waits"}{live?.free_bytes === undefined ? "" : ` · ${bytes(live.free_bytes)} free`}
-        </span>
+        <RecordingCounts id={row.id} />
       </span>
     </button>
   );

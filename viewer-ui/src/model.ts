@@ -75,7 +75,12 @@ export interface Recording {
   id: string;
   is_live: boolean;
   records?: Record<string, number>;
+  /** Frames of each camera that wait for the encoder. */
   backlog?: Record<string, number>;
+  /** Values that the recorder refused, and calls that had to wait for an encoder; missing where it does not say. */
+  dropped?: number;
+  blocked?: number;
+  blocked_ns?: number;
   lost?: number;
 }
 

@@ -2,7 +2,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { clock } from "./clock";
-import { colourOf, type EpisodeInfo, set, short, type SignalInfo, spoken, state, useModel } from "./model";
+import { colourOf, type EpisodeInfo, type Marks, set, short, type SignalInfo, spoken, state, useModel } from "./model";
 import { getArrays } from "./wire";
 
 export const LEFT = 72;
@@ -126,13 +126,15 @@ function rangeOf(signal: SignalInfo, low: number | null, high: number | null): u
 /** A value of a flag or a count holds until the next one. */
 const isHeld = (signal: SignalInfo): boolean => /^(bool|u?int)/.test(signal.dtype);
 
-function seriesOf(group: Group, hidden: Set<string>): { series: uPlot.Series[]; bands: uPlot.Band[] } {
+/** A line is drawn from record to record, but not where records are missing. */
+function seriesOf(group: Group, hidden: Set<string>, gapsNow: () => Marks["gaps"]): { series: uPlot.Series[]; bands: uPlot.Band[] } {
   const count = channelsOf(group.main);
   const series: uPlot.Series[] = [{}];
   const bands: uPlot.Band[] = [];
   const line = (c: number, more: Partial<uPlot.Series>): uPlot.Series => ({
     show: !hidden.has(`${group.main.name}#${c}`), stroke: colourOf(group.main.name, c), width: 1.25, points: { show: false },
-    spanGaps: group.predictions.length > 0, ...(isHeld(group.main) && { paths: uPlot.paths.stepped!({ align: 1 }) }), ...more,
+    gaps: (self, _series, _first, _last, found) => (isHeld(group.main) ? found : [...found, ...cutsOf(self, gapsNow())]),
+    ...(isHeld(group.main) && { paths: uPlot.paths.stepped!({ align: 1 }) }), ...more,
   });
   for (let c = 0; c < count; c++) series.push(line(c, {}));
   for (const _ of group.predictions) for (let c = 0; c < count; c++) series.push(line(c, { dash: [5, 4], spanGaps: true }));
@@ -145,10 +147,17 @@ function seriesOf(group: Group, hidden: Set<string>): { series: uPlot.Series[]; 
   return { series, bands };
 }
 
-export function Plot({ info, group, held, onDragTo }: {
+/** Gaps as the chart wants them: pixels of its canvas. */
+function cutsOf(self: uPlot, gaps: Marks["gaps"]): [number, number][] {
+  const place = (at: number): number => Math.round(self.valToPos(at / 1e9, "x", true));
+  return gaps.filter((each) => each.to > clock.from && each.from < clock.to).map((each) => [place(each.from), place(each.to)]);
+}
+
+export function Plot({ info, group, held, gaps, onDragTo }: {
   info: EpisodeInfo;
   group: Group;
   held: Map<number, Held>;
+  gaps: Marks["gaps"];
   onDragTo: (from: string, to: string) => void;
 }) {
   const model = useModel();
@@ -156,8 +165,8 @@ export function Plot({ info, group, held, onDragTo }: {
   const line = useRef<HTMLDivElement>(null);
   const chart = useRef<uPlot | null>(null);
   // A recording that grows brings a new `info` twice a second: the chart stays, its points are loaded again.
-  const latest = useRef({ info, group });
-  latest.current = { info, group };
+  const latest = useRef({ info, group, gaps });
+  latest.current = { info, group, gaps };
   const reload = useRef<() => void>(() => undefined);
   const loaded = useRef<EpisodeInfo | null>(null);
   const [failure, setFailure] = useState("");
@@ -173,7 +182,7 @@ export function Plot({ info, group, held, onDragTo }: {
     const grid = text.getPropertyValue("--grid").trim();
     const host = box.current;
     delete host.dataset.points;
-    const { series, bands } = seriesOf(group, state.hidden);
+    const { series, bands } = seriesOf(group, state.hidden, () => latest.current.gaps);
     const axis = { stroke: dim, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const made = new uPlot(
       {
@@ -262,11 +271,13 @@ export function Plot({ info, group, held, onDragTo }: {
   }, [info]);
 
   useEffect(() => {
-    const { series } = seriesOf(group, model.hidden);
+    const { series } = seriesOf(group, model.hidden, () => []);
     series.forEach((each, i) => {
       if (i > 0 && chart.current && chart.current.series[i]?.show !== each.show) chart.current.setSeries(i, { show: each.show! });
     });
   }, [model.hidden]);
+
+  useEffect(() => chart.current?.redraw(true), [JSON.stringify(gaps)]);
 
   useEffect(() => {
     const move = (): void => placeCursor(line.current);

@@ -138,9 +138,12 @@ export function Ruler({ marks, findings, trim }: {
     target.setPointerCapture(event.pointerId);
     const to = (each: PointerEvent): void => clock.go(timeOf(each.clientX - target.getBoundingClientRect().left), false);
     to(event);
-    target.onpointermove = to;
-    target.onpointerup = () => {
-      target.onpointermove = target.onpointerup = null;
+    // The raw events do not wait for the next picture of the screen; browsers without them have the others.
+    const kind = "onpointerrawupdate" in target ? "pointerrawupdate" : "pointermove";
+    target.addEventListener(kind, to as EventListener);
+    target.onpointerup = target.onpointercancel = () => {
+      target.removeEventListener(kind, to as EventListener);
+      target.onpointerup = target.onpointercancel = null;
     };
   }
 

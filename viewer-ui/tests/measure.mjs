@@ -96,13 +96,18 @@ const MEASURES = {
     return { first_ms, again_ms: await measured(), points };
   },
 
-  /** Until the first frame of every camera and the plots are there; the small pictures of the list, which come after that, are kept away. */
+  /** Until the first frame of every camera and the plots are there; how many small pictures of the list were asked for before that. */
   async first() {
-    await page.route("**/api/thumbnail*", (route) => route.abort());
+    let early = 0;
+    const isThere = () => window.warpdata?.is_settled && document.querySelector(".camera canvas[data-row]") && document.querySelector(".chart[data-points]");
+    await page.route("**/api/thumbnail*", async (route) => {
+      if (!(await page.evaluate(isThere))) early++;
+      await route.abort(); // what comes later is not counted
+    });
     await page.goto(url);
     await settled(page);
     await drawn();
-    return { ms: await page.evaluate(() => performance.now()) };
+    return { ms: await page.evaluate(() => performance.now()), early };
   },
 };
 

@@ -10,12 +10,14 @@ const faults = [];
 async function open(address = url, more = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...more });
   const page = await context.newPage();
+  page.asked = [];
   page.setDefaultTimeout(options.patience ?? 30_000);
   page.on("pageerror", (error) => faults.push(error.message));
   page.on("console", (said) => said.type() === "error" && faults.push(said.text()));
   page.on("request", (request) => {
-    const host = new URL(request.url()).host;
-    if (host && host !== new URL(url).host) faults.push(`asked ${request.url()}`);
+    const { host, pathname } = new URL(request.url());
+    page.asked.push(pathname.split("/").pop());
+    if (host && host !== new URL(url).host && host !== options.data) faults.push(`asked ${request.url()}`);
   });
   await page.goto(address);
   await page.waitForSelector("[data-testid=episode-row]", { state: "attached" });
@@ -31,6 +33,7 @@ const SCENARIOS = {
     const page = await open();
     await settled(page);
     assert.equal(await rows(page), 3);
+    assert.equal(page.asked.filter((each) => each === "episodes").length, 1, "the first rows are asked for once");
     assert.ok((await page.locator("[data-testid=plot]").count()) >= 3);
     assert.equal(await page.locator("[data-testid=camera]").count(), 3);
     assert.equal(await page.locator("[data-testid=time-cursor]").count(), 1);
@@ -60,7 +63,8 @@ const SCENARIOS = {
     await page.fill("[data-testid=filter]", "lenght > 3");
     await page.keyboard.press("Enter");
     await page.waitForSelector("[role=alert]");
-    assert.match(await page.textContent("[role=alert]"), /lenght/);
+    assert.match(await page.textContent("[role=alert]"), /lenght.*Did you mean 'length'/s);
+    assert.doesNotMatch(await page.textContent("[role=alert]"), /__|SELECT/);
     faults.length = 0; // the browser notes every answer that refuses
     await page.fill("[data-testid=filter]", "");
     await page.keyboard.press("Enter");
@@ -162,6 +166,11 @@ const SCENARIOS = {
     await live.click();
     await page.waitForSelector("[data-testid=plot][data-signal=state]");
     await page.waitForSelector("[data-testid=camera]");
+    // How it is doing stands in the list and above the episode: what waits, what was lost, what is left.
+    for (const place of ["[data-live=true]", ".episode-bar"]) {
+      await page.waitForSelector(`${place} [data-count=dropped][data-value="2"]`);
+      for (const each of ["waiting", "blocked", "free"]) await page.waitForSelector(`${place} [data-count=${each}]`);
+    }
     console.log("seen"); // the recorder may end now
     await page.waitForFunction(() => !document.querySelector("[data-live=true]"));
     await untilRows(page, options.rows);
@@ -297,6 +306,13 @@ const SCENARIOS = {
     const page = await open();
     await page.waitForSelector(".camera [role=alert] >> text=nothing at");
     faults.length = 0; // the browser notes every answer that refuses
+  },
+
+  async unshared() {
+    const page = await open();
+    await page.waitForSelector(".camera [role=alert]");
+    assert.match(await page.textContent(".camera [role=alert]"), /CORS.*Content-Range/);
+    faults.length = 0; // the browser notes every answer that it keeps from the page
   },
 
   async many() {

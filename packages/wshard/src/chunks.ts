@@ -1,7 +1,8 @@
 /** Chunk lists: a long episode as several shards, described by one small shard of role 4. */
-import { ChecksumError, corrupt, WShardError } from "./errors.js";
+import { about, ChecksumError, corrupt, WShardError } from "./errors.js";
 import { isFraction, isObject, type Json, type JsonObject } from "./json.js";
 import * as layout from "./layout.js";
+import { count, text } from "./schema.js";
 import type { Shard } from "./shard.js";
 import type { Source } from "./source.js";
 
@@ -30,62 +31,51 @@ export interface ChunkList extends ChunkListData {
 
 const MAX_CHUNKS = 1_000_000;
 
-function fail(fact: string): never {
-  corrupt(fact, layout.META_CHUNK_LIST);
-}
-
 /** Read a chunk list and check that its chunks follow each other without a gap. */
 export async function readChunkList(shard: Shard): Promise<ChunkListData> {
   if (shard.role !== layout.ROLE_CHUNK_LIST || !shard.has(layout.META_CHUNK_LIST)) {
     corrupt("not a chunk list");
   }
   const meta = await shard.readJson(layout.META_CHUNK_LIST);
+  return about(layout.META_CHUNK_LIST, () => listOf(meta));
+}
+
+function listOf(meta: JsonObject): ChunkListData {
   const stated: Json = meta["chunks"] ?? [];
-  if (!Array.isArray(stated) || !stated.every(isObject)) fail("chunks is not a list of objects");
-  if (stated.length > MAX_CHUNKS) fail(`${stated.length} chunks are too many`);
+  if (!Array.isArray(stated) || !stated.every(isObject)) corrupt("chunks is no list of objects");
+  if (stated.length > MAX_CHUNKS) corrupt(`${stated.length} chunks are too many`);
   const chunks = (stated as JsonObject[]).map(entryOf).sort((a, b) => a.index - b.index);
   const list = {
-    episodeId: str(meta, "episode_id"),
-    envId: str(meta, "env_id"),
-    length: int(meta, "total_timesteps"),
+    episodeId: text(meta, "episode_id"),
+    envId: text(meta, "env_id"),
+    length: count(meta, "total_timesteps"),
     chunks,
   };
   for (const each of chunks) checkUri(each.uri);
   let position = 0;
   for (const [index, each] of chunks.entries()) {
-    if (each.index !== index) fail(`chunk indices are not 0 to ${chunks.length - 1}`);
+    if (each.index !== index) corrupt(`chunk indices are not 0 to ${chunks.length - 1}`);
     const [start, end] = each.steps ?? [position, position + each.length];
-    if (start !== position) fail(`chunk ${index} begins at step ${start}, ${position} was expected`);
-    if (end - start !== each.length) fail(`chunk ${index} has ${each.length} steps, its range ${end - start}`);
+    if (start !== position) corrupt(`chunk ${index} begins at step ${start}, ${position} was expected`);
+    if (end - start !== each.length) corrupt(`chunk ${index} has ${each.length} steps, its range ${end - start}`);
     position = end;
   }
-  if (position !== list.length) fail(`the chunks hold ${position} steps, ${list.length} were announced`);
+  if (position !== list.length) corrupt(`the chunks hold ${position} steps, ${list.length} were announced`);
   return list;
 }
 
 function entryOf(each: JsonObject): ChunkEntry {
-  const sha256 = str(each, "sha256");
-  if (!/^[0-9a-f]{64}$/.test(sha256)) fail(`'${sha256.slice(0, 70)}' is no SHA-256`);
+  const sha256 = text(each, "sha256");
+  if (!/^[0-9a-f]{64}$/.test(sha256)) corrupt(`'${sha256.slice(0, 70)}' is no SHA-256`);
   const range = each["timestep_range"] ?? undefined;
   let steps: [number, number] | undefined;
   if (range !== undefined) {
     const isPair = Array.isArray(range) && range.length === 2 && range.every((value) => Number.isInteger(value));
-    if (!isPair || isFraction(range, 0) || isFraction(range, 1)) fail("timestep_range is not a pair of steps");
+    if (!isPair || isFraction(range, 0) || isFraction(range, 1)) corrupt("timestep_range is not a pair");
     const [first, last] = range as [number, number];
     steps = [first, last + 1]; // chunk lists store the last step
   }
-  return { index: int(each, "chunk_index"), uri: str(each, "uri"), sha256, steps, length: int(each, "length_T") };
-}
-
-function str(source: JsonObject, key: string): string {
-  const value = Object.hasOwn(source, key) ? source[key] : "";
-  return typeof value === "string" ? value : fail(`${key} is not a string`);
-}
-
-function int(source: JsonObject, key: string): number {
-  const value = source[key];
-  const isCount = typeof value === "number" && value >= 0 && value < 2 ** 48 && !isFraction(source, key);
-  return isCount ? value : fail(`${key} is not a count`);
+  return { index: count(each, "chunk_index"), uri: text(each, "uri"), sha256, steps, length: count(each, "length_T") };
 }
 
 /** A chunk's address stays inside the folder of its chunk list. */
@@ -93,7 +83,7 @@ export function checkUri(uri: string): void {
   const parts = uri.replaceAll("\\", "/").split("/");
   const isOutside = parts.some((part) => part === "" || part === "." || part === "..");
   if (!uri || uri.includes("\0") || parts[0]!.includes(":") || isOutside) {
-    fail(`chunk '${uri}' would lie outside the folder`);
+    corrupt(`chunk '${uri}' would lie outside the folder`);
   }
 }
 
@@ -101,7 +91,7 @@ export function checkUri(uri: string): void {
 export async function checkChunk(entry: ChunkEntry | undefined, open: (entry: ChunkEntry) => Source): Promise<void> {
   if (!entry) throw new RangeError("no such chunk");
   const subtle = globalThis.crypto?.subtle;
-  if (!subtle) throw new WShardError("SHA-256 is there only in pages served over https or from this machine");
+  if (!subtle) throw new WShardError("SHA-256 needs a page served over https");
   const source = open(entry);
   const data = await source.read(0, await source.size());
   const digest = new Uint8Array(await subtle.digest("SHA-256", data as Uint8Array<ArrayBuffer>));

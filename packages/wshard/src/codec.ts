@@ -19,6 +19,10 @@ export function decode(codec: Codec, data: Uint8Array, rawSize: number): Uint8Ar
   return data;
 }
 
+function damaged(why: string): never {
+  corrupt(`damaged zstd frame (${why})`);
+}
+
 interface Frame {
   /** Bytes it holds, or undefined where it does not say. */
   size: number | undefined;
@@ -61,7 +65,7 @@ function readFrame(data: Uint8Array, start: number): Frame {
       const header = view.getUint16(at, true) | (view.getUint8(at + 2) << 16);
       isLast = (header & 1) !== 0;
       const type = (header >> 1) & 3;
-      if (type === 3 || header >> 3 > limit) corrupt("damaged zstd frame (a block's header)");
+      if (type === 3 || header >> 3 > limit) damaged("a block's header");
       at += 3 + (type === 1 ? 1 : header >> 3);
       if (at > data.length) throw new RangeError();
     }
@@ -71,7 +75,7 @@ function readFrame(data: Uint8Array, start: number): Frame {
     return { size, hasChecksum, isSkippable: false, windowBytes: isSingle ? (size ?? 0) : windowBytes, end };
   } catch (error) {
     if (error instanceof FormatError) throw error;
-    corrupt("damaged zstd frame (it ends too early)");
+    damaged("it ends too early");
   }
 }
 
@@ -91,12 +95,12 @@ function fill(data: Uint8Array, frame: Frame, out: Uint8Array): number {
     }
   } catch (error) {
     if (error instanceof FormatError) throw error;
-    corrupt(`damaged zstd frame (${(error as Error).message})`);
+    damaged((error as Error).message);
   }
   if (frame.hasChecksum) {
     const stored = viewOf(data).getUint32(data.length - 4, true);
-    if (xxh64(out.subarray(0, written))[1] !== stored) {
-      corrupt("damaged zstd frame (its content does not match its checksum)");
+    if (Number(xxh64(out.subarray(0, written)) & 0xffffffffn) !== stored) {
+      damaged("its content does not match its checksum");
     }
   }
   return written;
@@ -111,7 +115,7 @@ function decodeZstd(data: Uint8Array, rawSize: number): Uint8Array {
     throw new LimitExceededError(`a zstd frame announces ${first.size} bytes where ${rawSize} are allowed`);
   }
   if (first.size === rawSize && first.end !== data.length) {
-    corrupt("damaged zstd frame (more bytes than the frame has)");
+    damaged("more bytes than the frame has");
   }
   const out = new Uint8Array(rawSize);
   let filled = 0;
@@ -120,7 +124,7 @@ function decodeZstd(data: Uint8Array, rawSize: number): Uint8Array {
     if (!frame.isSkippable) {
       if ((frame.size ?? 0) > rawSize - filled) corrupt("zstd frames hold more than announced");
       if (frame.size === undefined && frame.windowBytes > MAX_WINDOW_BYTES) {
-        corrupt("damaged zstd frame (its window is too large)");
+        damaged("its window is too large");
       }
       filled += fill(data.subarray(at, frame.end), frame, out.subarray(filled));
     }
@@ -156,30 +160,30 @@ function decodeLz4(data: Uint8Array, rawSize: number): Uint8Array {
   const size = data.length;
   let at = 0;
   let filled = 0;
-  const damaged = (): never => corrupt("damaged LZ4 block");
+  const bad = (): never => corrupt("damaged LZ4 block");
   const length = (start: number): number => {
     let total = start;
     if (start === 15) {
-      for (let byte = 255; byte === 255; total += byte) byte = at < size ? data[at++]! : damaged();
+      for (let byte = 255; byte === 255; total += byte) byte = at < size ? data[at++]! : bad();
     }
     return total;
   };
   while (at < size) {
     const token = data[at++]!;
     const literals = length(token >> 4);
-    if (literals > size - at || literals > rawSize - filled) damaged();
+    if (literals > size - at || literals > rawSize - filled) bad();
     out.set(data.subarray(at, at + literals), filled);
     at += literals;
     filled += literals;
     if (at === size) break;
-    if (size - at < 2) damaged();
+    if (size - at < 2) bad();
     const offset = data[at]! | (data[at + 1]! << 8);
     at += 2;
     const match = length(token & 15) + 4;
-    if (!offset || offset > filled || match > rawSize - filled) damaged();
+    if (!offset || offset > filled || match > rawSize - filled) bad();
     // Byte by byte: a match may overlap what it makes.
     for (const end = filled + match; filled < end; filled++) out[filled] = out[filled - offset]!;
-    if (at === size) damaged(); // a block ends with literals
+    if (at === size) bad(); // a block ends with literals
   }
   if (filled !== rawSize) corrupt(`LZ4 block holds ${filled} bytes, not ${rawSize}`);
   return out;

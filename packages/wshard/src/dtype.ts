@@ -1,34 +1,4 @@
-/** The thirteen element types and their sizes in bytes. */
-export const DTYPES = {
-  f64: 8,
-  f32: 4,
-  f16: 2,
-  bf16: 2,
-  i64: 8,
-  i32: 4,
-  i16: 2,
-  i8: 1,
-  u64: 8,
-  u32: 4,
-  u16: 2,
-  u8: 1,
-  bool: 1,
-} as const;
-
-export type DType = keyof typeof DTYPES;
-
-export type TypedArray =
-  | Float64Array
-  | Float32Array
-  | BigInt64Array
-  | Int32Array
-  | Int16Array
-  | Int8Array
-  | BigUint64Array
-  | Uint32Array
-  | Uint16Array
-  | Uint8Array;
-
+/** The arrays of the thirteen element types; f16 and bf16 have none of their own everywhere. */
 const ARRAYS = {
   f64: Float64Array,
   f32: Float32Array,
@@ -44,6 +14,25 @@ const ARRAYS = {
   u8: Uint8Array,
   bool: Uint8Array,
 } as const;
+
+export type DType = keyof typeof ARRAYS;
+
+/** The thirteen element types and their sizes in bytes. */
+export const DTYPES = Object.fromEntries(
+  Object.entries(ARRAYS).map(([name, kind]) => [name, kind.BYTES_PER_ELEMENT]),
+) as Readonly<Record<DType, number>>;
+
+export type TypedArray =
+  | Float64Array
+  | Float32Array
+  | BigInt64Array
+  | Int32Array
+  | Int16Array
+  | Int8Array
+  | BigUint64Array
+  | Uint32Array
+  | Uint16Array
+  | Uint8Array;
 
 export function isDType(name: unknown): name is DType {
   return typeof name === "string" && Object.hasOwn(DTYPES, name);

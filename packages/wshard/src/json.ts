@@ -35,7 +35,7 @@ export function isObject(value: unknown): value is JsonObject {
 
 /** One JSON text, strictly: a key twice, NaN, absurd nesting and anything that is not UTF-8 are errors. */
 export function parseJson(data: Uint8Array): Json {
-  if (data.length > MAX_JSON_BYTES) throw new LimitExceededError(`JSON of ${data.length} bytes is too large`);
+  if (data.length > MAX_JSON_BYTES) throw new LimitExceededError(`${data.length} bytes of JSON are too many`);
   const text = utf8(data, "not valid JSON (not UTF-8)").replace(/^\ufeff/, "");
   let at = 0;
 
@@ -53,7 +53,7 @@ export function parseJson(data: Uint8Array): Json {
     const start = at++;
     do match(PLAIN);
     while (match(ESCAPE));
-    if (text[at++] !== '"') fail("a string without end, a control character or a bad escape");
+    if (text[at++] !== '"') fail("a bad string");
     return JSON.parse(text.slice(start, at));
   };
 
@@ -108,7 +108,7 @@ export function parseJson(data: Uint8Array): Json {
       match(SPACE);
       if (text[at] !== '"') fail("a key was expected");
       const key = parseString();
-      if (Object.hasOwn(out, key)) fail("a key appears twice");
+      if (Object.hasOwn(out, key)) fail("a key twice");
       match(SPACE);
       if (text[at++] !== ":") fail("':' was expected");
       store(out, key, depth + 1);
@@ -118,13 +118,13 @@ export function parseJson(data: Uint8Array): Json {
 
   const root: Json[] = [];
   store(root, 0, 0);
-  if (at !== text.length) fail("more after its end");
+  if (at !== text.length) fail("more than one value");
   return root[0] as Json;
 }
 
 /** A JSON object, or the error that says what was found instead. */
 export function parseJsonObject(data: Uint8Array): JsonObject {
   const value = parseJson(data);
-  if (!isObject(value)) corrupt("JSON is no object, one was expected");
+  if (!isObject(value)) corrupt("not a JSON object");
   return value;
 }

@@ -1,27 +1,18 @@
 /** Recordings packed into one shard: signals with times of their own, cameras and events beside the rows of steps. */
 
-import { checkRange, joinBytes } from "./bytes.js";
+import { checkRange } from "./bytes.js";
 import { type DType, isDType, type TypedArray, typedArray } from "./dtype.js";
 import type { Episode } from "./episode.js";
 import { corrupt } from "./errors.js";
 import { isObject, type Json, type JsonObject } from "./json.js";
 import * as layout from "./layout.js";
-import { guessPart, type Part, type Role, tensorSpec } from "./schema.js";
+import { blockRows, joinedRows } from "./rows.js";
+import { guessPart, type Part, ROLE_OF_NAME, type Role, tensorSpec } from "./schema.js";
 import type { Shard } from "./shard.js";
 
 const KINDS: readonly string[] = ["scalar", "vector", "tensor", "image", "text", "bytes"];
-const ROLES: readonly string[] = [
-  "observation",
-  "action",
-  "reward",
-  "terminated",
-  "truncated",
-  "event",
-  "prediction",
-  "uncertainty",
-  "residual",
-  "other",
-];
+const ROLES: readonly string[] = [...Object.values(ROLE_OF_NAME), "observation", "event", "other"];
+const DAMAGED = "what it says of the recording is damaged";
 const BYTES_TAG = "__bytes_base64__";
 
 /** One signal of a recording: rows of numbers, or the file of a table or a camera. */
@@ -49,8 +40,9 @@ export class Signal {
   constructor(
     shard: Shard,
     readonly name: string,
-    stated: JsonObject,
+    stated: Json,
   ) {
+    if (!isObject(stated)) corrupt(DAMAGED, layout.META_DIRECTORY);
     const text = (key: string): string | undefined => {
       const value = stated[key] ?? undefined;
       return value === undefined ? undefined : String(value);
@@ -92,33 +84,21 @@ export class Signal {
   }
 
   /** The bytes of records [start, end), where the signal is rows of numbers. */
-  async bytes(start = 0, end?: number): Promise<Uint8Array> {
-    const { rowBytes } = tensorSpec(this.#number(), this.shape);
-    const counts = this.#blocks.map((block) => {
-      const size = this.#shard.block(block).rawSize;
-      if (size % rowBytes) corrupt(`${size} bytes are no rows of ${this.dtype}`, block);
-      return size / rowBytes;
+  async bytes(start = 0, end = this.length ?? 0): Promise<Uint8Array> {
+    const spec = tensorSpec(this.#number(), this.shape);
+    const parts = this.#blocks.map((block) => {
+      const rows = this.#shard.block(block).rawSize / spec.rowBytes;
+      return blockRows(this.#shard, block, spec, Number.isInteger(rows) ? rows : corrupt("holds no whole rows", block));
     });
+    const counts = parts.map((each) => each.length);
     const total = counts.reduce((sum, each) => sum + each, 0);
-    if (total !== this.length) {
-      corrupt(`${total} rows of ${this.length} are there`, this.#blocks[0]);
-    }
-    const stop = end ?? total;
-    checkRange(start, stop, total, `records of signal '${this.name}'`);
-    const parts: Promise<Uint8Array>[] = [];
-    let first = 0;
-    for (const [index, block] of this.#blocks.entries()) {
-      const count = counts[index]!;
-      const low = Math.max(start - first, 0);
-      const high = Math.min(stop - first, count);
-      if (low < high) parts.push(this.#shard.readRange(block, low * rowBytes, high * rowBytes, rowBytes));
-      first += count;
-    }
-    return joinBytes(await Promise.all(parts));
+    if (total !== this.length) corrupt(`${total} rows of ${this.length} are there`, this.#blocks[0]);
+    checkRange(start, end, total, `records of signal '${this.name}'`);
+    return joinedRows(spec, counts, async (index) => parts[index]!).bytes(start, end);
   }
 
   /** Records [start, end) as numbers, one after the other; f16 and bf16 as their bits. */
-  async values(start = 0, end?: number): Promise<TypedArray> {
+  async values(start?: number, end?: number): Promise<TypedArray> {
     return typedArray(this.#number(), await this.bytes(start, end));
   }
 
@@ -128,7 +108,7 @@ export class Signal {
     const times = typedArray("i64", await this.#shard.read(this.#times)) as BigInt64Array;
     const isOrdered = times.every((each, index) => index === 0 || each > times[index - 1]!);
     if (times.length !== this.length || !isOrdered) {
-      corrupt(`the times of '${this.name}' are not increasing, or not as many as its records`, this.#times);
+      corrupt(`its times do not increase, or are not as many as the records`, this.#times);
     }
     return times;
   }
@@ -193,16 +173,15 @@ export class Recording {
     }
     const { static: items, meta, signals } = about;
     if (!isObject(items) || !isObject(meta) || !isObject(signals)) {
-      corrupt("what it says of the recording is damaged", layout.META_DIRECTORY);
+      corrupt(DAMAGED, layout.META_DIRECTORY);
     }
     const id = String(about["id"] || episode.id);
     const recording = new Recording(id, items, meta, stepsOf(about["steps"]));
     for (const [name, stated] of Object.entries(signals)) {
-      const how = version === 1 ? firstVersion(shard, episode, name, stated) : stated;
-      if (!isObject(how)) {
-        corrupt("what it says of the recording is damaged", layout.META_DIRECTORY);
-      }
-      recording.signals.set(name, new Signal(shard, name, how));
+      recording.signals.set(
+        name,
+        new Signal(shard, name, version === 1 ? firstVersion(shard, episode, name, stated) : stated),
+      );
     }
     return recording;
   }

@@ -89,14 +89,8 @@ export const EPISODE_KEYS = new Set([
   "metadata",
 ]);
 
-class Wrong extends Error {}
-
-function wrong(fact: string): never {
-  throw new Wrong(fact);
-}
-
 export function tensorSpec(dtype: string, shape: readonly number[] = []): TensorSpec {
-  if (!isDType(dtype)) wrong(`unknown dtype '${dtype}'; the thirteen are ${Object.keys(DTYPES).join(", ")}`);
+  if (!isDType(dtype)) corrupt(`unknown dtype '${dtype}'; the thirteen are ${Object.keys(DTYPES).join(", ")}`);
   return { dtype, shape, rowBytes: shape.reduce((size, side) => size * side, DTYPES[dtype]) };
 }
 
@@ -108,12 +102,7 @@ export async function readSchema(shard: Shard): Promise<EpisodeSchema> {
       corrupt("is missing: this is no episode", name);
     }
     const data = await shard.read(name);
-    try {
-      return aboutBlock(name, () => parse(parseJsonObject(data)));
-    } catch (error) {
-      if (error instanceof Wrong) corrupt(error.message, name);
-      throw error;
-    }
+    return aboutBlock(name, () => parse(parseJsonObject(data)));
   };
   const stated = await read(layout.META_WSHARD, readStated, () => readStated({}));
   const episode = await read(layout.META_EPISODE, (meta) => {
@@ -128,7 +117,7 @@ export async function readSchema(shard: Shard): Promise<EpisodeSchema> {
   const [channels, texts] = await read(layout.META_CHANNELS, (meta) => readChannels(meta, shard.blocks));
   const models = await read(
     layout.META_MODELS,
-    (meta) => list(meta["models"] === undefined ? [] : meta["models"]),
+    (meta) => list(meta["models"]),
     () => [],
   );
   return {
@@ -144,7 +133,7 @@ export async function readSchema(shard: Shard): Promise<EpisodeSchema> {
 }
 
 function readStated(meta: JsonObject) {
-  const entries = list(meta["lanes"] === undefined ? [] : meta["lanes"]).map(object);
+  const entries = list(meta["lanes"]).map(object);
   const lanes = new Map<string, TensorSpec>();
   const texts = new Map<string, TextSpec>();
   const blockAbout = new Map<string, JsonObject>();
@@ -161,12 +150,12 @@ function readStated(meta: JsonObject) {
     flags.set(name, tensorSpec(text(each, "dtype")).dtype);
     if ("about" in each) blockAbout.set(name, object(each["about"]));
   }
-  const absent = new Set(list(meta["absent"] === undefined ? [] : meta["absent"]).map(String));
+  const absent = new Set(list(meta["absent"]).map(String));
   return { timebase: meta["timebase"], lanes, texts, flags, blockAbout, absent };
 }
 
 function readChannels(meta: JsonObject, blocks: ReadonlyMap<string, unknown>): [ChannelSpec[], Map<string, TextSpec>] {
-  const stated = meta["channels"] === undefined ? [] : meta["channels"];
+  const stated = meta["channels"];
   const entries = isObject(stated)
     ? Object.entries(stated).map(([name, value]) => ({ signal_block: name, ...object(value) }))
     : list(stated).map(object);
@@ -176,7 +165,7 @@ function readChannels(meta: JsonObject, blocks: ReadonlyMap<string, unknown>): [
   const texts = new Map<string, TextSpec>();
   for (const each of entries) {
     const channel = channelOf(each, blocks, named);
-    if (seen.has(channel.block)) wrong(`channel '${channel.block}' is listed twice`);
+    if (seen.has(channel.block)) corrupt(`channel '${channel.block}' is listed twice`);
     seen.add(channel.block);
     channels.push(channel);
     addText(texts, channel.block, each);
@@ -194,11 +183,11 @@ function channelOf(each: JsonObject, blocks: ReadonlyMap<string, unknown>, named
   }
   const lane = block.split("/", 1)[0] as string;
   if ((lane !== "signal" && lane !== "action") || !afterSlash(block) || !id) {
-    wrong(`channel '${id}' has no signal or action block`);
+    corrupt(`channel '${id}' has no signal or action block`);
   }
   const clock = each["clock"] ?? undefined;
   if (clock !== undefined && (typeof clock !== "string" || !blocks.has(clock))) {
-    wrong(`channel '${id}' names a clock that is not there`);
+    corrupt(`channel '${id}' names a clock that is not there`);
   }
   const isSaid = (key: string) => !CHANNEL_KEYS.has(key) && !(key === "encoding" && "ends" in each);
   const about = Object.fromEntries(Object.entries(each).filter(([key]) => isSaid(key)));
@@ -217,53 +206,54 @@ function addText(texts: Map<string, TextSpec>, block: string, each: JsonObject):
   const shape = each["shape"];
   const isOne = Array.isArray(shape) && shape.length === 0 && text(each, "dtype") === "u8";
   if ((encoding !== "text" && encoding !== "json") || !isOne) {
-    wrong(`'${block}' is neither text nor JSON of one value per step`);
+    corrupt(`'${block}' is neither text nor JSON by step`);
   }
   texts.set(block, { encoding, ends: text(each, "ends") });
 }
 
 function tensorOf(each: JsonObject, what: string): TensorSpec {
-  const shape = list(each["shape"] === undefined ? [] : each["shape"]);
+  const shape = list(each["shape"]);
   const sides = shape.map((_, index) => count(shape, index, `shape of '${what}'`));
-  if (sides.length > MAX_RANK) wrong(`'${what}' has ${sides.length} axes`);
+  if (sides.length > MAX_RANK) corrupt(`'${what}' has ${sides.length} axes`);
   const spec = tensorSpec(text(each, "dtype") || "f32", sides);
-  if (spec.rowBytes > MAX_ROW_BYTES) wrong(`'${what}' has rows of ${spec.rowBytes} bytes`);
+  if (spec.rowBytes > MAX_ROW_BYTES) corrupt(`'${what}' has rows of ${spec.rowBytes} bytes`);
   return spec;
 }
 
-function text(source: JsonObject, ...keys: string[]): string {
+export function text(source: JsonObject, ...keys: string[]): string {
   for (const key of keys) {
     if (!Object.hasOwn(source, key)) continue;
     const found = source[key];
-    return typeof found === "string" ? found : wrong(`${key} is not a string`);
+    return typeof found === "string" ? found : corrupt(`${key} is not a string`);
   }
   return "";
 }
 
 /** A whole number from 0 on, out of an object or a list. */
-export function count(holder: JsonObject | Json[], key: string | number, what: string): number {
+export function count(holder: JsonObject | Json[], key: string | number, what = key): number {
   const value = (holder as JsonObject)[key];
   if (typeof value !== "number" || value < 0 || value >= MAX_COUNT || isFraction(holder, key)) {
-    wrong(`${what} is ${String(value)}, a count was expected`);
+    corrupt(`${what} is ${String(value)}, a count was expected`);
   }
   return value;
 }
 
 function object(value: Json | undefined): JsonObject {
-  if (value === null || value === undefined) return {};
-  return isObject(value) ? value : wrong("metadata is not an object");
+  if ((value ?? undefined) === undefined) return {};
+  return isObject(value) ? value : corrupt("metadata is not an object");
 }
 
-function list(value: Json | undefined): Json[] {
-  return Array.isArray(value) ? value : wrong("a list was expected");
+/** A list; what is not there is an empty one. */
+function list(value: Json = []): Json[] {
+  return Array.isArray(value) ? value : corrupt("a list was expected");
 }
 
 function lengthOf(episode: JsonObject, shard: Shard): number {
   for (const key of ["length_T", "length_t"]) {
-    if (Object.hasOwn(episode, key)) return count(episode, key, key);
+    if (Object.hasOwn(episode, key)) return count(episode, key);
   }
   if (shard.has(layout.DONE)) return shard.block(layout.DONE).rawSize;
-  return wrong("the length of the episode is missing");
+  return corrupt("the length of the episode is missing");
 }
 
 function timebaseOf(...sources: (Json | undefined)[]): Timebase {
@@ -274,14 +264,14 @@ function timebaseOf(...sources: (Json | undefined)[]): Timebase {
   // Existing readers take microseconds for ticks; a rate without timestamps is all such a file has.
   if (type === "timestamps_us") type = "ticks";
   if (type !== "ticks" && type !== "timestamps_ns") {
-    return wrong(`a timebase is 'ticks' or 'timestamps_ns', not ${String(type)}`);
+    return corrupt(`a timebase is 'ticks' or 'timestamps_ns', not ${String(type)}`);
   }
   let tickHz = DEFAULT_HZ;
   const rate = given.find((each) => isSaid(each["tick_hz"]));
   const interval = given.find((each) => isSaid(each["dt_ns"]));
   if (rate) tickHz = number(rate["tick_hz"], "tick_hz");
   else if (interval) tickHz = rateOf(number(interval["dt_ns"], "dt_ns"));
-  if (!(tickHz >= MIN_HZ && tickHz <= Number.MAX_VALUE)) wrong(`tick_hz must be a positive number, not ${tickHz}`);
+  if (!(tickHz >= MIN_HZ && tickHz <= Number.MAX_VALUE)) corrupt(`tick_hz must be a positive number, not ${tickHz}`);
   return { type, tickHz };
 }
 
@@ -292,7 +282,7 @@ function isSaid(value: Json | undefined): boolean {
 }
 
 function number(value: Json | undefined, what: string): number {
-  if (typeof value !== "number" && typeof value !== "bigint") return wrong(`${what} is not a number`);
+  if (typeof value !== "number" && typeof value !== "bigint") return corrupt(`${what} is not a number`);
   return Number(value);
 }
 
@@ -314,24 +304,20 @@ function rateOf(dtNs: number): number {
 
 function chunkOf(episode: JsonObject, length: number): ChunkPosition | undefined {
   const steps = rangeOf(episode["timestep_range"], length);
-  if ((episode["chunk_index"] ?? undefined) === undefined) return undefined;
-  const hasTotal = (episode["total_chunks"] ?? undefined) !== undefined;
-  return {
-    index: count(episode, "chunk_index", "chunk_index"),
-    total: hasTotal ? count(episode, "total_chunks", "total_chunks") : undefined,
-    steps,
-  };
+  const number = (key: string) => ((episode[key] ?? undefined) === undefined ? undefined : count(episode, key));
+  const index = number("chunk_index");
+  return index === undefined ? undefined : { index, total: number("total_chunks"), steps };
 }
 
 function rangeOf(value: Json | undefined, length: number): [number, number] | undefined {
   if (value === null || value === undefined) return undefined;
-  if (!Array.isArray(value) || value.length !== 2) return wrong("timestep_range is not a pair");
+  if (!Array.isArray(value) || value.length !== 2) return corrupt("timestep_range is not a pair");
   if (value[0] === 0 && value[1] === 0) return length === 1 ? [0, 1] : undefined;
   const start = count(value, 0, "timestep_range");
   const end = count(value, 1, "timestep_range");
   if (end - start + 1 === length) return [start, end + 1];
   if (end - start === length) return [start, end];
-  return wrong(`timestep_range [${start}, ${end}] does not hold ${length} steps`);
+  return corrupt(`timestep_range [${start}, ${end}] does not hold ${length} steps`);
 }
 
 /** Dtype and shape of a block no metadata describes, from its name and size; undefined if nothing fits. */
@@ -366,7 +352,7 @@ export interface Part {
   readonly model?: string;
 }
 
-const ROLE_OF_NAME: Record<string, Role> = {
+export const ROLE_OF_NAME: Record<string, Role> = {
   action: "action",
   actions: "action",
   reward: "reward",

@@ -13,7 +13,7 @@ export interface SeekTable {
 
 /** The size of the whole seek table, from the last nine bytes of a block. */
 export function seekTableBytes(footer: Uint8Array): number {
-  const missing = () => corrupt("no zstd seek table at the end of a seekable block");
+  const missing = () => corrupt("no seek table at the end of a seekable block");
   if (footer.length < FOOTER_BYTES) missing();
   const fields = viewOf(footer);
   const count = fields.getUint32(0, true);
@@ -30,7 +30,7 @@ export function unpackSeekTable(table: Uint8Array, diskSize: number, rawSize: nu
   const fields = viewOf(table);
   const entry = table[table.length - 5]! & 0x80 ? 12 : 8;
   if (fields.getUint32(0, true) !== SKIPPABLE_MAGIC || fields.getUint32(4, true) !== table.length - 8) {
-    corrupt("damaged zstd seek table");
+    corrupt("damaged seek table");
   }
   const count = (table.length - 8 - FOOTER_BYTES) / entry;
   const stored = new Float64Array(count + 1);
@@ -40,7 +40,7 @@ export function unpackSeekTable(table: Uint8Array, diskSize: number, rawSize: nu
     raw[i + 1] = raw[i]! + fields.getUint32(12 + i * entry, true);
   }
   if (stored[count] !== diskSize - table.length || raw[count] !== rawSize) {
-    corrupt("zstd seek table does not add up to the size of its block");
+    corrupt("the seek table does not add up to its block");
   }
   return { stored, raw };
 }

@@ -13,7 +13,7 @@ import {
 } from "./errors.js";
 import * as layout from "./layout.js";
 
-const SALVAGE = "Run `warp salvage` if a streaming recorder wrote it; otherwise restore it from another copy.";
+const SALVAGE = "Run `warp salvage` if a recorder wrote it, else restore a copy.";
 
 /** Where one named block lies and how it is stored. */
 export interface Block {
@@ -49,7 +49,7 @@ export function unpackHeader(start: Uint8Array, size: number): Header {
   const magic = ascii(start, 0, 4);
   if (magic !== layout.MAGIC) {
     if (layout.MAGIC.startsWith(magic)) throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
-    throw new BadMagicError("not a shard: the file does not begin with SHRD");
+    throw new BadMagicError("not a shard: it does not begin with SHRD");
   }
   if (start.length < layout.HEADER_BYTES) {
     throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
@@ -58,14 +58,14 @@ export function unpackHeader(start: Uint8Array, size: number): Header {
   const version = view.getUint8(4);
   if (version !== layout.VERSION) throw new UnsupportedVersionError(`shard version ${version} is not known`);
   const entryBytes = view.getUint16(10, true);
-  if (entryBytes !== layout.ENTRY_BYTES) corrupt(`table entries of ${entryBytes} bytes, not 48`);
+  if (entryBytes !== layout.ENTRY_BYTES) corrupt(`table entries of ${entryBytes} bytes`);
   const entryCount = view.getUint32(12, true);
   if (entryCount > layout.MAX_ENTRIES) {
-    throw new LimitExceededError(`${entryCount} blocks, at most 10,000,000 are allowed`);
+    throw new LimitExceededError(`${entryCount} blocks are too many`);
   }
   const alignment = view.getUint8(8);
   if (!layout.ALIGNMENTS.includes(alignment)) {
-    corrupt(`alignment ${alignment} is none of 0, 16, 32, 64`);
+    corrupt(`alignment ${alignment}`);
   }
   const namesOffset = u64(view, 16);
   if (namesOffset !== layout.HEADER_BYTES + layout.ENTRY_BYTES * entryCount) {
@@ -74,7 +74,7 @@ export function unpackHeader(start: Uint8Array, size: number): Header {
   const dataOffset = u64(view, 24);
   if (dataOffset < namesOffset) corrupt("the data begins before the names");
   if (dataOffset - namesOffset > layout.MAX_STRING_TABLE_BYTES) {
-    throw new LimitExceededError(`${dataOffset - namesOffset} bytes of names, at most 100 MB are allowed`);
+    throw new LimitExceededError(`${dataOffset - namesOffset} bytes of names are too many`);
   }
   const total = u64(view, 40);
   if (total !== size) {
@@ -115,7 +115,7 @@ function checkMark(head: Uint8Array, end: number): boolean {
   const stored = view.getUint32(52, true);
   if (view.getUint32(48, true) === 0 && stored === 0) return false;
   if (ascii(head, 48, 52) !== layout.MARK) {
-    corrupt("the mark of the table checksum is damaged");
+    corrupt("the mark of the checksum is damaged");
   }
   if (tableCrc32c(head.subarray(0, end)) !== stored) {
     throw new ChecksumError("header, block table or names were changed");
@@ -132,15 +132,11 @@ function unpackEntry(view: DataView, at: number, names: Uint8Array, byDefault: C
   const nameOffset = view.getUint32(at + 8, true);
   const nameBytes = view.getUint16(at + 12, true);
   const raw = names.subarray(nameOffset, nameOffset + nameBytes);
-  if (raw.length !== nameBytes) corrupt("the name of a block lies outside the table of names");
+  if (raw.length !== nameBytes) corrupt("the name of a block lies outside the names");
   const name = checkedName(raw);
   if (!isTrusted) {
-    const high = view.getUint32(at + 4, true);
-    const low = view.getUint32(at, true);
-    const isHash = ([h, l]: [number, number]) => h === high && l === low;
-    if (!isHash(xxh64(raw)) && !isHash(fnv1a64(raw))) {
-      corrupt("the hash of the name is wrong", name);
-    }
+    const hash = view.getBigUint64(at, true);
+    if (hash !== xxh64(raw) && hash !== fnv1a64(raw)) corrupt("the hash of the name is wrong", name);
   }
   const diskSize = u64(view, at + 24);
   const rawSize = u64(view, at + 32);

@@ -400,9 +400,7 @@ function encodeShard(tensors: Tensor[], options: WriteOptions, role = layout.ROL
   blocks.forEach((block, index) => {
     const at = layout.HEADER_BYTES + layout.ENTRY_BYTES * index;
     const name = names[index]!;
-    const [high, low] = xxh64(name);
-    view.setUint32(at, low, true);
-    view.setUint32(at + 4, high, true);
+    view.setBigUint64(at, xxh64(name), true);
     view.setUint32(at + 8, nameAt, true);
     view.setUint16(at + 12, name.length, true);
     view.setUint16(at + 14, block.flags, true);

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { crc32c, fnv1a64, xxh64 } from "../src/checksum.js";
 
 const bytes = (text: string) => new TextEncoder().encode(text);
-const hex = ([high, low]: [number, number]) => high.toString(16).padStart(8, "0") + low.toString(16).padStart(8, "0");
+const hex = (hash: bigint) => hash.toString(16).padStart(16, "0");
 
 /** XXH64 as its definition says it, in BigInt. */
 function slowXxh64(data: Uint8Array): string {

@@ -254,6 +254,16 @@ class CameraRecorder:
         """How long `append` waited for the encoder in all."""
         return self._jobs.blocked_ns
 
+    @property
+    def blocked(self) -> int:
+        """How often `append` had to wait for the encoder."""
+        return self._jobs.blocked
+
+    @property
+    def waiting(self) -> int:
+        """Frames that wait for the encoder, or are in its hands."""
+        return len(self._jobs.jobs)
+
     def close(self) -> None:
         """Hand over the rest; whoever appends after this is refused."""
         with self._lock:

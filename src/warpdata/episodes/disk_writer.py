@@ -17,7 +17,7 @@ from warpdata.episodes.journals import remove_folder
 from warpdata.episodes.provenance import first_meta
 from warpdata.episodes.recording import Documents, Recording, SignalRecorder, Targets
 from warpdata.episodes.values import Hints, as_timestamp
-from warpdata.errors import ConflictError, RecordingError, WriterClosedError
+from warpdata.errors import ConflictError, RecordingError, WarpError, WriterClosedError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import FileSum, meta_bytes, plain_static, static_bytes
 from warpdata.formats.episodedir.images import VideoOptions
@@ -102,19 +102,34 @@ class DiskEpisodeWriter(EpisodeWriter):
     def append(self, signal_name: str, data: Any, ts_ns: int) -> None:
         """Add a copy of `data` to a signal at `ts_ns`; when this returns, the record survives a crash."""
         signal = self._signals.get(signal_name)
-        if signal is None:
-            signal = self._add(signal_name, data, ts_ns)
-        signal.append(data, ts_ns)
+        try:
+            if signal is None:
+                signal = self._add(signal_name, data, ts_ns)
+            signal.append(data, ts_ns)
+        except (WarpError, TypeError, ValueError):
+            self._dropped(signal_name)
+            raise
 
     def append_row(self, row: Sequence[tuple[str, Any]], ts_ns: int) -> None:
         """Add a value to each of several signals at one time: all of them, or none where one is refused."""
         ts_ns = as_timestamp(ts_ns)
         known, checked = self._signals, []
-        for name, data in row:
-            signal = known.get(name) or self._add(name, data, ts_ns)
-            checked.append((signal, signal.checked(data, ts_ns)))
+        try:
+            for name, data in row:
+                signal = known.get(name) or self._add(name, data, ts_ns)
+                checked.append((signal, signal.checked(data, ts_ns)))
+        except (WarpError, TypeError, ValueError):
+            self._dropped(*(name for name, _ in row))
+            raise
         for signal, value in checked:
             signal.append(value, ts_ns)
+
+    def _dropped(self, *names: str) -> None:
+        """Count values that were refused while the recording goes on."""
+        if self._closed is None:
+            dropped = self._recording.dropped
+            for name in names:
+                dropped[name] = dropped.get(name, 0) + 1
 
     def set_static(self, name: str, data: Any) -> None:
         """Set an item that does not change in time, once; a signal of that name is an error."""

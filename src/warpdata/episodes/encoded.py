@@ -63,22 +63,25 @@ class PictureGroup:
     packets: list[bytes]
 
 
-def picture_group(signal: Signal, row: int) -> PictureGroup | None:
-    """The group of encoded frames that holds a record of a camera; None where its frames are not encoded."""
+def picture_group(signal: Signal, row: int, *, only_needed: bool = False) -> PictureGroup | None:
+    """The group of encoded frames that holds a record of a camera; None where its frames are not encoded.
+
+    `only_needed` leaves out what follows the packet of that record.
+    """
     start = 0
     for part in encoded_parts(signal) or ():
         if row - start < len(part.frames):
-            return _group_of(part, row - start, start)
+            return _group_of(part, row - start, start, only_needed)
         start += len(part.frames)
     return None
 
 
-def _group_of(part: EncodedPart, inside: int, start: int) -> PictureGroup | None:
+def _group_of(part: EncodedPart, inside: int, start: int, only_needed: bool) -> PictureGroup | None:
     if isinstance(part.video, StillsSignal):
         return None  # pictures one by one are no video
     records = np.arange(part.frames.start, part.frames.stop)
     numbers = part.video.frame_numbers(records)
-    stream, frames, packets = part.video.encoded_group(int(numbers[inside]))
+    stream, frames, packets = part.video.encoded_group(int(numbers[inside]), only_needed=only_needed)
     at = np.searchsorted(numbers, frames)
     shown = numbers[np.minimum(at, len(numbers) - 1)] == frames
     return PictureGroup(stream, np.where(shown, at + start, -1).tolist(), packets)

@@ -19,6 +19,7 @@ from warpdata.episodes.camera import QUEUE_BYTES, CameraRecorder, VideoFile
 from warpdata.episodes.durability import Durability
 from warpdata.episodes.journals import REVISION, FrameJournals, SignalsJournal, remove_folder
 from warpdata.episodes.statistics import SharedClocks
+from warpdata.episodes.status import SignalStatus, remove_status, write_status
 from warpdata.episodes.tables import EventRecorder, NumberRecorder, TableFile
 from warpdata.episodes.threads import RecordingThreads
 from warpdata.episodes.values import Hints, as_timestamp, describe
@@ -55,6 +56,8 @@ class Recording:
     ) -> None:
         self.folder = folder
         self.signals: dict[str, SignalRecorder] = {}
+        self.dropped: dict[str, int] = {}
+        """How many values of each signal were refused: whoever gave them was told, who watches wants to know."""
         self._on_begun = on_begun
         self._streams = 0
         with map_os_errors(folder):
@@ -65,7 +68,8 @@ class Recording:
                     "a recording is under way here, or was never finished", path=folder,
                     hint="Wait for its recorder; if it was killed, run `warp salvage`, then record again.",
                 ) from None  # fmt: skip
-        self._threads = RecordingThreads(durability)
+        self._has_begun = False
+        self._threads = RecordingThreads(durability, self._tell)
         try:
             facts = {**facts, "revision": REVISION}
             self._journal = SignalsJournal(folder, facts, durability, self._threads)
@@ -85,6 +89,24 @@ class Recording:
             fsync_folder(self.folder.parent)
         if self._on_begun is not None:
             self._on_begun()
+        self._has_begun = True
+
+    def _tell(self) -> None:
+        """Twice a second, in the background: how it is doing."""
+        if self._has_begun:  # before that a journal is the only thing that says there is a recording
+            write_status(self.folder, self.status())
+
+    def status(self) -> dict[str, SignalStatus]:
+        """The counts of each signal by now."""
+        dropped = dict(self.dropped)
+        found = {}
+        for name, each in {**dict.fromkeys(dropped), **dict(self.signals)}.items():
+            lost = dropped.get(name, 0)
+            if isinstance(each, CameraRecorder):
+                found[name] = SignalStatus(each.waiting, each.blocked, each.blocked_ns, lost)
+            else:
+                found[name] = SignalStatus(dropped=lost)
+        return found
 
     def wait_until_begun(self) -> None:
         """Wait until the beginning survives power loss, or raise why it does not."""
@@ -182,6 +204,7 @@ class Recording:
         for each in self.signals.values():
             each.cancel()
         self._threads.close()
+        remove_status(self.folder)
         self._journal.close()
 
     def _table(self, name: str, description: Description, *, is_declared: bool) -> SignalRecorder:

@@ -19,6 +19,7 @@ from warpdata.episodes.receipt import LossReceipt
 from warpdata.episodes.salvage_camera import CameraSalvage, Targets, good_packets
 from warpdata.episodes.salvage_rows import JournaledRows
 from warpdata.episodes.statistics import ClockStatistics, ValueStatistics
+from warpdata.episodes.status import remove_status
 from warpdata.episodes.tables import TableFile
 from warpdata.episodes.unfinished import UnfinishedRecording, Unreadable, is_recorded, open_recording
 from warpdata.episodes.work_folder import work_folder, work_folders_in
@@ -155,6 +156,7 @@ class _Salvage:
             )
             for path, data in documents.items():
                 write_file(path, data)
+        remove_status(self.work)
         if aside is None:
             remove_folder(self.work)
         elif any(self.work.iterdir()):

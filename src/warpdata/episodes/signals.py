@@ -274,10 +274,12 @@ class VideoSignal(ClockedSignal):
         shown = self._loaded().shown
         return records if shown is None else np.flatnonzero(shown)[records]
 
-    def encoded_group(self, number: int) -> tuple[Stream, list[int], list[bytes]]:
+    def encoded_group(
+        self, number: int, *, only_needed: bool = False
+    ) -> tuple[Stream, list[int], list[bytes]]:
         """How the video is decoded, and the packets of the group that holds a frame, each with the frame it shows."""
         with self._decoder() as reader:
-            return reader.stream, *reader.group(number)
+            return reader.stream, *reader.group(number, only_needed=only_needed)
 
     def frame_index(self) -> FrameIndex:
         """The index of the video."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from warpdata.bytekit.background import start_thread
 from warpdata.bytekit.system import usable_cores
 from warpdata.episodes.durability import Durability
+from warpdata.episodes.status import STATUS_S
 from warpdata.episodes.wakeup import Wakeup
 from warpdata.errors import StoreError, WarpError, WriterClosedError
 from warpdata.formats.journal.writer import JournalWriter
@@ -21,16 +22,20 @@ _LOOK_AGAIN_S = 0.05
 """Several callers may wait for room and one is woken: the others look by themselves."""
 
 _UNBOUNDED = 1 << 30
+_ALMOST = 0.99
+"""A wait may end a little early."""
 
 
 class RecordingThreads:
     """All threads of a recording, however many signals, journals and cameras it has.
 
     One helper writes tables and prepares journals, one syncer brings journals to the disk (if they are to be synced
-    at times), and as many encoders as there are cameras, but never more than cores.
+    at times) and tells how the recording is doing, and as many encoders as there are cameras, but never more than
+    cores.
     """
 
-    def __init__(self, durability: Durability) -> None:
+    def __init__(self, durability: Durability, tell: Job | None = None) -> None:
+        """`tell` is called twice a second while the recording goes on."""
         self.failure: BaseException | None = None
         """What went wrong in the background and concerns the whole recording: whoever appends next must hear of it."""
         self._syncs: dict[JournalWriter, Job] = {}
@@ -43,7 +48,8 @@ class RecordingThreads:
         """Short jobs that cannot wait, in order."""
         self._helper.start()
         self._syncer: threading.Thread | None = None
-        if self._period_s is not None:
+        self._tell = tell
+        if self._period_s is not None or tell is not None:
             self._syncer = start_thread(self._sync, "warp-record-syncer")
 
     def table_jobs(self, limit: int, delay_s: float) -> JobQueue:
@@ -90,13 +96,21 @@ class RecordingThreads:
         self._encoders.close()
 
     def _sync(self) -> None:
-        while not self._ended.wait(self._period_s):
-            for sync in tuple(self._syncs.values()):
-                try:
-                    sync()
-                except StoreError as error:
-                    self.failed(error)
-                    return
+        periods = [each for each in (self._period_s, STATUS_S if self._tell else None) if each is not None]
+        synced = told = time.monotonic()
+        while not self._ended.wait(min(periods)):
+            now = time.monotonic()
+            if self._period_s is not None and now - synced >= self._period_s * _ALMOST:
+                synced = now
+                for sync in tuple(self._syncs.values()):
+                    try:
+                        sync()
+                    except StoreError as error:
+                        self.failed(error)
+                        return
+            if self._tell is not None and now - told >= STATUS_S * _ALMOST:
+                told = now
+                self._tell()
 
 
 class Workers:
@@ -177,6 +191,8 @@ class JobQueue:
         on_failure: Callable[[BaseException], None] | None,
     ) -> None:
         self.failure: BaseException | None = None
+        self.blocked = 0
+        """How often a caller had to wait."""
         self.blocked_ns = 0
         self.is_taken = False
         """Whether a thread is running the first job."""
@@ -204,6 +220,7 @@ class JobQueue:
         """Wait until the queue has room; raises what went wrong in a job."""
         if len(self.jobs) >= self._limit:
             start = time.monotonic_ns()
+            self.blocked += 1
             self._start()
             while len(self.jobs) >= self._limit and self.failure is None and not self._closing:
                 self._room.wait(_LOOK_AGAIN_S)

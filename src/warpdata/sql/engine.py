@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import functools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -37,6 +38,7 @@ class SpillFolder(Protocol):
 
 
 ROW_NUMBER = "__warp_row__"
+"""A column of ours beside those of the table, whose values say which rows were found; users never hear of it."""
 _SANDBOX = {
     "enable_external_access": "false",
     "autoload_known_extensions": "false",
@@ -48,6 +50,7 @@ _SANDBOX = {
     "temp_directory": "",
 }
 _KEPT_TREES = 256
+_UNKNOWN_COLUMN = re.compile(r'Referenced column "(.+?)" not found')
 
 
 class SqlResult:
@@ -196,6 +199,8 @@ class RowMatcher:
         self._columns = columns
         self._known = known
         self._condition = condition
+        if ROW_NUMBER in map(folded, condition.names):
+            raise DatasetError(f"there is no column {ROW_NUMBER!r}", hint=self._hint())
         self._cursor = _shared(pushes=False).cursor()
         # One transaction: the clock says the same to every row.
         self._cursor.begin()
@@ -217,9 +222,9 @@ class RowMatcher:
     def _hint(self) -> str:
         known = {folded(name) for name in self._known}
         unknown = sorted(name for name in self._condition.names if folded(name) not in known)
-        return (
-            f"The table has: {', '.join(self._known)}.{nearest(unknown[0], self._known)}" if unknown else ""
-        )
+        if not unknown:
+            return ""
+        return f"{nearest(unknown[0], self._known)} The table has: {', '.join(self._known)}.".strip()
 
     def close(self) -> None:
         """Close the engine."""
@@ -279,6 +284,13 @@ def _pushes_right(columns: Sequence[EngineColumn]) -> bool:
     return not (is_old and any(word in str(c.held) for c in columns for word in ("float", "double")))
 
 
+def _in_users_words(said: str) -> str:
+    """What the engine says, without the columns that only we know of."""
+    if unknown := _UNKNOWN_COLUMN.search(said):
+        return f"there is no column {unknown[1]!r}"
+    return said.strip()
+
+
 @contextlib.contextmanager
 def _mapped(sources: Sequence[ArrowSource], hint: str = "") -> Iterator[None]:
     import duckdb
@@ -289,9 +301,10 @@ def _mapped(sources: Sequence[ArrowSource], hint: str = "") -> Iterator[None]:
         for source in sources:
             if source.failures:
                 raise source.failures[0] from None
-        fact = str(error).strip()
+        fact = _in_users_words(str(error))
         if isinstance(error, duckdb.OutOfMemoryException):
             # The engine's advice is about settings, which are locked here.
             fact, hint = fact.splitlines()[0], "Select fewer columns or rows, or aggregate first."
             raise TooLargeError(f"the query failed: {fact}", hint=hint) from None
-        raise DatasetError(f"the query failed: {fact}", hint=hint or "Check the SQL.") from None
+        said = fact if fact.startswith("there is no column") else f"the query failed: {fact}"
+        raise DatasetError(said, hint=hint or "Check the SQL.") from None

@@ -24,6 +24,7 @@ REFUSED_FUNCTIONS = {
 
 _CLAUSES = ("modifiers", "group_expressions", "group_sets", "having", "qualify", "sample")
 _SELECT_HINT = "Write one SELECT over the tables of the dataset."
+_CONDITION_HINT = "Write what could stand after WHERE, such as `success and length > 50`."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,10 @@ def condition_query(text: str) -> str:
 
 def condition_of(text: str, tree: Tree) -> Condition:
     """A condition from the tree of its `condition_query`, or DatasetError if it is more than a condition."""
-    node = _only_statement(tree)["node"]
+    node = _only_statement(tree, _CONDITION_HINT)["node"]
     extra = node.get("type") != "SELECT_NODE" or any(node.get(clause) for clause in _CLAUSES)
     if extra or node.get("where_clause") is None or node.get("aggregate_handling") != "STANDARD_HANDLING":
-        hint = "Write what could stand after WHERE, and nothing else."
-        raise DatasetError(f"a filter is one condition, not {text!r}", hint=hint)
+        raise DatasetError(f"a filter is one condition, not {text!r}", hint=_CONDITION_HINT)
     where = node["where_clause"]
     _check_functions(where)
     names: set[str] = set()
@@ -120,18 +120,18 @@ def _ctes(node: Tree) -> Iterator[str]:
         yield str(entry["key"])
 
 
-def _only_statement(tree: Tree) -> Tree:
+def _only_statement(tree: Tree, hint: str = _SELECT_HINT) -> Tree:
     if tree.get("error"):
         fact = str(tree.get("error_message", "")).strip() or "it cannot be parsed"
-        raise DatasetError(f"the SQL is refused: {fact}", hint=_SELECT_HINT)
+        raise DatasetError(f"the SQL is refused: {fact}", hint=hint)
     statements = tree["statements"]
     if len(statements) != 1:
-        raise DatasetError(f"the SQL has {len(statements)} statements, not one", hint=_SELECT_HINT)
+        raise DatasetError(f"the SQL has {len(statements)} statements, not one", hint=hint)
     statement: Tree = statements[0]
     for each in _walk(statement):
         kind = each.get("type")
         if isinstance(kind, str) and kind.endswith("_NODE") and kind not in _QUERIES:
-            raise DatasetError("the SQL would change something", hint=_SELECT_HINT)
+            raise DatasetError("the SQL would change something", hint=hint)
     return statement
 
 

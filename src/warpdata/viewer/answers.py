@@ -304,10 +304,14 @@ class Answers:
         return Reply(framed(head, {"pixels": pixels}), _ARRAYS)
 
     def packets(self, ask: Question) -> Reply:
-        """The encoded frames around one of a camera, for the decoder of the browser; nothing where it has none."""
+        """The encoded frames around one of a camera, for the decoder of the browser; nothing where it has none.
+
+        With `needed=1` only those that decoding this one takes.
+        """
         name, number = ask.text("episode"), ask.number("signal", 0, 1 << 20)
         signal = self._camera(name, number)
-        group = picture_group(signal, ask.number("row", 0, len(signal) - 1))
+        row = ask.number("row", 0, len(signal) - 1)
+        group = picture_group(signal, row, only_needed=bool(ask.number("needed", 0, 1, 0)))
         codec = None if group is None else web_codec(group.stream)
         if group is None or codec is None:
             return Reply(framed({"codec": None}, {}), _ARRAYS)

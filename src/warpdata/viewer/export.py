@@ -60,6 +60,8 @@ def export_site(
     answers = Answers(shown, limit_edits="an exported site can only be read")
     base = None if copy else _data_url(shown, target, data_url, must=copy is False)
     ids = shown.snapshot.ids
+    with map_os_errors(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
     with commit_folder(target) as work:
         with map_os_errors(work):
             (work / "e").mkdir()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from warpdata.episodes.live import backlog_of
+from warpdata.episodes.status import read_status
 from warpdata.episodes.unfinished import counts, is_recorded, open_recording
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir.layout import RECORDING_FOLDER
@@ -32,8 +33,9 @@ def recording_state(folder: Path) -> dict[str, Any]:
         found = open_recording(work)
     except (WarpError, OSError):  # it ended just now, or is damaged: a salvage will say
         return state
-    waiting = backlog_of(found)
+    told = read_status(work)
+    said = {} if told is None else {each: told.total(each) for each in ("dropped", "blocked", "blocked_ns")}
     return {
-        **state, "records": counts(found), "backlog": waiting,
+        **state, "records": counts(found), "backlog": backlog_of(found), **said,
         "lost": len(found.unreadable), "owner": found.owner.get("pid"),
     }  # fmt: skip

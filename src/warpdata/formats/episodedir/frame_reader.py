@@ -206,14 +206,15 @@ class FrameReader:
         }
         self._read(sorted(packets))
 
-    def group(self, number: int) -> tuple[list[int], list[bytes]]:
+    def group(self, number: int, *, only_needed: bool = False) -> tuple[list[int], list[bytes]]:
         """The encoded packets that show this frame and those of its group, from its keyframe on, in decoding order.
 
-        Says which frame each one shows. Of a long group, what lies far behind the frame is left out.
+        Says which frame each one shows. Of a long group, what lies far behind the frame is left out; with
+        `only_needed` all that lies behind it.
         """
         plan = self._plan
         start, stop = int(plan.start[number]), int(plan.packet[number]) + 1
-        limit = min(len(plan), max(stop, start + _GROUP_PACKETS))
+        limit = stop if only_needed else min(len(plan), max(stop, start + _GROUP_PACKETS))
         while stop < limit and plan.start[plan.frame[stop]] == start:
             stop += 1
         with self._lock:

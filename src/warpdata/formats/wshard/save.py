@@ -33,6 +33,8 @@ from warpdata.formats.wshard.text import CONTENT_TYPES, EncodedRows, is_text
 from warpdata.formats.wshard.writer import ShardWriter
 
 _RESERVE_FROM_BYTES = 1 << 20
+_SMALL_BYTES = 64 << 10
+"""Other blocks of at most this size lie before the tensors: who opens a file from far away has them first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +50,18 @@ class _Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """Every block of a shard to be: metadata, tensors and other bytes, in the order of the file."""
+    """Every block of a shard to be, in the order of the file: metadata, small blocks, tensors, and other bytes."""
 
     meta: dict[str, bytes]
+    small: dict[str, RangeReader]
     tensors: list[_Tensor]
     blocks: dict[str, RangeReader]
 
     @property
     def sizes(self) -> list[tuple[str, int]]:
         """Name and size of every block behind the metadata."""
-        tensors = [(each.name, each.raw_size) for each in self.tensors]
-        return tensors + [(name, each.size) for name, each in self.blocks.items()]
+        small, others = ([(name, each.size) for name, each in b.items()] for b in (self.small, self.blocks))
+        return small + [(each.name, each.raw_size) for each in self.tensors] + others
 
 
 def save_wshard(
@@ -85,6 +88,8 @@ def save_wshard(
         writer = ShardWriter(out, names, on_rows=_counted(plan.tensors, progress))
         for name, data in plan.meta.items():
             writer.add_bytes(name, data, layout.CONTENT_JSON)
+        for name, reader in plan.small.items():
+            writer.add_copy(name, reader, _content_type(name))
         chosen = {tensor.name: choose(tensor.name, tensor.raw_size) for tensor in plan.tensors}
         for tensor in plan.tensors:
             writer.make_room(tensor.name, tensor.rows, chosen[tensor.name])
@@ -104,7 +109,9 @@ def plan_shard(episode: WShardEpisode, path: str | os.PathLike[str]) -> ShardPla
         others = {name: data for name, data in episode.blocks.items() if not _is_rows(data)}
         blocks = {name: _block_bytes(name, data) for name, data in others.items()}
         rows = [_Tensor(name, data) for name, data in episode.blocks.items() if _is_rows(data)]
-        plan = ShardPlan(meta, [*_tensors(episode), *rows], blocks)
+        small = {name: each for name, each in blocks.items() if each.size <= _SMALL_BYTES}
+        large = {name: each for name, each in blocks.items() if name not in small}
+        plan = ShardPlan(meta, small, [*_tensors(episode), *rows], large)
     except WarpError as error:
         raise type(error)(error.message, hint=error.hint, path=path) from None
     check_plan(episode, meta, plan.sizes, os.fspath(path))

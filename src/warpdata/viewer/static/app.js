@@ -1,1802 +1,3 @@
-var __getOwnPropNames = Object.getOwnPropertyNames;
-var __esm = (fn, res) => function __init() {
-  return fn && (res = (0, fn[__getOwnPropNames(fn)[0]])(fn = 0)), res;
-};
-
-// ../packages/wshard/src/errors.ts
-function corrupt(fact, block, hint) {
-  throw new CorruptLayoutError(fact, block, hint);
-}
-function about(block, work) {
-  try {
-    return work();
-  } catch (error) {
-    if (error instanceof FormatError && error.block === void 0) {
-      throw new error.constructor(error.message, block, error.hint);
-    }
-    throw error;
-  }
-}
-var WShardError, FormatError, BadMagicError, UnsupportedVersionError, TruncatedError, ChecksumError, CorruptLayoutError, LimitExceededError, NotFoundError, ChangedError, UnavailableError;
-var init_errors = __esm({
-  "../packages/wshard/src/errors.ts"() {
-    "use strict";
-    WShardError = class extends Error {
-      code = "wshard";
-      /** The block that is wrong, where it is one. */
-      block;
-      hint;
-      constructor(fact, block, hint = "") {
-        super(block === void 0 ? fact : `block '${block}': ${fact}`);
-        this.name = "WShardError";
-        this.block = block;
-        this.hint = hint;
-      }
-    };
-    FormatError = class extends WShardError {
-      code = "format";
-    };
-    BadMagicError = class extends FormatError {
-      code = "bad_magic";
-    };
-    UnsupportedVersionError = class extends FormatError {
-      code = "unsupported_version";
-    };
-    TruncatedError = class extends FormatError {
-      code = "truncated";
-    };
-    ChecksumError = class extends FormatError {
-      code = "checksum";
-    };
-    CorruptLayoutError = class extends FormatError {
-      code = "corrupt_layout";
-    };
-    LimitExceededError = class extends FormatError {
-      code = "limit_exceeded";
-    };
-    NotFoundError = class extends WShardError {
-      code = "not_found";
-    };
-    ChangedError = class extends WShardError {
-      code = "conflict";
-    };
-    UnavailableError = class extends WShardError {
-      code = "unavailable";
-    };
-  }
-});
-
-// ../packages/wshard/src/bytes.ts
-function joinBytes(parts) {
-  if (parts.length === 1) return parts[0];
-  const out = new Uint8Array(parts.reduce((sum, each) => sum + each.length, 0));
-  let at2 = 0;
-  for (const part of parts) {
-    out.set(part, at2);
-    at2 += part.length;
-  }
-  return out;
-}
-function viewOf(data) {
-  return new DataView(data.buffer, data.byteOffset, data.byteLength);
-}
-function utf8(data, what) {
-  try {
-    return UTF8.decode(data);
-  } catch {
-    return corrupt(what);
-  }
-}
-function checkRange(start2, end, total, what) {
-  if (!(start2 >= 0 && start2 <= end && end <= total)) throw new RangeError(`[${start2}, ${end}) of ${total} ${what}`);
-}
-var UTF8;
-var init_bytes = __esm({
-  "../packages/wshard/src/bytes.ts"() {
-    "use strict";
-    init_errors();
-    UTF8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
-  }
-});
-
-// ../packages/wshard/src/checksum.ts
-function tables() {
-  for (let k3 = 0; TABLES.length < 8; k3++) {
-    const table = new Uint32Array(256);
-    for (let i4 = 0; i4 < 256; i4++) {
-      let value = i4;
-      if (k3 === 0) for (let bit = 0; bit < 8; bit++) value = value & 1 ? value >>> 1 ^ 2197175160 : value >>> 1;
-      else {
-        const before = TABLES[k3 - 1][i4];
-        value = before >>> 8 ^ TABLES[0][before & 255];
-      }
-      table[i4] = value;
-    }
-    TABLES.push(table);
-  }
-  return TABLES;
-}
-function crc32c(data, before = 0) {
-  const [t0, t1, t22, t3, t4, t5, t6, t7] = tables();
-  const b = data;
-  let crc = ~before;
-  let at2 = 0;
-  for (const end = data.length - 7; at2 < end; at2 += 8) {
-    const low2 = crc ^ (b[at2] | b[at2 + 1] << 8 | b[at2 + 2] << 16 | b[at2 + 3] << 24);
-    crc = t7[low2 & 255] ^ t6[low2 >>> 8 & 255] ^ t5[low2 >>> 16 & 255] ^ t4[low2 >>> 24] ^ t3[b[at2 + 4]] ^ t22[b[at2 + 5]] ^ t1[b[at2 + 6]] ^ t0[b[at2 + 7]];
-  }
-  for (; at2 < data.length; at2++) crc = crc >>> 8 ^ t0[(crc ^ b[at2]) & 255];
-  return ~crc >>> 0;
-}
-function add(ah, al, bh, bl) {
-  const sum = (al >>> 0) + (bl >>> 0);
-  low = sum >>> 0;
-  high = ah + bh + (sum > 4294967295 ? 1 : 0) >>> 0;
-}
-function multiply(ah, al, bh, bl) {
-  const a0 = al & 65535;
-  const a1 = al >>> 16;
-  const b0 = bl & 65535;
-  const b1 = bl >>> 16;
-  const low0 = a0 * b0;
-  const mid = a1 * b0 + (low0 >>> 16);
-  const mid2 = a0 * b1 + mid % 65536;
-  const carried = a1 * b1 + Math.floor(mid / 65536) + Math.floor(mid2 / 65536);
-  low = ((mid2 & 65535) << 16 | low0 & 65535) >>> 0;
-  high = Math.imul(ah, bl) + Math.imul(al, bh) + (carried | 0) >>> 0;
-}
-function rotate(bits) {
-  const h3 = high;
-  const l3 = low;
-  if (bits < 32) {
-    high = (h3 << bits | l3 >>> 32 - bits) >>> 0;
-    low = (l3 << bits | h3 >>> 32 - bits) >>> 0;
-  } else {
-    const rest = bits - 32;
-    high = rest ? (l3 << rest | h3 >>> 32 - rest) >>> 0 : l3;
-    low = rest ? (h3 << rest | l3 >>> 32 - rest) >>> 0 : h3;
-  }
-}
-function round(ah, al, lh, ll) {
-  multiply(lh, ll, P2H, P2L);
-  add(ah, al, high, low);
-  rotate(31);
-  multiply(high, low, P1H, P1L);
-}
-function xorShift(bits) {
-  if (bits < 32) {
-    const shifted = high >>> bits;
-    low = (low ^ (low >>> bits | high << 32 - bits)) >>> 0;
-    high = (high ^ shifted) >>> 0;
-  } else low = (low ^ high >>> bits - 32) >>> 0;
-}
-function xxh64(data) {
-  const view = viewOf(data);
-  const size = data.length;
-  let at2 = 0;
-  if (size >= 32) {
-    add(P1H, P1L, P2H, P2L);
-    const h4 = [high, P2H, 0, ~P1H >>> 0];
-    const l4 = [low, P2L, 0, -P1L >>> 0];
-    for (; at2 <= size - 32; at2 += 32) {
-      for (let lane = 0; lane < 4; lane++) {
-        const from = at2 + lane * 8;
-        round(h4[lane], l4[lane], view.getUint32(from + 4, true), view.getUint32(from, true));
-        h4[lane] = high;
-        l4[lane] = low;
-      }
-    }
-    let sumH = 0;
-    let sumL = 0;
-    const turns = [1, 7, 12, 18];
-    for (let lane = 0; lane < 4; lane++) {
-      high = h4[lane];
-      low = l4[lane];
-      rotate(turns[lane]);
-      add(sumH, sumL, high, low);
-      sumH = high;
-      sumL = low;
-    }
-    for (let lane = 0; lane < 4; lane++) {
-      round(0, 0, h4[lane], l4[lane]);
-      multiply((sumH ^ high) >>> 0, (sumL ^ low) >>> 0, P1H, P1L);
-      add(high, low, P4H, P4L);
-      sumH = high;
-      sumL = low;
-    }
-  } else {
-    high = P5H;
-    low = P5L;
-  }
-  add(high, low, Math.floor(size / 4294967296), size >>> 0);
-  let h3 = high;
-  let l3 = low;
-  for (; at2 <= size - 8; at2 += 8) {
-    round(0, 0, view.getUint32(at2 + 4, true), view.getUint32(at2, true));
-    high = (h3 ^ high) >>> 0;
-    low = (l3 ^ low) >>> 0;
-    rotate(27);
-    multiply(high, low, P1H, P1L);
-    add(high, low, P4H, P4L);
-    h3 = high;
-    l3 = low;
-  }
-  if (at2 <= size - 4) {
-    multiply(0, view.getUint32(at2, true), P1H, P1L);
-    high = (h3 ^ high) >>> 0;
-    low = (l3 ^ low) >>> 0;
-    rotate(23);
-    multiply(high, low, P2H, P2L);
-    add(high, low, P3H, P3L);
-    h3 = high;
-    l3 = low;
-    at2 += 4;
-  }
-  for (; at2 < size; at2++) {
-    multiply(0, data[at2], P5H, P5L);
-    high = (h3 ^ high) >>> 0;
-    low = (l3 ^ low) >>> 0;
-    rotate(11);
-    multiply(high, low, P1H, P1L);
-    h3 = high;
-    l3 = low;
-  }
-  high = h3;
-  low = l3;
-  xorShift(33);
-  multiply(high, low, P2H, P2L);
-  xorShift(29);
-  multiply(high, low, P3H, P3L);
-  xorShift(32);
-  return [high, low];
-}
-function fnv1a64(data) {
-  let h3 = 3421674724;
-  let l3 = 2216829733;
-  for (const byte of data) {
-    multiply(h3, (l3 ^ byte) >>> 0, 256, 435);
-    h3 = high;
-    l3 = low;
-  }
-  return [h3, l3];
-}
-var TABLES, P1H, P1L, P2H, P2L, P3H, P3L, P4H, P4L, P5H, P5L, high, low;
-var init_checksum = __esm({
-  "../packages/wshard/src/checksum.ts"() {
-    "use strict";
-    init_bytes();
-    TABLES = [];
-    P1H = 2654435761;
-    P1L = 2246822535;
-    P2H = 3266489917;
-    P2L = 668265295;
-    P3H = 374761393;
-    P3L = 2654435833;
-    P4H = 2246822519;
-    P4L = 3266489955;
-    P5H = 668265263;
-    P5L = 374761413;
-    high = 0;
-    low = 0;
-  }
-});
-
-// ../packages/wshard/src/dtype.ts
-function typedArray(dtype, bytes3) {
-  const size = DTYPES[dtype];
-  const aligned = bytes3.byteOffset % size === 0 ? bytes3 : bytes3.slice();
-  return new ARRAYS[dtype](aligned.buffer, aligned.byteOffset, aligned.byteLength / size);
-}
-function toFloat32(dtype, bytes3) {
-  const values = typedArray(dtype, bytes3);
-  if (values instanceof Float32Array) return values;
-  const out = new Float32Array(values.length);
-  if (dtype === "bf16") {
-    const bits = new Uint32Array(out.buffer);
-    for (let i4 = 0; i4 < bits.length; i4++) bits[i4] = values[i4] << 16;
-  } else if (dtype === "f16") for (let i4 = 0; i4 < out.length; i4++) out[i4] = halfToFloat(values[i4]);
-  else for (let i4 = 0; i4 < out.length; i4++) out[i4] = Number(values[i4]);
-  return out;
-}
-function halfToFloat(bits) {
-  const exponent = bits >>> 10 & 31;
-  const fraction = bits & 1023;
-  const sign2 = bits & 32768 ? -1 : 1;
-  if (exponent === 31) return fraction ? Number.NaN : sign2 * Number.POSITIVE_INFINITY;
-  return sign2 * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024));
-}
-var DTYPES, ARRAYS;
-var init_dtype = __esm({
-  "../packages/wshard/src/dtype.ts"() {
-    "use strict";
-    DTYPES = {
-      f64: 8,
-      f32: 4,
-      f16: 2,
-      bf16: 2,
-      i64: 8,
-      i32: 4,
-      i16: 2,
-      i8: 1,
-      u64: 8,
-      u32: 4,
-      u16: 2,
-      u8: 1,
-      bool: 1
-    };
-    ARRAYS = {
-      f64: Float64Array,
-      f32: Float32Array,
-      f16: Uint16Array,
-      bf16: Uint16Array,
-      i64: BigInt64Array,
-      i32: Int32Array,
-      i16: Int16Array,
-      i8: Int8Array,
-      u64: BigUint64Array,
-      u32: Uint32Array,
-      u16: Uint16Array,
-      u8: Uint8Array,
-      bool: Uint8Array
-    };
-  }
-});
-
-// ../packages/wshard/src/json.ts
-function isObject(value) {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
-}
-function parseJson(data) {
-  if (data.length > MAX_JSON_BYTES) throw new LimitExceededError(`JSON of ${data.length} bytes is too large`);
-  const text = utf8(data, "not valid JSON (not UTF-8)").replace(/^\ufeff/, "");
-  let at2 = 0;
-  const fail = (what) => {
-    corrupt(`not valid JSON (${what} at character ${at2})`);
-  };
-  const match = (pattern) => {
-    pattern.lastIndex = at2;
-    const found = pattern.exec(text);
-    if (found) at2 += found[0].length;
-    return found;
-  };
-  const parseString = () => {
-    const start2 = at2++;
-    do
-      match(PLAIN);
-    while (match(ESCAPE));
-    if (text[at2++] !== '"') fail("a string without end, a control character or a bad escape");
-    return JSON.parse(text.slice(start2, at2));
-  };
-  const store = (holder, key, depth) => {
-    let found;
-    match(SPACE);
-    const next = text[at2];
-    const word = WORDS.find(([each]) => text.startsWith(each, at2));
-    if (next === "{") found = parseObject(depth);
-    else if (next === "[") found = parseArray(depth);
-    else if (next === '"') found = parseString();
-    else if (word) {
-      at2 += word[0].length;
-      found = word[1];
-    } else {
-      const number = match(NUMBER) ?? fail("a value was expected");
-      found = Number(number[0]);
-      if (number[1] !== void 0 || number[2] !== void 0) {
-        const keys = fractions.get(holder) ?? /* @__PURE__ */ new Set();
-        fractions.set(holder, keys.add(String(key)));
-      } else if (!Number.isSafeInteger(found)) found = BigInt(number[0]);
-    }
-    Object.defineProperty(holder, key, { value: found, writable: true, enumerable: true, configurable: true });
-    match(SPACE);
-  };
-  const items = (close, depth, one) => {
-    if (depth > MAX_DEPTH) fail("nested too deep");
-    at2++;
-    match(SPACE);
-    if (text[at2] === close) at2++;
-    else
-      for (; ; ) {
-        one();
-        const next = text[at2++];
-        if (next === close) break;
-        if (next !== ",") fail(`',' or '${close}' was expected`);
-      }
-  };
-  const parseArray = (depth) => {
-    const out = [];
-    items("]", depth, () => store(out, out.length, depth + 1));
-    return out;
-  };
-  const parseObject = (depth) => {
-    const out = {};
-    items("}", depth, () => {
-      match(SPACE);
-      if (text[at2] !== '"') fail("a key was expected");
-      const key = parseString();
-      if (Object.hasOwn(out, key)) fail("a key appears twice");
-      match(SPACE);
-      if (text[at2++] !== ":") fail("':' was expected");
-      store(out, key, depth + 1);
-    });
-    return out;
-  };
-  const root = [];
-  store(root, 0, 0);
-  if (at2 !== text.length) fail("more after its end");
-  return root[0];
-}
-function parseJsonObject(data) {
-  const value = parseJson(data);
-  if (!isObject(value)) corrupt("JSON is no object, one was expected");
-  return value;
-}
-var MAX_JSON_BYTES, MAX_DEPTH, NUMBER, SPACE, PLAIN, WORDS, ESCAPE, fractions;
-var init_json = __esm({
-  "../packages/wshard/src/json.ts"() {
-    "use strict";
-    init_bytes();
-    init_errors();
-    MAX_JSON_BYTES = 64 << 20;
-    MAX_DEPTH = 500;
-    NUMBER = /-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?/y;
-    SPACE = /[ \t\n\r]*/y;
-    PLAIN = /[^"\\\u0000-\u001f]*/y;
-    WORDS = [
-      ["null", null],
-      ["true", true],
-      ["false", false]
-    ];
-    ESCAPE = /\\(?:["\\/bfnrt]|u[\da-fA-F]{4})/y;
-    fractions = /* @__PURE__ */ new WeakMap();
-  }
-});
-
-// ../packages/wshard/src/layout.ts
-var MAGIC, VERSION, HEADER_BYTES, ENTRY_BYTES, ALIGNMENTS, MARK, MARKED_HEADER_BYTES, FLAGS_RAW, FLAGS_DEFAULT, FLAGS_ZSTD, FLAGS_LZ4, FLAGS_SEEKABLE, MAX_ENTRIES, MAX_STRING_TABLE_BYTES, MAX_NAME_BYTES, MAX_BLOCK_BYTES, PIECES_FROM_BYTES, PIECE_BYTES, FRAME_BYTES, SKIPPABLE_MAGIC, SEEK_TABLE_MAGIC, MAX_FRAMES, PIECES_PREFIX, SEEK_PREFIX;
-var init_layout = __esm({
-  "../packages/wshard/src/layout.ts"() {
-    "use strict";
-    MAGIC = "SHRD";
-    VERSION = 2;
-    HEADER_BYTES = 64;
-    ENTRY_BYTES = 48;
-    ALIGNMENTS = [0, 16, 32, 64];
-    MARK = "WDC1";
-    MARKED_HEADER_BYTES = 48;
-    FLAGS_RAW = 0;
-    FLAGS_DEFAULT = 1;
-    FLAGS_ZSTD = 3;
-    FLAGS_LZ4 = 5;
-    FLAGS_SEEKABLE = 11;
-    MAX_ENTRIES = 1e7;
-    MAX_STRING_TABLE_BYTES = 1e8;
-    MAX_NAME_BYTES = 4096;
-    MAX_BLOCK_BYTES = 64 * 2 ** 30;
-    PIECES_FROM_BYTES = 1 << 20;
-    PIECE_BYTES = 256 << 10;
-    FRAME_BYTES = 64 << 10;
-    SKIPPABLE_MAGIC = 407710302;
-    SEEK_TABLE_MAGIC = 2408770225;
-    MAX_FRAMES = 1 << 27;
-    PIECES_PREFIX = "aux/crc32c/";
-    SEEK_PREFIX = "aux/seek/";
-  }
-});
-
-// node_modules/fzstd/esm/index.mjs
-function decompress(dat, buf) {
-  var bufs = [], nb = +!buf;
-  var bt = 0, ol = 0;
-  for (; dat.length; ) {
-    var st = rzfh(dat, nb || buf);
-    if (typeof st == "object") {
-      if (nb) {
-        buf = null;
-        if (st.w.length == st.u) {
-          bufs.push(buf = st.w);
-          ol += st.u;
-        }
-      } else {
-        bufs.push(buf);
-        st.e = 0;
-      }
-      for (; !st.l; ) {
-        var blk = rzb(dat, st, buf);
-        if (!blk)
-          err(5);
-        if (buf)
-          st.e = st.y;
-        else {
-          bufs.push(blk);
-          ol += blk.length;
-          cpw(st.w, 0, blk.length);
-          st.w.set(blk, st.w.length - blk.length);
-        }
-      }
-      bt = st.b + st.c * 4;
-    } else
-      bt = st;
-    dat = dat.subarray(bt);
-  }
-  return cct(bufs, ol);
-}
-var ab, u8, u16, i16, i32, slc, fill, cpw, ec, err, rb, b4, rzfh, msb, rfse, rhu, dllt, dmlt, doct, b2bl, llb, llbl, mlb, mlbl, dhu, dhu4, rzb, cct, Decompress;
-var init_esm = __esm({
-  "node_modules/fzstd/esm/index.mjs"() {
-    ab = ArrayBuffer;
-    u8 = Uint8Array;
-    u16 = Uint16Array;
-    i16 = Int16Array;
-    i32 = Int32Array;
-    slc = function(v3, s3, e3) {
-      if (u8.prototype.slice)
-        return u8.prototype.slice.call(v3, s3, e3);
-      if (s3 == null || s3 < 0)
-        s3 = 0;
-      if (e3 == null || e3 > v3.length)
-        e3 = v3.length;
-      var n2 = new u8(e3 - s3);
-      n2.set(v3.subarray(s3, e3));
-      return n2;
-    };
-    fill = function(v3, n2, s3, e3) {
-      if (u8.prototype.fill)
-        return u8.prototype.fill.call(v3, n2, s3, e3);
-      if (s3 == null || s3 < 0)
-        s3 = 0;
-      if (e3 == null || e3 > v3.length)
-        e3 = v3.length;
-      for (; s3 < e3; ++s3)
-        v3[s3] = n2;
-      return v3;
-    };
-    cpw = function(v3, t3, s3, e3) {
-      if (u8.prototype.copyWithin)
-        return u8.prototype.copyWithin.call(v3, t3, s3, e3);
-      if (s3 == null || s3 < 0)
-        s3 = 0;
-      if (e3 == null || e3 > v3.length)
-        e3 = v3.length;
-      while (s3 < e3) {
-        v3[t3++] = v3[s3++];
-      }
-    };
-    ec = [
-      "invalid zstd data",
-      "window size too large (>2046MB)",
-      "invalid block type",
-      "FSE accuracy too high",
-      "match distance too far back",
-      "unexpected EOF"
-    ];
-    err = function(ind, msg, nt) {
-      var e3 = new Error(msg || ec[ind]);
-      e3.code = ind;
-      if (Error.captureStackTrace)
-        Error.captureStackTrace(e3, err);
-      if (!nt)
-        throw e3;
-      return e3;
-    };
-    rb = function(d3, b, n2) {
-      var i4 = 0, o3 = 0;
-      for (; i4 < n2; ++i4)
-        o3 |= d3[b++] << (i4 << 3);
-      return o3;
-    };
-    b4 = function(d3, b) {
-      return (d3[b] | d3[b + 1] << 8 | d3[b + 2] << 16 | d3[b + 3] << 24) >>> 0;
-    };
-    rzfh = function(dat, w3) {
-      var n3 = dat[0] | dat[1] << 8 | dat[2] << 16;
-      if (n3 == 3126568 && dat[3] == 253) {
-        var flg = dat[4];
-        var ss2 = flg >> 5 & 1, cc = flg >> 2 & 1, df = flg & 3, fcf = flg >> 6;
-        if (flg & 8)
-          err(0);
-        var bt = 6 - ss2;
-        var db = df == 3 ? 4 : df;
-        var di = rb(dat, bt, db);
-        bt += db;
-        var fsb = fcf ? 1 << fcf : ss2;
-        var fss = rb(dat, bt, fsb) + (fcf == 1 && 256);
-        var ws = fss;
-        if (!ss2) {
-          var wb = 1 << 10 + (dat[5] >> 3);
-          ws = wb + (wb >> 3) * (dat[5] & 7);
-        }
-        if (ws > 2145386496)
-          err(1);
-        var buf = new u8((w3 == 1 ? fss || ws : w3 ? 0 : ws) + 12);
-        buf[0] = 1, buf[4] = 4, buf[8] = 8;
-        return {
-          b: bt + fsb,
-          y: 0,
-          l: 0,
-          d: di,
-          w: w3 && w3 != 1 ? w3 : buf.subarray(12),
-          e: ws,
-          o: new i32(buf.buffer, 0, 3),
-          u: fss,
-          c: cc,
-          m: Math.min(131072, ws)
-        };
-      } else if ((n3 >> 4 | dat[3] << 20) == 25481893) {
-        return b4(dat, 4) + 8;
-      }
-      err(0);
-    };
-    msb = function(val) {
-      var bits = 0;
-      for (; 1 << bits <= val; ++bits)
-        ;
-      return bits - 1;
-    };
-    rfse = function(dat, bt, mal) {
-      var tpos = (bt << 3) + 4;
-      var al = (dat[bt] & 15) + 5;
-      if (al > mal)
-        err(3);
-      var sz = 1 << al;
-      var probs = sz, sym = -1, re = -1, i4 = -1, ht = sz;
-      var buf = new ab(512 + (sz << 2));
-      var freq = new i16(buf, 0, 256);
-      var dstate = new u16(buf, 0, 256);
-      var nstate = new u16(buf, 512, sz);
-      var bb1 = 512 + (sz << 1);
-      var syms = new u8(buf, bb1, sz);
-      var nbits = new u8(buf, bb1 + sz);
-      while (sym < 255 && probs > 0) {
-        var bits = msb(probs + 1);
-        var cbt = tpos >> 3;
-        var msk = (1 << bits + 1) - 1;
-        var val = (dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (tpos & 7) & msk;
-        var msk1fb = (1 << bits) - 1;
-        var msv = msk - probs - 1;
-        var sval = val & msk1fb;
-        if (sval < msv)
-          tpos += bits, val = sval;
-        else {
-          tpos += bits + 1;
-          if (val > msk1fb)
-            val -= msv;
-        }
-        freq[++sym] = --val;
-        if (val == -1) {
-          probs += val;
-          syms[--ht] = sym;
-        } else
-          probs -= val;
-        if (!val) {
-          do {
-            var rbt = tpos >> 3;
-            re = (dat[rbt] | dat[rbt + 1] << 8) >> (tpos & 7) & 3;
-            tpos += 2;
-            sym += re;
-          } while (re == 3);
-        }
-      }
-      if (sym > 255 || probs)
-        err(0);
-      var sympos = 0;
-      var sstep = (sz >> 1) + (sz >> 3) + 3;
-      var smask = sz - 1;
-      for (var s3 = 0; s3 <= sym; ++s3) {
-        var sf = freq[s3];
-        if (sf < 1) {
-          dstate[s3] = -sf;
-          continue;
-        }
-        for (i4 = 0; i4 < sf; ++i4) {
-          syms[sympos] = s3;
-          do {
-            sympos = sympos + sstep & smask;
-          } while (sympos >= ht);
-        }
-      }
-      if (sympos)
-        err(0);
-      for (i4 = 0; i4 < sz; ++i4) {
-        var ns = dstate[syms[i4]]++;
-        var nb = nbits[i4] = al - msb(ns);
-        nstate[i4] = (ns << nb) - sz;
-      }
-      return [tpos + 7 >> 3, {
-        b: al,
-        s: syms,
-        n: nbits,
-        t: nstate
-      }];
-    };
-    rhu = function(dat, bt) {
-      var i4 = 0, wc = -1;
-      var buf = new u8(292), hb = dat[bt];
-      var hw = buf.subarray(0, 256);
-      var rc = buf.subarray(256, 268);
-      var ri = new u16(buf.buffer, 268);
-      if (hb < 128) {
-        var _a = rfse(dat, bt + 1, 6), ebt = _a[0], fdt = _a[1];
-        bt += hb;
-        var epos = ebt << 3;
-        var lb = dat[bt];
-        if (!lb)
-          err(0);
-        var st1 = 0, st2 = 0, btr1 = fdt.b, btr2 = btr1;
-        var fpos = (++bt << 3) - 8 + msb(lb);
-        for (; ; ) {
-          fpos -= btr1;
-          if (fpos < epos)
-            break;
-          var cbt = fpos >> 3;
-          st1 += (dat[cbt] | dat[cbt + 1] << 8) >> (fpos & 7) & (1 << btr1) - 1;
-          hw[++wc] = fdt.s[st1];
-          fpos -= btr2;
-          if (fpos < epos)
-            break;
-          cbt = fpos >> 3;
-          st2 += (dat[cbt] | dat[cbt + 1] << 8) >> (fpos & 7) & (1 << btr2) - 1;
-          hw[++wc] = fdt.s[st2];
-          btr1 = fdt.n[st1];
-          st1 = fdt.t[st1];
-          btr2 = fdt.n[st2];
-          st2 = fdt.t[st2];
-        }
-        if (++wc > 255)
-          err(0);
-      } else {
-        wc = hb - 127;
-        for (; i4 < wc; i4 += 2) {
-          var byte = dat[++bt];
-          hw[i4] = byte >> 4;
-          hw[i4 + 1] = byte & 15;
-        }
-        ++bt;
-      }
-      var wes = 0;
-      for (i4 = 0; i4 < wc; ++i4) {
-        var wt = hw[i4];
-        if (wt > 11)
-          err(0);
-        wes += wt && 1 << wt - 1;
-      }
-      var mb = msb(wes) + 1;
-      var ts = 1 << mb;
-      var rem = ts - wes;
-      if (rem & rem - 1)
-        err(0);
-      hw[wc++] = msb(rem) + 1;
-      for (i4 = 0; i4 < wc; ++i4) {
-        var wt = hw[i4];
-        ++rc[hw[i4] = wt && mb + 1 - wt];
-      }
-      var hbuf = new u8(ts << 1);
-      var syms = hbuf.subarray(0, ts), nb = hbuf.subarray(ts);
-      ri[mb] = 0;
-      for (i4 = mb; i4 > 0; --i4) {
-        var pv = ri[i4];
-        fill(nb, i4, pv, ri[i4 - 1] = pv + rc[i4] * (1 << mb - i4));
-      }
-      if (ri[0] != ts)
-        err(0);
-      for (i4 = 0; i4 < wc; ++i4) {
-        var bits = hw[i4];
-        if (bits) {
-          var code = ri[bits];
-          fill(syms, i4, code, ri[bits] = code + (1 << mb - bits));
-        }
-      }
-      return [bt, {
-        n: nb,
-        b: mb,
-        s: syms
-      }];
-    };
-    dllt = rfse(/* @__PURE__ */ new u8([
-      81,
-      16,
-      99,
-      140,
-      49,
-      198,
-      24,
-      99,
-      12,
-      33,
-      196,
-      24,
-      99,
-      102,
-      102,
-      134,
-      70,
-      146,
-      4
-    ]), 0, 6)[1];
-    dmlt = rfse(/* @__PURE__ */ new u8([
-      33,
-      20,
-      196,
-      24,
-      99,
-      140,
-      33,
-      132,
-      16,
-      66,
-      8,
-      33,
-      132,
-      16,
-      66,
-      8,
-      33,
-      68,
-      68,
-      68,
-      68,
-      68,
-      68,
-      68,
-      68,
-      36,
-      9
-    ]), 0, 6)[1];
-    doct = rfse(/* @__PURE__ */ new u8([
-      32,
-      132,
-      16,
-      66,
-      102,
-      70,
-      68,
-      68,
-      68,
-      68,
-      36,
-      73,
-      2
-    ]), 0, 5)[1];
-    b2bl = function(b, s3) {
-      var len = b.length, bl = new i32(len);
-      for (var i4 = 0; i4 < len; ++i4) {
-        bl[i4] = s3;
-        s3 += 1 << b[i4];
-      }
-      return bl;
-    };
-    llb = /* @__PURE__ */ new u8((/* @__PURE__ */ new i32([
-      0,
-      0,
-      0,
-      0,
-      16843009,
-      50528770,
-      134678020,
-      202050057,
-      269422093
-    ])).buffer, 0, 36);
-    llbl = /* @__PURE__ */ b2bl(llb, 0);
-    mlb = /* @__PURE__ */ new u8((/* @__PURE__ */ new i32([
-      0,
-      0,
-      0,
-      0,
-      0,
-      0,
-      0,
-      0,
-      16843009,
-      50528770,
-      117769220,
-      185207048,
-      252579084,
-      16
-    ])).buffer, 0, 53);
-    mlbl = /* @__PURE__ */ b2bl(mlb, 3);
-    dhu = function(dat, out, hu) {
-      var len = dat.length, ss2 = out.length, lb = dat[len - 1], msk = (1 << hu.b) - 1, eb = -hu.b;
-      if (!lb)
-        err(0);
-      var st = 0, btr = hu.b, pos = (len << 3) - 8 + msb(lb) - btr, i4 = -1;
-      for (; pos > eb && i4 < ss2; ) {
-        var cbt = pos >> 3;
-        var val = (dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (pos & 7);
-        st = (st << btr | val) & msk;
-        out[++i4] = hu.s[st];
-        pos -= btr = hu.n[st];
-      }
-      if (pos != eb || i4 + 1 != ss2)
-        err(0);
-    };
-    dhu4 = function(dat, out, hu) {
-      var bt = 6;
-      var ss2 = out.length, sz1 = ss2 + 3 >> 2, sz2 = sz1 << 1, sz3 = sz1 + sz2;
-      dhu(dat.subarray(bt, bt += dat[0] | dat[1] << 8), out.subarray(0, sz1), hu);
-      dhu(dat.subarray(bt, bt += dat[2] | dat[3] << 8), out.subarray(sz1, sz2), hu);
-      dhu(dat.subarray(bt, bt += dat[4] | dat[5] << 8), out.subarray(sz2, sz3), hu);
-      dhu(dat.subarray(bt), out.subarray(sz3), hu);
-    };
-    rzb = function(dat, st, out) {
-      var _a;
-      var bt = st.b;
-      var b0 = dat[bt], btype = b0 >> 1 & 3;
-      st.l = b0 & 1;
-      var sz = b0 >> 3 | dat[bt + 1] << 5 | dat[bt + 2] << 13;
-      var ebt = (bt += 3) + sz;
-      if (btype == 1) {
-        if (bt >= dat.length)
-          return;
-        st.b = bt + 1;
-        if (out) {
-          fill(out, dat[bt], st.y, st.y += sz);
-          return out;
-        }
-        return fill(new u8(sz), dat[bt]);
-      }
-      if (ebt > dat.length)
-        return;
-      if (btype == 0) {
-        st.b = ebt;
-        if (out) {
-          out.set(dat.subarray(bt, ebt), st.y);
-          st.y += sz;
-          return out;
-        }
-        return slc(dat, bt, ebt);
-      }
-      if (btype == 2) {
-        var b3 = dat[bt], lbt = b3 & 3, sf = b3 >> 2 & 3;
-        var lss = b3 >> 4, lcs = 0, s4 = 0;
-        if (lbt < 2) {
-          if (sf & 1)
-            lss |= dat[++bt] << 4 | (sf & 2 && dat[++bt] << 12);
-          else
-            lss = b3 >> 3;
-        } else {
-          s4 = sf;
-          if (sf < 2)
-            lss |= (dat[++bt] & 63) << 4, lcs = dat[bt] >> 6 | dat[++bt] << 2;
-          else if (sf == 2)
-            lss |= dat[++bt] << 4 | (dat[++bt] & 3) << 12, lcs = dat[bt] >> 2 | dat[++bt] << 6;
-          else
-            lss |= dat[++bt] << 4 | (dat[++bt] & 63) << 12, lcs = dat[bt] >> 6 | dat[++bt] << 2 | dat[++bt] << 10;
-        }
-        ++bt;
-        var buf = out ? out.subarray(st.y, st.y + st.m) : new u8(st.m);
-        var spl = buf.length - lss;
-        if (lbt == 0)
-          buf.set(dat.subarray(bt, bt += lss), spl);
-        else if (lbt == 1)
-          fill(buf, dat[bt++], spl);
-        else {
-          var hu = st.h;
-          if (lbt == 2) {
-            var hud = rhu(dat, bt);
-            lcs += bt - (bt = hud[0]);
-            st.h = hu = hud[1];
-          } else if (!hu)
-            err(0);
-          (s4 ? dhu4 : dhu)(dat.subarray(bt, bt += lcs), buf.subarray(spl), hu);
-        }
-        var ns = dat[bt++];
-        if (ns) {
-          if (ns == 255)
-            ns = (dat[bt++] | dat[bt++] << 8) + 32512;
-          else if (ns > 127)
-            ns = ns - 128 << 8 | dat[bt++];
-          var scm = dat[bt++];
-          if (scm & 3)
-            err(0);
-          var dts = [dmlt, doct, dllt];
-          for (var i4 = 2; i4 > -1; --i4) {
-            var md2 = scm >> (i4 << 1) + 2 & 3;
-            if (md2 == 1) {
-              var rbuf = new u8([0, 0, dat[bt++]]);
-              dts[i4] = {
-                s: rbuf.subarray(2, 3),
-                n: rbuf.subarray(0, 1),
-                t: new u16(rbuf.buffer, 0, 1),
-                b: 0
-              };
-            } else if (md2 == 2) {
-              _a = rfse(dat, bt, 9 - (i4 & 1)), bt = _a[0], dts[i4] = _a[1];
-            } else if (md2 == 3) {
-              if (!st.t)
-                err(0);
-              dts[i4] = st.t[i4];
-            }
-          }
-          var _b = st.t = dts, mlt = _b[0], oct = _b[1], llt = _b[2];
-          var lb = dat[ebt - 1];
-          if (!lb)
-            err(0);
-          var spos = (ebt << 3) - 8 + msb(lb) - llt.b, cbt = spos >> 3, oubt = 0;
-          var lst = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << llt.b) - 1;
-          cbt = (spos -= oct.b) >> 3;
-          var ost = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << oct.b) - 1;
-          cbt = (spos -= mlt.b) >> 3;
-          var mst = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << mlt.b) - 1;
-          for (++ns; --ns; ) {
-            var llc = llt.s[lst];
-            var lbtr = llt.n[lst];
-            var mlc = mlt.s[mst];
-            var mbtr = mlt.n[mst];
-            var ofc = oct.s[ost];
-            var obtr = oct.n[ost];
-            cbt = (spos -= ofc) >> 3;
-            var ofp = 1 << ofc;
-            var off2 = ofp + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16 | dat[cbt + 3] << 24) >>> (spos & 7) & ofp - 1);
-            cbt = (spos -= mlb[mlc]) >> 3;
-            var ml = mlbl[mlc] + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (spos & 7) & (1 << mlb[mlc]) - 1);
-            cbt = (spos -= llb[llc]) >> 3;
-            var ll = llbl[llc] + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (spos & 7) & (1 << llb[llc]) - 1);
-            cbt = (spos -= lbtr) >> 3;
-            lst = llt.t[lst] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << lbtr) - 1);
-            cbt = (spos -= mbtr) >> 3;
-            mst = mlt.t[mst] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << mbtr) - 1);
-            cbt = (spos -= obtr) >> 3;
-            ost = oct.t[ost] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << obtr) - 1);
-            if (off2 > 3) {
-              st.o[2] = st.o[1];
-              st.o[1] = st.o[0];
-              st.o[0] = off2 -= 3;
-            } else {
-              var idx = off2 - (ll != 0);
-              if (idx) {
-                off2 = idx == 3 ? st.o[0] - 1 : st.o[idx];
-                if (idx > 1)
-                  st.o[2] = st.o[1];
-                st.o[1] = st.o[0];
-                st.o[0] = off2;
-              } else
-                off2 = st.o[0];
-            }
-            for (var i4 = 0; i4 < ll; ++i4) {
-              buf[oubt + i4] = buf[spl + i4];
-            }
-            oubt += ll, spl += ll;
-            var stin = oubt - off2;
-            if (stin < 0) {
-              var len = -stin;
-              var bs = st.e + stin;
-              if (len > ml)
-                len = ml;
-              for (var i4 = 0; i4 < len; ++i4) {
-                buf[oubt + i4] = st.w[bs + i4];
-              }
-              oubt += len, ml -= len, stin = 0;
-            }
-            for (var i4 = 0; i4 < ml; ++i4) {
-              buf[oubt + i4] = buf[stin + i4];
-            }
-            oubt += ml;
-          }
-          if (oubt != spl) {
-            while (spl < buf.length) {
-              buf[oubt++] = buf[spl++];
-            }
-          } else
-            oubt = buf.length;
-          if (out)
-            st.y += oubt;
-          else
-            buf = slc(buf, 0, oubt);
-        } else if (out) {
-          st.y += lss;
-          if (spl) {
-            for (var i4 = 0; i4 < lss; ++i4) {
-              buf[i4] = buf[spl + i4];
-            }
-          }
-        } else if (spl)
-          buf = slc(buf, spl);
-        st.b = ebt;
-        return buf;
-      }
-      err(2);
-    };
-    cct = function(bufs, ol) {
-      if (bufs.length == 1)
-        return bufs[0];
-      var buf = new u8(ol);
-      for (var i4 = 0, b = 0; i4 < bufs.length; ++i4) {
-        var chk = bufs[i4];
-        buf.set(chk, b);
-        b += chk.length;
-      }
-      return buf;
-    };
-    Decompress = /* @__PURE__ */ (function() {
-      function Decompress2(ondata) {
-        this.ondata = ondata;
-        this.c = [];
-        this.l = 0;
-        this.z = 0;
-      }
-      Decompress2.prototype.push = function(chunk, final) {
-        if (typeof this.s == "number") {
-          var sub = Math.min(chunk.length, this.s);
-          chunk = chunk.subarray(sub);
-          this.s -= sub;
-        }
-        var sl = chunk.length;
-        var ncs = sl + this.l;
-        if (!this.s) {
-          if (final) {
-            if (!ncs) {
-              this.ondata(new u8(0), true);
-              return;
-            }
-            if (ncs < 5)
-              err(5);
-          } else if (ncs < 18) {
-            this.c.push(chunk);
-            this.l = ncs;
-            return;
-          }
-          if (this.l) {
-            this.c.push(chunk);
-            chunk = cct(this.c, ncs);
-            this.c = [];
-            this.l = 0;
-          }
-          if (typeof (this.s = rzfh(chunk)) == "number")
-            return this.push(chunk, final);
-        }
-        if (typeof this.s != "number") {
-          if (ncs < (this.z || 3)) {
-            if (final)
-              err(5);
-            this.c.push(chunk);
-            this.l = ncs;
-            return;
-          }
-          if (this.l) {
-            this.c.push(chunk);
-            chunk = cct(this.c, ncs);
-            this.c = [];
-            this.l = 0;
-          }
-          if (!this.z && ncs < (this.z = chunk[this.s.b] & 2 ? 4 : 3 + (chunk[this.s.b] >> 3 | chunk[this.s.b + 1] << 5 | chunk[this.s.b + 2] << 13))) {
-            if (final)
-              err(5);
-            this.c.push(chunk);
-            this.l = ncs;
-            return;
-          } else
-            this.z = 0;
-          for (; ; ) {
-            var blk = rzb(chunk, this.s);
-            if (!blk) {
-              if (final)
-                err(5);
-              var adc = chunk.subarray(this.s.b);
-              this.s.b = 0;
-              this.c.push(adc), this.l += adc.length;
-              return;
-            } else {
-              this.ondata(blk, false);
-              cpw(this.s.w, 0, blk.length);
-              this.s.w.set(blk, this.s.w.length - blk.length);
-            }
-            if (this.s.l) {
-              var rest = chunk.subarray(this.s.b);
-              this.s = this.s.c * 4;
-              this.push(rest, final);
-              return;
-            }
-          }
-        } else if (final)
-          err(5);
-      };
-      return Decompress2;
-    })();
-  }
-});
-
-// ../packages/wshard/src/codec.ts
-function decode(codec, data, rawSize) {
-  if (codec === "zstd") return decodeZstd(data, rawSize);
-  if (codec === "lz4") return decodeLz4(data, rawSize);
-  return data;
-}
-function readFrame(data, start2) {
-  const view = viewOf(data);
-  try {
-    const magic = view.getUint32(start2, true);
-    if ((magic & 4294967280) >>> 0 === 407710288) {
-      const end2 = start2 + 8 + view.getUint32(start2 + 4, true);
-      if (end2 > data.length) throw new RangeError();
-      return { size: 0, hasChecksum: false, isSkippable: true, windowBytes: 0, end: end2 };
-    }
-    if (magic !== ZSTD_MAGIC) corrupt("not a zstd frame");
-    const flags = view.getUint8(start2 + 4);
-    const isSingle = (flags & 32) !== 0;
-    let at2 = start2 + 5;
-    let windowBytes = 0;
-    if (!isSingle) {
-      const byte = view.getUint8(at2++);
-      const base = 2 ** (10 + (byte >> 3));
-      windowBytes = base + base / 8 * (byte & 7);
-    }
-    at2 += [0, 1, 2, 4][flags & 3];
-    let size;
-    const kind = flags >> 6;
-    if (kind === 0 && isSingle) size = view.getUint8(at2++);
-    else if (kind === 1) size = view.getUint16(at2, true) + 256;
-    else if (kind === 2) size = view.getUint32(at2, true);
-    else if (kind === 3) size = Number(view.getBigUint64(at2, true));
-    if (kind) at2 += 1 << kind;
-    const limit = Math.min(MAX_ZSTD_BLOCK, isSingle ? size ?? 0 : windowBytes);
-    for (let isLast = false; !isLast; ) {
-      const header = view.getUint16(at2, true) | view.getUint8(at2 + 2) << 16;
-      isLast = (header & 1) !== 0;
-      const type = header >> 1 & 3;
-      if (type === 3 || header >> 3 > limit) corrupt("damaged zstd frame (a block's header)");
-      at2 += 3 + (type === 1 ? 1 : header >> 3);
-      if (at2 > data.length) throw new RangeError();
-    }
-    const hasChecksum = (flags & 4) !== 0;
-    const end = at2 + (hasChecksum ? 4 : 0);
-    if (flags & 8 || end > data.length) throw new RangeError();
-    return { size, hasChecksum, isSkippable: false, windowBytes: isSingle ? size ?? 0 : windowBytes, end };
-  } catch (error) {
-    if (error instanceof FormatError) throw error;
-    corrupt("damaged zstd frame (it ends too early)");
-  }
-}
-function fill2(data, frame, out) {
-  let written2 = 0;
-  try {
-    if (frame.size !== void 0) {
-      if (frame.size) decompress(data, out.subarray(0, frame.size));
-      written2 = frame.size;
-    } else {
-      const stream = new Decompress((part) => {
-        if (written2 + part.length > out.length) corrupt("a zstd frame holds too much");
-        out.set(part, written2);
-        written2 += part.length;
-      });
-      stream.push(data, true);
-    }
-  } catch (error) {
-    if (error instanceof FormatError) throw error;
-    corrupt(`damaged zstd frame (${error.message})`);
-  }
-  if (frame.hasChecksum) {
-    const stored = viewOf(data).getUint32(data.length - 4, true);
-    if (xxh64(out.subarray(0, written2))[1] !== stored) {
-      corrupt("damaged zstd frame (its content does not match its checksum)");
-    }
-  }
-  return written2;
-}
-function decodeZstd(data, rawSize) {
-  if (rawSize > data.length * ZSTD_MAX_RATIO) {
-    throw new LimitExceededError(`${data.length} zstd bytes cannot hold ${rawSize} bytes`);
-  }
-  const first = readFrame(data, 0);
-  if ((first.size ?? 0) > rawSize) {
-    throw new LimitExceededError(`a zstd frame announces ${first.size} bytes where ${rawSize} are allowed`);
-  }
-  if (first.size === rawSize && first.end !== data.length) {
-    corrupt("damaged zstd frame (more bytes than the frame has)");
-  }
-  const out = new Uint8Array(rawSize);
-  let filled = 0;
-  for (let at2 = 0; at2 < data.length; ) {
-    const frame = at2 ? readFrame(data, at2) : first;
-    if (!frame.isSkippable) {
-      if ((frame.size ?? 0) > rawSize - filled) corrupt("zstd frames hold more than announced");
-      if (frame.size === void 0 && frame.windowBytes > MAX_WINDOW_BYTES) {
-        corrupt("damaged zstd frame (its window is too large)");
-      }
-      filled += fill2(data.subarray(at2, frame.end), frame, out.subarray(filled));
-    }
-    at2 = frame.end;
-  }
-  if (filled !== rawSize) corrupt(`zstd frames do not hold the ${rawSize} bytes announced`);
-  return out;
-}
-function decodeFrames(data, ends, sizes) {
-  const out = new Uint8Array(sizes.reduce((sum, each) => sum + each, 0));
-  let start2 = 0;
-  let filled = 0;
-  for (const [index, end] of ends.entries()) {
-    const part = data.subarray(start2, end);
-    const frame = readFrame(part, 0);
-    const size = sizes[index];
-    if (frame.isSkippable || frame.size !== size || frame.end !== part.length) {
-      corrupt(`a zstd frame does not hold the ${size} bytes of the seek table`);
-    }
-    filled += fill2(part, frame, out.subarray(filled));
-    start2 = end;
-  }
-  return out;
-}
-function decodeLz4(data, rawSize) {
-  if (rawSize > data.length * LZ4_MAX_RATIO) {
-    throw new LimitExceededError(`${data.length} LZ4 bytes cannot hold ${rawSize} bytes`);
-  }
-  const out = new Uint8Array(rawSize);
-  const size = data.length;
-  let at2 = 0;
-  let filled = 0;
-  const damaged = () => corrupt("damaged LZ4 block");
-  const length = (start2) => {
-    let total = start2;
-    if (start2 === 15) {
-      for (let byte = 255; byte === 255; total += byte) byte = at2 < size ? data[at2++] : damaged();
-    }
-    return total;
-  };
-  while (at2 < size) {
-    const token2 = data[at2++];
-    const literals = length(token2 >> 4);
-    if (literals > size - at2 || literals > rawSize - filled) damaged();
-    out.set(data.subarray(at2, at2 + literals), filled);
-    at2 += literals;
-    filled += literals;
-    if (at2 === size) break;
-    if (size - at2 < 2) damaged();
-    const offset = data[at2] | data[at2 + 1] << 8;
-    at2 += 2;
-    const match = length(token2 & 15) + 4;
-    if (!offset || offset > filled || match > rawSize - filled) damaged();
-    for (const end = filled + match; filled < end; filled++) out[filled] = out[filled - offset];
-    if (at2 === size) damaged();
-  }
-  if (filled !== rawSize) corrupt(`LZ4 block holds ${filled} bytes, not ${rawSize}`);
-  return out;
-}
-var ZSTD_MAX_RATIO, LZ4_MAX_RATIO, MAX_WINDOW_BYTES, MAX_ZSTD_BLOCK, ZSTD_MAGIC;
-var init_codec = __esm({
-  "../packages/wshard/src/codec.ts"() {
-    "use strict";
-    init_esm();
-    init_bytes();
-    init_checksum();
-    init_errors();
-    ZSTD_MAX_RATIO = 2 ** 15;
-    LZ4_MAX_RATIO = 255;
-    MAX_WINDOW_BYTES = 1 << 25;
-    MAX_ZSTD_BLOCK = 128 << 10;
-    ZSTD_MAGIC = 4247762216;
-  }
-});
-
-// ../packages/wshard/src/seekable.ts
-function seekTableBytes(footer) {
-  const missing = () => corrupt("no zstd seek table at the end of a seekable block");
-  if (footer.length < FOOTER_BYTES) missing();
-  const fields = viewOf(footer);
-  const count = fields.getUint32(0, true);
-  const descriptor = fields.getUint8(4);
-  if (fields.getUint32(5, true) !== SEEK_TABLE_MAGIC || descriptor & 124) {
-    missing();
-  }
-  if (count > MAX_FRAMES) corrupt(`a seek table of ${count} frames is too large`);
-  return 8 + count * (descriptor & 128 ? 12 : 8) + FOOTER_BYTES;
-}
-function unpackSeekTable(table, diskSize, rawSize) {
-  const fields = viewOf(table);
-  const entry = table[table.length - 5] & 128 ? 12 : 8;
-  if (fields.getUint32(0, true) !== SKIPPABLE_MAGIC || fields.getUint32(4, true) !== table.length - 8) {
-    corrupt("damaged zstd seek table");
-  }
-  const count = (table.length - 8 - FOOTER_BYTES) / entry;
-  const stored = new Float64Array(count + 1);
-  const raw = new Float64Array(count + 1);
-  for (let i4 = 0; i4 < count; i4++) {
-    stored[i4 + 1] = stored[i4] + fields.getUint32(8 + i4 * entry, true);
-    raw[i4 + 1] = raw[i4] + fields.getUint32(12 + i4 * entry, true);
-  }
-  if (stored[count] !== diskSize - table.length || raw[count] !== rawSize) {
-    corrupt("zstd seek table does not add up to the size of its block");
-  }
-  return { stored, raw };
-}
-function framesFor(table, start2, end) {
-  const first = firstAbove(table.raw, start2) - 1;
-  let last = firstAbove(table.raw, end - 1);
-  last = Math.min(last, table.raw.length - 1);
-  return [first, Math.max(first, last)];
-}
-function firstAbove(values, limit) {
-  let low2 = 0;
-  let high2 = values.length;
-  while (low2 < high2) {
-    const middle = low2 + high2 >> 1;
-    if (values[middle] > limit) high2 = middle;
-    else low2 = middle + 1;
-  }
-  return low2;
-}
-var FOOTER_BYTES;
-var init_seekable = __esm({
-  "../packages/wshard/src/seekable.ts"() {
-    "use strict";
-    init_bytes();
-    init_errors();
-    init_layout();
-    FOOTER_BYTES = 9;
-  }
-});
-
-// ../packages/wshard/src/table.ts
-function u64(view, at2) {
-  return view.getUint32(at2 + 4, true) * 2 ** 32 + view.getUint32(at2, true);
-}
-function ascii(data, start2, end) {
-  return String.fromCharCode(...data.subarray(start2, end));
-}
-function unpackHeader(start2, size) {
-  const magic = ascii(start2, 0, 4);
-  if (magic !== MAGIC) {
-    if (MAGIC.startsWith(magic)) throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
-    throw new BadMagicError("not a shard: the file does not begin with SHRD");
-  }
-  if (start2.length < HEADER_BYTES) {
-    throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
-  }
-  const view = viewOf(start2);
-  const version = view.getUint8(4);
-  if (version !== VERSION) throw new UnsupportedVersionError(`shard version ${version} is not known`);
-  const entryBytes = view.getUint16(10, true);
-  if (entryBytes !== ENTRY_BYTES) corrupt(`table entries of ${entryBytes} bytes, not 48`);
-  const entryCount = view.getUint32(12, true);
-  if (entryCount > MAX_ENTRIES) {
-    throw new LimitExceededError(`${entryCount} blocks, at most 10,000,000 are allowed`);
-  }
-  const alignment = view.getUint8(8);
-  if (!ALIGNMENTS.includes(alignment)) {
-    corrupt(`alignment ${alignment} is none of 0, 16, 32, 64`);
-  }
-  const namesOffset = u64(view, 16);
-  if (namesOffset !== HEADER_BYTES + ENTRY_BYTES * entryCount) {
-    corrupt("the names do not follow the block table", void 0, SALVAGE);
-  }
-  const dataOffset = u64(view, 24);
-  if (dataOffset < namesOffset) corrupt("the data begins before the names");
-  if (dataOffset - namesOffset > MAX_STRING_TABLE_BYTES) {
-    throw new LimitExceededError(`${dataOffset - namesOffset} bytes of names, at most 100 MB are allowed`);
-  }
-  const total = u64(view, 40);
-  if (total !== size) {
-    const kind = size < total ? TruncatedError : CorruptLayoutError;
-    throw new kind(`the file has ${size} bytes, its header says ${total}`);
-  }
-  if (dataOffset > size) throw new TruncatedError("the file ends inside its block table");
-  const codecs = ["none", "zstd", "lz4"];
-  return {
-    role: view.getUint8(5),
-    alignment,
-    defaultCodec: codecs[view.getUint8(9)] ?? "none",
-    entryCount,
-    namesOffset,
-    dataOffset
-  };
-}
-function parseTable(header, head, size) {
-  const isChecksummed = checkMark(head, header.dataOffset);
-  const names = head.subarray(header.namesOffset, header.dataOffset);
-  const view = viewOf(head);
-  const blocks = /* @__PURE__ */ new Map();
-  for (let at2 = HEADER_BYTES; at2 < header.namesOffset; at2 += ENTRY_BYTES) {
-    const block = unpackEntry(view, at2, names, header.defaultCodec, isChecksummed);
-    if (blocks.has(block.name)) corrupt("two blocks have this name", block.name);
-    blocks.set(block.name, block);
-  }
-  checkRanges(blocks, header.dataOffset, size);
-  return [blocks, isChecksummed];
-}
-function checkMark(head, end) {
-  const view = viewOf(head);
-  if (u64(view, 56) !== 0) corrupt("reserved header bytes are not zero");
-  const stored = view.getUint32(52, true);
-  if (view.getUint32(48, true) === 0 && stored === 0) return false;
-  if (ascii(head, 48, 52) !== MARK) {
-    corrupt("the mark of the table checksum is damaged");
-  }
-  if (tableCrc32c(head.subarray(0, end)) !== stored) {
-    throw new ChecksumError("header, block table or names were changed");
-  }
-  return true;
-}
-function tableCrc32c(head) {
-  return crc32c(head.subarray(HEADER_BYTES), crc32c(head.subarray(0, MARKED_HEADER_BYTES)));
-}
-function unpackEntry(view, at2, names, byDefault, isTrusted) {
-  const nameOffset = view.getUint32(at2 + 8, true);
-  const nameBytes = view.getUint16(at2 + 12, true);
-  const raw = names.subarray(nameOffset, nameOffset + nameBytes);
-  if (raw.length !== nameBytes) corrupt("the name of a block lies outside the table of names");
-  const name = checkedName(raw);
-  if (!isTrusted) {
-    const high2 = view.getUint32(at2 + 4, true);
-    const low2 = view.getUint32(at2, true);
-    const isHash = ([h3, l3]) => h3 === high2 && l3 === low2;
-    if (!isHash(xxh64(raw)) && !isHash(fnv1a64(raw))) {
-      corrupt("the hash of the name is wrong", name);
-    }
-  }
-  const diskSize = u64(view, at2 + 24);
-  const rawSize = u64(view, at2 + 32);
-  if (Math.max(diskSize, rawSize) > MAX_BLOCK_BYTES) {
-    throw new LimitExceededError(`${Math.max(diskSize, rawSize)} bytes are too many`, name);
-  }
-  const flags = view.getUint16(at2 + 14, true);
-  const codec = codecOf(flags, byDefault, diskSize === rawSize, name);
-  if (codec === "none" && diskSize !== rawSize) {
-    corrupt("stored raw, but its two sizes differ", name);
-  }
-  return {
-    name,
-    codec,
-    isSeekable: flags === FLAGS_SEEKABLE,
-    dataOffset: u64(view, at2 + 16),
-    diskSize,
-    rawSize,
-    crc32c: view.getUint32(at2 + 40, true),
-    contentType: view.getUint16(at2 + 44, true)
-  };
-}
-function codecOf(flags, byDefault, isSameSize, name) {
-  switch (flags) {
-    case FLAGS_RAW:
-      return "none";
-    case FLAGS_ZSTD:
-    case FLAGS_SEEKABLE:
-      return "zstd";
-    case FLAGS_LZ4:
-      return "lz4";
-    case FLAGS_DEFAULT:
-      return isSameSize ? "none" : byDefault;
-    default:
-      corrupt(`unknown storage flags ${flags}`, name);
-  }
-}
-function checkedName(raw) {
-  if (raw.length > MAX_NAME_BYTES || raw.length === 0) {
-    throw new LimitExceededError(`a block name of ${raw.length} bytes`);
-  }
-  const name = utf8(raw, "the name of a block is not UTF-8");
-  if (name.includes("\0")) corrupt("holds a NUL byte", name);
-  return name;
-}
-function checkRanges(blocks, start2, size) {
-  let position2 = start2;
-  for (const block of [...blocks.values()].sort((a3, b) => a3.dataOffset - b.dataOffset)) {
-    if (!block.diskSize) continue;
-    if (block.dataOffset < position2) corrupt("overlaps what is before it", block.name, SALVAGE);
-    position2 = block.dataOffset + block.diskSize;
-    if (position2 > size) throw new TruncatedError("lies past the end of the file", block.name);
-  }
-}
-var SALVAGE;
-var init_table = __esm({
-  "../packages/wshard/src/table.ts"() {
-    "use strict";
-    init_bytes();
-    init_checksum();
-    init_errors();
-    init_layout();
-    SALVAGE = "Run `warp salvage` if a streaming recorder wrote it; otherwise restore it from another copy.";
-  }
-});
-
-// ../packages/wshard/src/shard.ts
-function unpackPieces(data) {
-  if (data.length < 4 || data.length % 4) corrupt("a list of piece checksums has an odd size");
-  const view = viewOf(data);
-  const rows2 = view.getUint32(0, true);
-  if (rows2 === 0) corrupt("a list of piece checksums has pieces of no rows");
-  const checksums = new Uint32Array(data.length / 4 - 1);
-  for (let i4 = 0; i4 < checksums.length; i4++) checksums[i4] = view.getUint32(4 + 4 * i4, true);
-  return { rows: rows2, checksums, isChecked: new Uint8Array(checksums.length) };
-}
-var HEAD_BYTES, KEEP_BYTES, STEP_BYTES, Shard;
-var init_shard = __esm({
-  "../packages/wshard/src/shard.ts"() {
-    "use strict";
-    init_bytes();
-    init_checksum();
-    init_codec();
-    init_errors();
-    init_json();
-    init_layout();
-    init_seekable();
-    init_table();
-    HEAD_BYTES = 64 << 10;
-    KEEP_BYTES = 64 << 20;
-    STEP_BYTES = 8 << 20;
-    Shard = class _Shard {
-      #source;
-      #head;
-      #options;
-      #kept = /* @__PURE__ */ new Map();
-      #verified = /* @__PURE__ */ new Set();
-      #pieces = /* @__PURE__ */ new Map();
-      #seekTables = /* @__PURE__ */ new Map();
-      blocks;
-      /** What kind of shard this is: 5 an episode, 4 a chunk list. */
-      role;
-      /** Whether header and table carry a checksum; else only structure and name hashes were checked. */
-      isChecksummed;
-      constructor(source, head, header, size, options) {
-        this.#source = source;
-        this.#head = head;
-        this.#options = options;
-        this.role = header.role;
-        [this.blocks, this.isChecksummed] = parseTable(header, head, size);
-      }
-      /** Open a shard: one read, or two where its table is larger than most. */
-      static async open(source, options = {}) {
-        const size = await source.size();
-        const start2 = await source.read(0, Math.min(size, Math.max(options.headBytes ?? HEAD_BYTES, HEADER_BYTES)));
-        const header = unpackHeader(start2, size);
-        const head = header.dataOffset <= start2.length ? start2 : await source.read(0, header.dataOffset);
-        return new _Shard(source, head, header, size, options);
-      }
-      get source() {
-        return this.#source;
-      }
-      get names() {
-        return [...this.blocks.keys()];
-      }
-      has(name) {
-        return this.blocks.has(name);
-      }
-      block(name) {
-        const found = this.blocks.get(name);
-        if (!found) throw new NotFoundError("no such block", name);
-        return found;
-      }
-      /** The decompressed, verified bytes of a block; not to be changed. */
-      async read(name) {
-        const block = this.block(name);
-        const kept = this.#kept.get(name);
-        if (kept) {
-          this.#kept.delete(name);
-          this.#kept.set(name, kept);
-          return kept;
-        }
-        const reading = this.#readWhole(block);
-        this.#keep(name, block.rawSize, reading);
-        return reading;
-      }
-      async #readWhole(block) {
-        let data;
-        if (block.isSeekable) data = await this.#readFrames(block, 0, block.rawSize);
-        else {
-          const stored = await this.#stored(block, 0, block.diskSize);
-          if (block.codec === "none") data = stored;
-          else data = about(block.name, () => decode(block.codec, stored, block.rawSize));
-        }
-        if (crc32c(data) !== block.crc32c) {
-          throw new ChecksumError("its bytes do not match their checksum", block.name);
-        }
-        this.#verified.add(block.name);
-        return data;
-      }
-      #keep(name, size, reading) {
-        const most = this.#options.keepBytes ?? KEEP_BYTES;
-        if (size > most) return;
-        this.#kept.set(name, reading);
-        reading.catch(() => this.#kept.delete(name));
-        let total = 0;
-        for (const each of [...this.#kept.keys()].reverse()) {
-          total += this.block(each).rawSize;
-          if (total > most) this.#kept.delete(each);
-        }
-      }
-      /** A block that holds a JSON object. */
-      async readJson(name) {
-        const data = await this.read(name);
-        return about(name, () => parseJsonObject(data));
-      }
-      /**
-       * Bytes [start, end) of the decompressed block, reading and verifying as little as holds them. `rowBytes` is what one
-       * row of the block has: its checksums are of whole rows.
-       */
-      async readRange(name, start2, end, rowBytes = 1) {
-        const block = this.block(name);
-        checkRange(start2, end, block.rawSize, `bytes of block '${name}'`);
-        if (start2 === end) return new Uint8Array(0);
-        if (block.isSeekable && !this.#kept.has(name)) return this.#readFrames(block, start2, end);
-        if (block.codec !== "none" || block.rawSize <= PIECES_FROM_BYTES || this.#kept.has(name)) {
-          return (await this.read(name)).subarray(start2, end);
-        }
-        if (this.#verified.has(name)) return this.#stored(block, start2, end);
-        if (this.has(PIECES_PREFIX + name)) return this.#readPieces(block, start2, end, rowBytes);
-        if (this.#options.verify === "window") return this.#stored(block, start2, end);
-        if (block.rawSize <= (this.#options.keepBytes ?? KEEP_BYTES)) return (await this.read(name)).subarray(start2, end);
-        await this.#checkUnread(block);
-        return this.#stored(block, start2, end);
-      }
-      async #checkUnread(block) {
-        let checksum = 0;
-        for (let at2 = 0; at2 < block.diskSize; at2 += STEP_BYTES) {
-          checksum = crc32c(await this.#stored(block, at2, Math.min(at2 + STEP_BYTES, block.diskSize)), checksum);
-        }
-        if (checksum !== block.crc32c) throw new ChecksumError("its bytes do not match their checksum", block.name);
-        this.#verified.add(block.name);
-      }
-      async #readPieces(block, start2, end, rowBytes) {
-        const pieces2 = await this.#once(this.#pieces, block.name, async () => {
-          const name = PIECES_PREFIX + block.name;
-          const data2 = await this.read(name);
-          return about(name, () => unpackPieces(data2));
-        });
-        const size = pieces2.rows * rowBytes;
-        const first = Math.floor(start2 / size);
-        const last = Math.ceil(end / size);
-        if (last > pieces2.checksums.length) {
-          corrupt("has fewer piece checksums than pieces", block.name);
-        }
-        if (pieces2.isChecked.subarray(first, last).every((each) => each === 1)) return this.#stored(block, start2, end);
-        const low2 = first * size;
-        const data = await this.#stored(block, low2, Math.min(last * size, block.rawSize));
-        for (let index = first; index < last; index++) {
-          const piece = data.subarray(index * size - low2, (index + 1) * size - low2);
-          if (crc32c(piece) !== pieces2.checksums[index]) {
-            throw new ChecksumError(`piece ${index} does not match its checksum`, block.name);
-          }
-          pieces2.isChecked[index] = 1;
-        }
-        return data.subarray(start2 - low2, end - low2);
-      }
-      async #readFrames(block, start2, end) {
-        const table = await this.#once(this.#seekTables, block.name, () => this.#readSeekTable(block));
-        const [first, last] = framesFor(table, start2, end);
-        if (first >= last) return new Uint8Array(0);
-        const base = table.stored[first];
-        const stored = await this.#stored(block, base, table.stored[last]);
-        const ends = Array.from(table.stored.subarray(first + 1, last + 1), (each) => each - base);
-        const sizes = ends.map((_4, index) => table.raw[first + index + 1] - table.raw[first + index]);
-        const data = about(block.name, () => decodeFrames(stored, ends, sizes));
-        const skip = start2 - table.raw[first];
-        return data.subarray(skip, skip + end - start2);
-      }
-      async #readSeekTable(block) {
-        const size = block.diskSize;
-        const ahead = SEEK_PREFIX + block.name;
-        if (this.has(ahead)) {
-          try {
-            const table2 = await this.read(ahead);
-            if (seekTableBytes(table2.subarray(-FOOTER_BYTES)) === table2.length) {
-              return unpackSeekTable(table2, size, block.rawSize);
-            }
-          } catch (error) {
-            if (!(error instanceof FormatError)) throw error;
-          }
-        }
-        const guess = Math.min(size, 8 << 10);
-        const tail = await this.#stored(block, size - guess, size);
-        const length = about(block.name, () => seekTableBytes(tail.subarray(Math.max(0, guess - FOOTER_BYTES))));
-        if (length > size) corrupt("its seek table is larger than the block", block.name);
-        const table = length <= guess ? tail.subarray(guess - length) : await this.#stored(block, size - length, size);
-        return about(block.name, () => unpackSeekTable(table, size, block.rawSize));
-      }
-      async #once(kept, name, read) {
-        let found = kept.get(name);
-        if (!found) {
-          found = read();
-          kept.set(name, found);
-          found.catch(() => kept.delete(name));
-        }
-        return found;
-      }
-      async #stored(block, start2, end) {
-        const low2 = block.dataOffset + start2;
-        const high2 = block.dataOffset + end;
-        if (high2 <= this.#head.length) return this.#head.subarray(low2, high2);
-        return low2 === high2 ? new Uint8Array(0) : this.#source.read(low2, high2);
-      }
-    };
-  }
-});
-
 // node_modules/preact/dist/preact.module.js
 var n;
 var l;
@@ -1923,7 +124,7 @@ function F(n2) {
   };
 }
 function O(n2, u4, t3, i4, r3, o3, e3, f4, c3, s3) {
-  var a3, h3, p3, v3, y3, _4, m3, b, S2, C3, M3, $2, P2, A3, H, L2, T3, j3 = u4.type;
+  var a3, h3, p3, v3, y3, _4, m3, b, S2, C3, M3, $2, P6, A3, H, L2, T3, j3 = u4.type;
   if (null != u4.constructor) return null;
   128 & t3.__u && (c3 = !!(32 & t3.__u), o3 = [f4 = u4.__e = t3.__e]), (a3 = l.__b) && a3(u4);
   n: if ("function" == typeof j3) try {
@@ -1940,11 +141,11 @@ function O(n2, u4, t3, i4, r3, o3, e3, f4, c3, s3) {
         h3.componentDidUpdate(v3, y3, _4);
       });
     }
-    if (h3.context = M3, h3.props = b, h3.__P = n2, h3.__e = false, P2 = l.__r, A3 = 0, S2) {
-      for (h3.state = h3.__s, h3.__d = false, P2 && P2(u4), a3 = h3.render(h3.props, h3.state, h3.context), H = 0; H < h3._sb.length; H++) h3.__h.push(h3._sb[H]);
+    if (h3.context = M3, h3.props = b, h3.__P = n2, h3.__e = false, P6 = l.__r, A3 = 0, S2) {
+      for (h3.state = h3.__s, h3.__d = false, P6 && P6(u4), a3 = h3.render(h3.props, h3.state, h3.context), H = 0; H < h3._sb.length; H++) h3.__h.push(h3._sb[H]);
       h3._sb = [];
     } else do {
-      h3.__d = false, P2 && P2(u4), a3 = h3.render(h3.props, h3.state, h3.context), h3.state = h3.__s;
+      h3.__d = false, P6 && P6(u4), a3 = h3.render(h3.props, h3.state, h3.context), h3.state = h3.__s;
     } while (h3.__d && ++A3 < 25);
     h3.state = h3.__s, null != h3.getChildContext && (i4 = d(d({}, i4), h3.getChildContext())), S2 && !p3 && null != h3.getSnapshotBeforeUpdate && (_4 = h3.getSnapshotBeforeUpdate(v3, y3)), L2 = a3, null != a3 && a3.type === k && null == a3.key && (L2 = V(a3.props.children)), f4 = I(n2, w(L2) ? L2 : [L2], u4, t3, i4, r3, o3, e3, f4, c3, s3), h3.base = u4.__e, u4.__u &= -161, h3.__h.length && e3.push(h3), m3 && (h3.__E = h3.__ = null);
   } catch (n3) {
@@ -2340,16 +541,1613 @@ var Clock = class {
 };
 var clock = new Clock();
 
-// src/blobs.ts
-init_checksum();
+// ../packages/wshard/src/errors.ts
+var WShardError = class extends Error {
+  code = "wshard";
+  /** The block that is wrong, where it is one. */
+  block;
+  hint;
+  constructor(fact, block, hint = "") {
+    super(block === void 0 ? fact : `block '${block}': ${fact}`);
+    this.name = "WShardError";
+    this.block = block;
+    this.hint = hint;
+  }
+};
+var FormatError = class extends WShardError {
+  code = "format";
+};
+var BadMagicError = class extends FormatError {
+  code = "bad_magic";
+};
+var UnsupportedVersionError = class extends FormatError {
+  code = "unsupported_version";
+};
+var TruncatedError = class extends FormatError {
+  code = "truncated";
+};
+var ChecksumError = class extends FormatError {
+  code = "checksum";
+};
+var CorruptLayoutError = class extends FormatError {
+  code = "corrupt_layout";
+};
+var LimitExceededError = class extends FormatError {
+  code = "limit_exceeded";
+};
+var NotFoundError = class extends WShardError {
+  code = "not_found";
+};
+var ChangedError = class extends WShardError {
+  code = "conflict";
+};
+var UnavailableError = class extends WShardError {
+  code = "unavailable";
+};
+function corrupt(fact, block, hint) {
+  throw new CorruptLayoutError(fact, block, hint);
+}
+function about(block, work) {
+  try {
+    return work();
+  } catch (error) {
+    if (error instanceof FormatError && error.block === void 0) {
+      throw new error.constructor(error.message, block, error.hint);
+    }
+    throw error;
+  }
+}
 
-// ../packages/wshard/src/index.ts
-init_dtype();
-init_errors();
-init_shard();
+// ../packages/wshard/src/bytes.ts
+function joinBytes(parts) {
+  if (parts.length === 1) return parts[0];
+  const out = new Uint8Array(parts.reduce((sum, each) => sum + each.length, 0));
+  let at2 = 0;
+  for (const part of parts) {
+    out.set(part, at2);
+    at2 += part.length;
+  }
+  return out;
+}
+function viewOf(data) {
+  return new DataView(data.buffer, data.byteOffset, data.byteLength);
+}
+var UTF8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+function utf8(data, what) {
+  try {
+    return UTF8.decode(data);
+  } catch {
+    return corrupt(what);
+  }
+}
+function checkRange(start2, end, total, what) {
+  if (!(start2 >= 0 && start2 <= end && end <= total)) throw new RangeError(`[${start2}, ${end}) of ${total} ${what}`);
+}
+
+// ../packages/wshard/src/checksum.ts
+var tables;
+function makeTables() {
+  const t3 = new Uint32Array(2048);
+  for (let i4 = 0; i4 < 2048; i4++) {
+    let value = i4;
+    if (i4 < 256) for (let bit = 0; bit < 8; bit++) value = value >>> 1 ^ (value & 1 && 2197175160);
+    else value = t3[i4 - 256] >>> 8 ^ t3[t3[i4 - 256] & 255];
+    t3[i4] = value;
+  }
+  return t3;
+}
+function crc32c(data, before = 0) {
+  tables ??= makeTables();
+  const t3 = tables;
+  const b = data;
+  let crc = ~before;
+  let at2 = 0;
+  for (const end = data.length - 7; at2 < end; at2 += 8) {
+    const low2 = crc ^ (b[at2] | b[at2 + 1] << 8 | b[at2 + 2] << 16 | b[at2 + 3] << 24);
+    crc = t3[1792 + (low2 & 255)] ^ t3[1536 + (low2 >>> 8 & 255)] ^ t3[1280 + (low2 >>> 16 & 255)] ^ t3[1024 + (low2 >>> 24)] ^ t3[768 + b[at2 + 4]] ^ t3[512 + b[at2 + 5]] ^ t3[256 + b[at2 + 6]] ^ t3[b[at2 + 7]];
+  }
+  for (; at2 < data.length; at2++) crc = crc >>> 8 ^ t3[(crc ^ b[at2]) & 255];
+  return ~crc >>> 0;
+}
+var P1 = 0x9e3779b185ebca87n;
+var P2 = 0xc2b2ae3d27d4eb4fn;
+var P3 = 0x165667b19e3779f9n;
+var P4 = 0x85ebca77c2b2ae63n;
+var P5 = 0x27d4eb2f165667c5n;
+var cut = (value) => BigInt.asUintN(64, value);
+var rotate = (value, bits) => cut(value << bits) | value >> 64n - bits;
+var round = (sum, input) => cut(rotate(cut(sum + input * P2), 31n) * P1);
+var high = 0;
+var low = 0;
+function multiply(ah, al, bh, bl) {
+  const a0 = al & 65535;
+  const a1 = al >>> 16;
+  const b0 = bl & 65535;
+  const b1 = bl >>> 16;
+  const low0 = a0 * b0;
+  const mid = a1 * b0 + (low0 >>> 16);
+  const mid2 = a0 * b1 + mid % 65536;
+  const carried = a1 * b1 + Math.floor(mid / 65536) + Math.floor(mid2 / 65536);
+  low = ((mid2 & 65535) << 16 | low0 & 65535) >>> 0;
+  high = Math.imul(ah, bl) + Math.imul(al, bh) + (carried | 0) >>> 0;
+}
+function stripes(view) {
+  const h3 = [1625958382, 3266489917, 0, 1640531534];
+  const l3 = [2915087830, 668265295, 0, 2048144761];
+  for (let at2 = 0; at2 + 32 <= view.byteLength; at2 += 32) {
+    for (let lane = 0; lane < 4; lane++) {
+      multiply(view.getUint32(at2 + lane * 8 + 4, true), view.getUint32(at2 + lane * 8, true), 3266489917, 668265295);
+      low += l3[lane];
+      high += h3[lane] + (low > 4294967295 ? 1 : 0);
+      multiply(high << 31 | low >>> 1, (low << 31 | high >>> 1) >>> 0, 2654435761, 2246822535);
+      h3[lane] = high;
+      l3[lane] = low;
+    }
+  }
+  return h3.map((each, lane) => BigInt(each) << 32n | BigInt(l3[lane]));
+}
+function xxh64(data) {
+  const view = viewOf(data);
+  const size = data.length;
+  let at2 = size - size % 32;
+  let sum = P5;
+  if (at2) {
+    const lanes = stripes(view);
+    sum = cut([1n, 7n, 12n, 18n].reduce((total, bits, lane) => total + rotate(lanes[lane], bits), 0n));
+    for (const each of lanes) sum = cut((sum ^ round(0n, each)) * P1 + P4);
+  }
+  sum += BigInt(size);
+  for (; at2 + 8 <= size; at2 += 8) sum = cut(rotate(cut(sum) ^ round(0n, view.getBigUint64(at2, true)), 27n) * P1 + P4);
+  if (at2 + 4 <= size) {
+    sum = cut(rotate(cut(sum) ^ cut(BigInt(view.getUint32(at2, true)) * P1), 23n) * P2 + P3);
+    at2 += 4;
+  }
+  for (; at2 < size; at2++) sum = cut(rotate(cut(sum) ^ cut(BigInt(data[at2]) * P5), 11n) * P1);
+  sum = cut(sum);
+  sum = cut((sum ^ sum >> 33n) * P2);
+  sum = cut((sum ^ sum >> 29n) * P3);
+  return sum ^ sum >> 32n;
+}
+function fnv1a64(data) {
+  return data.reduce((sum, byte) => cut((sum ^ BigInt(byte)) * 0x100000001b3n), 0xcbf29ce484222325n);
+}
+
+// ../packages/wshard/src/dtype.ts
+var ARRAYS = {
+  f64: Float64Array,
+  f32: Float32Array,
+  f16: Uint16Array,
+  bf16: Uint16Array,
+  i64: BigInt64Array,
+  i32: Int32Array,
+  i16: Int16Array,
+  i8: Int8Array,
+  u64: BigUint64Array,
+  u32: Uint32Array,
+  u16: Uint16Array,
+  u8: Uint8Array,
+  bool: Uint8Array
+};
+var DTYPES = Object.fromEntries(
+  Object.entries(ARRAYS).map(([name, kind]) => [name, kind.BYTES_PER_ELEMENT])
+);
+function typedArray(dtype, bytes3) {
+  const size = DTYPES[dtype];
+  const aligned = bytes3.byteOffset % size === 0 ? bytes3 : bytes3.slice();
+  return new ARRAYS[dtype](aligned.buffer, aligned.byteOffset, aligned.byteLength / size);
+}
+function toFloat32(dtype, bytes3) {
+  const values = typedArray(dtype, bytes3);
+  if (values instanceof Float32Array) return values;
+  const out = new Float32Array(values.length);
+  if (dtype === "bf16") {
+    const bits = new Uint32Array(out.buffer);
+    for (let i4 = 0; i4 < bits.length; i4++) bits[i4] = values[i4] << 16;
+  } else if (dtype === "f16") for (let i4 = 0; i4 < out.length; i4++) out[i4] = halfToFloat(values[i4]);
+  else for (let i4 = 0; i4 < out.length; i4++) out[i4] = Number(values[i4]);
+  return out;
+}
+function halfToFloat(bits) {
+  const exponent = bits >>> 10 & 31;
+  const fraction = bits & 1023;
+  const sign2 = bits & 32768 ? -1 : 1;
+  if (exponent === 31) return fraction ? Number.NaN : sign2 * Number.POSITIVE_INFINITY;
+  return sign2 * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024));
+}
+
+// ../packages/wshard/src/layout.ts
+var MAGIC = "SHRD";
+var VERSION = 2;
+var HEADER_BYTES = 64;
+var ENTRY_BYTES = 48;
+var ALIGNMENTS = [0, 16, 32, 64];
+var MARK = "WDC1";
+var MARKED_HEADER_BYTES = 48;
+var FLAGS_RAW = 0;
+var FLAGS_DEFAULT = 1;
+var FLAGS_ZSTD = 3;
+var FLAGS_LZ4 = 5;
+var FLAGS_SEEKABLE = 11;
+var MAX_ENTRIES = 1e7;
+var MAX_STRING_TABLE_BYTES = 1e8;
+var MAX_NAME_BYTES = 4096;
+var MAX_BLOCK_BYTES = 64 * 2 ** 30;
+var PIECES_FROM_BYTES = 1 << 20;
+var PIECE_BYTES = 256 << 10;
+var FRAME_BYTES = 64 << 10;
+var SKIPPABLE_MAGIC = 407710302;
+var SEEK_TABLE_MAGIC = 2408770225;
+var MAX_FRAMES = 1 << 27;
+var PIECES_PREFIX = "aux/crc32c/";
+var SEEK_PREFIX = "aux/seek/";
+
+// ../packages/wshard/src/json.ts
+var MAX_JSON_BYTES = 64 << 20;
+var MAX_DEPTH = 500;
+var NUMBER = /-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?/y;
+var SPACE = /[ \t\n\r]*/y;
+var PLAIN = /[^"\\\u0000-\u001f]*/y;
+var WORDS = [
+  ["null", null],
+  ["true", true],
+  ["false", false]
+];
+var ESCAPE = /\\(?:["\\/bfnrt]|u[\da-fA-F]{4})/y;
+var fractions = /* @__PURE__ */ new WeakMap();
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+function parseJson(data) {
+  if (data.length > MAX_JSON_BYTES) throw new LimitExceededError(`${data.length} bytes of JSON are too many`);
+  const text = utf8(data, "not valid JSON (not UTF-8)").replace(/^\ufeff/, "");
+  let at2 = 0;
+  const fail = (what) => {
+    corrupt(`not valid JSON (${what} at character ${at2})`);
+  };
+  const match = (pattern) => {
+    pattern.lastIndex = at2;
+    const found = pattern.exec(text);
+    if (found) at2 += found[0].length;
+    return found;
+  };
+  const parseString = () => {
+    const start2 = at2++;
+    do
+      match(PLAIN);
+    while (match(ESCAPE));
+    if (text[at2++] !== '"') fail("a bad string");
+    return JSON.parse(text.slice(start2, at2));
+  };
+  const store = (holder, key, depth) => {
+    let found;
+    match(SPACE);
+    const next = text[at2];
+    const word = WORDS.find(([each]) => text.startsWith(each, at2));
+    if (next === "{") found = parseObject(depth);
+    else if (next === "[") found = parseArray(depth);
+    else if (next === '"') found = parseString();
+    else if (word) {
+      at2 += word[0].length;
+      found = word[1];
+    } else {
+      const number = match(NUMBER) ?? fail("a value was expected");
+      found = Number(number[0]);
+      if (number[1] !== void 0 || number[2] !== void 0) {
+        const keys = fractions.get(holder) ?? /* @__PURE__ */ new Set();
+        fractions.set(holder, keys.add(String(key)));
+      } else if (!Number.isSafeInteger(found)) found = BigInt(number[0]);
+    }
+    Object.defineProperty(holder, key, { value: found, writable: true, enumerable: true, configurable: true });
+    match(SPACE);
+  };
+  const items = (close, depth, one) => {
+    if (depth > MAX_DEPTH) fail("nested too deep");
+    at2++;
+    match(SPACE);
+    if (text[at2] === close) at2++;
+    else
+      for (; ; ) {
+        one();
+        const next = text[at2++];
+        if (next === close) break;
+        if (next !== ",") fail(`',' or '${close}' was expected`);
+      }
+  };
+  const parseArray = (depth) => {
+    const out = [];
+    items("]", depth, () => store(out, out.length, depth + 1));
+    return out;
+  };
+  const parseObject = (depth) => {
+    const out = {};
+    items("}", depth, () => {
+      match(SPACE);
+      if (text[at2] !== '"') fail("a key was expected");
+      const key = parseString();
+      if (Object.hasOwn(out, key)) fail("a key twice");
+      match(SPACE);
+      if (text[at2++] !== ":") fail("':' was expected");
+      store(out, key, depth + 1);
+    });
+    return out;
+  };
+  const root = [];
+  store(root, 0, 0);
+  if (at2 !== text.length) fail("more than one value");
+  return root[0];
+}
+function parseJsonObject(data) {
+  const value = parseJson(data);
+  if (!isObject(value)) corrupt("not a JSON object");
+  return value;
+}
+
+// node_modules/fzstd/esm/index.mjs
+var ab = ArrayBuffer;
+var u8 = Uint8Array;
+var u16 = Uint16Array;
+var i16 = Int16Array;
+var i32 = Int32Array;
+var slc = function(v3, s3, e3) {
+  if (u8.prototype.slice)
+    return u8.prototype.slice.call(v3, s3, e3);
+  if (s3 == null || s3 < 0)
+    s3 = 0;
+  if (e3 == null || e3 > v3.length)
+    e3 = v3.length;
+  var n2 = new u8(e3 - s3);
+  n2.set(v3.subarray(s3, e3));
+  return n2;
+};
+var fill = function(v3, n2, s3, e3) {
+  if (u8.prototype.fill)
+    return u8.prototype.fill.call(v3, n2, s3, e3);
+  if (s3 == null || s3 < 0)
+    s3 = 0;
+  if (e3 == null || e3 > v3.length)
+    e3 = v3.length;
+  for (; s3 < e3; ++s3)
+    v3[s3] = n2;
+  return v3;
+};
+var cpw = function(v3, t3, s3, e3) {
+  if (u8.prototype.copyWithin)
+    return u8.prototype.copyWithin.call(v3, t3, s3, e3);
+  if (s3 == null || s3 < 0)
+    s3 = 0;
+  if (e3 == null || e3 > v3.length)
+    e3 = v3.length;
+  while (s3 < e3) {
+    v3[t3++] = v3[s3++];
+  }
+};
+var ec = [
+  "invalid zstd data",
+  "window size too large (>2046MB)",
+  "invalid block type",
+  "FSE accuracy too high",
+  "match distance too far back",
+  "unexpected EOF"
+];
+var err = function(ind, msg, nt) {
+  var e3 = new Error(msg || ec[ind]);
+  e3.code = ind;
+  if (Error.captureStackTrace)
+    Error.captureStackTrace(e3, err);
+  if (!nt)
+    throw e3;
+  return e3;
+};
+var rb = function(d3, b, n2) {
+  var i4 = 0, o3 = 0;
+  for (; i4 < n2; ++i4)
+    o3 |= d3[b++] << (i4 << 3);
+  return o3;
+};
+var b4 = function(d3, b) {
+  return (d3[b] | d3[b + 1] << 8 | d3[b + 2] << 16 | d3[b + 3] << 24) >>> 0;
+};
+var rzfh = function(dat, w3) {
+  var n3 = dat[0] | dat[1] << 8 | dat[2] << 16;
+  if (n3 == 3126568 && dat[3] == 253) {
+    var flg = dat[4];
+    var ss2 = flg >> 5 & 1, cc = flg >> 2 & 1, df = flg & 3, fcf = flg >> 6;
+    if (flg & 8)
+      err(0);
+    var bt = 6 - ss2;
+    var db = df == 3 ? 4 : df;
+    var di = rb(dat, bt, db);
+    bt += db;
+    var fsb = fcf ? 1 << fcf : ss2;
+    var fss = rb(dat, bt, fsb) + (fcf == 1 && 256);
+    var ws = fss;
+    if (!ss2) {
+      var wb = 1 << 10 + (dat[5] >> 3);
+      ws = wb + (wb >> 3) * (dat[5] & 7);
+    }
+    if (ws > 2145386496)
+      err(1);
+    var buf = new u8((w3 == 1 ? fss || ws : w3 ? 0 : ws) + 12);
+    buf[0] = 1, buf[4] = 4, buf[8] = 8;
+    return {
+      b: bt + fsb,
+      y: 0,
+      l: 0,
+      d: di,
+      w: w3 && w3 != 1 ? w3 : buf.subarray(12),
+      e: ws,
+      o: new i32(buf.buffer, 0, 3),
+      u: fss,
+      c: cc,
+      m: Math.min(131072, ws)
+    };
+  } else if ((n3 >> 4 | dat[3] << 20) == 25481893) {
+    return b4(dat, 4) + 8;
+  }
+  err(0);
+};
+var msb = function(val) {
+  var bits = 0;
+  for (; 1 << bits <= val; ++bits)
+    ;
+  return bits - 1;
+};
+var rfse = function(dat, bt, mal) {
+  var tpos = (bt << 3) + 4;
+  var al = (dat[bt] & 15) + 5;
+  if (al > mal)
+    err(3);
+  var sz = 1 << al;
+  var probs = sz, sym = -1, re = -1, i4 = -1, ht = sz;
+  var buf = new ab(512 + (sz << 2));
+  var freq = new i16(buf, 0, 256);
+  var dstate = new u16(buf, 0, 256);
+  var nstate = new u16(buf, 512, sz);
+  var bb1 = 512 + (sz << 1);
+  var syms = new u8(buf, bb1, sz);
+  var nbits = new u8(buf, bb1 + sz);
+  while (sym < 255 && probs > 0) {
+    var bits = msb(probs + 1);
+    var cbt = tpos >> 3;
+    var msk = (1 << bits + 1) - 1;
+    var val = (dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (tpos & 7) & msk;
+    var msk1fb = (1 << bits) - 1;
+    var msv = msk - probs - 1;
+    var sval = val & msk1fb;
+    if (sval < msv)
+      tpos += bits, val = sval;
+    else {
+      tpos += bits + 1;
+      if (val > msk1fb)
+        val -= msv;
+    }
+    freq[++sym] = --val;
+    if (val == -1) {
+      probs += val;
+      syms[--ht] = sym;
+    } else
+      probs -= val;
+    if (!val) {
+      do {
+        var rbt = tpos >> 3;
+        re = (dat[rbt] | dat[rbt + 1] << 8) >> (tpos & 7) & 3;
+        tpos += 2;
+        sym += re;
+      } while (re == 3);
+    }
+  }
+  if (sym > 255 || probs)
+    err(0);
+  var sympos = 0;
+  var sstep = (sz >> 1) + (sz >> 3) + 3;
+  var smask = sz - 1;
+  for (var s3 = 0; s3 <= sym; ++s3) {
+    var sf = freq[s3];
+    if (sf < 1) {
+      dstate[s3] = -sf;
+      continue;
+    }
+    for (i4 = 0; i4 < sf; ++i4) {
+      syms[sympos] = s3;
+      do {
+        sympos = sympos + sstep & smask;
+      } while (sympos >= ht);
+    }
+  }
+  if (sympos)
+    err(0);
+  for (i4 = 0; i4 < sz; ++i4) {
+    var ns = dstate[syms[i4]]++;
+    var nb = nbits[i4] = al - msb(ns);
+    nstate[i4] = (ns << nb) - sz;
+  }
+  return [tpos + 7 >> 3, {
+    b: al,
+    s: syms,
+    n: nbits,
+    t: nstate
+  }];
+};
+var rhu = function(dat, bt) {
+  var i4 = 0, wc = -1;
+  var buf = new u8(292), hb = dat[bt];
+  var hw = buf.subarray(0, 256);
+  var rc = buf.subarray(256, 268);
+  var ri = new u16(buf.buffer, 268);
+  if (hb < 128) {
+    var _a = rfse(dat, bt + 1, 6), ebt = _a[0], fdt = _a[1];
+    bt += hb;
+    var epos = ebt << 3;
+    var lb = dat[bt];
+    if (!lb)
+      err(0);
+    var st1 = 0, st2 = 0, btr1 = fdt.b, btr2 = btr1;
+    var fpos = (++bt << 3) - 8 + msb(lb);
+    for (; ; ) {
+      fpos -= btr1;
+      if (fpos < epos)
+        break;
+      var cbt = fpos >> 3;
+      st1 += (dat[cbt] | dat[cbt + 1] << 8) >> (fpos & 7) & (1 << btr1) - 1;
+      hw[++wc] = fdt.s[st1];
+      fpos -= btr2;
+      if (fpos < epos)
+        break;
+      cbt = fpos >> 3;
+      st2 += (dat[cbt] | dat[cbt + 1] << 8) >> (fpos & 7) & (1 << btr2) - 1;
+      hw[++wc] = fdt.s[st2];
+      btr1 = fdt.n[st1];
+      st1 = fdt.t[st1];
+      btr2 = fdt.n[st2];
+      st2 = fdt.t[st2];
+    }
+    if (++wc > 255)
+      err(0);
+  } else {
+    wc = hb - 127;
+    for (; i4 < wc; i4 += 2) {
+      var byte = dat[++bt];
+      hw[i4] = byte >> 4;
+      hw[i4 + 1] = byte & 15;
+    }
+    ++bt;
+  }
+  var wes = 0;
+  for (i4 = 0; i4 < wc; ++i4) {
+    var wt = hw[i4];
+    if (wt > 11)
+      err(0);
+    wes += wt && 1 << wt - 1;
+  }
+  var mb = msb(wes) + 1;
+  var ts = 1 << mb;
+  var rem = ts - wes;
+  if (rem & rem - 1)
+    err(0);
+  hw[wc++] = msb(rem) + 1;
+  for (i4 = 0; i4 < wc; ++i4) {
+    var wt = hw[i4];
+    ++rc[hw[i4] = wt && mb + 1 - wt];
+  }
+  var hbuf = new u8(ts << 1);
+  var syms = hbuf.subarray(0, ts), nb = hbuf.subarray(ts);
+  ri[mb] = 0;
+  for (i4 = mb; i4 > 0; --i4) {
+    var pv = ri[i4];
+    fill(nb, i4, pv, ri[i4 - 1] = pv + rc[i4] * (1 << mb - i4));
+  }
+  if (ri[0] != ts)
+    err(0);
+  for (i4 = 0; i4 < wc; ++i4) {
+    var bits = hw[i4];
+    if (bits) {
+      var code = ri[bits];
+      fill(syms, i4, code, ri[bits] = code + (1 << mb - bits));
+    }
+  }
+  return [bt, {
+    n: nb,
+    b: mb,
+    s: syms
+  }];
+};
+var dllt = rfse(/* @__PURE__ */ new u8([
+  81,
+  16,
+  99,
+  140,
+  49,
+  198,
+  24,
+  99,
+  12,
+  33,
+  196,
+  24,
+  99,
+  102,
+  102,
+  134,
+  70,
+  146,
+  4
+]), 0, 6)[1];
+var dmlt = rfse(/* @__PURE__ */ new u8([
+  33,
+  20,
+  196,
+  24,
+  99,
+  140,
+  33,
+  132,
+  16,
+  66,
+  8,
+  33,
+  132,
+  16,
+  66,
+  8,
+  33,
+  68,
+  68,
+  68,
+  68,
+  68,
+  68,
+  68,
+  68,
+  36,
+  9
+]), 0, 6)[1];
+var doct = rfse(/* @__PURE__ */ new u8([
+  32,
+  132,
+  16,
+  66,
+  102,
+  70,
+  68,
+  68,
+  68,
+  68,
+  36,
+  73,
+  2
+]), 0, 5)[1];
+var b2bl = function(b, s3) {
+  var len = b.length, bl = new i32(len);
+  for (var i4 = 0; i4 < len; ++i4) {
+    bl[i4] = s3;
+    s3 += 1 << b[i4];
+  }
+  return bl;
+};
+var llb = /* @__PURE__ */ new u8((/* @__PURE__ */ new i32([
+  0,
+  0,
+  0,
+  0,
+  16843009,
+  50528770,
+  134678020,
+  202050057,
+  269422093
+])).buffer, 0, 36);
+var llbl = /* @__PURE__ */ b2bl(llb, 0);
+var mlb = /* @__PURE__ */ new u8((/* @__PURE__ */ new i32([
+  0,
+  0,
+  0,
+  0,
+  0,
+  0,
+  0,
+  0,
+  16843009,
+  50528770,
+  117769220,
+  185207048,
+  252579084,
+  16
+])).buffer, 0, 53);
+var mlbl = /* @__PURE__ */ b2bl(mlb, 3);
+var dhu = function(dat, out, hu) {
+  var len = dat.length, ss2 = out.length, lb = dat[len - 1], msk = (1 << hu.b) - 1, eb = -hu.b;
+  if (!lb)
+    err(0);
+  var st = 0, btr = hu.b, pos = (len << 3) - 8 + msb(lb) - btr, i4 = -1;
+  for (; pos > eb && i4 < ss2; ) {
+    var cbt = pos >> 3;
+    var val = (dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (pos & 7);
+    st = (st << btr | val) & msk;
+    out[++i4] = hu.s[st];
+    pos -= btr = hu.n[st];
+  }
+  if (pos != eb || i4 + 1 != ss2)
+    err(0);
+};
+var dhu4 = function(dat, out, hu) {
+  var bt = 6;
+  var ss2 = out.length, sz1 = ss2 + 3 >> 2, sz2 = sz1 << 1, sz3 = sz1 + sz2;
+  dhu(dat.subarray(bt, bt += dat[0] | dat[1] << 8), out.subarray(0, sz1), hu);
+  dhu(dat.subarray(bt, bt += dat[2] | dat[3] << 8), out.subarray(sz1, sz2), hu);
+  dhu(dat.subarray(bt, bt += dat[4] | dat[5] << 8), out.subarray(sz2, sz3), hu);
+  dhu(dat.subarray(bt), out.subarray(sz3), hu);
+};
+var rzb = function(dat, st, out) {
+  var _a;
+  var bt = st.b;
+  var b0 = dat[bt], btype = b0 >> 1 & 3;
+  st.l = b0 & 1;
+  var sz = b0 >> 3 | dat[bt + 1] << 5 | dat[bt + 2] << 13;
+  var ebt = (bt += 3) + sz;
+  if (btype == 1) {
+    if (bt >= dat.length)
+      return;
+    st.b = bt + 1;
+    if (out) {
+      fill(out, dat[bt], st.y, st.y += sz);
+      return out;
+    }
+    return fill(new u8(sz), dat[bt]);
+  }
+  if (ebt > dat.length)
+    return;
+  if (btype == 0) {
+    st.b = ebt;
+    if (out) {
+      out.set(dat.subarray(bt, ebt), st.y);
+      st.y += sz;
+      return out;
+    }
+    return slc(dat, bt, ebt);
+  }
+  if (btype == 2) {
+    var b3 = dat[bt], lbt = b3 & 3, sf = b3 >> 2 & 3;
+    var lss = b3 >> 4, lcs = 0, s4 = 0;
+    if (lbt < 2) {
+      if (sf & 1)
+        lss |= dat[++bt] << 4 | (sf & 2 && dat[++bt] << 12);
+      else
+        lss = b3 >> 3;
+    } else {
+      s4 = sf;
+      if (sf < 2)
+        lss |= (dat[++bt] & 63) << 4, lcs = dat[bt] >> 6 | dat[++bt] << 2;
+      else if (sf == 2)
+        lss |= dat[++bt] << 4 | (dat[++bt] & 3) << 12, lcs = dat[bt] >> 2 | dat[++bt] << 6;
+      else
+        lss |= dat[++bt] << 4 | (dat[++bt] & 63) << 12, lcs = dat[bt] >> 6 | dat[++bt] << 2 | dat[++bt] << 10;
+    }
+    ++bt;
+    var buf = out ? out.subarray(st.y, st.y + st.m) : new u8(st.m);
+    var spl = buf.length - lss;
+    if (lbt == 0)
+      buf.set(dat.subarray(bt, bt += lss), spl);
+    else if (lbt == 1)
+      fill(buf, dat[bt++], spl);
+    else {
+      var hu = st.h;
+      if (lbt == 2) {
+        var hud = rhu(dat, bt);
+        lcs += bt - (bt = hud[0]);
+        st.h = hu = hud[1];
+      } else if (!hu)
+        err(0);
+      (s4 ? dhu4 : dhu)(dat.subarray(bt, bt += lcs), buf.subarray(spl), hu);
+    }
+    var ns = dat[bt++];
+    if (ns) {
+      if (ns == 255)
+        ns = (dat[bt++] | dat[bt++] << 8) + 32512;
+      else if (ns > 127)
+        ns = ns - 128 << 8 | dat[bt++];
+      var scm = dat[bt++];
+      if (scm & 3)
+        err(0);
+      var dts = [dmlt, doct, dllt];
+      for (var i4 = 2; i4 > -1; --i4) {
+        var md2 = scm >> (i4 << 1) + 2 & 3;
+        if (md2 == 1) {
+          var rbuf = new u8([0, 0, dat[bt++]]);
+          dts[i4] = {
+            s: rbuf.subarray(2, 3),
+            n: rbuf.subarray(0, 1),
+            t: new u16(rbuf.buffer, 0, 1),
+            b: 0
+          };
+        } else if (md2 == 2) {
+          _a = rfse(dat, bt, 9 - (i4 & 1)), bt = _a[0], dts[i4] = _a[1];
+        } else if (md2 == 3) {
+          if (!st.t)
+            err(0);
+          dts[i4] = st.t[i4];
+        }
+      }
+      var _b = st.t = dts, mlt = _b[0], oct = _b[1], llt = _b[2];
+      var lb = dat[ebt - 1];
+      if (!lb)
+        err(0);
+      var spos = (ebt << 3) - 8 + msb(lb) - llt.b, cbt = spos >> 3, oubt = 0;
+      var lst = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << llt.b) - 1;
+      cbt = (spos -= oct.b) >> 3;
+      var ost = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << oct.b) - 1;
+      cbt = (spos -= mlt.b) >> 3;
+      var mst = (dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << mlt.b) - 1;
+      for (++ns; --ns; ) {
+        var llc = llt.s[lst];
+        var lbtr = llt.n[lst];
+        var mlc = mlt.s[mst];
+        var mbtr = mlt.n[mst];
+        var ofc = oct.s[ost];
+        var obtr = oct.n[ost];
+        cbt = (spos -= ofc) >> 3;
+        var ofp = 1 << ofc;
+        var off2 = ofp + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16 | dat[cbt + 3] << 24) >>> (spos & 7) & ofp - 1);
+        cbt = (spos -= mlb[mlc]) >> 3;
+        var ml = mlbl[mlc] + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (spos & 7) & (1 << mlb[mlc]) - 1);
+        cbt = (spos -= llb[llc]) >> 3;
+        var ll = llbl[llc] + ((dat[cbt] | dat[cbt + 1] << 8 | dat[cbt + 2] << 16) >> (spos & 7) & (1 << llb[llc]) - 1);
+        cbt = (spos -= lbtr) >> 3;
+        lst = llt.t[lst] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << lbtr) - 1);
+        cbt = (spos -= mbtr) >> 3;
+        mst = mlt.t[mst] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << mbtr) - 1);
+        cbt = (spos -= obtr) >> 3;
+        ost = oct.t[ost] + ((dat[cbt] | dat[cbt + 1] << 8) >> (spos & 7) & (1 << obtr) - 1);
+        if (off2 > 3) {
+          st.o[2] = st.o[1];
+          st.o[1] = st.o[0];
+          st.o[0] = off2 -= 3;
+        } else {
+          var idx = off2 - (ll != 0);
+          if (idx) {
+            off2 = idx == 3 ? st.o[0] - 1 : st.o[idx];
+            if (idx > 1)
+              st.o[2] = st.o[1];
+            st.o[1] = st.o[0];
+            st.o[0] = off2;
+          } else
+            off2 = st.o[0];
+        }
+        for (var i4 = 0; i4 < ll; ++i4) {
+          buf[oubt + i4] = buf[spl + i4];
+        }
+        oubt += ll, spl += ll;
+        var stin = oubt - off2;
+        if (stin < 0) {
+          var len = -stin;
+          var bs = st.e + stin;
+          if (len > ml)
+            len = ml;
+          for (var i4 = 0; i4 < len; ++i4) {
+            buf[oubt + i4] = st.w[bs + i4];
+          }
+          oubt += len, ml -= len, stin = 0;
+        }
+        for (var i4 = 0; i4 < ml; ++i4) {
+          buf[oubt + i4] = buf[stin + i4];
+        }
+        oubt += ml;
+      }
+      if (oubt != spl) {
+        while (spl < buf.length) {
+          buf[oubt++] = buf[spl++];
+        }
+      } else
+        oubt = buf.length;
+      if (out)
+        st.y += oubt;
+      else
+        buf = slc(buf, 0, oubt);
+    } else if (out) {
+      st.y += lss;
+      if (spl) {
+        for (var i4 = 0; i4 < lss; ++i4) {
+          buf[i4] = buf[spl + i4];
+        }
+      }
+    } else if (spl)
+      buf = slc(buf, spl);
+    st.b = ebt;
+    return buf;
+  }
+  err(2);
+};
+var cct = function(bufs, ol) {
+  if (bufs.length == 1)
+    return bufs[0];
+  var buf = new u8(ol);
+  for (var i4 = 0, b = 0; i4 < bufs.length; ++i4) {
+    var chk = bufs[i4];
+    buf.set(chk, b);
+    b += chk.length;
+  }
+  return buf;
+};
+function decompress(dat, buf) {
+  var bufs = [], nb = +!buf;
+  var bt = 0, ol = 0;
+  for (; dat.length; ) {
+    var st = rzfh(dat, nb || buf);
+    if (typeof st == "object") {
+      if (nb) {
+        buf = null;
+        if (st.w.length == st.u) {
+          bufs.push(buf = st.w);
+          ol += st.u;
+        }
+      } else {
+        bufs.push(buf);
+        st.e = 0;
+      }
+      for (; !st.l; ) {
+        var blk = rzb(dat, st, buf);
+        if (!blk)
+          err(5);
+        if (buf)
+          st.e = st.y;
+        else {
+          bufs.push(blk);
+          ol += blk.length;
+          cpw(st.w, 0, blk.length);
+          st.w.set(blk, st.w.length - blk.length);
+        }
+      }
+      bt = st.b + st.c * 4;
+    } else
+      bt = st;
+    dat = dat.subarray(bt);
+  }
+  return cct(bufs, ol);
+}
+var Decompress = /* @__PURE__ */ (function() {
+  function Decompress2(ondata) {
+    this.ondata = ondata;
+    this.c = [];
+    this.l = 0;
+    this.z = 0;
+  }
+  Decompress2.prototype.push = function(chunk, final) {
+    if (typeof this.s == "number") {
+      var sub = Math.min(chunk.length, this.s);
+      chunk = chunk.subarray(sub);
+      this.s -= sub;
+    }
+    var sl = chunk.length;
+    var ncs = sl + this.l;
+    if (!this.s) {
+      if (final) {
+        if (!ncs) {
+          this.ondata(new u8(0), true);
+          return;
+        }
+        if (ncs < 5)
+          err(5);
+      } else if (ncs < 18) {
+        this.c.push(chunk);
+        this.l = ncs;
+        return;
+      }
+      if (this.l) {
+        this.c.push(chunk);
+        chunk = cct(this.c, ncs);
+        this.c = [];
+        this.l = 0;
+      }
+      if (typeof (this.s = rzfh(chunk)) == "number")
+        return this.push(chunk, final);
+    }
+    if (typeof this.s != "number") {
+      if (ncs < (this.z || 3)) {
+        if (final)
+          err(5);
+        this.c.push(chunk);
+        this.l = ncs;
+        return;
+      }
+      if (this.l) {
+        this.c.push(chunk);
+        chunk = cct(this.c, ncs);
+        this.c = [];
+        this.l = 0;
+      }
+      if (!this.z && ncs < (this.z = chunk[this.s.b] & 2 ? 4 : 3 + (chunk[this.s.b] >> 3 | chunk[this.s.b + 1] << 5 | chunk[this.s.b + 2] << 13))) {
+        if (final)
+          err(5);
+        this.c.push(chunk);
+        this.l = ncs;
+        return;
+      } else
+        this.z = 0;
+      for (; ; ) {
+        var blk = rzb(chunk, this.s);
+        if (!blk) {
+          if (final)
+            err(5);
+          var adc = chunk.subarray(this.s.b);
+          this.s.b = 0;
+          this.c.push(adc), this.l += adc.length;
+          return;
+        } else {
+          this.ondata(blk, false);
+          cpw(this.s.w, 0, blk.length);
+          this.s.w.set(blk, this.s.w.length - blk.length);
+        }
+        if (this.s.l) {
+          var rest = chunk.subarray(this.s.b);
+          this.s = this.s.c * 4;
+          this.push(rest, final);
+          return;
+        }
+      }
+    } else if (final)
+      err(5);
+  };
+  return Decompress2;
+})();
+
+// ../packages/wshard/src/codec.ts
+var ZSTD_MAX_RATIO = 2 ** 15;
+var LZ4_MAX_RATIO = 255;
+var MAX_WINDOW_BYTES = 1 << 25;
+var MAX_ZSTD_BLOCK = 128 << 10;
+var ZSTD_MAGIC = 4247762216;
+function decode(codec, data, rawSize) {
+  if (codec === "zstd") return decodeZstd(data, rawSize);
+  if (codec === "lz4") return decodeLz4(data, rawSize);
+  return data;
+}
+function damaged(why) {
+  corrupt(`damaged zstd frame (${why})`);
+}
+function readFrame(data, start2) {
+  const view = viewOf(data);
+  try {
+    const magic = view.getUint32(start2, true);
+    if ((magic & 4294967280) >>> 0 === 407710288) {
+      const end2 = start2 + 8 + view.getUint32(start2 + 4, true);
+      if (end2 > data.length) throw new RangeError();
+      return { size: 0, hasChecksum: false, isSkippable: true, windowBytes: 0, end: end2 };
+    }
+    if (magic !== ZSTD_MAGIC) corrupt("not a zstd frame");
+    const flags = view.getUint8(start2 + 4);
+    const isSingle = (flags & 32) !== 0;
+    let at2 = start2 + 5;
+    let windowBytes = 0;
+    if (!isSingle) {
+      const byte = view.getUint8(at2++);
+      const base = 2 ** (10 + (byte >> 3));
+      windowBytes = base + base / 8 * (byte & 7);
+    }
+    at2 += [0, 1, 2, 4][flags & 3];
+    let size;
+    const kind = flags >> 6;
+    if (kind === 0 && isSingle) size = view.getUint8(at2++);
+    else if (kind === 1) size = view.getUint16(at2, true) + 256;
+    else if (kind === 2) size = view.getUint32(at2, true);
+    else if (kind === 3) size = Number(view.getBigUint64(at2, true));
+    if (kind) at2 += 1 << kind;
+    const limit = Math.min(MAX_ZSTD_BLOCK, isSingle ? size ?? 0 : windowBytes);
+    for (let isLast = false; !isLast; ) {
+      const header = view.getUint16(at2, true) | view.getUint8(at2 + 2) << 16;
+      isLast = (header & 1) !== 0;
+      const type = header >> 1 & 3;
+      if (type === 3 || header >> 3 > limit) damaged("a block's header");
+      at2 += 3 + (type === 1 ? 1 : header >> 3);
+      if (at2 > data.length) throw new RangeError();
+    }
+    const hasChecksum = (flags & 4) !== 0;
+    const end = at2 + (hasChecksum ? 4 : 0);
+    if (flags & 8 || end > data.length) throw new RangeError();
+    return { size, hasChecksum, isSkippable: false, windowBytes: isSingle ? size ?? 0 : windowBytes, end };
+  } catch (error) {
+    if (error instanceof FormatError) throw error;
+    damaged("it ends too early");
+  }
+}
+function fill2(data, frame, out) {
+  let written2 = 0;
+  try {
+    if (frame.size !== void 0) {
+      if (frame.size) decompress(data, out.subarray(0, frame.size));
+      written2 = frame.size;
+    } else {
+      const stream = new Decompress((part) => {
+        if (written2 + part.length > out.length) corrupt("a zstd frame holds too much");
+        out.set(part, written2);
+        written2 += part.length;
+      });
+      stream.push(data, true);
+    }
+  } catch (error) {
+    if (error instanceof FormatError) throw error;
+    damaged(error.message);
+  }
+  if (frame.hasChecksum) {
+    const stored = viewOf(data).getUint32(data.length - 4, true);
+    if (Number(xxh64(out.subarray(0, written2)) & 0xffffffffn) !== stored) {
+      damaged("its content does not match its checksum");
+    }
+  }
+  return written2;
+}
+function decodeZstd(data, rawSize) {
+  if (rawSize > data.length * ZSTD_MAX_RATIO) {
+    throw new LimitExceededError(`${data.length} zstd bytes cannot hold ${rawSize} bytes`);
+  }
+  const first = readFrame(data, 0);
+  if ((first.size ?? 0) > rawSize) {
+    throw new LimitExceededError(`a zstd frame announces ${first.size} bytes where ${rawSize} are allowed`);
+  }
+  if (first.size === rawSize && first.end !== data.length) {
+    damaged("more bytes than the frame has");
+  }
+  const out = new Uint8Array(rawSize);
+  let filled = 0;
+  for (let at2 = 0; at2 < data.length; ) {
+    const frame = at2 ? readFrame(data, at2) : first;
+    if (!frame.isSkippable) {
+      if ((frame.size ?? 0) > rawSize - filled) corrupt("zstd frames hold more than announced");
+      if (frame.size === void 0 && frame.windowBytes > MAX_WINDOW_BYTES) {
+        damaged("its window is too large");
+      }
+      filled += fill2(data.subarray(at2, frame.end), frame, out.subarray(filled));
+    }
+    at2 = frame.end;
+  }
+  if (filled !== rawSize) corrupt(`zstd frames do not hold the ${rawSize} bytes announced`);
+  return out;
+}
+function decodeFrames(data, ends, sizes) {
+  const out = new Uint8Array(sizes.reduce((sum, each) => sum + each, 0));
+  let start2 = 0;
+  let filled = 0;
+  for (const [index, end] of ends.entries()) {
+    const part = data.subarray(start2, end);
+    const frame = readFrame(part, 0);
+    const size = sizes[index];
+    if (frame.isSkippable || frame.size !== size || frame.end !== part.length) {
+      corrupt(`a zstd frame does not hold the ${size} bytes of the seek table`);
+    }
+    filled += fill2(part, frame, out.subarray(filled));
+    start2 = end;
+  }
+  return out;
+}
+function decodeLz4(data, rawSize) {
+  if (rawSize > data.length * LZ4_MAX_RATIO) {
+    throw new LimitExceededError(`${data.length} LZ4 bytes cannot hold ${rawSize} bytes`);
+  }
+  const out = new Uint8Array(rawSize);
+  const size = data.length;
+  let at2 = 0;
+  let filled = 0;
+  const bad = () => corrupt("damaged LZ4 block");
+  const length = (start2) => {
+    let total = start2;
+    if (start2 === 15) {
+      for (let byte = 255; byte === 255; total += byte) byte = at2 < size ? data[at2++] : bad();
+    }
+    return total;
+  };
+  while (at2 < size) {
+    const token2 = data[at2++];
+    const literals = length(token2 >> 4);
+    if (literals > size - at2 || literals > rawSize - filled) bad();
+    out.set(data.subarray(at2, at2 + literals), filled);
+    at2 += literals;
+    filled += literals;
+    if (at2 === size) break;
+    if (size - at2 < 2) bad();
+    const offset = data[at2] | data[at2 + 1] << 8;
+    at2 += 2;
+    const match = length(token2 & 15) + 4;
+    if (!offset || offset > filled || match > rawSize - filled) bad();
+    for (const end = filled + match; filled < end; filled++) out[filled] = out[filled - offset];
+    if (at2 === size) bad();
+  }
+  if (filled !== rawSize) corrupt(`LZ4 block holds ${filled} bytes, not ${rawSize}`);
+  return out;
+}
+
+// ../packages/wshard/src/seekable.ts
+var FOOTER_BYTES = 9;
+function seekTableBytes(footer) {
+  const missing = () => corrupt("no seek table at the end of a seekable block");
+  if (footer.length < FOOTER_BYTES) missing();
+  const fields = viewOf(footer);
+  const count = fields.getUint32(0, true);
+  const descriptor = fields.getUint8(4);
+  if (fields.getUint32(5, true) !== SEEK_TABLE_MAGIC || descriptor & 124) {
+    missing();
+  }
+  if (count > MAX_FRAMES) corrupt(`a seek table of ${count} frames is too large`);
+  return 8 + count * (descriptor & 128 ? 12 : 8) + FOOTER_BYTES;
+}
+function unpackSeekTable(table, diskSize, rawSize) {
+  const fields = viewOf(table);
+  const entry = table[table.length - 5] & 128 ? 12 : 8;
+  if (fields.getUint32(0, true) !== SKIPPABLE_MAGIC || fields.getUint32(4, true) !== table.length - 8) {
+    corrupt("damaged seek table");
+  }
+  const count = (table.length - 8 - FOOTER_BYTES) / entry;
+  const stored = new Float64Array(count + 1);
+  const raw = new Float64Array(count + 1);
+  for (let i4 = 0; i4 < count; i4++) {
+    stored[i4 + 1] = stored[i4] + fields.getUint32(8 + i4 * entry, true);
+    raw[i4 + 1] = raw[i4] + fields.getUint32(12 + i4 * entry, true);
+  }
+  if (stored[count] !== diskSize - table.length || raw[count] !== rawSize) {
+    corrupt("the seek table does not add up to its block");
+  }
+  return { stored, raw };
+}
+function framesFor(table, start2, end) {
+  const first = firstAbove(table.raw, start2) - 1;
+  let last = firstAbove(table.raw, end - 1);
+  last = Math.min(last, table.raw.length - 1);
+  return [first, Math.max(first, last)];
+}
+function firstAbove(values, limit) {
+  let low2 = 0;
+  let high2 = values.length;
+  while (low2 < high2) {
+    const middle = low2 + high2 >> 1;
+    if (values[middle] > limit) high2 = middle;
+    else low2 = middle + 1;
+  }
+  return low2;
+}
+
+// ../packages/wshard/src/table.ts
+var SALVAGE = "Run `warp salvage` if a recorder wrote it, else restore a copy.";
+function u64(view, at2) {
+  return view.getUint32(at2 + 4, true) * 2 ** 32 + view.getUint32(at2, true);
+}
+function ascii(data, start2, end) {
+  return String.fromCharCode(...data.subarray(start2, end));
+}
+function unpackHeader(start2, size) {
+  const magic = ascii(start2, 0, 4);
+  if (magic !== MAGIC) {
+    if (MAGIC.startsWith(magic)) throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
+    throw new BadMagicError("not a shard: it does not begin with SHRD");
+  }
+  if (start2.length < HEADER_BYTES) {
+    throw new TruncatedError(`a file of ${size} bytes is too short for a shard`);
+  }
+  const view = viewOf(start2);
+  const version = view.getUint8(4);
+  if (version !== VERSION) throw new UnsupportedVersionError(`shard version ${version} is not known`);
+  const entryBytes = view.getUint16(10, true);
+  if (entryBytes !== ENTRY_BYTES) corrupt(`table entries of ${entryBytes} bytes`);
+  const entryCount = view.getUint32(12, true);
+  if (entryCount > MAX_ENTRIES) {
+    throw new LimitExceededError(`${entryCount} blocks are too many`);
+  }
+  const alignment = view.getUint8(8);
+  if (!ALIGNMENTS.includes(alignment)) {
+    corrupt(`alignment ${alignment}`);
+  }
+  const namesOffset = u64(view, 16);
+  if (namesOffset !== HEADER_BYTES + ENTRY_BYTES * entryCount) {
+    corrupt("the names do not follow the block table", void 0, SALVAGE);
+  }
+  const dataOffset = u64(view, 24);
+  if (dataOffset < namesOffset) corrupt("the data begins before the names");
+  if (dataOffset - namesOffset > MAX_STRING_TABLE_BYTES) {
+    throw new LimitExceededError(`${dataOffset - namesOffset} bytes of names are too many`);
+  }
+  const total = u64(view, 40);
+  if (total !== size) {
+    const kind = size < total ? TruncatedError : CorruptLayoutError;
+    throw new kind(`the file has ${size} bytes, its header says ${total}`);
+  }
+  if (dataOffset > size) throw new TruncatedError("the file ends inside its block table");
+  const codecs = ["none", "zstd", "lz4"];
+  return {
+    role: view.getUint8(5),
+    alignment,
+    defaultCodec: codecs[view.getUint8(9)] ?? "none",
+    entryCount,
+    namesOffset,
+    dataOffset
+  };
+}
+function parseTable(header, head, size) {
+  const isChecksummed = checkMark(head, header.dataOffset);
+  const names = head.subarray(header.namesOffset, header.dataOffset);
+  const view = viewOf(head);
+  const blocks = /* @__PURE__ */ new Map();
+  for (let at2 = HEADER_BYTES; at2 < header.namesOffset; at2 += ENTRY_BYTES) {
+    const block = unpackEntry(view, at2, names, header.defaultCodec, isChecksummed);
+    if (blocks.has(block.name)) corrupt("two blocks have this name", block.name);
+    blocks.set(block.name, block);
+  }
+  checkRanges(blocks, header.dataOffset, size);
+  return [blocks, isChecksummed];
+}
+function checkMark(head, end) {
+  const view = viewOf(head);
+  if (u64(view, 56) !== 0) corrupt("reserved header bytes are not zero");
+  const stored = view.getUint32(52, true);
+  if (view.getUint32(48, true) === 0 && stored === 0) return false;
+  if (ascii(head, 48, 52) !== MARK) {
+    corrupt("the mark of the checksum is damaged");
+  }
+  if (tableCrc32c(head.subarray(0, end)) !== stored) {
+    throw new ChecksumError("header, block table or names were changed");
+  }
+  return true;
+}
+function tableCrc32c(head) {
+  return crc32c(head.subarray(HEADER_BYTES), crc32c(head.subarray(0, MARKED_HEADER_BYTES)));
+}
+function unpackEntry(view, at2, names, byDefault, isTrusted) {
+  const nameOffset = view.getUint32(at2 + 8, true);
+  const nameBytes = view.getUint16(at2 + 12, true);
+  const raw = names.subarray(nameOffset, nameOffset + nameBytes);
+  if (raw.length !== nameBytes) corrupt("the name of a block lies outside the names");
+  const name = checkedName(raw);
+  if (!isTrusted) {
+    const hash = view.getBigUint64(at2, true);
+    if (hash !== xxh64(raw) && hash !== fnv1a64(raw)) corrupt("the hash of the name is wrong", name);
+  }
+  const diskSize = u64(view, at2 + 24);
+  const rawSize = u64(view, at2 + 32);
+  if (Math.max(diskSize, rawSize) > MAX_BLOCK_BYTES) {
+    throw new LimitExceededError(`${Math.max(diskSize, rawSize)} bytes are too many`, name);
+  }
+  const flags = view.getUint16(at2 + 14, true);
+  const codec = codecOf(flags, byDefault, diskSize === rawSize, name);
+  if (codec === "none" && diskSize !== rawSize) {
+    corrupt("stored raw, but its two sizes differ", name);
+  }
+  return {
+    name,
+    codec,
+    isSeekable: flags === FLAGS_SEEKABLE,
+    dataOffset: u64(view, at2 + 16),
+    diskSize,
+    rawSize,
+    crc32c: view.getUint32(at2 + 40, true),
+    contentType: view.getUint16(at2 + 44, true)
+  };
+}
+function codecOf(flags, byDefault, isSameSize, name) {
+  switch (flags) {
+    case FLAGS_RAW:
+      return "none";
+    case FLAGS_ZSTD:
+    case FLAGS_SEEKABLE:
+      return "zstd";
+    case FLAGS_LZ4:
+      return "lz4";
+    case FLAGS_DEFAULT:
+      return isSameSize ? "none" : byDefault;
+    default:
+      corrupt(`unknown storage flags ${flags}`, name);
+  }
+}
+function checkedName(raw) {
+  if (raw.length > MAX_NAME_BYTES || raw.length === 0) {
+    throw new LimitExceededError(`a block name of ${raw.length} bytes`);
+  }
+  const name = utf8(raw, "the name of a block is not UTF-8");
+  if (name.includes("\0")) corrupt("holds a NUL byte", name);
+  return name;
+}
+function checkRanges(blocks, start2, size) {
+  let position2 = start2;
+  for (const block of [...blocks.values()].sort((a3, b) => a3.dataOffset - b.dataOffset)) {
+    if (!block.diskSize) continue;
+    if (block.dataOffset < position2) corrupt("overlaps what is before it", block.name, SALVAGE);
+    position2 = block.dataOffset + block.diskSize;
+    if (position2 > size) throw new TruncatedError("lies past the end of the file", block.name);
+  }
+}
+
+// ../packages/wshard/src/shard.ts
+var HEAD_BYTES = 64 << 10;
+var KEEP_BYTES = 64 << 20;
+var STEP_BYTES = 8 << 20;
+var Shard = class _Shard {
+  #source;
+  #head;
+  #options;
+  #kept = /* @__PURE__ */ new Map();
+  #verified = /* @__PURE__ */ new Set();
+  #pieces = /* @__PURE__ */ new Map();
+  #seekTables = /* @__PURE__ */ new Map();
+  blocks;
+  /** What kind of shard this is: 5 an episode, 4 a chunk list. */
+  role;
+  /** Whether header and table carry a checksum; else only structure and name hashes were checked. */
+  isChecksummed;
+  constructor(source, head, header, size, options) {
+    this.#source = source;
+    this.#head = head;
+    this.#options = options;
+    this.role = header.role;
+    [this.blocks, this.isChecksummed] = parseTable(header, head, size);
+  }
+  /** Open a shard: one read, or two where its table is larger than most. */
+  static async open(source, options = {}) {
+    const size = await source.size();
+    const start2 = await source.read(0, Math.min(size, Math.max(options.headBytes ?? HEAD_BYTES, HEADER_BYTES)));
+    const header = unpackHeader(start2, size);
+    const head = header.dataOffset <= start2.length ? start2 : await source.read(0, header.dataOffset);
+    return new _Shard(source, head, header, size, options);
+  }
+  get source() {
+    return this.#source;
+  }
+  get names() {
+    return [...this.blocks.keys()];
+  }
+  has(name) {
+    return this.blocks.has(name);
+  }
+  block(name) {
+    const found = this.blocks.get(name);
+    if (!found) throw new NotFoundError("no such block", name);
+    return found;
+  }
+  /** The decompressed, verified bytes of a block; not to be changed. */
+  async read(name) {
+    const block = this.block(name);
+    const kept = this.#kept.get(name);
+    if (kept) {
+      this.#kept.delete(name);
+      this.#kept.set(name, kept);
+      return kept;
+    }
+    const reading = this.#readWhole(block);
+    this.#keep(name, block.rawSize, reading);
+    return reading;
+  }
+  async #readWhole(block) {
+    let data;
+    if (block.isSeekable) data = await this.#readFrames(block, 0, block.rawSize);
+    else {
+      const stored = await this.#stored(block, 0, block.diskSize);
+      if (block.codec === "none") data = stored;
+      else data = about(block.name, () => decode(block.codec, stored, block.rawSize));
+    }
+    if (crc32c(data) !== block.crc32c) {
+      throw new ChecksumError("its bytes do not match their checksum", block.name);
+    }
+    this.#verified.add(block.name);
+    return data;
+  }
+  #keep(name, size, reading) {
+    const most = this.#options.keepBytes ?? KEEP_BYTES;
+    if (size > most) return;
+    this.#kept.set(name, reading);
+    reading.catch(() => this.#kept.delete(name));
+    let total = 0;
+    for (const each of [...this.#kept.keys()].reverse()) {
+      total += this.block(each).rawSize;
+      if (total > most) this.#kept.delete(each);
+    }
+  }
+  /** A block that holds a JSON object. */
+  async readJson(name) {
+    const data = await this.read(name);
+    return about(name, () => parseJsonObject(data));
+  }
+  /**
+   * Bytes [start, end) of the decompressed block, reading and verifying as little as holds them. `rowBytes` is what one
+   * row of the block has: its checksums are of whole rows.
+   */
+  async readRange(name, start2, end, rowBytes = 1) {
+    const block = this.block(name);
+    checkRange(start2, end, block.rawSize, `bytes of block '${name}'`);
+    if (start2 === end) return new Uint8Array(0);
+    if (block.isSeekable && !this.#kept.has(name)) return this.#readFrames(block, start2, end);
+    if (block.codec !== "none" || block.rawSize <= PIECES_FROM_BYTES || this.#kept.has(name)) {
+      return (await this.read(name)).subarray(start2, end);
+    }
+    if (this.#verified.has(name)) return this.#stored(block, start2, end);
+    if (this.has(PIECES_PREFIX + name)) return this.#readPieces(block, start2, end, rowBytes);
+    if (this.#options.verify === "window") return this.#stored(block, start2, end);
+    if (block.rawSize <= (this.#options.keepBytes ?? KEEP_BYTES)) return (await this.read(name)).subarray(start2, end);
+    await this.#checkUnread(block);
+    return this.#stored(block, start2, end);
+  }
+  async #checkUnread(block) {
+    let checksum = 0;
+    for (let at2 = 0; at2 < block.diskSize; at2 += STEP_BYTES) {
+      checksum = crc32c(await this.#stored(block, at2, Math.min(at2 + STEP_BYTES, block.diskSize)), checksum);
+    }
+    if (checksum !== block.crc32c) throw new ChecksumError("its bytes do not match their checksum", block.name);
+    this.#verified.add(block.name);
+  }
+  async #readPieces(block, start2, end, rowBytes) {
+    const pieces2 = await this.#once(this.#pieces, block.name, async () => {
+      const name = PIECES_PREFIX + block.name;
+      const data2 = await this.read(name);
+      return about(name, () => unpackPieces(data2));
+    });
+    const size = pieces2.rows * rowBytes;
+    const first = Math.floor(start2 / size);
+    const last = Math.ceil(end / size);
+    if (last > pieces2.checksums.length) {
+      corrupt("has fewer piece checksums than pieces", block.name);
+    }
+    if (pieces2.isChecked.subarray(first, last).every((each) => each === 1)) return this.#stored(block, start2, end);
+    const low2 = first * size;
+    const data = await this.#stored(block, low2, Math.min(last * size, block.rawSize));
+    for (let index = first; index < last; index++) {
+      const piece = data.subarray(index * size - low2, (index + 1) * size - low2);
+      if (crc32c(piece) !== pieces2.checksums[index]) {
+        throw new ChecksumError(`piece ${index} does not match its checksum`, block.name);
+      }
+      pieces2.isChecked[index] = 1;
+    }
+    return data.subarray(start2 - low2, end - low2);
+  }
+  async #readFrames(block, start2, end) {
+    const table = await this.#once(this.#seekTables, block.name, () => this.#readSeekTable(block));
+    const [first, last] = framesFor(table, start2, end);
+    if (first >= last) return new Uint8Array(0);
+    const base = table.stored[first];
+    const stored = await this.#stored(block, base, table.stored[last]);
+    const ends = Array.from(table.stored.subarray(first + 1, last + 1), (each) => each - base);
+    const sizes = ends.map((_4, index) => table.raw[first + index + 1] - table.raw[first + index]);
+    const data = about(block.name, () => decodeFrames(stored, ends, sizes));
+    const skip = start2 - table.raw[first];
+    return data.subarray(skip, skip + end - start2);
+  }
+  async #readSeekTable(block) {
+    const size = block.diskSize;
+    const ahead = SEEK_PREFIX + block.name;
+    if (this.has(ahead)) {
+      try {
+        const table2 = await this.read(ahead);
+        if (seekTableBytes(table2.subarray(-FOOTER_BYTES)) === table2.length) {
+          return unpackSeekTable(table2, size, block.rawSize);
+        }
+      } catch (error) {
+        if (!(error instanceof FormatError)) throw error;
+      }
+    }
+    const guess = Math.min(size, 8 << 10);
+    const tail = await this.#stored(block, size - guess, size);
+    const length = about(block.name, () => seekTableBytes(tail.subarray(Math.max(0, guess - FOOTER_BYTES))));
+    if (length > size) corrupt("its seek table is larger than the block", block.name);
+    const table = length <= guess ? tail.subarray(guess - length) : await this.#stored(block, size - length, size);
+    return about(block.name, () => unpackSeekTable(table, size, block.rawSize));
+  }
+  async #once(kept, name, read) {
+    let found = kept.get(name);
+    if (!found) {
+      found = read();
+      kept.set(name, found);
+      found.catch(() => kept.delete(name));
+    }
+    return found;
+  }
+  async #stored(block, start2, end) {
+    const low2 = block.dataOffset + start2;
+    const high2 = block.dataOffset + end;
+    if (high2 <= this.#head.length) return this.#head.subarray(low2, high2);
+    return low2 === high2 ? new Uint8Array(0) : this.#source.read(low2, high2);
+  }
+};
+function unpackPieces(data) {
+  if (data.length < 4 || data.length % 4) corrupt("a list of piece checksums has an odd size");
+  const view = viewOf(data);
+  const rows2 = view.getUint32(0, true);
+  if (rows2 === 0) corrupt("a list of piece checksums has pieces of no rows");
+  const checksums = new Uint32Array(data.length / 4 - 1);
+  for (let i4 = 0; i4 < checksums.length; i4++) checksums[i4] = view.getUint32(4 + 4 * i4, true);
+  return { rows: rows2, checksums, isChecked: new Uint8Array(checksums.length) };
+}
 
 // ../packages/wshard/src/source.ts
-init_errors();
 var HEAD_BYTES2 = 64 << 10;
 var RANGE = /^bytes (\d+)-(\d+)\/(\d+)$/;
 function fromUrl(url, options = {}) {
@@ -2437,7 +2235,6 @@ function exactly(data, start2, end) {
 }
 
 // src/blobs.ts
-init_bytes();
 var shards = /* @__PURE__ */ new Map();
 async function opened(url) {
   let found = shards.get(url);
@@ -2868,7 +2665,7 @@ async function loadDataset() {
   const mine = ++turn;
   const dataset = await getJson("dataset", {});
   if (mine !== turn) return;
-  set({ dataset, listGeneration: state.listGeneration + 1 });
+  set({ dataset, listGeneration: state.listGeneration + (state.dataset ? 1 : 0) });
   void learnColumns(mine).catch(complain);
 }
 async function learnColumns(mine) {
@@ -3069,8 +2866,84 @@ function keepAddress() {
   clock.onZoom(soon);
 }
 
+// src/decoder.ts
+var PATIENCE_MS = 100;
+var GroupDecoder = class {
+  /** `out` gets every frame that has a row, and must close it. */
+  constructor(out) {
+    this.out = out;
+  }
+  decoder = null;
+  config = null;
+  /** What went in since the last keyframe: going on from there is cheaper than beginning again. */
+  fed = null;
+  stamp = 0;
+  rows = /* @__PURE__ */ new Map();
+  waiting = null;
+  /** Decode until `row`, and `ahead` frames more, came out. */
+  async decode(group, row, ahead) {
+    await this.configure(group.config);
+    const at2 = group.rows.indexOf(row);
+    if (this.fed?.group !== group || this.fed.next > at2) this.fed = { group, next: 0 };
+    const stop = group.isReordered ? group.packets.length : Math.min(group.packets.length, at2 + 1 + ahead);
+    const came = new Promise((resolve, reject) => {
+      this.waiting = { row, end: (error) => error ? reject(error) : resolve() };
+    });
+    came.catch(() => void 0);
+    const decoder = this.decoder;
+    for (let packet = this.fed.next; packet < stop; packet++) {
+      this.rows.set(this.stamp, group.rows[packet]);
+      const type = packet === 0 ? "key" : "delta";
+      decoder.decode(new EncodedVideoChunk({ type, timestamp: this.stamp++, data: group.packets[packet] }));
+    }
+    this.fed.next = stop;
+    let timer = 0;
+    if (stop < group.packets.length) {
+      const late = new Promise((resolve) => timer = window.setTimeout(() => resolve("late"), PATIENCE_MS));
+      const first = await Promise.race([came, late]).finally(() => clearTimeout(timer));
+      if (first !== "late") return;
+    }
+    this.fed = null;
+    await decoder.flush();
+    this.waiting = null;
+  }
+  close() {
+    if (this.decoder && this.decoder.state !== "closed") this.decoder.close();
+    this.decoder = null;
+    this.waiting?.end(new Error("closed"));
+  }
+  async configure(config) {
+    if (this.decoder?.state === "configured" && this.config === config) return;
+    if (!(await VideoDecoder.isConfigSupported(config)).supported) throw new Error("not supported");
+    if (this.decoder && this.decoder.state !== "closed") this.decoder.close();
+    this.decoder = new VideoDecoder({
+      output: (frame) => this.take(frame),
+      error: (error) => this.waiting?.end(error)
+    });
+    this.decoder.configure(config);
+    this.config = config;
+    this.fed = null;
+  }
+  take(frame) {
+    const row = this.rows.get(frame.timestamp) ?? -1;
+    this.rows.delete(frame.timestamp);
+    if (row < 0) frame.close();
+    else this.out(frame, row);
+    if (this.waiting && row === this.waiting.row) {
+      this.waiting.end();
+      this.waiting = null;
+    }
+  }
+};
+
 // src/cameras.ts
-var KEPT_BYTES = 192 << 20;
+var KEPT_BYTES = 64 << 20;
+var KEPT_ENCODED_BYTES = 32 << 20;
+var AHEAD = 8;
+var BEHIND = 4;
+var CALM_MS = 60;
+var open2 = /* @__PURE__ */ new Set();
+var isSettled = () => [...open2].every((each) => each.settled);
 var Camera = class {
   constructor(episode, signal, base, painted, failed) {
     this.episode = episode;
@@ -3092,16 +2965,21 @@ var Camera = class {
   shown = -2;
   failure = "";
   kept = /* @__PURE__ */ new Map();
-  asked = /* @__PURE__ */ new Map();
-  decoder = null;
-  configured = "";
+  coming = /* @__PURE__ */ new Map();
+  /** Frames that came out before the wanted one: they become pictures when nobody moves. */
+  passed = [];
+  groups = /* @__PURE__ */ new Map();
+  configs = /* @__PURE__ */ new Map();
+  decoder = new GroupDecoder((frame, row) => this.take(frame, row));
   usesCodec;
-  queue = Promise.resolve();
-  outputs = null;
-  broken = null;
+  isPlaying = false;
+  isBusy = false;
+  isClosed = false;
+  calm = 0;
   async open() {
     const found = await getArrays("times", this.query({ base: this.base }));
     this.times = found.arrays.times.data;
+    if (!this.isClosed) open2.add(this);
   }
   /** The last frame at or before a time, -1 before the first. */
   rowAt(at2) {
@@ -3115,56 +2993,79 @@ var Camera = class {
     return low2 - 1;
   }
   /** Paint the frame that holds at a time, as soon as it is there, unless another one is wanted by then. */
-  show(at2, ahead = false) {
+  show(at2, isPlaying = false) {
+    const isFirst = this.shown === -2;
     this.wanted = this.rowAt(at2);
-    void this.paint();
-    if (ahead && this.wanted >= 0) {
-      const next = Math.min(this.wanted + 8, this.times.length - 1);
-      if (!this.kept.has(next)) void this.load(next, true).catch(() => void 0);
-    }
+    this.isPlaying = isPlaying;
+    this.paint();
+    void this.work(isFirst);
+    clearTimeout(this.calm);
+    if (!isPlaying && this.usesCodec) this.calm = window.setTimeout(() => void this.rest(isFirst), CALM_MS);
   }
   get settled() {
     return this.wanted === this.shown || this.failure !== "";
   }
   close() {
+    this.isClosed = true;
+    open2.delete(this);
+    clearTimeout(this.calm);
+    this.decoder.close();
+    for (const each of this.passed) each.frame.close();
+    this.passed = [];
     for (const each of this.kept.values()) if (each instanceof ImageBitmap) each.close();
     this.kept.clear();
-    if (this.decoder && this.decoder.state !== "closed") this.decoder.close();
-    this.decoder = null;
+    this.groups.clear();
   }
-  async paint() {
+  /** Show the wanted frame if it is here. */
+  paint() {
     const row = this.wanted;
-    if (row === this.shown) return;
-    if (row < 0) {
-      this.shown = row;
-      return this.painted(null, row);
-    }
-    try {
-      while (!this.kept.has(row)) {
-        await this.load(row);
-        if (this.wanted !== row) return;
-      }
-    } catch (error) {
-      if (this.wanted !== row) return;
-      this.failure = `${error.message} ${error.hint ?? ""}`.trim();
-      return this.failed(this.failure);
-    }
-    if (this.wanted !== row || this.shown === row) return;
     const picture = this.kept.get(row);
-    this.kept.delete(row);
-    this.kept.set(row, picture);
+    if (row === this.shown || row >= 0 && !picture) return;
+    if (picture) {
+      this.kept.delete(row);
+      this.kept.set(row, picture);
+    }
+    this.see(picture ?? null, row);
+  }
+  see(picture, row) {
     this.failure = "";
     this.shown = row;
     this.painted(picture, row);
   }
-  load(row, ahead = false) {
-    const known = this.asked.get(row);
-    if (known) return known;
-    const made = (this.usesCodec ? this.loadGroup(row, ahead) : this.loadPixels(row)).finally(() => this.asked.delete(row));
-    this.asked.set(row, made);
-    return made;
+  /** The frame to see to next: the wanted one, or while it plays one of those behind it; -1 for none. */
+  next() {
+    if (this.wanted < 0) return -1;
+    if (this.wanted !== this.shown) return this.wanted;
+    const stop = this.isPlaying ? Math.min(this.wanted + AHEAD + 1, this.times.length) : 0;
+    for (let row = this.wanted + 1; row < stop; row++) if (!this.kept.has(row) && !this.coming.has(row)) return row;
+    return -1;
+  }
+  /** One after the other until there is nothing to do; who scrubs past a frame does not wait for it. */
+  async work(isFirst) {
+    if (this.isBusy) return;
+    this.isBusy = true;
+    for (let row = this.next(); row >= 0 && !this.isClosed; row = this.next()) {
+      try {
+        if (this.coming.has(row)) await this.coming.get(row);
+        else if (this.usesCodec) await this.loadGroup(row, isFirst);
+        else await this.loadPixels(row);
+        this.paint();
+      } catch (error) {
+        if (this.isClosed) break;
+        if (row === this.wanted) {
+          this.failure = `${error.message} ${error.hint ?? ""}`.trim();
+          this.failed(this.failure);
+        }
+        if (row === this.next()) break;
+      }
+    }
+    this.isBusy = false;
   }
   async loadPixels(row) {
+    const rows2 = this.isPlaying ? [row, row + 1, row + 2, row + 3].filter((each) => each < this.times.length && !this.kept.has(each)) : [row];
+    await Promise.all(rows2.map((each) => this.loadFrame(each)));
+  }
+  async loadFrame(row) {
     const found = await getArrays("frame", this.query({ row }));
     const { data, shape } = found.arrays.pixels;
     const [height = 0, width = 0, colours = 1] = shape;
@@ -3176,62 +3077,100 @@ var Camera = class {
         out[i4] = data[k3] | data[k3 + 1] << 8 | data[k3 + 2] << 16 | 4278190080;
     this.keep(row, image);
   }
-  loadGroup(row, ahead) {
-    const work = this.queue.then(async () => {
-      if (this.kept.has(row) || this.wanted !== row && !ahead) return;
-      const found = await getArrays("packets", this.query({ row }));
-      try {
-        if (!found.head.codec) throw new Error("no codec");
-        await this.decode(found.head, found.arrays.data.data);
-        if (!this.kept.has(row)) throw new Error("the frame did not come out");
-      } catch {
-        this.usesCodec = false;
-        await this.loadPixels(row);
-      }
-    });
-    this.queue = work.catch(() => void 0);
-    return work;
-  }
-  async decode(head, data) {
-    const config = {
-      codec: head.codec,
-      codedWidth: head.coded[0],
-      codedHeight: head.coded[1],
-      optimizeForLatency: true
-    };
-    if (head.description) config.description = Uint8Array.from(atob(head.description), (c3) => c3.charCodeAt(0));
-    const key = head.codec + head.description;
-    if (!this.decoder || this.decoder.state === "closed" || this.configured !== key) {
-      if (!(await VideoDecoder.isConfigSupported(config)).supported) throw new Error("not supported");
-      this.broken = null;
-      this.decoder = new VideoDecoder({
-        output: (frame) => this.outputs?.(frame),
-        error: (error) => this.broken = error
-      });
-      this.decoder.configure(config);
-      this.configured = key;
+  async loadGroup(row, isFirst) {
+    const group = this.groups.get(row) ?? await this.bring(row, isFirst);
+    if (row !== this.next()) return;
+    try {
+      if (!group) throw new Error("no codec");
+      await this.decoder.decode(group, row, this.isPlaying ? AHEAD : 0);
+      if (this.shown !== row && !this.kept.has(row) && !this.coming.has(row) && row === this.next()) throw new Error("the frame did not come out");
+    } catch (error) {
+      if (this.isClosed) throw error;
+      this.usesCodec = false;
     }
-    const pictures = [];
-    this.outputs = (frame) => {
-      const row = head.rows[frame.timestamp] ?? -1;
-      if (row < 0 || this.kept.has(row)) return frame.close();
-      const made = createImageBitmap(frame, 0, 0, this.width, this.height).finally(() => frame.close());
-      pictures.push(made.then((picture) => this.keep(row, picture)));
-    };
+  }
+  /** The encoded frames around one; null where there are none. */
+  async bring(row, onlyNeeded) {
+    const found = await getArrays("packets", this.query({ row, ...onlyNeeded && { needed: 1 } }));
+    const head = found.head;
+    if (!head.codec) return null;
+    const data = found.arrays.data.data;
     let at2 = 0;
-    head.sizes.forEach((size, i4) => {
-      const type = i4 === 0 ? "key" : "delta";
-      this.decoder.decode(new EncodedVideoChunk({ type, timestamp: i4, data: data.subarray(at2, at2 + size) }));
-      at2 += size;
+    const packets = head.sizes.map((size) => data.subarray(at2, at2 += size));
+    const shown2 = head.rows.filter((each) => each >= 0);
+    const isReordered = shown2.some((each, i4) => i4 > 0 && each < shown2[i4 - 1]);
+    const group = { config: this.configOf(head), rows: head.rows, packets, bytes: data.length, isReordered };
+    for (const each of shown2) {
+      this.groups.delete(each);
+      this.groups.set(each, group);
+    }
+    this.forgetGroups();
+    return group;
+  }
+  configOf(head) {
+    const key = `${head.codec} ${head.description}`;
+    let config = this.configs.get(key);
+    if (!config) {
+      config = { codec: head.codec, codedWidth: head.coded[0], codedHeight: head.coded[1], optimizeForLatency: true };
+      if (head.description) config.description = Uint8Array.from(atob(head.description), (c3) => c3.charCodeAt(0));
+      this.configs.set(key, config);
+    }
+    return config;
+  }
+  forgetGroups() {
+    let bytes3 = [...new Set(this.groups.values())].reduce((sum, each) => sum + each.bytes, 0);
+    for (const oldest of this.groups.values()) {
+      if (bytes3 <= KEPT_ENCODED_BYTES) break;
+      bytes3 -= oldest.bytes;
+      for (const row of oldest.rows) if (this.groups.get(row) === oldest) this.groups.delete(row);
+    }
+  }
+  /** The groups before and behind the one that is seen. */
+  async lookAround() {
+    const rows2 = this.groups.get(this.wanted)?.rows.filter((each) => each >= 0);
+    if (!rows2?.length || !this.settled) return;
+    for (const row of [Math.max(...rows2) + 1, Math.min(...rows2) - 1]) {
+      if (row < 0 || row >= this.times.length || this.groups.has(row)) continue;
+      await this.bring(row, false).catch(() => null);
+      if (!this.settled || this.isClosed) return;
+    }
+  }
+  /** A frame of the decoder: the wanted one goes to the screen at once, what is near it is kept. */
+  take(frame, row) {
+    const isWanted = row === this.wanted && this.shown !== row;
+    if (isWanted) this.see(frame, row);
+    const isNear = row >= this.wanted - BEHIND && row <= this.wanted + AHEAD;
+    if (!isNear || this.isClosed || this.kept.has(row) || this.coming.has(row)) return frame.close();
+    if (this.isPlaying) return this.convert(frame, row);
+    this.passed.push({ frame, row });
+    while (this.passed.length > BEHIND + 1) this.passed.shift().frame.close();
+  }
+  /** Nobody moves: make pictures of the frames that were passed, and bring the groups around the one that is seen. */
+  async rest(isFirst) {
+    if (!isSettled()) {
+      this.calm = window.setTimeout(() => void this.rest(isFirst), CALM_MS);
+      return;
+    }
+    for (const { frame, row } of this.passed.splice(0)) {
+      if (row < this.wanted - BEHIND || row > this.wanted || this.kept.has(row) || this.coming.has(row)) frame.close();
+      else this.convert(frame, row);
+    }
+    if (!isFirst) await this.lookAround();
+  }
+  convert(frame, row) {
+    const made = createImageBitmap(frame, 0, 0, this.width, this.height).then((picture) => this.keep(row, picture)).catch(() => {
+      this.usesCodec = false;
+    }).finally(() => {
+      frame.close();
+      this.coming.delete(row);
     });
-    await this.decoder.flush();
-    await Promise.all(pictures);
-    if (this.broken) throw this.broken;
+    this.coming.set(row, made);
   }
   keep(row, picture) {
+    if (this.isClosed) return picture instanceof ImageBitmap ? picture.close() : void 0;
     this.kept.set(row, picture);
-    if (row === this.wanted) void this.paint();
-    const most = Math.max(80, KEPT_BYTES / (this.width * this.height * 4));
+    if (row === this.wanted) this.paint();
+    const most = Math.max(2 * AHEAD, KEPT_BYTES / (this.width * this.height * 4));
     for (const [old, each] of this.kept) {
       if (this.kept.size <= most) break;
       if (old === this.wanted) continue;
@@ -3243,6 +3182,589 @@ var Camera = class {
     return { episode: this.episode, signal: this.signal.number, ...more };
   }
 };
+
+// node_modules/preact/jsx-runtime/dist/jsxRuntime.module.js
+var f3 = 0;
+var i3 = Array.isArray;
+function u3(e3, t3, n2, o3, i4, u4) {
+  t3 || (t3 = {});
+  var a3, c3, p3 = t3;
+  if ("ref" in p3) for (c3 in p3 = {}, t3) "ref" == c3 ? a3 = t3[c3] : p3[c3] = t3[c3];
+  var l3 = { type: e3, props: p3, key: n2, ref: a3, __k: null, __: null, __b: 0, __e: null, __c: null, constructor: void 0, __v: --f3, __i: -1, __u: 0, __source: i4, __self: u4 };
+  if ("function" == typeof e3 && (a3 = e3.defaultProps)) for (c3 in a3) void 0 === p3[c3] && (p3[c3] = a3[c3]);
+  return l.vnode && l.vnode(l3), l3;
+}
+
+// src/list.tsx
+var ROW = 56;
+var PAGE = 100;
+var MOST_PATIENCE_MS = 5e3;
+var MANY_WAIT = 60;
+var LITTLE_BYTES = 2 * 1024 ** 3;
+var thumbnails = /* @__PURE__ */ new Map();
+var thumbnailsBusy = 0;
+var thumbnailsWaiting = [];
+var seen = null;
+function firstSight() {
+  const isThere = () => isSettled() && document.querySelector(".camera canvas[data-row], .no-cameras") !== null && document.querySelector(".chart[data-points]") !== null;
+  seen ??= new Promise((resolve) => {
+    const until = performance.now() + MOST_PATIENCE_MS;
+    const look = () => void (isThere() || performance.now() > until ? resolve() : setTimeout(look, 50));
+    look();
+  });
+  return seen;
+}
+async function loadThumbnail(id, at2) {
+  if (!state.dataset?.is_root) await firstSight();
+  if (thumbnailsBusy >= 4) await new Promise((resolve) => thumbnailsWaiting.push(resolve));
+  thumbnailsBusy++;
+  try {
+    const pixels = (await getArrays("thumbnail", { episode: id, at: at2 })).arrays.pixels;
+    if (!pixels) return null;
+    const [height = 0, width = 0, colours = 1] = pixels.shape;
+    const image = new ImageData(width, height);
+    for (let i4 = 0; i4 < width * height; i4++)
+      for (let c3 = 0; c3 < 4; c3++)
+        image.data[i4 * 4 + c3] = c3 === 3 ? 255 : pixels.data[i4 * colours + (colours === 1 ? 0 : c3)];
+    return image;
+  } catch {
+    return null;
+  } finally {
+    thumbnailsBusy--;
+    thumbnailsWaiting.shift()?.();
+  }
+}
+function Thumbnail({ id, version, at: at2 }) {
+  const canvas = A2(null);
+  y2(() => {
+    let gone = false;
+    const key = `${id}@${version} ${at2 ?? ""}`;
+    if (!thumbnails.has(key)) thumbnails.set(key, loadThumbnail(id, at2));
+    void thumbnails.get(key).then((image) => {
+      if (gone || !image || !canvas.current) return;
+      canvas.current.width = image.width;
+      canvas.current.height = image.height;
+      canvas.current.getContext("2d").putImageData(image, 0, 0);
+    });
+    return () => {
+      gone = true;
+    };
+  }, [id, version, at2]);
+  return /* @__PURE__ */ u3("canvas", { ref: canvas, class: "thumbnail", width: 64, height: 48, "aria-hidden": "true" });
+}
+function EpisodeList() {
+  const model = useModel();
+  const box = A2(null);
+  const [pages, setPages] = d2(/* @__PURE__ */ new Map());
+  const [total, setTotal] = d2(0);
+  const [live, setLive] = d2([]);
+  const [top, setTop] = d2(0);
+  const [height, setHeight] = d2(600);
+  const asked = A2(/* @__PURE__ */ new Set());
+  const key = JSON.stringify([model.where, model.sort, model.order, model.listGeneration]);
+  const latest = A2(key);
+  latest.current = key;
+  const loaded = A2("");
+  async function load2(page) {
+    if (asked.current.has(page)) return;
+    asked.current.add(page);
+    const mine = key;
+    try {
+      const { where, sort, order } = state;
+      const found = await getJson("episodes", { where, sort, order, start: page * PAGE, count: PAGE });
+      if (latest.current !== mine) return;
+      setTotal(found.total);
+      setLive(found.live);
+      const isFirst = loaded.current !== mine;
+      loaded.current = mine;
+      setPages((old) => new Map(isFirst ? [] : old).set(page, found));
+      if (state.whereError) set({ whereError: "" });
+    } catch (error) {
+      if (latest.current !== mine) return;
+      if (error instanceof Refused && error.status === 400 || error.status === 422)
+        set({ whereError: `${error.message} ${error.hint}` });
+      else complain(error);
+    }
+  }
+  y2(() => {
+    asked.current = /* @__PURE__ */ new Set();
+    void load2(Math.floor((box.current?.scrollTop ?? 0) / ROW / PAGE));
+  }, [key]);
+  _2(() => {
+    const watch = new ResizeObserver(() => setHeight(box.current?.clientHeight ?? 600));
+    watch.observe(box.current);
+    return () => watch.disconnect();
+  }, []);
+  const rowAt = (position2) => pages.get(Math.floor(position2 / PAGE))?.rows[position2 % PAGE];
+  const first = Math.max(0, Math.floor(top / ROW) - 4);
+  const last = Math.min(total, Math.ceil((top + height) / ROW) + 4);
+  y2(() => {
+    for (let page = Math.floor(first / PAGE); page * PAGE < last; page++) if (!pages.has(page)) void load2(page);
+  });
+  open.neighbours = () => {
+    const ids = live.map((row) => row.id);
+    for (const page of [...pages.keys()].sort((a3, b) => a3 - b)) for (const row of pages.get(page).rows) ids.push(row.id);
+    return ids;
+  };
+  y2(() => {
+    if (!model.episodeId) {
+      const begin = model.dataset?.selected ?? rowAt(0)?.id ?? live[0]?.id;
+      if (begin) goTo(begin);
+    }
+  });
+  y2(() => {
+    for (const [number, page] of pages) {
+      const at2 = page.rows.findIndex((row) => row.id === model.episodeId);
+      if (at2 < 0 || !box.current) continue;
+      const y3 = (number * PAGE + at2) * ROW;
+      if (y3 < box.current.scrollTop) box.current.scrollTop = y3;
+      else if (y3 + ROW > box.current.scrollTop + box.current.clientHeight)
+        box.current.scrollTop = y3 + ROW - box.current.clientHeight;
+    }
+  }, [model.episodeId]);
+  const positions = Array.from({ length: Math.max(0, last - first) }, (_4, i4) => first + i4);
+  return /* @__PURE__ */ u3("nav", { class: "list", "data-testid": "episode-list", "aria-label": "Episodes", children: [
+    /* @__PURE__ */ u3("header", { class: "list-head", children: [
+      /* @__PURE__ */ u3("span", { children: [
+        total.toLocaleString("en"),
+        " ",
+        model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"
+      ] }),
+      /* @__PURE__ */ u3("label", { children: [
+        /* @__PURE__ */ u3("span", { class: "sr", children: "Sort by" }),
+        /* @__PURE__ */ u3("select", { value: model.sort, onChange: (event) => set({ sort: event.currentTarget.value }), children: [
+          /* @__PURE__ */ u3("option", { value: "", children: "recorded order" }),
+          ["length", "duration_s", "task", "success", "total_reward", "recorded_ns"].map((name) => /* @__PURE__ */ u3("option", { value: name, children: name }, name))
+        ] })
+      ] }),
+      /* @__PURE__ */ u3(
+        "button",
+        {
+          class: "quiet",
+          "aria-label": model.order === "up" ? "Ascending" : "Descending",
+          title: "Turn the order around",
+          onClick: () => set({ order: state.order === "up" ? "down" : "up" }),
+          children: model.order === "up" ? "↑" : "↓"
+        }
+      )
+    ] }),
+    live.map((row) => /* @__PURE__ */ u3(LiveRow, { row }, row.id)),
+    /* @__PURE__ */ u3(
+      "div",
+      {
+        class: "rows",
+        ref: box,
+        role: "listbox",
+        "aria-label": "Episodes",
+        tabIndex: 0,
+        onScroll: (event) => setTop(event.currentTarget.scrollTop),
+        children: [
+          /* @__PURE__ */ u3("div", { class: "rows-height", style: { height: `${total * ROW}px` }, children: positions.map((position2) => {
+            const row = rowAt(position2);
+            return /* @__PURE__ */ u3(
+              "div",
+              {
+                class: `row${row?.id === model.episodeId ? " chosen" : ""}`,
+                role: "option",
+                "aria-selected": row?.id === model.episodeId,
+                "data-testid": row ? "episode-row" : void 0,
+                "data-id": row?.id,
+                style: { transform: `translateY(${position2 * ROW}px)` },
+                onClick: (event) => row && (event.shiftKey ? set({ otherId: row.id }) : goTo(row.id)),
+                children: row && /* @__PURE__ */ u3(RowBody, { row, version: model.dataset?.generation ?? 0 })
+              },
+              row?.id ?? position2
+            );
+          }) }),
+          total === 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? /* @__PURE__ */ u3(k, { children: [
+            "No episode satisfies the filter.",
+            /* @__PURE__ */ u3("br", {}),
+            /* @__PURE__ */ u3("button", { class: "link", onClick: () => set({ where: "" }), children: "Show all" })
+          ] }) : live.length ? "" : "No episodes yet: record one, and it appears here." })
+        ]
+      }
+    )
+  ] });
+}
+function RowBody({ row, version }) {
+  const { checks } = useModel();
+  const worst2 = row.problems?.length ? "damaged" : checks?.worst[row.id] ?? row.worst;
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3(Thumbnail, { id: row.id, version }),
+    /* @__PURE__ */ u3("div", { class: "row-text", children: [
+      /* @__PURE__ */ u3("strong", { title: row.id, children: named(row.id) }),
+      /* @__PURE__ */ u3("span", { class: "dim cut", children: row.task ?? "" })
+    ] }),
+    /* @__PURE__ */ u3("div", { class: "row-side", children: [
+      /* @__PURE__ */ u3("span", { children: row.duration_s == null ? "" : `${row.duration_s.toFixed(1)} s` }),
+      /* @__PURE__ */ u3("span", { children: [
+        worst2 && worst2 !== "info" && /* @__PURE__ */ u3("span", { class: `flag ${worst2}`, title: `check: ${worst2}`, "aria-label": worst2, children: worst2 === "damaged" ? "✖" : "⚠" }),
+        row.success === true && /* @__PURE__ */ u3("span", { class: "flag good", title: "success", "aria-label": "success", children: "✓" }),
+        row.success === false && /* @__PURE__ */ u3("span", { class: "flag", title: "failure", "aria-label": "failure", children: "✗" })
+      ] })
+    ] })
+  ] });
+}
+function RecordingCounts({ id }) {
+  const { live } = useModel();
+  const found = live?.recordings.find((each) => each.id === id);
+  if (!found) return null;
+  const waiting = Object.values(found.backlog ?? {}).reduce((a3, b) => a3 + b, 0);
+  const count = (name, value, title, isBad) => value === void 0 ? null : /* @__PURE__ */ u3("span", { class: isBad && value > 0 ? "bad" : "", "data-count": name, "data-value": value, title, children: [
+    /* @__PURE__ */ u3("b", { children: value.toLocaleString("en") }),
+    " ",
+    name
+  ] });
+  const blocked = found.blocked_ns ? ` (${spoken(found.blocked_ns)} in all)` : "";
+  return /* @__PURE__ */ u3("span", { class: "counts dim", children: [
+    count("waiting", waiting, "frames that wait for the encoder", waiting > MANY_WAIT),
+    count("dropped", found.dropped, "values that the recorder refused: they are not in the recording", true),
+    count("blocked", found.blocked, `calls that had to wait for the encoder${blocked}`, true),
+    live?.free_bytes !== void 0 && /* @__PURE__ */ u3("span", { class: live.free_bytes < LITTLE_BYTES ? "bad" : "", "data-count": "free", "data-value": live.free_bytes, title: "space left on the disk", children: [
+      /* @__PURE__ */ u3("b", { children: bytes(live.free_bytes) }),
+      " free"
+    ] })
+  ] });
+}
+function LiveRow({ row }) {
+  const { live, episodeId } = useModel();
+  const found = live?.recordings.find((each) => each.id === row.id);
+  const records = Object.values(found?.records ?? {}).reduce((a3, b) => a3 + b, 0);
+  return /* @__PURE__ */ u3(
+    "button",
+    {
+      class: `row live${row.id === episodeId ? " chosen" : ""}`,
+      "data-testid": "episode-row",
+      "data-id": row.id,
+      "data-live": "true",
+      "data-records": records,
+      onClick: () => goTo(row.id),
+      children: [
+        /* @__PURE__ */ u3("span", { class: found?.is_live ? "record-dot" : "record-dot off", "aria-hidden": "true" }),
+        /* @__PURE__ */ u3("span", { class: "row-text", children: [
+          /* @__PURE__ */ u3("strong", { children: [
+            named(row.id),
+            " · ",
+            found?.is_live ? "recording" : "not finished"
+          ] }),
+          /* @__PURE__ */ u3("span", { class: "dim", children: [
+            records.toLocaleString("en"),
+            " records",
+            found?.lost && !found.is_live ? `, ${found.lost} unreadable` : ""
+          ] }),
+          /* @__PURE__ */ u3(RecordingCounts, { id: row.id })
+        ] })
+      ]
+    }
+  );
+}
+
+// src/drawer.tsx
+var TITLES = { statics: "Episode", stats: "Selection", history: "Edits", moments: "Moments" };
+function Drawer() {
+  const { drawer, dataset } = useModel();
+  if (!drawer) return null;
+  const tabs = Object.keys(TITLES).filter((each) => each !== "moments" || dataset?.has_moments);
+  return /* @__PURE__ */ u3("aside", { class: "drawer", "aria-label": TITLES[drawer], children: [
+    /* @__PURE__ */ u3("header", { children: [
+      tabs.map((each) => /* @__PURE__ */ u3("button", { class: `tab quiet${each === drawer ? " chosen" : ""}`, "aria-pressed": each === drawer, onClick: () => set({ drawer: each }), children: TITLES[each] }, each)),
+      /* @__PURE__ */ u3("span", { class: "space" }),
+      /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Close", onClick: () => set({ drawer: null }), children: "✕" })
+    ] }),
+    /* @__PURE__ */ u3("div", { class: "drawer-body", children: [
+      drawer === "statics" && /* @__PURE__ */ u3(Statics, {}),
+      drawer === "stats" && /* @__PURE__ */ u3(Statistics, {}),
+      drawer === "history" && /* @__PURE__ */ u3(History, {}),
+      drawer === "moments" && /* @__PURE__ */ u3(Moments, {})
+    ] })
+  ] });
+}
+function Moments() {
+  const { momentsOf, dataset } = useModel();
+  const [found, setFound] = d2(null);
+  const [failure, setFailure] = d2("");
+  y2(() => {
+    if (!momentsOf) return;
+    const abort = new AbortController();
+    getJson("moments", momentsOf, abort.signal).then((answer) => {
+      setFound(answer);
+      setFailure("");
+    }).catch((error) => {
+      if (error.name === "AbortError") return;
+      setFound(null);
+      setFailure(`${error.message} ${error.hint ?? ""}`);
+    });
+    return () => abort.abort();
+  }, [momentsOf]);
+  const again = /* @__PURE__ */ u3("button", { onClick: momentsLikeThis, children: "Moments like the one at the cursor" });
+  if (!momentsOf) return again;
+  if (failure) return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { class: "failure", children: failure }),
+    again
+  ] });
+  if (!found) return /* @__PURE__ */ u3("p", { class: "dim", children: "Searching…" });
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { class: "dim", children: [
+      "Like",
+      " ",
+      /* @__PURE__ */ u3("button", { class: "link", onClick: () => goAt(momentsOf.episode, momentsOf.at), children: named(momentsOf.episode) }),
+      ", by ",
+      found.index,
+      ":"
+    ] }),
+    /* @__PURE__ */ u3("ol", { class: "moments", children: found.moments.map((each) => /* @__PURE__ */ u3("li", { children: /* @__PURE__ */ u3(
+      "button",
+      {
+        class: "moment quiet",
+        "data-testid": "moment",
+        "data-episode": each.episode,
+        "data-at-ns": each.at_ns,
+        title: "go there; with Shift beside this one",
+        onClick: (event) => event.shiftKey ? set({ otherId: each.episode }) : goAt(each.episode, BigInt(each.at_ns)),
+        children: [
+          /* @__PURE__ */ u3(Thumbnail, { id: each.episode, at: each.at_ns, version: dataset?.generation ?? 0 }),
+          /* @__PURE__ */ u3("span", { class: "row-text", children: [
+            /* @__PURE__ */ u3("strong", { children: [
+              named(each.episode),
+              " · ",
+              seconds(each.since_start_ns),
+              " s"
+            ] }),
+            /* @__PURE__ */ u3("span", { class: "dim", children: [
+              "similarity ",
+              each.score.toFixed(4)
+            ] })
+          ] })
+        ]
+      }
+    ) }, `${each.episode}@${each.at_ns}`)) }),
+    !found.moments.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing else is in the index." }),
+    again
+  ] });
+}
+function shown(value) {
+  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
+}
+function Statics() {
+  const { dataset, episodeId } = useModel();
+  const [, again] = d2(0);
+  y2(() => {
+    const timer = setTimeout(() => again((n2) => n2 + 1), 60);
+    return () => clearTimeout(timer);
+  }, [episodeId, dataset?.generation]);
+  const info = open.info;
+  if (!info) return /* @__PURE__ */ u3("p", { class: "dim", children: "No episode is open." });
+  const refusal = dataset?.refusal;
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3(
+      "form",
+      {
+        class: "marks",
+        onSubmit: (event) => {
+          event.preventDefault();
+          const data = new FormData(event.currentTarget);
+          void mark(String(data.get("name")), String(data.get("value")));
+        },
+        children: [
+          /* @__PURE__ */ u3("label", { children: [
+            "Mark ",
+            /* @__PURE__ */ u3("input", { name: "name", list: "mark-names", required: true, value: "task", disabled: Boolean(refusal) })
+          ] }),
+          /* @__PURE__ */ u3("datalist", { id: "mark-names", children: [
+            /* @__PURE__ */ u3("option", { value: "task" }),
+            /* @__PURE__ */ u3("option", { value: "notes" })
+          ] }),
+          /* @__PURE__ */ u3("label", { children: [
+            "as ",
+            /* @__PURE__ */ u3("input", { name: "value", required: true, placeholder: "pick the cube", disabled: Boolean(refusal) })
+          ] }),
+          /* @__PURE__ */ u3("button", { disabled: Boolean(refusal), title: refusal ?? "", children: "Save" })
+        ]
+      }
+    ),
+    refusal && /* @__PURE__ */ u3("p", { class: "dim", children: refusal }),
+    /* @__PURE__ */ u3(Items, { title: "Static items", items: info.static }),
+    (info.findings?.length ?? 0) > 0 && /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Findings" }),
+      /* @__PURE__ */ u3("ul", { class: "findings", children: info.findings.map((each, i4) => /* @__PURE__ */ u3("li", { children: [
+        /* @__PURE__ */ u3("b", { class: each.severity, children: each.rule }),
+        " ",
+        each.signal,
+        " ",
+        each.message
+      ] }, i4)) })
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Signals" }),
+      /* @__PURE__ */ u3("table", { class: "signals", children: [
+        /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
+          /* @__PURE__ */ u3("th", { scope: "col", children: "name" }),
+          /* @__PURE__ */ u3("th", { scope: "col", children: "records" }),
+          /* @__PURE__ */ u3("th", { scope: "col", children: "rate" })
+        ] }) }),
+        /* @__PURE__ */ u3("tbody", { children: info.signals.map((each) => /* @__PURE__ */ u3("tr", { children: [
+          /* @__PURE__ */ u3("th", { scope: "row", children: [
+            each.name,
+            /* @__PURE__ */ u3("span", { class: "dim", children: [
+              each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`,
+              each.units ? `, ${each.units}` : ""
+            ] })
+          ] }),
+          /* @__PURE__ */ u3("td", { children: each.count.toLocaleString("en") }),
+          /* @__PURE__ */ u3("td", { children: each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : "" })
+        ] }, each.name)) })
+      ] })
+    ] }),
+    /* @__PURE__ */ u3(Items, { title: "Metadata", items: info.meta })
+  ] });
+}
+function Items({ title, items }) {
+  const names = Object.keys(items);
+  if (!names.length) return null;
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: title }),
+    /* @__PURE__ */ u3("dl", { class: "items", children: names.map((name) => /* @__PURE__ */ u3("div", { children: [
+      /* @__PURE__ */ u3("dt", { children: name }),
+      /* @__PURE__ */ u3("dd", { children: shown(items[name]) })
+    ] }, name)) })
+  ] });
+}
+var quoted = (text) => `'${text.replaceAll("'", "''")}'`;
+function narrow(condition2) {
+  set({ where: state.where ? `(${state.where}) and ${condition2}` : condition2 });
+}
+function Statistics() {
+  const { where, listGeneration, checks } = useModel();
+  const [found, setFound] = d2(null);
+  y2(() => {
+    const abort = new AbortController();
+    getJson("statistics", { where }, abort.signal).then(setFound).catch(complain);
+    return () => abort.abort();
+  }, [where, listGeneration]);
+  if (!found) return null;
+  const outliers = Object.entries(found.outliers);
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { children: [
+      /* @__PURE__ */ u3("b", { children: found.episodes.toLocaleString("en") }),
+      " episodes",
+      where ? " satisfy the filter" : "",
+      "."
+    ] }),
+    Object.entries(found.measures).map(([name, each]) => /* @__PURE__ */ u3(Histogram, { name, ...each }, name)),
+    /* @__PURE__ */ u3(Counts, { title: "success", items: found.success, condition: (value) => value === null ? "success is null" : value ? "success" : "not success" }),
+    /* @__PURE__ */ u3(Counts, { title: "task", items: found.task, condition: (value) => value === null ? "task is null" : `task = ${quoted(String(value))}` }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Outliers" }),
+      outliers.length ? /* @__PURE__ */ u3("ul", { class: "outliers", children: outliers.slice(0, 50).map(([id, why]) => /* @__PURE__ */ u3("li", { children: [
+        /* @__PURE__ */ u3("button", { class: "quiet", onClick: () => goTo(id), children: named(id) }),
+        " ",
+        /* @__PURE__ */ u3("span", { class: "dim", children: why.join(", ") })
+      ] }, id)) }) : /* @__PURE__ */ u3("p", { class: "dim", children: "None by length, duration or return." })
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Values" }),
+      found.signals.map((each) => /* @__PURE__ */ u3("details", { children: [
+        /* @__PURE__ */ u3("summary", { children: each.name }),
+        /* @__PURE__ */ u3("table", { children: [
+          /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
+            /* @__PURE__ */ u3("th", {}),
+            /* @__PURE__ */ u3("th", { children: "least" }),
+            /* @__PURE__ */ u3("th", { children: "mean" }),
+            /* @__PURE__ */ u3("th", { children: "greatest" })
+          ] }) }),
+          /* @__PURE__ */ u3("tbody", { children: each.mean.slice(0, 64).map((mean, i4) => /* @__PURE__ */ u3("tr", { children: [
+            /* @__PURE__ */ u3("th", { scope: "row", children: i4 }),
+            /* @__PURE__ */ u3("td", { children: short(each.low[i4]) }),
+            /* @__PURE__ */ u3("td", { children: short(mean) }),
+            /* @__PURE__ */ u3("td", { children: short(each.high[i4]) })
+          ] }, i4)) })
+        ] })
+      ] }, each.name))
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Health" }),
+      /* @__PURE__ */ u3("p", { class: "dim", children: checks ? `${checks.checked} of ${checks.total} checked, ${Object.keys(checks.worst).length} with findings` : "" }),
+      checks && !checks.wanted && /* @__PURE__ */ u3("button", { onClick: () => void post("check", {}).catch(complain), children: "Check all" })
+    ] })
+  ] });
+}
+function Histogram({ name, counts, low: low2, high: high2, mean }) {
+  const most = Math.max(...counts);
+  const width = 240 / counts.length;
+  const edge = (i4) => low2 + (high2 - low2) * i4 / counts.length;
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: [
+      name,
+      " ",
+      /* @__PURE__ */ u3("span", { class: "dim", children: [
+        "mean ",
+        short(mean)
+      ] })
+    ] }),
+    /* @__PURE__ */ u3("svg", { class: "histogram", viewBox: "0 0 240 48", preserveAspectRatio: "none", role: "img", "aria-label": `Histogram of ${name} from ${short(low2)} to ${short(high2)}`, children: counts.map((count, i4) => /* @__PURE__ */ u3(
+      "rect",
+      {
+        x: i4 * width,
+        width: Math.max(1, width - 1),
+        y: 48 - 46 * count / most,
+        height: 46 * count / most,
+        onClick: () => narrow(`${name} >= ${edge(i4)} and ${name} ${i4 === counts.length - 1 ? "<=" : "<"} ${edge(i4 + 1)}`),
+        children: /* @__PURE__ */ u3("title", { children: `${short(edge(i4))} to ${short(edge(i4 + 1))}: ${count}; click to filter` })
+      },
+      i4
+    )) }),
+    /* @__PURE__ */ u3("p", { class: "axis dim", children: [
+      /* @__PURE__ */ u3("span", { children: short(low2) }),
+      /* @__PURE__ */ u3("span", { children: short(high2) })
+    ] })
+  ] });
+}
+function Counts({ title, items, condition: condition2 }) {
+  if (!items.length) return null;
+  const all = items.reduce((sum, each) => sum + each.count, 0);
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: title }),
+    items.map((each) => /* @__PURE__ */ u3("button", { class: "count quiet", onClick: () => narrow(condition2(each.value)), title: "click to filter", children: [
+      /* @__PURE__ */ u3("i", { style: { width: `${100 * each.count / all}%` } }),
+      /* @__PURE__ */ u3("span", { class: "cut", children: each.value === null ? "not known" : String(each.value) }),
+      /* @__PURE__ */ u3("b", { children: each.count })
+    ] }, String(each.value)))
+  ] });
+}
+function History() {
+  const { dataset, listGeneration } = useModel();
+  const [edits, setEdits] = d2([]);
+  y2(() => {
+    getJson("history", {}).then((found) => setEdits(found.edits)).catch(complain);
+  }, [listGeneration]);
+  return /* @__PURE__ */ u3(k, { children: [
+    dataset?.refusal && /* @__PURE__ */ u3("p", { class: "dim", children: dataset.refusal }),
+    dataset?.draft && /* @__PURE__ */ u3("p", { class: "dim", children: [
+      "Edits of a published dataset are kept in ",
+      dataset.draft,
+      "; `warp publish --draft` takes them."
+    ] }),
+    /* @__PURE__ */ u3("p", { class: "buttons", children: [
+      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void undo(), children: "Undo" }),
+      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void redo(), children: "Redo" })
+    ] }),
+    /* @__PURE__ */ u3("ol", { class: "edits", reversed: true, children: edits.map((each) => /* @__PURE__ */ u3("li", { class: each.is_undone ? "undone" : "", children: [
+      /* @__PURE__ */ u3("span", { children: [
+        /* @__PURE__ */ u3("b", { children: each.seq }),
+        " ",
+        said(each)
+      ] }),
+      each.op !== "undo" && !each.is_undone && /* @__PURE__ */ u3("button", { class: "quiet", disabled: Boolean(dataset?.refusal), onClick: () => void edit({ op: "undo", seq: each.seq }, `edit ${each.seq} is undone`), children: "undo" })
+    ] }, each.seq)) }),
+    !edits.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing was edited." })
+  ] });
+}
+function said(edit2) {
+  if (edit2.op === "undo") return `undo of ${edit2.undoes}`;
+  const which = named(edit2.episode ?? edit2.episodes?.join(" + ") ?? "");
+  const what = edit2.op === "set_static" ? `${edit2.name} = ${shown(edit2.value)}` : edit2.op;
+  return `${which}: ${what}${edit2.redoes ? " (again)" : ""}`;
+}
 
 // node_modules/uplot/dist/uPlot.esm.js
 var FEAT_TIME = true;
@@ -7549,18 +8071,6 @@ uPlot.sync = _sync;
   paths.spline = monotoneCubic;
 }
 
-// node_modules/preact/jsx-runtime/dist/jsxRuntime.module.js
-var f3 = 0;
-var i3 = Array.isArray;
-function u3(e3, t3, n2, o3, i4, u4) {
-  t3 || (t3 = {});
-  var a3, c3, p3 = t3;
-  if ("ref" in p3) for (c3 in p3 = {}, t3) "ref" == c3 ? a3 = t3[c3] : p3[c3] = t3[c3];
-  var l3 = { type: e3, props: p3, key: n2, ref: a3, __k: null, __: null, __b: 0, __e: null, __c: null, constructor: void 0, __v: --f3, __i: -1, __u: 0, __source: i4, __self: u4 };
-  if ("function" == typeof e3 && (a3 = e3.defaultProps)) for (c3 in a3) void 0 === p3[c3] && (p3[c3] = a3[c3]);
-  return l.vnode && l.vnode(l3), l3;
-}
-
 // src/plots.tsx
 var LEFT2 = 72;
 var RIGHT2 = 16;
@@ -7652,7 +8162,7 @@ function rangeOf(signal, low2, high2) {
   return uPlot.rangeNum(low2, high2, 0.1, true);
 }
 var isHeld = (signal) => /^(bool|u?int)/.test(signal.dtype);
-function seriesOf(group, hidden) {
+function seriesOf(group, hidden, gapsNow) {
   const count = channelsOf(group.main);
   const series = [{}];
   const bands = [];
@@ -7661,7 +8171,7 @@ function seriesOf(group, hidden) {
     stroke: colourOf(group.main.name, c3),
     width: 1.25,
     points: { show: false },
-    spanGaps: group.predictions.length > 0,
+    gaps: (self, _series, _first, _last, found) => isHeld(group.main) ? found : [...found, ...cutsOf(self, gapsNow())],
     ...isHeld(group.main) && { paths: uPlot.paths.stepped({ align: 1 }) },
     ...more
   });
@@ -7675,13 +8185,17 @@ function seriesOf(group, hidden) {
   }
   return { series, bands };
 }
-function Plot({ info, group, held, onDragTo }) {
+function cutsOf(self, gaps2) {
+  const place = (at2) => Math.round(self.valToPos(at2 / 1e9, "x", true));
+  return gaps2.filter((each) => each.to > clock.from && each.from < clock.to).map((each) => [place(each.from), place(each.to)]);
+}
+function Plot({ info, group, held, gaps: gaps2, onDragTo }) {
   const model = useModel();
   const box = A2(null);
   const line = A2(null);
   const chart = A2(null);
-  const latest = A2({ info, group });
-  latest.current = { info, group };
+  const latest = A2({ info, group, gaps: gaps2 });
+  latest.current = { info, group, gaps: gaps2 };
   const reload = A2(() => void 0);
   const loaded = A2(null);
   const [failure, setFailure] = d2("");
@@ -7696,7 +8210,7 @@ function Plot({ info, group, held, onDragTo }) {
     const grid2 = text.getPropertyValue("--grid").trim();
     const host = box.current;
     delete host.dataset.points;
-    const { series, bands } = seriesOf(group, state.hidden);
+    const { series, bands } = seriesOf(group, state.hidden, () => latest.current.gaps);
     const axis = { stroke: dim, grid: { stroke: grid2, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const made = new uPlot(
       {
@@ -7789,11 +8303,12 @@ function Plot({ info, group, held, onDragTo }) {
     if (loaded.current !== info) reload.current();
   }, [info]);
   y2(() => {
-    const { series } = seriesOf(group, model.hidden);
+    const { series } = seriesOf(group, model.hidden, () => []);
     series.forEach((each, i4) => {
       if (i4 > 0 && chart.current && chart.current.series[i4]?.show !== each.show) chart.current.setSeries(i4, { show: each.show });
     });
   }, [model.hidden]);
+  y2(() => chart.current?.redraw(true), [JSON.stringify(gaps2)]);
   y2(() => {
     const move = () => placeCursor(line.current);
     const stops = [clock.onMove(move), clock.onZoom(move)];
@@ -8028,9 +8543,11 @@ function Ruler({ marks, findings, trim: trim2 }) {
     target.setPointerCapture(event.pointerId);
     const to = (each) => clock.go(timeOf(each.clientX - target.getBoundingClientRect().left), false);
     to(event);
-    target.onpointermove = to;
-    target.onpointerup = () => {
-      target.onpointermove = target.onpointerup = null;
+    const kind = "onpointerrawupdate" in target ? "pointerrawupdate" : "pointermove";
+    target.addEventListener(kind, to);
+    target.onpointerup = target.onpointercancel = () => {
+      target.removeEventListener(kind, to);
+      target.onpointerup = target.onpointercancel = null;
     };
   }
   function drag(event, side) {
@@ -8098,8 +8615,6 @@ function Ruler({ marks, findings, trim: trim2 }) {
 
 // src/episode.tsx
 var NO_MARKS = { events: [], gaps: [] };
-var cameras = /* @__PURE__ */ new Set();
-var isSettled = () => [...cameras].every((each) => each.settled);
 function useEpisode(id) {
   const model = useModel();
   const [info, setInfo] = d2(null);
@@ -8139,7 +8654,7 @@ function EpisodePage() {
     const isOther = !opened3.current.startsWith(`${info.id} `);
     opened3.current = key;
     clock.open(BigInt(info.start_ns), BigInt(info.stop_ns));
-    if (isOther) clock.at = info.is_unfinished ? clock.length : firstSight(info);
+    if (isOther) clock.at = info.is_unfinished ? clock.length : firstSight2(info);
     clock.wanted?.();
     clock.wanted = null;
     if (follows) clock.at = clock.length;
@@ -8162,7 +8677,10 @@ function EpisodePage() {
     ).catch(complain);
     return () => abort.abort();
   }, [info]);
-  if (failure) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("p", { class: "blank failure", children: failure }) });
+  if (failure) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("div", { class: "blank", children: [
+    /* @__PURE__ */ u3("p", { class: "failure", role: "alert", children: failure }),
+    /* @__PURE__ */ u3("p", { class: "dim", children: "Choose another episode in the list." })
+  ] }) });
   if (!info) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("p", { class: "blank", children: model.episodeId ? "" : "Choose an episode." }) });
   return /* @__PURE__ */ u3("main", { class: "centre", "data-episode": info.id, children: [
     /* @__PURE__ */ u3(EpisodeBar, { info, trim: trim2 }),
@@ -8187,7 +8705,7 @@ function EpisodePage() {
     ] })
   ] });
 }
-function firstSight(info) {
+function firstSight2(info) {
   const firsts = info.signals.filter((each) => each.shows === "camera" && each.first_ns).map((each) => Number(BigInt(each.first_ns) - BigInt(info.start_ns)));
   return Math.max(0, ...firsts);
 }
@@ -8202,6 +8720,7 @@ function EpisodeBar({ info, trim: trim2 }) {
     /* @__PURE__ */ u3("span", { class: "dim cut", title: taskOf(info), children: taskOf(info) }),
     /* @__PURE__ */ u3("span", { class: "dim", children: lengthOf(info) }),
     info.is_unfinished && /* @__PURE__ */ u3("span", { class: "badge bad", children: "recording" }),
+    info.is_unfinished && /* @__PURE__ */ u3(RecordingCounts, { id: info.id }),
     (info.findings ?? []).filter((each) => each.severity !== "info").slice(0, 3).map((each) => /* @__PURE__ */ u3("span", { class: `badge ${each.severity === "damaged" ? "bad" : "warn"}`, title: `${each.signal ?? ""} ${each.message}`, children: each.rule }, each.rule + each.signal)),
     /* @__PURE__ */ u3("span", { class: "space" }),
     otherId && /* @__PURE__ */ u3("button", { onClick: () => set({ otherId: null }), title: "c", children: [
@@ -8260,6 +8779,8 @@ var GAP = 8;
 var CAPTION = 20;
 var NARROW = 210;
 var STAGE = 0.46;
+var NARROW_STAGE = 0.62;
+var NARROW_PAGE = 700;
 function arrange(box, ratios) {
   let best = { columns: ratios.length, height: 0 };
   for (let lines = 1; lines <= ratios.length; lines++) {
@@ -8285,7 +8806,7 @@ function Cameras({ info, isFirst = false }) {
     if (!host.current) return;
     const page = host.current.closest(".centre");
     const look = () => {
-      const next = { width: host.current.clientWidth, height: page.clientHeight * STAGE };
+      const next = { width: host.current.clientWidth, height: page.clientHeight * (innerWidth > NARROW_PAGE ? STAGE : NARROW_STAGE) };
       setBox((old) => old.width === next.width && old.height === next.height ? old : next);
     };
     look();
@@ -8320,7 +8841,7 @@ function CameraView({ info, signal, size, leads }) {
       const paint = target.getContext("2d");
       if (!picture) paint.clearRect(0, 0, target.width, target.height);
       else if (picture instanceof ImageData) paint.putImageData(picture, 0, 0);
-      else paint.drawImage(picture, 0, 0);
+      else paint.drawImage(picture, 0, 0, target.width, target.height, 0, 0, target.width, target.height);
       setFailure("");
       target.dataset.row = String(row);
       target.dataset.tsNs = row < 0 ? "" : (base + BigInt(Math.round(camera.times[row]))).toString();
@@ -8339,14 +8860,15 @@ function CameraView({ info, signal, size, leads }) {
     };
     retell.current = tell;
     let stop = () => void 0;
+    let isGone = false;
     camera.open().then(() => {
+      if (isGone) return;
       if (leads) open.frameTimes = camera.times;
-      cameras.add(camera);
       stop = clock.onMove(move);
       move();
     }).catch((error) => setFailure(error.message));
     return () => {
-      cameras.delete(camera);
+      isGone = true;
       stop();
       camera.close();
     };
@@ -8402,10 +8924,15 @@ function Plots({ info, marks }) {
         setTimeout(ask2, state.playing ? 60 : 0);
       }
     };
-    const stop = clock.onMove(() => void ask2());
+    let soon = 0;
+    const stop = clock.onMove(() => {
+      cancelAnimationFrame(soon);
+      soon = requestAnimationFrame(() => void ask2());
+    });
     void ask2();
     return () => {
       gone = true;
+      cancelAnimationFrame(soon);
       stop();
     };
   }, [info]);
@@ -8424,7 +8951,7 @@ function Plots({ info, marks }) {
       " ",
       each.hint
     ] }, each.signal)),
-    groups.map((group) => /* @__PURE__ */ u3(Plot, { info, group, held, onDragTo: dragTo }, group.main.name)),
+    groups.map((group) => /* @__PURE__ */ u3(Plot, { info, group, held, gaps: marks.gaps.filter((each) => each.signal === group.main.number), onDragTo: dragTo }, group.main.name)),
     texts.map((each) => /* @__PURE__ */ u3("section", { class: "texts", "aria-label": `Texts of ${each.name}`, children: [
       /* @__PURE__ */ u3("header", { children: [
         /* @__PURE__ */ u3("strong", { children: each.name }),
@@ -8442,558 +8969,6 @@ function Plots({ info, marks }) {
     ] }, each.name)),
     !groups.length && !texts.length && /* @__PURE__ */ u3("p", { class: "blank dim", children: "No signals to plot." })
   ] });
-}
-
-// src/list.tsx
-var ROW = 56;
-var PAGE = 100;
-var MOST_PATIENCE_MS = 5e3;
-var thumbnails = /* @__PURE__ */ new Map();
-var thumbnailsBusy = 0;
-var thumbnailsWaiting = [];
-var seen = null;
-function firstSight2() {
-  const isThere = () => isSettled() && document.querySelector(".camera canvas[data-row], .no-cameras") !== null && document.querySelector(".chart[data-points]") !== null;
-  seen ??= new Promise((resolve) => {
-    const until = performance.now() + MOST_PATIENCE_MS;
-    const look = () => void (isThere() || performance.now() > until ? resolve() : setTimeout(look, 50));
-    look();
-  });
-  return seen;
-}
-async function loadThumbnail(id, at2) {
-  if (!state.dataset?.is_root) await firstSight2();
-  if (thumbnailsBusy >= 4) await new Promise((resolve) => thumbnailsWaiting.push(resolve));
-  thumbnailsBusy++;
-  try {
-    const pixels = (await getArrays("thumbnail", { episode: id, at: at2 })).arrays.pixels;
-    if (!pixels) return null;
-    const [height = 0, width = 0, colours = 1] = pixels.shape;
-    const image = new ImageData(width, height);
-    for (let i4 = 0; i4 < width * height; i4++)
-      for (let c3 = 0; c3 < 4; c3++)
-        image.data[i4 * 4 + c3] = c3 === 3 ? 255 : pixels.data[i4 * colours + (colours === 1 ? 0 : c3)];
-    return image;
-  } catch {
-    return null;
-  } finally {
-    thumbnailsBusy--;
-    thumbnailsWaiting.shift()?.();
-  }
-}
-function Thumbnail({ id, version, at: at2 }) {
-  const canvas = A2(null);
-  y2(() => {
-    let gone = false;
-    const key = `${id}@${version} ${at2 ?? ""}`;
-    if (!thumbnails.has(key)) thumbnails.set(key, loadThumbnail(id, at2));
-    void thumbnails.get(key).then((image) => {
-      if (gone || !image || !canvas.current) return;
-      canvas.current.width = image.width;
-      canvas.current.height = image.height;
-      canvas.current.getContext("2d").putImageData(image, 0, 0);
-    });
-    return () => {
-      gone = true;
-    };
-  }, [id, version, at2]);
-  return /* @__PURE__ */ u3("canvas", { ref: canvas, class: "thumbnail", width: 64, height: 48, "aria-hidden": "true" });
-}
-function EpisodeList() {
-  const model = useModel();
-  const box = A2(null);
-  const [pages, setPages] = d2(/* @__PURE__ */ new Map());
-  const [total, setTotal] = d2(0);
-  const [live, setLive] = d2([]);
-  const [top, setTop] = d2(0);
-  const [height, setHeight] = d2(600);
-  const asked = A2(/* @__PURE__ */ new Set());
-  const key = JSON.stringify([model.where, model.sort, model.order, model.listGeneration]);
-  const latest = A2(key);
-  latest.current = key;
-  const loaded = A2("");
-  async function load2(page) {
-    if (asked.current.has(page)) return;
-    asked.current.add(page);
-    const mine = key;
-    try {
-      const { where, sort, order } = state;
-      const found = await getJson("episodes", { where, sort, order, start: page * PAGE, count: PAGE });
-      if (latest.current !== mine) return;
-      setTotal(found.total);
-      setLive(found.live);
-      const isFirst = loaded.current !== mine;
-      loaded.current = mine;
-      setPages((old) => new Map(isFirst ? [] : old).set(page, found));
-      if (state.whereError) set({ whereError: "" });
-    } catch (error) {
-      if (latest.current !== mine) return;
-      if (error instanceof Refused && error.status === 400 || error.status === 422)
-        set({ whereError: `${error.message} ${error.hint}` });
-      else complain(error);
-    }
-  }
-  y2(() => {
-    asked.current = /* @__PURE__ */ new Set();
-    void load2(Math.floor((box.current?.scrollTop ?? 0) / ROW / PAGE));
-  }, [key]);
-  _2(() => {
-    const watch = new ResizeObserver(() => setHeight(box.current?.clientHeight ?? 600));
-    watch.observe(box.current);
-    return () => watch.disconnect();
-  }, []);
-  const rowAt = (position2) => pages.get(Math.floor(position2 / PAGE))?.rows[position2 % PAGE];
-  const first = Math.max(0, Math.floor(top / ROW) - 4);
-  const last = Math.min(total, Math.ceil((top + height) / ROW) + 4);
-  y2(() => {
-    for (let page = Math.floor(first / PAGE); page * PAGE < last; page++) if (!pages.has(page)) void load2(page);
-  });
-  open.neighbours = () => {
-    const ids = live.map((row) => row.id);
-    for (const page of [...pages.keys()].sort((a3, b) => a3 - b)) for (const row of pages.get(page).rows) ids.push(row.id);
-    return ids;
-  };
-  y2(() => {
-    if (!model.episodeId) {
-      const begin = model.dataset?.selected ?? rowAt(0)?.id ?? live[0]?.id;
-      if (begin) goTo(begin);
-    }
-  });
-  y2(() => {
-    for (const [number, page] of pages) {
-      const at2 = page.rows.findIndex((row) => row.id === model.episodeId);
-      if (at2 < 0 || !box.current) continue;
-      const y3 = (number * PAGE + at2) * ROW;
-      if (y3 < box.current.scrollTop) box.current.scrollTop = y3;
-      else if (y3 + ROW > box.current.scrollTop + box.current.clientHeight)
-        box.current.scrollTop = y3 + ROW - box.current.clientHeight;
-    }
-  }, [model.episodeId]);
-  const positions = Array.from({ length: Math.max(0, last - first) }, (_4, i4) => first + i4);
-  return /* @__PURE__ */ u3("nav", { class: "list", "data-testid": "episode-list", "aria-label": "Episodes", children: [
-    /* @__PURE__ */ u3("header", { class: "list-head", children: [
-      /* @__PURE__ */ u3("span", { children: [
-        total.toLocaleString("en"),
-        " ",
-        model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"
-      ] }),
-      /* @__PURE__ */ u3("label", { children: [
-        /* @__PURE__ */ u3("span", { class: "sr", children: "Sort by" }),
-        /* @__PURE__ */ u3("select", { value: model.sort, onChange: (event) => set({ sort: event.currentTarget.value }), children: [
-          /* @__PURE__ */ u3("option", { value: "", children: "recorded order" }),
-          ["length", "duration_s", "task", "success", "total_reward", "recorded_ns"].map((name) => /* @__PURE__ */ u3("option", { value: name, children: name }, name))
-        ] })
-      ] }),
-      /* @__PURE__ */ u3(
-        "button",
-        {
-          class: "quiet",
-          "aria-label": model.order === "up" ? "Ascending" : "Descending",
-          title: "Turn the order around",
-          onClick: () => set({ order: state.order === "up" ? "down" : "up" }),
-          children: model.order === "up" ? "↑" : "↓"
-        }
-      )
-    ] }),
-    live.map((row) => /* @__PURE__ */ u3(LiveRow, { row }, row.id)),
-    /* @__PURE__ */ u3(
-      "div",
-      {
-        class: "rows",
-        ref: box,
-        role: "listbox",
-        "aria-label": "Episodes",
-        tabIndex: 0,
-        onScroll: (event) => setTop(event.currentTarget.scrollTop),
-        children: [
-          /* @__PURE__ */ u3("div", { class: "rows-height", style: { height: `${total * ROW}px` }, children: positions.map((position2) => {
-            const row = rowAt(position2);
-            return /* @__PURE__ */ u3(
-              "div",
-              {
-                class: `row${row?.id === model.episodeId ? " chosen" : ""}`,
-                role: "option",
-                "aria-selected": row?.id === model.episodeId,
-                "data-testid": row ? "episode-row" : void 0,
-                "data-id": row?.id,
-                style: { transform: `translateY(${position2 * ROW}px)` },
-                onClick: (event) => row && (event.shiftKey ? set({ otherId: row.id }) : goTo(row.id)),
-                children: row && /* @__PURE__ */ u3(RowBody, { row, version: model.dataset?.generation ?? 0 })
-              },
-              row?.id ?? position2
-            );
-          }) }),
-          total === 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? /* @__PURE__ */ u3(k, { children: [
-            "No episode satisfies the filter.",
-            /* @__PURE__ */ u3("br", {}),
-            /* @__PURE__ */ u3("button", { class: "link", onClick: () => set({ where: "" }), children: "Show all" })
-          ] }) : live.length ? "" : "No episodes yet: record one, and it appears here." })
-        ]
-      }
-    )
-  ] });
-}
-function RowBody({ row, version }) {
-  const { checks } = useModel();
-  const worst2 = row.problems?.length ? "damaged" : checks?.worst[row.id] ?? row.worst;
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3(Thumbnail, { id: row.id, version }),
-    /* @__PURE__ */ u3("div", { class: "row-text", children: [
-      /* @__PURE__ */ u3("strong", { title: row.id, children: named(row.id) }),
-      /* @__PURE__ */ u3("span", { class: "dim cut", children: row.task ?? "" })
-    ] }),
-    /* @__PURE__ */ u3("div", { class: "row-side", children: [
-      /* @__PURE__ */ u3("span", { children: row.duration_s == null ? "" : `${row.duration_s.toFixed(1)} s` }),
-      /* @__PURE__ */ u3("span", { children: [
-        worst2 && worst2 !== "info" && /* @__PURE__ */ u3("span", { class: `flag ${worst2}`, title: `check: ${worst2}`, "aria-label": worst2, children: worst2 === "damaged" ? "✖" : "⚠" }),
-        row.success === true && /* @__PURE__ */ u3("span", { class: "flag good", title: "success", "aria-label": "success", children: "✓" }),
-        row.success === false && /* @__PURE__ */ u3("span", { class: "flag", title: "failure", "aria-label": "failure", children: "✗" })
-      ] })
-    ] })
-  ] });
-}
-function LiveRow({ row }) {
-  const { live, episodeId } = useModel();
-  const found = live?.recordings.find((each) => each.id === row.id);
-  const records = Object.values(found?.records ?? {}).reduce((a3, b) => a3 + b, 0);
-  const waiting = Object.values(found?.backlog ?? {}).reduce((a3, b) => a3 + b, 0);
-  return /* @__PURE__ */ u3(
-    "button",
-    {
-      class: `row live${row.id === episodeId ? " chosen" : ""}`,
-      "data-testid": "episode-row",
-      "data-id": row.id,
-      "data-live": "true",
-      "data-records": records,
-      onClick: () => goTo(row.id),
-      children: [
-        /* @__PURE__ */ u3("span", { class: found?.is_live ? "record-dot" : "record-dot off", "aria-hidden": "true" }),
-        /* @__PURE__ */ u3("span", { class: "row-text", children: [
-          /* @__PURE__ */ u3("strong", { children: [
-            named(row.id),
-            " · ",
-            found?.is_live ? "recording" : "not finished"
-          ] }),
-          /* @__PURE__ */ u3("span", { class: "dim", children: [
-            records.toLocaleString("en"),
-            " records",
-            found?.lost && !found.is_live ? `, ${found.lost} unreadable` : ""
-          ] }),
-          /* @__PURE__ */ u3("span", { class: "dim", children: [
-            waiting ? `${waiting} frames wait for the encoder` : "no frame waits",
-            live?.free_bytes === void 0 ? "" : ` · ${bytes(live.free_bytes)} free`
-          ] })
-        ] })
-      ]
-    }
-  );
-}
-
-// src/drawer.tsx
-var TITLES = { statics: "Episode", stats: "Selection", history: "Edits", moments: "Moments" };
-function Drawer() {
-  const { drawer, dataset } = useModel();
-  if (!drawer) return null;
-  const tabs = Object.keys(TITLES).filter((each) => each !== "moments" || dataset?.has_moments);
-  return /* @__PURE__ */ u3("aside", { class: "drawer", "aria-label": TITLES[drawer], children: [
-    /* @__PURE__ */ u3("header", { children: [
-      tabs.map((each) => /* @__PURE__ */ u3("button", { class: `tab quiet${each === drawer ? " chosen" : ""}`, "aria-pressed": each === drawer, onClick: () => set({ drawer: each }), children: TITLES[each] }, each)),
-      /* @__PURE__ */ u3("span", { class: "space" }),
-      /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Close", onClick: () => set({ drawer: null }), children: "✕" })
-    ] }),
-    /* @__PURE__ */ u3("div", { class: "drawer-body", children: [
-      drawer === "statics" && /* @__PURE__ */ u3(Statics, {}),
-      drawer === "stats" && /* @__PURE__ */ u3(Statistics, {}),
-      drawer === "history" && /* @__PURE__ */ u3(History, {}),
-      drawer === "moments" && /* @__PURE__ */ u3(Moments, {})
-    ] })
-  ] });
-}
-function Moments() {
-  const { momentsOf, dataset } = useModel();
-  const [found, setFound] = d2(null);
-  const [failure, setFailure] = d2("");
-  y2(() => {
-    if (!momentsOf) return;
-    const abort = new AbortController();
-    getJson("moments", momentsOf, abort.signal).then((answer) => {
-      setFound(answer);
-      setFailure("");
-    }).catch((error) => {
-      if (error.name === "AbortError") return;
-      setFound(null);
-      setFailure(`${error.message} ${error.hint ?? ""}`);
-    });
-    return () => abort.abort();
-  }, [momentsOf]);
-  const again = /* @__PURE__ */ u3("button", { onClick: momentsLikeThis, children: "Moments like the one at the cursor" });
-  if (!momentsOf) return again;
-  if (failure) return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3("p", { class: "failure", children: failure }),
-    again
-  ] });
-  if (!found) return /* @__PURE__ */ u3("p", { class: "dim", children: "Searching…" });
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3("p", { class: "dim", children: [
-      "Like",
-      " ",
-      /* @__PURE__ */ u3("button", { class: "link", onClick: () => goAt(momentsOf.episode, momentsOf.at), children: named(momentsOf.episode) }),
-      ", by ",
-      found.index,
-      ":"
-    ] }),
-    /* @__PURE__ */ u3("ol", { class: "moments", children: found.moments.map((each) => /* @__PURE__ */ u3("li", { children: /* @__PURE__ */ u3(
-      "button",
-      {
-        class: "moment quiet",
-        "data-testid": "moment",
-        "data-episode": each.episode,
-        "data-at-ns": each.at_ns,
-        title: "go there; with Shift beside this one",
-        onClick: (event) => event.shiftKey ? set({ otherId: each.episode }) : goAt(each.episode, BigInt(each.at_ns)),
-        children: [
-          /* @__PURE__ */ u3(Thumbnail, { id: each.episode, at: each.at_ns, version: dataset?.generation ?? 0 }),
-          /* @__PURE__ */ u3("span", { class: "row-text", children: [
-            /* @__PURE__ */ u3("strong", { children: [
-              named(each.episode),
-              " · ",
-              seconds(each.since_start_ns),
-              " s"
-            ] }),
-            /* @__PURE__ */ u3("span", { class: "dim", children: [
-              "similarity ",
-              each.score.toFixed(4)
-            ] })
-          ] })
-        ]
-      }
-    ) }, `${each.episode}@${each.at_ns}`)) }),
-    !found.moments.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing else is in the index." }),
-    again
-  ] });
-}
-function shown(value) {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
-}
-function Statics() {
-  const { dataset, episodeId } = useModel();
-  const [, again] = d2(0);
-  y2(() => {
-    const timer = setTimeout(() => again((n2) => n2 + 1), 60);
-    return () => clearTimeout(timer);
-  }, [episodeId, dataset?.generation]);
-  const info = open.info;
-  if (!info) return /* @__PURE__ */ u3("p", { class: "dim", children: "No episode is open." });
-  const refusal = dataset?.refusal;
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3(
-      "form",
-      {
-        class: "marks",
-        onSubmit: (event) => {
-          event.preventDefault();
-          const data = new FormData(event.currentTarget);
-          void mark(String(data.get("name")), String(data.get("value")));
-        },
-        children: [
-          /* @__PURE__ */ u3("label", { children: [
-            "Mark ",
-            /* @__PURE__ */ u3("input", { name: "name", list: "mark-names", required: true, value: "task", disabled: Boolean(refusal) })
-          ] }),
-          /* @__PURE__ */ u3("datalist", { id: "mark-names", children: [
-            /* @__PURE__ */ u3("option", { value: "task" }),
-            /* @__PURE__ */ u3("option", { value: "notes" })
-          ] }),
-          /* @__PURE__ */ u3("label", { children: [
-            "as ",
-            /* @__PURE__ */ u3("input", { name: "value", required: true, placeholder: "pick the cube", disabled: Boolean(refusal) })
-          ] }),
-          /* @__PURE__ */ u3("button", { disabled: Boolean(refusal), title: refusal ?? "", children: "Save" })
-        ]
-      }
-    ),
-    refusal && /* @__PURE__ */ u3("p", { class: "dim", children: refusal }),
-    /* @__PURE__ */ u3(Items, { title: "Static items", items: info.static }),
-    (info.findings?.length ?? 0) > 0 && /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Findings" }),
-      /* @__PURE__ */ u3("ul", { class: "findings", children: info.findings.map((each, i4) => /* @__PURE__ */ u3("li", { children: [
-        /* @__PURE__ */ u3("b", { class: each.severity, children: each.rule }),
-        " ",
-        each.signal,
-        " ",
-        each.message
-      ] }, i4)) })
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Signals" }),
-      /* @__PURE__ */ u3("table", { class: "signals", children: [
-        /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
-          /* @__PURE__ */ u3("th", { scope: "col", children: "name" }),
-          /* @__PURE__ */ u3("th", { scope: "col", children: "records" }),
-          /* @__PURE__ */ u3("th", { scope: "col", children: "rate" })
-        ] }) }),
-        /* @__PURE__ */ u3("tbody", { children: info.signals.map((each) => /* @__PURE__ */ u3("tr", { children: [
-          /* @__PURE__ */ u3("th", { scope: "row", children: [
-            each.name,
-            /* @__PURE__ */ u3("span", { class: "dim", children: [
-              each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`,
-              each.units ? `, ${each.units}` : ""
-            ] })
-          ] }),
-          /* @__PURE__ */ u3("td", { children: each.count.toLocaleString("en") }),
-          /* @__PURE__ */ u3("td", { children: each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : "" })
-        ] }, each.name)) })
-      ] })
-    ] }),
-    /* @__PURE__ */ u3(Items, { title: "Metadata", items: info.meta })
-  ] });
-}
-function Items({ title, items }) {
-  const names = Object.keys(items);
-  if (!names.length) return null;
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: title }),
-    /* @__PURE__ */ u3("dl", { class: "items", children: names.map((name) => /* @__PURE__ */ u3("div", { children: [
-      /* @__PURE__ */ u3("dt", { children: name }),
-      /* @__PURE__ */ u3("dd", { children: shown(items[name]) })
-    ] }, name)) })
-  ] });
-}
-var quoted = (text) => `'${text.replaceAll("'", "''")}'`;
-function narrow(condition2) {
-  set({ where: state.where ? `(${state.where}) and ${condition2}` : condition2 });
-}
-function Statistics() {
-  const { where, listGeneration, checks } = useModel();
-  const [found, setFound] = d2(null);
-  y2(() => {
-    const abort = new AbortController();
-    getJson("statistics", { where }, abort.signal).then(setFound).catch(complain);
-    return () => abort.abort();
-  }, [where, listGeneration]);
-  if (!found) return null;
-  const outliers = Object.entries(found.outliers);
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3("p", { children: [
-      /* @__PURE__ */ u3("b", { children: found.episodes.toLocaleString("en") }),
-      " episodes",
-      where ? " satisfy the filter" : "",
-      "."
-    ] }),
-    Object.entries(found.measures).map(([name, each]) => /* @__PURE__ */ u3(Histogram, { name, ...each }, name)),
-    /* @__PURE__ */ u3(Counts, { title: "success", items: found.success, condition: (value) => value === null ? "success is null" : value ? "success" : "not success" }),
-    /* @__PURE__ */ u3(Counts, { title: "task", items: found.task, condition: (value) => value === null ? "task is null" : `task = ${quoted(String(value))}` }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Outliers" }),
-      outliers.length ? /* @__PURE__ */ u3("ul", { class: "outliers", children: outliers.slice(0, 50).map(([id, why]) => /* @__PURE__ */ u3("li", { children: [
-        /* @__PURE__ */ u3("button", { class: "quiet", onClick: () => goTo(id), children: named(id) }),
-        " ",
-        /* @__PURE__ */ u3("span", { class: "dim", children: why.join(", ") })
-      ] }, id)) }) : /* @__PURE__ */ u3("p", { class: "dim", children: "None by length, duration or return." })
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Values" }),
-      found.signals.map((each) => /* @__PURE__ */ u3("details", { children: [
-        /* @__PURE__ */ u3("summary", { children: each.name }),
-        /* @__PURE__ */ u3("table", { children: [
-          /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
-            /* @__PURE__ */ u3("th", {}),
-            /* @__PURE__ */ u3("th", { children: "least" }),
-            /* @__PURE__ */ u3("th", { children: "mean" }),
-            /* @__PURE__ */ u3("th", { children: "greatest" })
-          ] }) }),
-          /* @__PURE__ */ u3("tbody", { children: each.mean.slice(0, 64).map((mean, i4) => /* @__PURE__ */ u3("tr", { children: [
-            /* @__PURE__ */ u3("th", { scope: "row", children: i4 }),
-            /* @__PURE__ */ u3("td", { children: short(each.low[i4]) }),
-            /* @__PURE__ */ u3("td", { children: short(mean) }),
-            /* @__PURE__ */ u3("td", { children: short(each.high[i4]) })
-          ] }, i4)) })
-        ] })
-      ] }, each.name))
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Health" }),
-      /* @__PURE__ */ u3("p", { class: "dim", children: checks ? `${checks.checked} of ${checks.total} checked, ${Object.keys(checks.worst).length} with findings` : "" }),
-      checks && !checks.wanted && /* @__PURE__ */ u3("button", { onClick: () => void post("check", {}).catch(complain), children: "Check all" })
-    ] })
-  ] });
-}
-function Histogram({ name, counts, low: low2, high: high2, mean }) {
-  const most = Math.max(...counts);
-  const width = 240 / counts.length;
-  const edge = (i4) => low2 + (high2 - low2) * i4 / counts.length;
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: [
-      name,
-      " ",
-      /* @__PURE__ */ u3("span", { class: "dim", children: [
-        "mean ",
-        short(mean)
-      ] })
-    ] }),
-    /* @__PURE__ */ u3("svg", { class: "histogram", viewBox: "0 0 240 48", preserveAspectRatio: "none", role: "img", "aria-label": `Histogram of ${name} from ${short(low2)} to ${short(high2)}`, children: counts.map((count, i4) => /* @__PURE__ */ u3(
-      "rect",
-      {
-        x: i4 * width,
-        width: Math.max(1, width - 1),
-        y: 48 - 46 * count / most,
-        height: 46 * count / most,
-        onClick: () => narrow(`${name} >= ${edge(i4)} and ${name} ${i4 === counts.length - 1 ? "<=" : "<"} ${edge(i4 + 1)}`),
-        children: /* @__PURE__ */ u3("title", { children: `${short(edge(i4))} to ${short(edge(i4 + 1))}: ${count}; click to filter` })
-      },
-      i4
-    )) }),
-    /* @__PURE__ */ u3("p", { class: "axis dim", children: [
-      /* @__PURE__ */ u3("span", { children: short(low2) }),
-      /* @__PURE__ */ u3("span", { children: short(high2) })
-    ] })
-  ] });
-}
-function Counts({ title, items, condition: condition2 }) {
-  if (!items.length) return null;
-  const all = items.reduce((sum, each) => sum + each.count, 0);
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: title }),
-    items.map((each) => /* @__PURE__ */ u3("button", { class: "count quiet", onClick: () => narrow(condition2(each.value)), title: "click to filter", children: [
-      /* @__PURE__ */ u3("i", { style: { width: `${100 * each.count / all}%` } }),
-      /* @__PURE__ */ u3("span", { class: "cut", children: each.value === null ? "not known" : String(each.value) }),
-      /* @__PURE__ */ u3("b", { children: each.count })
-    ] }, String(each.value)))
-  ] });
-}
-function History() {
-  const { dataset, listGeneration } = useModel();
-  const [edits, setEdits] = d2([]);
-  y2(() => {
-    getJson("history", {}).then((found) => setEdits(found.edits)).catch(complain);
-  }, [listGeneration]);
-  return /* @__PURE__ */ u3(k, { children: [
-    dataset?.refusal && /* @__PURE__ */ u3("p", { class: "dim", children: dataset.refusal }),
-    dataset?.draft && /* @__PURE__ */ u3("p", { class: "dim", children: [
-      "Edits of a published dataset are kept in ",
-      dataset.draft,
-      "; `warp publish --draft` takes them."
-    ] }),
-    /* @__PURE__ */ u3("p", { class: "buttons", children: [
-      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void undo(), children: "Undo" }),
-      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void redo(), children: "Redo" })
-    ] }),
-    /* @__PURE__ */ u3("ol", { class: "edits", reversed: true, children: edits.map((each) => /* @__PURE__ */ u3("li", { class: each.is_undone ? "undone" : "", children: [
-      /* @__PURE__ */ u3("span", { children: [
-        /* @__PURE__ */ u3("b", { children: each.seq }),
-        " ",
-        said(each)
-      ] }),
-      each.op !== "undo" && !each.is_undone && /* @__PURE__ */ u3("button", { class: "quiet", disabled: Boolean(dataset?.refusal), onClick: () => void edit({ op: "undo", seq: each.seq }, `edit ${each.seq} is undone`), children: "undo" })
-    ] }, each.seq)) }),
-    !edits.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing was edited." })
-  ] });
-}
-function said(edit2) {
-  if (edit2.op === "undo") return `undo of ${edit2.undoes}`;
-  const which = named(edit2.episode ?? edit2.episodes?.join(" + ") ?? "");
-  const what = edit2.op === "set_static" ? `${edit2.name} = ${shown(edit2.value)}` : edit2.op;
-  return `${which}: ${what}${edit2.redoes ? " (again)" : ""}`;
 }
 
 // src/keys.tsx

@@ -1,0 +1,79 @@
+"""How a recording under way is doing, in a small file beside its journals: for whoever watches, never for readers."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from warpdata.bytekit.commit import write_file
+from warpdata.bytekit.jsontext import dump_json, parse_json_object
+from warpdata.errors import WarpError
+
+STATUS_FILE = "status.json"
+STATUS_S = 0.5
+"""How often it is written at most."""
+
+_MAX_BYTES = 1 << 20
+_COUNTS = ("waiting", "blocked", "blocked_ns", "dropped")
+
+
+@dataclass(frozen=True, slots=True)
+class SignalStatus:
+    """Counts of one signal since the recording began."""
+
+    waiting: int = 0
+    """Frames that wait for the encoder."""
+    blocked: int = 0
+    """Calls that had to wait because the encoder had too much to do."""
+    blocked_ns: int = 0
+    dropped: int = 0
+    """Values that were given and refused: they are not in the recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingStatus:
+    """What a recorder says of itself."""
+
+    written_ns: int
+    signals: Mapping[str, SignalStatus] = field(default_factory=dict)
+
+    def total(self, count: str) -> int:
+        """One of the counts over all signals."""
+        return sum(int(getattr(each, count)) for each in self.signals.values())
+
+
+def write_status(work: Path, signals: Mapping[str, SignalStatus]) -> None:
+    """Say how the recording in this folder is doing; a disk that does not take it says so to the recorder itself."""
+    said = {"written_ns": time.time_ns(), "signals": {name: asdict(each) for name, each in signals.items()}}
+    with contextlib.suppress(WarpError, OSError):
+        write_file(work / STATUS_FILE, dump_json(said), durable=False)
+
+
+def read_status(work: Path) -> RecordingStatus | None:
+    """What the recorder said last; None where it said nothing by now, or nothing that can be read."""
+    path = work / STATUS_FILE
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            return None
+        said = parse_json_object(path.read_bytes())
+        signals = {
+            str(name): SignalStatus(**{key: _count(each, key) for key in _COUNTS})
+            for name, each in said["signals"].items()
+        }
+        return RecordingStatus(int(said["written_ns"]), signals)
+    except (WarpError, OSError, KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def remove_status(work: Path) -> None:
+    """Nobody records here any more."""
+    with contextlib.suppress(OSError):
+        (work / STATUS_FILE).unlink()
+
+
+def _count(each: Mapping[str, object], key: str) -> int:
+    found = each.get(key, 0)
+    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else 0

@@ -1,0 +1,114 @@
+"""What a recorder says of itself while it records: true, small, and of no concern to any reader."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import warpdata as wd
+from tests.waiting import until
+from warpdata.episodes import recording as recording_module
+from warpdata.episodes.camera import VideoFile
+from warpdata.episodes.salvage_folder import salvage_root
+from warpdata.episodes.status import STATUS_FILE, read_status, write_status
+from warpdata.errors import WarpError
+from warpdata.viewer.live import recording_state
+
+DURABILITIES = ["none", "100ms", "record"]
+
+
+def work_of(root: Path) -> Path:
+    return next(root.rglob(".recording"))
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_what_was_refused_is_counted_for_who_watches(tmp_path: Path, durability: str) -> None:
+    with wd.record(tmp_path / "root", clock="simulated", durability=durability) as rec:
+        rec.append("x", 1.0, 10)
+        for late in (10, 9):
+            with contextlib.suppress(WarpError):
+                rec.append("x", 2.0, late)
+        rec.step({"seen": 1.0}, {"done": 1.0}, ts_ns=20)
+        with contextlib.suppress(WarpError):
+            rec.step({"seen": 1.0}, {"done": 1.0}, ts_ns=5)
+        work = work_of(tmp_path)
+        until(lambda: read_status(work) is not None, "nothing is said")
+        found = read_status(work)
+        assert found is not None
+        dropped = {name: each.dropped for name, each in found.signals.items() if each.dropped}
+        assert dropped == {"x": 2, "seen": 1, "done": 1}
+        state = recording_state(work.parent)
+        assert (state["dropped"], state["blocked"], state["blocked_ns"]) == (4, 0, 0)
+    assert not list((tmp_path / "root").rglob(STATUS_FILE)), "it goes with the recording"
+    assert list(wd.open_recordings(tmp_path / "root")[0]["x"].values()) == [1.0]
+
+
+def test_a_slow_encoder_is_seen_while_it_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    encode = VideoFile.encode
+
+    def slow(self: VideoFile, *given: Any) -> bool:
+        go_on.wait(30)
+        return encode(self, *given)
+
+    monkeypatch.setattr(VideoFile, "encode", slow)
+    monkeypatch.setattr(recording_module, "QUEUE_BYTES", 1)
+    frame = np.zeros((16, 16, 3), np.uint8)
+    with wd.record(tmp_path / "root", clock="simulated") as rec:
+
+        def feed() -> None:
+            for number in range(4):
+                rec.append("camera", frame, number)
+
+        feeding = threading.Thread(target=feed)
+        feeding.start()
+        until(lambda: bool(list(tmp_path.rglob(STATUS_FILE))), "nothing is said")
+        work = work_of(tmp_path)
+
+        def camera() -> Any:
+            found = read_status(work)
+            return None if found is None else found.signals.get("camera")
+
+        until(lambda: (said := camera()) is not None and said.blocked == 1 and said.waiting == 2, "unseen")
+        go_on.set()
+        feeding.join()
+        until(lambda: (said := camera()) is not None and not said.waiting and said.blocked_ns > 0, "stays so")
+    assert len(wd.open_recordings(tmp_path / "root")[0]["camera"]) == 4
+
+
+@given(st.binary(max_size=300) | st.recursive(
+    st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["signals", "written_ns", "x", "dropped", "blocked"]), inner, max_size=4),
+).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+def test_whatever_lies_there_is_read_as_counts_or_as_nothing(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    work = tmp_path_factory.getbasetemp() / "status"
+    work.mkdir(exist_ok=True)
+    (work / STATUS_FILE).write_bytes(data)
+    found = read_status(work)
+    if found is not None:
+        assert min((found.total(each) for each in ("dropped", "blocked", "waiting")), default=0) >= 0
+
+
+def test_salvage_does_not_mind_it(tmp_path: Path) -> None:
+    with wd.record(tmp_path / "root", clock="simulated") as rec:
+        rec.append("x", 1.0, 1)
+        until((work_of(tmp_path) / "signals.journal").exists, "no journal")
+        left = Path(shutil.copytree(tmp_path / "root", tmp_path / "left"))
+    work = work_of(left)
+    write_status(work, {})
+    (work / STATUS_FILE).write_bytes(b"{torn")
+    (receipt,) = salvage_root(left)
+    assert receipt.is_complete, receipt
+    assert not list(left.rglob(".recording*"))
+    assert list(wd.open_recordings(left)[0]["x"].values()) == [1.0]
