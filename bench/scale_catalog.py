@@ -188,6 +188,14 @@ def first_window(name: str, work: Path, number: int) -> None:
         assert window.shape == (16, 7)
 
 
+def next_window(proxy: Proxy, name: str, work: Path, number: int) -> Cost:
+    """What a window of another episode costs whoever has read one already."""
+    cache = work / f"cache-{time.monotonic_ns()}"
+    with wd.dataset(name, catalog=f"s3://{BUCKET}/bench", cache_dir=str(cache)) as ds:
+        ds.episodes[number]["joints"].values()[5:21]
+        return cost(proxy, lambda: ds.episodes[number + 1]["joints"].values()[5:21])
+
+
 def open_only(name: str, work: Path) -> None:
     cache = work / f"cache-{time.monotonic_ns()}"
     with wd.dataset(name, catalog=f"s3://{BUCKET}/bench", cache_dir=str(cache)) as ds:
@@ -196,7 +204,7 @@ def open_only(name: str, work: Path) -> None:
 
 def measured(proxy: Proxy, name: str, sizes: Sizes, work: Path, first: int) -> dict[str, Any]:
     """Each thing several times; every publish has recordings of its own and a cache of its own."""
-    publishes, windows, opens = [], [], []
+    publishes, windows, opens, others = [], [], [], []
     held: list[float] = []
     for turn in range(sizes.rounds):
         paths = record(work / "new", first + turn * sizes.added, sizes.added)
@@ -206,9 +214,10 @@ def measured(proxy: Proxy, name: str, sizes: Sizes, work: Path, first: int) -> d
         opens.append(cost(proxy, lambda: open_only(name, work)))
         place = (turn * 7919 + sizes.episodes // 2) % sizes.episodes
         windows.append(cost(proxy, lambda place=place: first_window(name, work, place)))
+        others.append(next_window(proxy, name, work, place))
     return {
         "publish ten": {**best(publishes), "turn_seconds": round(min(held), 3)},
-        "open": best(opens), "open, first window": best(windows),
+        "open": best(opens), "open, first window": best(windows), "a window of another episode": best(others),
     }  # fmt: skip
 
 
