@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # More than cores: many tests wait for disks, servers and processes that were killed.
 WORKERS ?= 3
 
-.PHONY: demo test test-all setup lint check bench soak coverage format viewer clean
+.PHONY: demo test test-ray test-all setup lint check bench soak coverage format viewer clean
 
 demo: $(VENV)/.installed
 	$(BIN)/warp demo
@@ -23,6 +23,10 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# What needs Ray, which is large and slow to start: beside the rest, so that `make test` stays as short as it is.
+test-ray: $(VENV)/.installed-ray
+	PATH="$(abspath $(BIN)):$$PATH" $(VENV)/ray/bin/python -m pytest -n 0 tests/ray
 
 # The wheel on every Python that is here, and once with the oldest libraries it claims.
 test-all:
@@ -74,6 +78,13 @@ $(VENV)/.installed-test: $(VENV)/.installed pyproject.toml
 		|| echo "the tools of the viewer's page cannot be installed: its tests in a browser and of its bundle will skip"
 	@npm install --silent --no-fund --no-audit --prefix $(VENV)/node azurite@3.35.0 \
 		|| echo "azurite cannot be installed: the store contract on Azure will skip"
+	touch $@
+
+$(VENV)/.installed-ray: $(VENV)/.installed-test
+	$(BIN)/python -m venv --clear $(VENV)/ray
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(VENV)/ray/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+	$(VENV)/ray/bin/python -m pip install -q --disable-pip-version-check 'ray[data]>=2.60'
 	touch $@
 
 # The readers in other languages; where one cannot be installed its tests skip and say so.

@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from tests.servers import BUCKET, Proxy, run_s3
 import warpdata as wd
 from bench import measure
 from warpdata.bytekit.background import map_in_threads
-from warpdata.catalog import roster
+from warpdata.catalog import growing, roster
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.builder import DatasetBuilder
 from warpdata.catalog.card import cards
@@ -48,6 +48,7 @@ from warpdata.formats.manifest.parts import packed_shards
 from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.formats.manifest.writer import pack_manifest, to_json
 from warpdata.settings import Settings
+from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.digest import digest_file
 
 RTT_S = 0.02
@@ -187,6 +188,14 @@ def first_window(name: str, work: Path, number: int) -> None:
         assert window.shape == (16, 7)
 
 
+def next_window(proxy: Proxy, name: str, work: Path, number: int) -> Cost:
+    """What a window of another episode costs whoever has read one already."""
+    cache = work / f"cache-{time.monotonic_ns()}"
+    with wd.dataset(name, catalog=f"s3://{BUCKET}/bench", cache_dir=str(cache)) as ds:
+        ds.episodes[number]["joints"].values()[5:21]
+        return cost(proxy, lambda: ds.episodes[number + 1]["joints"].values()[5:21])
+
+
 def open_only(name: str, work: Path) -> None:
     cache = work / f"cache-{time.monotonic_ns()}"
     with wd.dataset(name, catalog=f"s3://{BUCKET}/bench", cache_dir=str(cache)) as ds:
@@ -195,15 +204,40 @@ def open_only(name: str, work: Path) -> None:
 
 def measured(proxy: Proxy, name: str, sizes: Sizes, work: Path, first: int) -> dict[str, Any]:
     """Each thing several times; every publish has recordings of its own and a cache of its own."""
-    publishes, windows, opens = [], [], []
+    publishes, windows, opens, others = [], [], [], []
+    held: list[float] = []
     for turn in range(sizes.rounds):
         paths = record(work / "new", first + turn * sizes.added, sizes.added)
         os.environ["WARP_CACHE_DIR"] = str(work / f"publisher-{first}-{turn}")
-        publishes.append(cost(proxy, lambda paths=paths: publish_ten(paths, name)))
+        with timed_turns(held):
+            publishes.append(cost(proxy, lambda paths=paths: publish_ten(paths, name)))
         opens.append(cost(proxy, lambda: open_only(name, work)))
         place = (turn * 7919 + sizes.episodes // 2) % sizes.episodes
         windows.append(cost(proxy, lambda place=place: first_window(name, work, place)))
-    return {"publish ten": best(publishes), "open": best(opens), "open, first window": best(windows)}
+        others.append(next_window(proxy, name, work, place))
+    return {
+        "publish ten": {**best(publishes), "turn_seconds": round(min(held), 3)},
+        "open": best(opens), "open, first window": best(windows), "a window of another episode": best(others),
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def timed_turns(held: list[float]) -> Iterator[None]:
+    """Inside, how long each turn to go on from the newest version is held, the giving back included."""
+    whole = growing.turn
+
+    @contextlib.contextmanager
+    def timed(store: BlobStore, key: str) -> Iterator[None]:
+        began = time.monotonic()
+        with whole(store, key):
+            yield
+        held.append(time.monotonic() - began)
+
+    growing.turn = timed
+    try:
+        yield
+    finally:
+        growing.turn = whole
 
 
 def asked(proxy: Proxy, name: str, work: Path) -> dict[str, Any]:

@@ -70,7 +70,8 @@ def _is_free(port: int) -> bool:
 @contextlib.contextmanager
 def run_s3() -> Iterator[S3Server]:
     """A fresh S3 server with one bucket; killed and wiped afterwards."""
-    weed = Path(sys.executable).with_name("weed")
+    weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert weed is not None, "the S3 server is not installed (seaweedfs, in the extra `test`)"
     folder = Path(tempfile.mkdtemp(prefix="warp-s3-"))
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
     identity = {"name": "t", "credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": actions}

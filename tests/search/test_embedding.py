@@ -325,12 +325,59 @@ def test_a_file_of_vectors_is_the_same_every_time(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize("kind", ["hnsw", "ivf"])
+def test_many_vectors_get_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    """The same bytes every time, the same vectors as without it, and searches use it."""
+    root = record(tmp_path / "root", 6, length=200)
+    plain = wd.embed(root, embed_joints, output=tmp_path / "plain.rvf", index="none", max_steps=0)
+    assert (plain.index, plain.vectors >= 1200) == (None, True)
+    auto = wd.embed(root, embed_joints, output=tmp_path / "auto.rvf", max_steps=0)
+    assert auto.index is None, "too few"
+    monkeypatch.setattr("warpdata.search.profile.WORTH_INDEXING", 1000)
+    choice = "auto" if kind == "hnsw" else kind
+    made = [
+        wd.embed(root, embed_joints, output=tmp_path / f"{jobs}.rvf", index=choice, max_steps=0, jobs=jobs)
+        for jobs in (1, 2)
+    ]
+    assert [each.index for each in made] == [kind, kind]
+    assert f"({kind})" in str(made[0])
+    assert (tmp_path / "1.rvf").read_bytes() == (tmp_path / "2.rvf").read_bytes()
+    with VectorStore.open(tmp_path / "1.rvf") as indexed, VectorStore.open(tmp_path / "plain.rvf") as store:
+        assert (indexed.stats()["index"], store.stats()["index"]) == (kind, None)
+        assert indexed.verify() == []
+        assert indexed.notes == store.notes
+        assert np.array_equal(indexed.get(store.ids), store.get(store.ids))
+        assert indexed.metadata(store.ids) == store.metadata(store.ids)
+        some = store.get(store.ids[::100])
+        assert (indexed.search(some, k=1)[0] == store.search(some, k=1, exact=True)[0]).all()
+    again = wd.embed(root, embed_joints, output=tmp_path / "1.rvf", index=choice, max_steps=0)
+    assert again.reused == 6
+    assert (tmp_path / "1.rvf").read_bytes() == (tmp_path / "2.rvf").read_bytes()
+
+
+def test_without_the_library_there_is_no_index_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = record(tmp_path / "root")
+    monkeypatch.setattr("warpdata.search.profile.WORTH_INDEXING", 1)
+    monkeypatch.setattr(embedding, "has_faiss", lambda: False)
+    assert wd.embed(root, embed_joints).index is None
+    with pytest.raises(ValueError, match="hnsw"):
+        wd.embed(root, embed_joints, index="hnws")  # type: ignore[arg-type]
+
+
 def test_much_metadata_lies_in_several_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpdata.search.bulk._META_RECORDS", 7)
+    monkeypatch.setattr("warpdata.search.metadata._META_RECORDS", 7)
     monkeypatch.setattr(embedding, "_WRITTEN_BYTES", 1)
     root = record(tmp_path / "root")
     made = wd.embed(root, "state")
-    vectors, rows, notes = rows_of(made.path)
-    assert len(vectors) == len(rows) == 63
-    assert all(row["content"] for row in rows)
-    assert notes["embedder"] == "state"
+    for rewrite in (False, True):
+        if rewrite:
+            with VectorStore.open(made.path, mode="a") as store:
+                store.compact()
+        vectors, rows, notes = rows_of(made.path)
+        assert len(vectors) == len(rows) == 63
+        assert all(row["content"] for row in rows)
+        assert notes["embedder"] == "state"
+        with VectorStore.open(made.path) as store:
+            assert len([each for each in store.segments() if each["type"].lower() == "meta"]) == 9

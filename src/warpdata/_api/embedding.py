@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from warpdata.convert.importing import Progress as Counted
     from warpdata.episodes.collection import Episodes
     from warpdata.search.embedders import Embedder
-    from warpdata.search.embedding import EmbedJob, EmbedReport, Per
+    from warpdata.search.embedding import EmbedJob, EmbedReport, IndexChoice, Per
 
 
 def embed(
@@ -39,6 +39,7 @@ def embed(
     where: str | None = None,
     output: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
+    index: IndexChoice = "auto",
     catalog: str | os.PathLike[str] | None = None,
     jobs: int = 1,
     ray: str | bool | None = None,
@@ -61,6 +62,8 @@ def embed(
     `vectors-<name>` of a new version; `output` names another file. Episodes that have not changed keep the vectors they
     have, as long as `revision` is the same: by default a hash of the code of the function. `jobs` and `ray` say where
     it is done, as for `check_dataset`: the bytes are the same. Every vector leads back to `episode_id` and `ts_ns`.
+    `index` is the vector index over them: "hnsw", "ivf", "flat", "none", or by default a graph ("hnsw") from 20,000
+    vectors on, where `warpdata[index]` is installed.
     """
     from warpdata.catalog.dataset import Dataset as Published
     from warpdata.episodes.collection import Episodes as Several
@@ -84,7 +87,7 @@ def embed(
     episodes, label, place = _embedded_source(opened or source, called, output)
     job = EmbedJob(
         episodes if where is None else episodes.where(where), label, embedder, options, Settings.from_env().cache_dir,
-        revision, metric, None if opened is None else opened.id,
+        revision, metric, None if opened is None else opened.id, index,
     )  # fmt: skip
     try:
         given: dict[str, Any] = {"overwrite": overwrite, "runner": runner, "progress": progress}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +93,23 @@ def _faiss() -> Any:
     except ImportError:
         raise MissingExtraError.for_extra("faiss", "index") from None
     return _WORKERS.keep(faiss)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """A graph that is built inside is always the same: of several threads, each would find what others did so far."""
+    library = _faiss()
+    threads = library.omp_get_max_threads()
+    library.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        library.omp_set_num_threads(threads)
+
+
+def has_faiss() -> bool:
+    """Whether graphs can be built and searched here."""
+    return importlib.util.find_spec("faiss") is not None
 
 
 class Graph:

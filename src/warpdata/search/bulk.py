@@ -5,8 +5,10 @@ It has no time and no chance in it: its id is a hash of what it holds, and its t
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,26 +16,27 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import RunningSha256
 from warpdata.bytekit.commit import commit_file, remove_temps_of
+from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.bytekit.view import byte_view
 from warpdata.errors import ConflictError
 from warpdata.formats.rvf import layout
 from warpdata.formats.rvf.layout import FileIdentity, Tag
 from warpdata.formats.rvf.manifest import Root
 from warpdata.formats.rvf.payloads.meta import MetaPayload, Value, encode_meta
+from warpdata.formats.rvf.reader import open_snapshot
 from warpdata.formats.rvf.writer import SegmentAppender
 from warpdata.search import checked_input
+from warpdata.search.ann import one_thread
 from warpdata.search.appending import meta_segment, row_segments
-from warpdata.search.metadata import MetadataTable
+from warpdata.search.content import Content
+from warpdata.search.metadata import MetadataTable, split_metadata
 from warpdata.search.metric import check_metric
-from warpdata.search.profile import Profile
-from warpdata.search.rewrite import dimension_record, root_flags
+from warpdata.search.profile import IndexPlan, Profile
+from warpdata.search.rewrite import LiveRows, RewritePlan, dimension_record, rewrite, root_flags
 from warpdata.search.writer_lock import WriterLock
 
 Rows = tuple[NDArray[np.float32], Sequence[Mapping[str, Any]]]
 """Some vectors, and what is known of each."""
-
-_META_RECORDS = 1 << 18
-"""Records of one META segment; a few of them stay well below what a segment may hold."""
 
 
 def write_vectors(
@@ -98,10 +101,20 @@ def _written(
 
 def _payloads(table: MetadataTable, notes: Mapping[str, Value]) -> Iterator[MetaPayload]:
     """All metadata: a snapshot, and what follows it."""
-    ids = list(table.records)
-    for number, start in enumerate(range(0, len(ids), _META_RECORDS)):
-        records: dict[int, dict[str, Any] | None] = {
-            key: table.records[key] for key in ids[start : start + _META_RECORDS]
-        }
-        base, about = (number, {}) if number else (None, dict(notes))
-        yield MetaPayload(number + 1, base, table.schema, about, records)
+    return split_metadata(MetaPayload(1, None, table.schema, dict(notes), dict(table.records)))
+
+
+def index_vectors(path: str | os.PathLike[str], kind: str) -> None:
+    """Write a file of `write_vectors` anew with an index over its vectors, in the same way every time."""
+    target = os.path.realpath(path)
+    lock = WriterLock(target)
+    try:
+        with contextlib.closing(FileRangeReader(target)) as reader:
+            content = Content(reader, open_snapshot(reader))
+            found, table = content.load_rows(), content.load_metadata()
+            rows = LiveRows(found.ids.astype(np.uint64), found.take(np.arange(len(found))), table.snapshot())
+            profile = replace(content.profile, index=IndexPlan(kind))
+            with one_thread():
+                rewrite(target, content, rows, RewritePlan(profile, f"index:{kind}", timestamp_ns=0))
+    finally:
+        lock.release()

@@ -24,8 +24,10 @@ from warpdata.episodes.code_name import code_name
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.jobs import Called, Here, Runner
 from warpdata.errors import ConflictError, DatasetError, NoStepsError, WarpError, nearest
+from warpdata.search import profile
+from warpdata.search.ann import has_faiss
 from warpdata.search.behaviour import BLOCK_BYTES, Behaviour, about_episode, key_of, opened, window_key
-from warpdata.search.bulk import Rows, write_own, write_vectors
+from warpdata.search.bulk import Rows, index_vectors, write_own, write_vectors
 from warpdata.search.embedders import BuiltIn, Embedder, embedded, embedder_of
 from warpdata.search.observation import Observation
 from warpdata.search.store import VectorStore
@@ -40,6 +42,8 @@ PER: tuple[Per, ...] = get_args(Per)
 Floats = NDArray[np.float32]
 Progress = Callable[[int, int], None]
 
+IndexChoice = Literal["auto", "none", "hnsw", "ivf", "flat"]
+INDEX_CHOICES: tuple[IndexChoice, ...] = get_args(IndexChoice)
 SUFFIX = ".rvf"
 MAX_STEPS = 256
 """Steps of an episode that are embedded unless told otherwise, spread evenly over it."""
@@ -315,6 +319,20 @@ class EmbedJob:
     revision: str | None = None
     metric: str | None = None
     dataset: str | None = None
+    index: IndexChoice = "auto"
+
+    def __post_init__(self) -> None:
+        if self.index not in INDEX_CHOICES:
+            known = ", ".join(INDEX_CHOICES)
+            raise ValueError(
+                f"index is {known}, not {self.index!r}.{nearest(str(self.index), INDEX_CHOICES)}"
+            )
+
+    def index_kind(self, count: int) -> str | None:
+        """The index that so many vectors get; none where it is not worth while, or cannot be built here."""
+        if self.index == "auto":
+            return "hnsw" if count >= profile.WORTH_INDEXING and has_faiss() else None
+        return None if self.index == "none" else self.index
 
     @property
     def function(self) -> Embedder:
@@ -368,9 +386,12 @@ class EmbedReport:
     """Episodes that have no vectors, and why."""
     version: str | None = None
     """The version that has the file, where it was published."""
+    index: str | None = None
+    """The index over the vectors, if they have one."""
 
     def __str__(self) -> str:
-        return f"{self.vectors} vectors of {self.dim} numbers in {self.path}"
+        index = f" with an index ({self.index})" if self.index else ""
+        return f"{self.vectors} vectors of {self.dim} numbers{index} in {self.path}"
 
 
 class EmbedRun:
@@ -416,17 +437,15 @@ class EmbedRun:
             reasons = sorted(set(self.without.values())) or ["there are no episodes"]
             raise DatasetError(f"no episode of {self._job.source} can be embedded: {'; '.join(reasons)}")
 
-    def write(self, path: Path, *, overwrite: bool) -> tuple[int, int]:
-        """Write the file, in the order of the episodes; how many vectors, and of how many numbers."""
+    def write(self, path: Path, *, overwrite: bool) -> tuple[int, int, str | None]:
+        """Write the file, in the order of the episodes; how many vectors, of how many numbers, and their index."""
         dims: dict[int, str] = {}
-        count = write_vectors(
-            path,
-            self._batches(dims),
-            metric=self._job.compared_by,
-            notes=self._job.notes,
-            overwrite=overwrite,
-        )
-        return count, next(iter(dims))
+        given: dict[str, Any] = {"metric": self._job.compared_by, "notes": self._job.notes}
+        count = write_vectors(path, self._batches(dims), overwrite=overwrite, **given)
+        kind = self._job.index_kind(count)
+        if kind is not None:
+            index_vectors(path, kind)
+        return count, next(iter(dims)), kind
 
     def _keep(self, position: int, found: Embedded) -> None:
         """A vector file of one episode, whole or not there: what a run that is stopped leaves behind."""
@@ -520,11 +539,11 @@ def embed_into_file(
             raise ConflictError(fact, path=path, hint="Choose another name, or overwrite it.")
         run = EmbedRun(job, held)
         run.compute(runner, progress)
-        count, dim = run.write(path, overwrite=held is not None)
+        count, dim, kind = run.write(path, overwrite=held is not None)
     finally:
         if held is not None:
             held.close()
-    return EmbedReport(str(path), count, dim, run.computed, run.resumed, run.reused, run.without)
+    return EmbedReport(str(path), count, dim, run.computed, run.resumed, run.reused, run.without, index=kind)
 
 
 def held_file(path: Path) -> VectorStore | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from warpdata.formats.rvf.payloads.meta import DELETED, MetaPayload
 from warpdata.search.filters import ID_FIELD, All, AnyOf, Compare, Filter, Not
 
 Mask = NDArray[np.bool_]
+_META_RECORDS = 1 << 18
+"""Records of one META segment; a few of them stay well below what a segment may hold."""
 _NUMPY = {"i64": np.int64, "u64": np.uint64, "f64": np.float64, "bool": np.bool_}
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal, ">": np.greater,
@@ -138,6 +140,17 @@ class MetadataTable:
         chosen = self.records if keep is None else {i: self.records[i] for i in keep if i in self.records}
         records: dict[int, dict[str, Any] | None] = dict(chosen)
         return MetaPayload(self.generation + 1, None, dict(self.schema), dict(self.file_fields), records)
+
+
+def split_metadata(whole: MetaPayload) -> Iterator[MetaPayload]:
+    """A snapshot of much metadata as several payloads: a smaller snapshot, and what follows it."""
+    ids = list(whole.records)
+    if not (ids or whole.schema or whole.file_fields):
+        return
+    for number, start in enumerate(range(0, max(1, len(ids)), _META_RECORDS)):
+        records = {key: whole.records[key] for key in ids[start : start + _META_RECORDS]}
+        base, about = (whole.generation + number - 1, {}) if number else (None, whole.file_fields)
+        yield MetaPayload(whole.generation + number, base, whole.schema, about, records)
 
 
 def _fitted(schema: dict[str, str], name: str, value: Any) -> Any:

@@ -11,6 +11,8 @@ from warpdata.formats.rvf import layout
 from warpdata.search.metric import METRICS
 
 INDEX_KINDS = ("hnsw", "ivf", "flat")
+WORTH_INDEXING = 20_000
+"""From so many vectors on a graph answers many times sooner than comparing with all of them, and pays for itself."""
 STORED_DTYPES = ("f32", "f16", "bf16", "i8", "u8", "i4", "binary")
 
 

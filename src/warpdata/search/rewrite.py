@@ -37,6 +37,7 @@ from warpdata.formats.rvf.writer import NewSegment, SegmentAppender
 from warpdata.search import ann, quantise
 from warpdata.search.history import extended_chain
 from warpdata.search.layers import IndexPayloads, index_payloads
+from warpdata.search.metadata import split_metadata
 from warpdata.search.metric import is_ordinary, prepared
 from warpdata.search.profile import CodePlan, IndexPlan, Profile
 
@@ -80,6 +81,8 @@ class RewritePlan:
     action: str
     compression: str = "none"
     signer: SigningKey | None = None
+    timestamp_ns: int | None = None
+    """What time it is said to be; now, if nobody says."""
 
 
 @dataclass(slots=True)
@@ -126,7 +129,7 @@ class _Rewriter:
         self._plan = plan
         self._profile = plan.profile
         self._entries: list[DirectoryEntry] = []
-        self._now_ns = time.time_ns()
+        self._now_ns = time.time_ns() if plan.timestamp_ns is None else plan.timestamp_ns
         self._tiers: list[TierEntry] = []
 
     def run(self) -> None:
@@ -294,7 +297,8 @@ class _Rewriter:
 
     def _write_metadata(self) -> None:
         if self._rows.metadata is not None and self._rows.metadata.schema:
-            self._append(SegmentType.META, encode_meta(self._rows.metadata))
+            for each in split_metadata(self._rows.metadata):
+                self._append(SegmentType.META, encode_meta(each))
 
     def _write_history(self) -> list[Tlv]:
         """Witness chain, public key and an empty access sketch for the new blocks."""

@@ -57,6 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", metavar="FILE.rvf", help="write the vectors into this file")
     parser.add_argument("--overwrite", action="store_true", help="replace other vectors of that name")
+    parser.add_argument(
+        "--index", choices=("auto", "none", "hnsw", "ivf", "flat"), default="auto",
+        help="the index over the vectors (auto: a graph from 20,000 of them on)",
+    )  # fmt: skip
     add_catalog_argument(parser)
     parser.add_argument("--message", default="", help="of the version, where one is published")
     parser.add_argument("--tag", action="append", default=[])
@@ -76,8 +80,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
             args.address, embedder, name=args.name, per=args.per, rate_hz=args.rate, clock=args.clock,
             max_steps=args.max_steps, window=args.window, stride=args.stride, signals=args.signal,
             batch_size=args.batch, revision=args.revision, metric=args.metric, where=args.where, output=args.output,
-            overwrite=args.overwrite, catalog=args.catalog, jobs=args.jobs, ray=ray_of(args), message=args.message,
-            tags=args.tag, sign_key=args.sign, progress=progress,
+            overwrite=args.overwrite, index=args.index, catalog=args.catalog, jobs=args.jobs, ray=ray_of(args),
+            message=args.message, tags=args.tag, sign_key=args.sign, progress=progress,
         )  # fmt: skip
     console.emit(asdict(made))
     console.print(str(made) + (f", version {made.version[:12]}" if made.version else ""))
