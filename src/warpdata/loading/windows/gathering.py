@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,14 +24,10 @@ if TYPE_CHECKING:
 def planned(windows: Windows, samples: Int64s) -> list[Group]:
     """The samples of a batch by episode."""
     episodes, anchors = windows.table.locate(samples)
-    order = np.argsort(episodes, kind="stable")
-    places, numbers, owners = order.tolist(), anchors[order].tolist(), episodes[order]
-    bounds = [0, *(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), len(places)]
-    return [
-        Group(int(owners[low]), numbers[low:high], places[low:high])
-        for low, high in pairwise(bounds)
-        if low < high
-    ]
+    found: dict[int, list[tuple[int, int]]] = {}
+    for place, (episode, anchor) in enumerate(zip(episodes.tolist(), anchors.tolist(), strict=True)):
+        found.setdefault(episode, []).append((anchor, place))
+    return [Group(episode, found[episode]) for episode in sorted(found)]
 
 
 def gather(windows: Windows, samples: Int64s, *, at: tuple[int, int] | None = None) -> Batch:
@@ -93,7 +88,7 @@ def _read_at(opened: OpenEpisode, time: int, out: _Buffers) -> None:
             at = reader.rows.at(np.array([time], np.int64))
             reader.write(at, np.zeros(1, np.int64), out.fields[name])
         else:
-            reader.read(Group(0, [0], [0]), out.fields[name])
+            reader.read(Group(0, [(0, 0)]), out.fields[name])
 
 
 class _Buffers:

@@ -6,6 +6,7 @@ import operator
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -400,11 +401,11 @@ class Windows:
 
     def opened(self, position: int) -> OpenEpisode:
         """An episode ready to be read; the last ones used stay open."""
-        with self._lock:
-            found = self._open.get(position)
-            if found is not None:
+        found = self._open.get(position)
+        if found is not None:
+            with suppress(KeyError):  # another thread may have let go of it just now
                 self._open.move_to_end(position)
-                return found
+            return found
         made = OpenEpisode(
             self.episodes[position], self.anchors, self._grid_signals, self.schema,
             None if self.max_age_s is None else round(self.max_age_s * 1e9),
