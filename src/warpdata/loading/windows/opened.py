@@ -104,7 +104,9 @@ class OpenEpisode:
         self._clocks: dict[str, Clock] = {}
         self._max_gap_ns = max_gap_ns
         signals = {each.field.signal: signal_named(episode, each.field.signal) for each in schema.values()}
-        gated = {name: signal_named(episode, name) for name in grid_signals}
+        gated = {
+            name: signals[name] if name in signals else signal_named(episode, name) for name in grid_signals
+        }
         self.times = anchors.times(
             episode, {name: each for name, each in gated.items() if each is not None and len(each)}
         )
@@ -114,10 +116,10 @@ class OpenEpisode:
         """Fields whose masks and ages are those of an earlier field, which they name: same clock, same rows."""
         tables: dict[Any, tuple[str, RowTable]] = {}
         for name, known in schema.items():
-            own = find_schema(name, known.field, episode)
+            signal = signals[known.field.signal]
+            own = find_schema(name, known.field, episode, signal)
             if own is not None:
                 check_same(known, own, episode.id)
-            signal = signals[known.field.signal]
             if signal is None:
                 self.fields[name] = StaticReader(known, episode)
                 continue

@@ -27,7 +27,7 @@ from warpdata.loading.windows.batch import Batch, Sample
 from warpdata.loading.windows.conditions import matching_anchors
 from warpdata.loading.windows.field import Field, _seconds
 from warpdata.loading.windows.following import FollowedSource
-from warpdata.loading.windows.gathering import gather, read_one, single
+from warpdata.loading.windows.gathering import gather, gather_at, read_one, single
 from warpdata.loading.windows.opened import DAMAGE, OpenEpisode
 from warpdata.loading.windows.schema import FieldSchema, find_schema, unknown_signal
 from warpdata.loading.windows.statistics import FieldStatistics, window_statistics
@@ -383,7 +383,7 @@ class Windows:
         anchor = int(found.times.searchsorted(time))
         is_anchor = anchor < len(found.times) and int(found.times[anchor]) == time
         number = self.table.number_of(position, anchor) if is_anchor else -1
-        return single(gather(self, np.array([number], np.int64), at=(position, time)))
+        return single(gather_at(self, number, position, time))
 
     def _position(self, episode: int | str) -> int:
         if isinstance(episode, str):
