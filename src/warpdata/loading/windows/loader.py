@@ -291,11 +291,8 @@ class Loader:
 
     def read(self, step: Step, together: Together = None) -> Batch:
         """The batch of a step, read, transformed and normalised."""
-        chosen, sources = step.chosen, self._course.sources
-        if len(sources) == 1:
-            batch = gather(sources[0], chosen.sample, together)
-        else:
-            batch = self._mixed(chosen, together)
+        chosen = step.chosen
+        batch = self._gathered(chosen, together)
         batch.position, batch.repeated = step.position, step.repeated if self.tail == "pad" else None
         self._transform_fields(batch, chosen)
         for name, normalizer in self._normalizers.items():
@@ -304,16 +301,17 @@ class Loader:
             self._transform_samples(batch, chosen)
         return batch
 
-    def _mixed(self, chosen: Chosen, together: Together) -> Batch:
-        """One batch of samples from several sources."""
+    def _gathered(self, chosen: Chosen, together: Together) -> Batch:
+        """One batch of samples, of one source or from several."""
+        sources = self._course.sources
+        if len(sources) == 1 or not len(chosen):
+            return gather(sources[0], chosen.sample, together)
         parts, places = [], []
-        for number, source in enumerate(self._course.sources):
+        for number, source in enumerate(sources):
             here = np.flatnonzero(chosen.source == number)
             if len(here):
                 parts.append(gather(source, chosen.sample[here], together))
                 places.append(here)
-        if not parts:
-            return gather(self._course.sources[0], chosen.sample)
         order = np.argsort(np.concatenate(places), kind="stable")
 
         def joined(pick: Callable[[Batch], Any]) -> Any:
