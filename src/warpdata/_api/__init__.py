@@ -208,9 +208,11 @@ def divided_address(address: str) -> tuple[str, str | None]:
 
 def is_published(address: str) -> bool:
     """Whether an address names a published dataset and nothing on this disk."""
+    if "://" in address or os.path.lexists(address):
+        return False
     from warpdata.catalog.names import is_dataset_name
 
-    return "://" not in address and not os.path.lexists(address) and is_dataset_name(address)
+    return is_dataset_name(address)
 
 
 def _directory(folder: Any) -> Episode:
@@ -233,12 +235,12 @@ def open_recordings(root: str | os.PathLike[str], **options: Any) -> LocalDatase
 
 def folder_at(source: str | os.PathLike[str]) -> Any:
     """A folder on this machine by path or file://, a folder of a store by URL."""
+    if not isinstance(source, str) or "://" not in source:
+        return source
     import urllib.parse
 
     from warpdata.stores.folder import StoreFolder
 
-    if not isinstance(source, str) or "://" not in source:
-        return source
     parts = urllib.parse.urlsplit(source)
     return urllib.parse.unquote(parts.path) if parts.scheme == "file" else StoreFolder(source, connect)
 

@@ -3,6 +3,7 @@ gaps between what other threads hold, so that a process that only ever swaps arr
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections import OrderedDict, deque
@@ -53,7 +54,7 @@ class Buffers:
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """An array of this shape and type; what it holds is left over from whoever had it."""
-        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        size = dtype.itemsize * math.prod(shape)
         if size < SMALLEST:
             return np.empty(shape, dtype)
         memory = self._taken(size)

@@ -9,8 +9,7 @@ from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.errors import BadMagicError
 from warpdata.formats.bf16dir.layout import MANIFEST_NAME
 from warpdata.formats.episodedir import layout as episodedir
-from warpdata.formats.gamsae.layout import CORPUS_JSON, SHARD_MAGIC
-from warpdata.formats.gamsae.verify import sort_shard_names
+from warpdata.formats.gamsae.layout import CORPUS_JSON, SHARD_MAGIC, is_shard_name
 from warpdata.formats.journal.layout import MAGIC as JOURNAL_MAGIC
 from warpdata.formats.rvf.layout import SEGMENT_MAGIC
 from warpdata.formats.wshard.layout import MAGIC as WSHARD_MAGIC
@@ -57,6 +56,6 @@ def folder_kind(names: Collection[str], path: str) -> str:
         return "recordings"
     if any(name.endswith(".wshard") for name in found):
         return "shards"
-    if found & {CORPUS_JSON, MANIFEST_NAME} or sort_shard_names(list(found)):
+    if found & {CORPUS_JSON, MANIFEST_NAME} or any(map(is_shard_name, found)):
         return "corpus"
     raise BadMagicError("a folder that holds nothing warp knows", path=path, hint=f"It knows {SUPPORTED}.")

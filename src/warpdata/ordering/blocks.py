@@ -67,6 +67,11 @@ class BlockOrder:
         if shape.block_rows == 1:
             return permuted(positions, shape.total_rows, self._blocks_key)
         pools = self._place_of(positions) // shape.blocks_in_play
+        first = int(pools.min())
+        if first == int(
+            pools.max()
+        ):  # nearly always, and np.unique loads a good part of numpy when first used
+            return self._in_pool(positions, first)
         out = np.empty(len(positions), np.int64)
         for pool in np.unique(pools).tolist():
             chosen = pools == pool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from typing import NamedTuple
 
@@ -21,6 +22,11 @@ MAX_EMPTY_ROWS = 1 << 20
 """Rows of a shard of width 0: no byte of the file stands for them, so this bounds what reading them takes."""
 MAX_ROW_BYTES = 1 << 30
 """Of a row that corpus.json announces, before any shard shows it."""
+
+
+def is_shard_name(name: str) -> bool:
+    """Whether a file of this name in the folder of a corpus is one of its shards."""
+    return os.path.splitext(name)[1] == SHARD_SUFFIX
 
 
 class ShardHeader(NamedTuple):

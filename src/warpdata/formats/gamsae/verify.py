@@ -36,8 +36,7 @@ def shard_paths(folder: str | os.PathLike[str]) -> list[Path]:
 
 def sort_shard_names(names: Iterable[str]) -> list[str]:
     """Those of some names that are shards, in the order of their bytes."""
-    shards = [name for name in names if os.path.splitext(name)[1] == layout.SHARD_SUFFIX]
-    return sorted(shards, key=os.fsencode)
+    return sorted(filter(layout.is_shard_name, names), key=os.fsencode)
 
 
 def verify_shard(path: str | os.PathLike[str]) -> list[Finding]:

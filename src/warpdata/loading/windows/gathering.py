@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from warpdata.bytekit.background import ThreadPool
 from warpdata.errors import WarpError
 from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.batch import Batch, Sample
@@ -22,30 +22,41 @@ if TYPE_CHECKING:
     from warpdata.loading.windows.windows import Windows
 
 
+Together = tuple[ThreadPool, int] | None
+
+
 def planned(windows: Windows, samples: Int64s) -> list[Group]:
     """The samples of a batch by episode."""
     episodes, anchors = windows.table.locate(samples)
-    order = np.argsort(episodes, kind="stable")
-    places, numbers, owners = order.tolist(), anchors[order].tolist(), episodes[order]
-    bounds = [0, *(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), len(places)]
-    return [
-        Group(int(owners[low]), numbers[low:high], places[low:high])
-        for low, high in pairwise(bounds)
-        if low < high
-    ]
+    found: dict[int, list[tuple[int, int]]] = {}
+    for place, (episode, anchor) in enumerate(zip(episodes.tolist(), anchors.tolist(), strict=True)):
+        found.setdefault(episode, []).append((anchor, place))
+    return [Group(episode, found[episode]) for episode in sorted(found)]
 
 
-def gather(windows: Windows, samples: Int64s, *, at: tuple[int, int] | None = None) -> Batch:
-    """Read samples; with `at`, one sample at any time of an episode."""
+def gather(windows: Windows, samples: Int64s, together: Together = None) -> Batch:
+    """Read samples, by several threads where they are given and how many of them are to take part."""
     out = _Buffers(windows, len(samples))
-    if at is not None:
-        opened = windows.opened(at[0])
-        _read_at(opened, at[1], out)
-        out.times = [at[1]] * len(samples)
-    else:
-        for group in planned(windows, samples):
+
+    def read(groups: list[Group]) -> None:
+        for group in groups:
             _read_group(_opened(windows, group.episode), group, out)
+
+    groups = planned(windows, samples)
+    if together is None:
+        read(groups)
+    else:
+        threads, count = together
+        threads.map(read, [groups[number::count] for number in range(count)])
     return out.batch(samples)
+
+
+def gather_at(windows: Windows, sample: int, episode: int, time: int) -> Batch:
+    """One sample at any time of an episode, whatever its number is."""
+    out = _Buffers(windows, 1)
+    _read_at(windows.opened(episode), time, out)
+    out.times = [time]
+    return out.batch(np.array([sample], np.int64))
 
 
 def read_one(windows: Windows, sample: int) -> Sample:
@@ -93,7 +104,7 @@ def _read_at(opened: OpenEpisode, time: int, out: _Buffers) -> None:
             at = reader.rows.at(np.array([time], np.int64))
             reader.write(at, np.zeros(1, np.int64), out.fields[name])
         else:
-            reader.read(Group(0, [0], [0]), out.fields[name])
+            reader.read(Group(0, [(0, 0)]), out.fields[name])
 
 
 class _Buffers:

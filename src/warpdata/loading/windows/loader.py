@@ -25,7 +25,7 @@ from warpdata.loading.torch_epochs import torch_epochs
 from warpdata.loading.windows.batch import Batch
 from warpdata.loading.windows.faults import Verdicts
 from warpdata.loading.windows.fetching import is_near, is_remote, prefetch
-from warpdata.loading.windows.gathering import gather, planned
+from warpdata.loading.windows.gathering import Together, gather, planned
 from warpdata.loading.windows.mixture import Mixture, MixtureCourse
 from warpdata.loading.windows.order import Chosen, Course, PlainCourse, Shuffle
 from warpdata.loading.windows.report import LoaderReport, SampleOrigin
@@ -250,8 +250,14 @@ class Loader:
         steps = self.steps(epoch, position, worker, workers)
         is_far = self.threads > 0 and any(is_remote(each) for each in self._course.sources)
         fetchers = ThreadPool(MAX_PARALLEL, "warp-bring")
+        together = (fetchers, self.threads) if self.threads > 1 else None
+
+        def work(step: Step, _: None) -> tuple[Step, Batch]:
+            # Nothing else is to be done before the first batch is there: all threads read it.
+            return step, self.read(step, together if step.position == position else None)
+
         ahead: ReadAhead[Step, None, tuple[Step, Batch]] = ReadAhead(
-            partial(self._fetch, fetchers) if is_far else _nothing, self._work, steps,
+            partial(self._fetch, fetchers) if is_far else _nothing, work, steps,
             workers=_AHEAD if is_far else self.threads, cost=self._cost, max_cost=self._read_ahead_bytes,
             cores=max(1, self.threads), first=1,
         )  # fmt: skip
@@ -283,13 +289,10 @@ class Loader:
         ]
         fetchers.map(lambda task: prefetch(*task), tasks)
 
-    def _work(self, step: Step, _: None) -> tuple[Step, Batch]:
-        return step, self.read(step)
-
-    def read(self, step: Step) -> Batch:
+    def read(self, step: Step, together: Together = None) -> Batch:
         """The batch of a step, read, transformed and normalised."""
-        chosen, sources = step.chosen, self._course.sources
-        batch = gather(sources[0], chosen.sample) if len(sources) == 1 else self._mixed(chosen)
+        chosen = step.chosen
+        batch = self._gathered(chosen, together)
         batch.position, batch.repeated = step.position, step.repeated if self.tail == "pad" else None
         self._transform_fields(batch, chosen)
         for name, normalizer in self._normalizers.items():
@@ -298,16 +301,17 @@ class Loader:
             self._transform_samples(batch, chosen)
         return batch
 
-    def _mixed(self, chosen: Chosen) -> Batch:
-        """One batch of samples from several sources."""
+    def _gathered(self, chosen: Chosen, together: Together) -> Batch:
+        """One batch of samples, of one source or from several."""
+        sources = self._course.sources
+        if len(sources) == 1 or not len(chosen):
+            return gather(sources[0], chosen.sample, together)
         parts, places = [], []
-        for number, source in enumerate(self._course.sources):
+        for number, source in enumerate(sources):
             here = np.flatnonzero(chosen.source == number)
             if len(here):
-                parts.append(gather(source, chosen.sample[here]))
+                parts.append(gather(source, chosen.sample[here], together))
                 places.append(here)
-        if not parts:
-            return gather(self._course.sources[0], chosen.sample)
         order = np.argsort(np.concatenate(places), kind="stable")
 
         def joined(pick: Callable[[Batch], Any]) -> Any:

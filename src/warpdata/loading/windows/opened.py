@@ -38,9 +38,10 @@ class Group:
 
     __slots__ = ("episode", "pairs")
 
-    def __init__(self, episode: int, anchors: list[int], places: list[int]) -> None:
+    def __init__(self, episode: int, pairs: list[tuple[int, int]]) -> None:
         self.episode = episode
-        self.pairs = list(zip(anchors, places, strict=True))
+        self.pairs = pairs
+        """Anchor and place of each sample."""
 
     @property
     def anchors(self) -> Int64s:
@@ -56,8 +57,8 @@ class Group:
 class FieldOut:
     """One field of a batch while it is read, with an axis of rows if it is a signal.
 
-    What lies in memory is noted, and copied all at once when the batch is complete: one call of numpy, which lets
-    other threads run all the while, instead of one for each sample.
+    What lies in memory is noted, and copied by one call once all of it is known: while a batch is copied the caches
+    hold nothing else, so whatever is done for each sample in between costs a multiple.
     """
 
     __slots__ = ("age_ns", "lying", "lying_ages", "mask", "values")
@@ -67,7 +68,7 @@ class FieldOut:
         self.mask = np.ones(rows_shape(schema, count), np.bool_)
         self.age_ns = np.empty(self.mask.shape, np.int64)
         self.lying: dict[int, NDArray[Any]] = {}
-        """Of samples by their place: where their values lie, and their ages."""
+        """Where the values of samples lie, by their place in the batch."""
         self.lying_ages: dict[int, Int64s] = {}
 
     def complete(self) -> None:
@@ -88,6 +89,8 @@ def _copy_noted(noted: dict[int, NDArray[Any]], out: NDArray[Any]) -> None:
 class OpenEpisode:
     """An episode, its anchors, and a reader for each field."""
 
+    __slots__ = ("_clocks", "_max_gap_ns", "episode", "fields", "same_rows", "times")
+
     def __init__(
         self,
         episode: Episode,
@@ -101,7 +104,9 @@ class OpenEpisode:
         self._clocks: dict[str, Clock] = {}
         self._max_gap_ns = max_gap_ns
         signals = {each.field.signal: signal_named(episode, each.field.signal) for each in schema.values()}
-        gated = {name: signal_named(episode, name) for name in grid_signals}
+        gated = {
+            name: signals[name] if name in signals else signal_named(episode, name) for name in grid_signals
+        }
         self.times = anchors.times(
             episode, {name: each for name, each in gated.items() if each is not None and len(each)}
         )
@@ -111,10 +116,10 @@ class OpenEpisode:
         """Fields whose masks and ages are those of an earlier field, which they name: same clock, same rows."""
         tables: dict[Any, tuple[str, RowTable]] = {}
         for name, known in schema.items():
-            own = find_schema(name, known.field, episode)
+            signal = signals[known.field.signal]
+            own = find_schema(name, known.field, episode, signal)
             if own is not None:
                 check_same(known, own, episode.id)
-            signal = signals[known.field.signal]
             if signal is None:
                 self.fields[name] = StaticReader(known, episode)
                 continue
@@ -274,21 +279,30 @@ class RowTable:
 
 
 class Runs:
-    """An alignment of all anchors, and of each whether its rows are consecutive records and all valid."""
+    """An alignment of all anchors, and what is quicker to ask than the whole of it."""
+
+    __slots__ = ("ages", "firsts", "is_valid", "starts", "table")
 
     def __init__(self, table: Aligned) -> None:
         self.table = table
         positions = table.positions
         is_run = (np.diff(positions, axis=1) == 1).all(axis=1)
         self.firsts = np.where(is_run, positions[:, 0], -1)
-        """The first record of a run, -1 where it is none."""
+        """The first record at each anchor whose rows are consecutive records, else -1."""
         self.starts: list[int] = self.firsts.tolist()
         """The same, to be asked one by one."""
+        self.ages = table.age_ns
         self.is_valid = table.mask.all(axis=1).tobytes()
+        """At which anchors all rows are valid."""
 
 
 class SignalReader:
     """A signal: which records answer at each anchor, and their values."""
+
+    __slots__ = (
+        "_asked", "_direct", "_has_axis", "_is_between", "_is_plain", "_length", "_runs", "_signal", "_width", "rows",
+        "schema",
+    )  # fmt: skip
 
     def __init__(self, schema: FieldSchema, signal: Signal, rows: RowTable) -> None:
         self.schema = schema
@@ -327,13 +341,13 @@ class SignalReader:
         if runs is None and (runs := self._all_runs()) is None:
             self.write(self.rows.aligned(group.anchors), group.places, out)
             return
-        direct = self._mapped()
+        direct = self._direct or self._mapped()
         if direct is None:
             self._read_runs(runs, group, out.values)
         else:
             self._note(direct, runs, group, out)
         if marks:
-            ages, lying, is_valid = runs.table.age_ns, out.lying_ages, runs.is_valid
+            ages, lying, is_valid = runs.ages, out.lying_ages, runs.is_valid
             for anchor, place in group.pairs:
                 if not is_valid[anchor]:
                     out.mask[place] = runs.table.mask[anchor]
@@ -342,7 +356,7 @@ class SignalReader:
     def read_one(self, anchor: int) -> One:
         """The values, the mask and the ages at one anchor, without an axis of samples."""
         runs = self._runs or self._all_runs()
-        direct = self._mapped() if runs is not None else None
+        direct = self._direct or self._mapped() if runs is not None else None
         start = -1 if runs is None or direct is None else runs.starts[anchor]
         if runs is None or direct is None or start < 0:
             return _one(self, anchor)
@@ -358,7 +372,7 @@ class SignalReader:
 
     def _mapped(self) -> MappedRows | None:
         """All values where they lie, if that is in memory or in a mapped file."""
-        if self._direct is None and self._asked % _ASK_EVERY == 0:
+        if self._asked % _ASK_EVERY == 0:
             self._direct = self._signal._in_memory()
         self._asked += 1
         return self._direct
@@ -464,7 +478,7 @@ def _one(reader: SignalReader | StaticReader, anchor: int) -> One:
     """One anchor read as a batch of one."""
     schema = reader.schema
     out = FieldOut(schema, 1)
-    reader.read(Group(0, [anchor], [0]), out)
+    reader.read(Group(0, [(anchor, 0)]), out)
     out.complete()
     is_flat = not schema.has_axis and not schema.is_static
     found = (out.values[0], out.mask[0], out.age_ns[0])

@@ -22,6 +22,8 @@ BLOCK_BYTES = 1 << 20
 FEWEST, MOST = 16, 256
 """Samples of a block: enough to read a stretch at once, few enough to mix well."""
 IN_PLAY, IMAGES_IN_PLAY = 256, 128
+_AHEAD = 2048
+"""Positions of an epoch that are looked up at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class PlainCourse:
         self._seed = seed
         self.shape = window_shape(windows.schema, len(windows) if total is None else total, shuffle)
         self._orders: dict[int, BlockOrder] = {}
+        self._ahead: tuple[int, int, Int64s] = (-1, 0, np.empty(0, np.int64))
 
     @property
     def id(self) -> str:
@@ -133,8 +136,16 @@ class PlainCourse:
 
     def chosen(self, epoch: int, start: int, stop: int) -> Chosen:
         """The samples at positions [start, stop) of an epoch."""
-        samples = self.order(epoch).row_ids(start, stop)
+        samples = self._rows(epoch, start, stop)
         return Chosen(np.zeros(len(samples), np.int64), np.full(len(samples), epoch, np.int64), samples)
+
+    def _rows(self, epoch: int, start: int, stop: int) -> Int64s:
+        """The rows of a stretch; those that follow are found along with it, which costs no more than one."""
+        known_epoch, low, rows = self._ahead
+        if epoch != known_epoch or not low <= start <= stop <= low + len(rows):
+            low, rows = start, self.order(epoch).row_ids(start, max(stop, min(start + _AHEAD, len(self))))
+            self._ahead = (epoch, low, rows)
+        return rows[start - low : stop - low].copy()
 
     def at(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """Epoch and sample at positions that count on over all epochs."""

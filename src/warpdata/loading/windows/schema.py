@@ -110,9 +110,11 @@ def signal_named(episode: Episode, name: str) -> Signal | None:
     return None if older is None else signals[older]
 
 
-def find_schema(name: str, field: Field, episode: Episode) -> FieldSchema | None:
+def find_schema(
+    name: str, field: Field, episode: Episode, signal: Signal | None = None
+) -> FieldSchema | None:
     """The schema of a field as an episode has it; None where the episode has neither signal nor static item."""
-    signal = signal_named(episode, field.signal)
+    signal = signal_named(episode, field.signal) if signal is None else signal
     if signal is not None:
         return signal_schema(name, field, signal.meta)
     if field.signal in episode.static:

@@ -6,6 +6,7 @@ import operator
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -26,7 +27,7 @@ from warpdata.loading.windows.batch import Batch, Sample
 from warpdata.loading.windows.conditions import matching_anchors
 from warpdata.loading.windows.field import Field, _seconds
 from warpdata.loading.windows.following import FollowedSource
-from warpdata.loading.windows.gathering import gather, read_one, single
+from warpdata.loading.windows.gathering import gather, gather_at, read_one, single
 from warpdata.loading.windows.opened import DAMAGE, OpenEpisode
 from warpdata.loading.windows.schema import FieldSchema, find_schema, unknown_signal
 from warpdata.loading.windows.statistics import FieldStatistics, window_statistics
@@ -382,7 +383,7 @@ class Windows:
         anchor = int(found.times.searchsorted(time))
         is_anchor = anchor < len(found.times) and int(found.times[anchor]) == time
         number = self.table.number_of(position, anchor) if is_anchor else -1
-        return single(gather(self, np.array([number], np.int64), at=(position, time)))
+        return single(gather_at(self, number, position, time))
 
     def _position(self, episode: int | str) -> int:
         if isinstance(episode, str):
@@ -400,11 +401,11 @@ class Windows:
 
     def opened(self, position: int) -> OpenEpisode:
         """An episode ready to be read; the last ones used stay open."""
-        with self._lock:
-            found = self._open.get(position)
-            if found is not None:
+        found = self._open.get(position)
+        if found is not None:
+            with suppress(KeyError):  # another thread may have let go of it just now
                 self._open.move_to_end(position)
-                return found
+            return found
         made = OpenEpisode(
             self.episodes[position], self.anchors, self._grid_signals, self.schema,
             None if self.max_age_s is None else round(self.max_age_s * 1e9),
