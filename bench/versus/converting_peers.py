@@ -102,16 +102,15 @@ print(json.dumps({"messages_per_cpu_s": max(rates)}))
 CONVERSION = (
     _USED
     + """
-import shutil
 from pathlib import Path
 try:
     from lerobot.scripts import convert_dataset_v21_to_v30 as script
 except ImportError:
     from lerobot.datasets.v30 import convert_dataset_v21_to_v30 as script
-root, new, rates = Path(sys.argv[1]), Path(sys.argv[2]), []
+root, rates = Path(sys.argv[1]), []
 script.validate_local_dataset_version(root)
-for _ in range(3):
-    shutil.rmtree(new, ignore_errors=True)
+for number in range(3):
+    new = Path(f"{sys.argv[2]}-{number}")
     start = cpu()
     script.convert_info(root, new, 100, 200)
     script.convert_tasks(root, new)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,14 @@ import pytest
 from PIL import Image
 
 from tests.sweeps import thinned
+from warpdata.bytekit import bulk_file
 from warpdata.bytekit.ranges import FileRangeReader
-from warpdata.episodes.directory_copy import copy_to_directory
+from warpdata.episodes.content_sums import ContentSum, sum_of
+from warpdata.episodes.directory_copy import MetaOf, copy_to_directory
 from warpdata.episodes.disk_episode import DiskEpisode
 from warpdata.episodes.encoded import encoded_camera, encoded_frames, encoded_run
 from warpdata.episodes.file_video import FileVideo, SourceVideo
+from warpdata.episodes.signals import VideoSignal
 from warpdata.episodes.stills import StillsSignal
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, WarpError
 from warpdata.formats.episodedir.stills import Still, decode_stills, still_of
@@ -73,8 +76,12 @@ def test_a_cut_shows_the_same_frames_wherever_it_goes(
     signal = camera(path, first, count)
     far = np.abs(signal.values().astype(int) - np.array(expected).astype(int)).max()
     assert far <= 2
-    copy_to_directory(Episode.of({"top": signal}, id="x"), tmp_path / "episode", {})
+    sums: dict[str, ContentSum] = {}
+    copy_to_directory(Episode.of({"top": signal}, id="x"), tmp_path / "episode", noting(sums))
     again = DiskEpisode(tmp_path / "episode")["top"]
+    assert sums == {"top": sum_of(signal)} == {"top": sum_of(again)}
+    assert isinstance(again, VideoSignal)
+    again.check()
     assert np.array_equal(again.values(), signal.values())
     assert np.array_equal(again.timestamps, times(first, count))
     a, b = encoded_frames(signal), encoded_frames(again)
@@ -94,6 +101,37 @@ def test_a_whole_file_is_copied_byte_for_byte(tmp_path: Path) -> None:
     found = encoded_camera("top", camera(path))
     assert found is not None
     assert bytes(found.video.read(0, found.video.size)) == path.read_bytes()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    ("piece", "buffer"), [(1 << 12, 1 << 12), (100, 4096), (1 << 13, 3 << 12), (999, 8192)]
+)
+def test_a_copy_is_the_same_wherever_its_pieces_are_cut(
+    codec: str, piece: int, buffer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_file, "_PIECE_BYTES", piece)
+    monkeypatch.setattr(bulk_file, "_BUFFER_BYTES", buffer)
+    monkeypatch.setattr(bulk_file, "DIRECT_FROM_BYTES", 1)
+    path = video_file(tmp_path / "v.mp4", *CODECS[codec])
+    for name, signal in (("whole", camera(path)), ("cut", camera(path, 6, 12))):
+        sums: dict[str, ContentSum] = {}
+        copy_to_directory(Episode.of({"top": signal}, id="x"), tmp_path / name, noting(sums))
+        again = DiskEpisode(tmp_path / name)["top"]
+        assert sums == {"top": sum_of(signal)}
+        a, b = encoded_run(signal), encoded_run(again)
+        assert a is not None
+        assert b is not None
+        assert list(a.packets()) == list(b.packets())  # and every checksum of the index holds
+    assert (tmp_path / "whole/top.mp4").read_bytes() == path.read_bytes()
+
+
+def noting(sums: dict[str, ContentSum]) -> MetaOf:
+    def meta_of(found: Mapping[str, ContentSum]) -> Mapping[str, Any]:
+        sums.update(found)
+        return {}
+
+    return meta_of
 
 
 def values_or_error(path: Path) -> tuple[object, str | None]:

@@ -40,6 +40,7 @@ from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.readonly import PLAIN_TYPES
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import SourceAround
 
@@ -437,11 +438,13 @@ def _noted_meta(episode: Episode, plan: ImportPlan, notes: Mapping[str, Note]) -
 
 def _plain(value: Any) -> Any:
     """Metadata as JSON holds it."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) if isinstance(each, Mapping | list | tuple) else each for each in value]
-    return value
+        if PLAIN_TYPES.issuperset(map(type, value)):
+            return value
+        return [_plain(each) for each in value]
+    return _plain(dict(value)) if isinstance(value, Mapping) else value
 
 
 def _root_note(signal: Signal, found: ContentSum, plan: ImportPlan) -> Note:

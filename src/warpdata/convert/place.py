@@ -138,7 +138,7 @@ class Place:
 
 def check_inside(name: str, place: str) -> str:
     """`name` if it stays below its place; an absolute name or one with `..` was made to lead elsewhere."""
-    parts = PurePosixPath(name).parts
+    parts = [part for part in name.split("/") if part not in ("", ".")]
     if (
         not parts
         or name.startswith(("/", "\\"))

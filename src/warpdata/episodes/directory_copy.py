@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.arrow import table_bytes
 from warpdata.formats.episodedir.documents import plain_static, read_bytes, read_meta
-from warpdata.formats.episodedir.frame_index import parse_frame_index, write_frame_index
+from warpdata.formats.episodedir.frame_index import frame_index_bytes, parse_frame_index
 from warpdata.formats.episodedir.images import FrameShape, VideoOptions, suffix_for
 from warpdata.formats.episodedir.names import check_name, signal_file
 from warpdata.formats.episodedir.signal_file import Description
@@ -174,9 +173,7 @@ class _Copying:
         if copy is not None:
             video_bytes = copy.video_bytes
             index, self._sums[name] = copy_camera(copy, path + copy.suffix)
-            sink = io.BytesIO()
-            write_frame_index(sink, index)
-            frames: Any = sink.getbuffer()
+            frames: Any = frame_index_bytes(index)
         else:
             camera = encoded_camera(name, signal)
             if camera is None:

@@ -33,7 +33,7 @@ from warpdata.episodes.signals import SimpleSignal, VideoSignal, signal_meta
 from warpdata.episodes.tensors import channel_of, lane_key, rows_of
 from warpdata.errors import ChecksumError, ConflictError, CorruptLayoutError, NoStepsError
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.arrow import Footer, TableWriter, signal_schema
+from warpdata.formats.episodedir.arrow import Footer, TableWriter, plain_table, signal_schema
 from warpdata.formats.episodedir.documents import (
     FileSum,
     plain_static,
@@ -225,17 +225,18 @@ class _Packing:
         """What it takes to write the file of the signal again byte for byte."""
         if isinstance(signal, PackedRows):
             if (original := signal.original_file()) is None:
-                return {} if signal.groups is None else {"groups": signal.groups}
+                return signal.written
             self.blocks[FILE_PREFIX + name] = original
             return {"file": FILE_PREFIX + name}
         if not isinstance(signal, SimpleSignal):
             return {}
-        groups = Footer(bytes(_all(signal.file_bytes())), signal.path).group_rows()
-        again = _Sum()
-        _write_table(again, signal, groups)
         whole = _all(signal.file_bytes())
-        if (again.size, again.crc32c) == (whole.nbytes, crc32c(whole)):
-            return {"groups": groups}
+        groups = Footer(bytes(whole), signal.path).group_rows()
+        for written in ({"groups": groups, "plain": True}, {"groups": groups}):
+            again = _Sum()
+            _write_table(again, signal, **written)  # type: ignore[arg-type]
+            if (again.size, again.crc32c) == (whole.nbytes, crc32c(whole)):
+                return written
         self.blocks[FILE_PREFIX + name] = signal.file_bytes()
         return {"file": FILE_PREFIX + name}
 
@@ -273,13 +274,16 @@ def _table_bytes(signal: Signal) -> Any:
     return sink.getvalue()
 
 
-def _write_table(sink: Any, signal: Signal, groups: list[int] | None) -> None:
-    """Write a signal as the parquet file of a directory, in row groups of these sizes."""
+def _write_table(sink: Any, signal: Signal, groups: list[int] | None = None, *, plain: bool = False) -> None:
+    """Write a signal as the parquet file of a directory, in row groups of these sizes, or a small one plainly."""
     about = (
         described(signal).to_json()
         if not isinstance(signal, SimpleSignal)
         else signal.description().to_json()
     )
+    if plain and (data := plain_table(about, np.array(signal.timestamps), np.array(signal.values()))):
+        sink.write(data)
+        return
     writer = TableWriter(sink, signal_schema(about), about)
     start = 0
     for rows in groups or _row_groups(signal):
@@ -355,7 +359,15 @@ class _Stored:
     times: str | None = None
     count: int = 0
     groups: list[int] | None = None
+    plain: bool = False
     file: str | None = None
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """How its file was written, where that is how to write it again."""
+        if self.groups is None:
+            return {}
+        return {"groups": self.groups, "plain": True} if self.plain else {"groups": self.groups}
 
 
 class PackedSource(StatedSource):
@@ -404,7 +416,13 @@ def _stored(signals: Any, path: str) -> dict[str, _Stored]:
         where = {key: None if about.get(key) is None else str(about[key]) for key in places}
         groups = None if about.get("groups") is None else [int(each) for each in about["groups"]]
         description = Description.from_json(about, path)
-        found[str(name)] = _Stored(description, **where, count=int(about.get("count", 0)), groups=groups)
+        found[str(name)] = _Stored(
+            description,
+            **where,
+            count=int(about.get("count", 0)),
+            groups=groups,
+            plain=bool(about.get("plain")),
+        )
     return found
 
 
@@ -488,9 +506,9 @@ class PackedRows(ClockedSignal):
         return self._how.times or "time/timestamps_ns"
 
     @property
-    def groups(self) -> list[int] | None:
-        """The row groups of the file it was recorded in, where that is how to write it again."""
-        return self._how.groups
+    def written(self) -> dict[str, Any]:
+        """How the file it was recorded in was written, where that is how to write it again."""
+        return self._how.written
 
     def original_file(self) -> bytes | None:
         """The file it was recorded in, where it could not be written again byte for byte."""
@@ -743,7 +761,7 @@ def _unpack(folder: Path, name: str, signal: Signal, episode: PackedSource, sign
         _copy_block(episode.shard, how.file, target)
         return
     sink = io.BytesIO()
-    _write_table(sink, signal, None if how is None else how.groups)
+    _write_table(sink, signal, **({} if how is None else how.written))
     write_file(target, sink.getvalue())
     if name in signals:
         total = FileSum.of(sink.getvalue())

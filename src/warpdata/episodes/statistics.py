@@ -124,10 +124,7 @@ class ValueStatistics:
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         channels = int(np.prod(shape, dtype=np.int64))
-        self._begin(channels if 0 < channels <= MAX_CHANNELS else 1)
-
-    def _begin(self, channels: int) -> None:
-        self.channels = channels
+        self.channels = channels if 0 < channels <= MAX_CHANNELS else 1
         self.count = np.zeros(self.channels, np.int64)
         self.invalid = np.zeros(self.channels, np.int64)
         self.low = np.full(self.channels, np.inf)
@@ -146,25 +143,31 @@ class ValueStatistics:
             self._add(rows[start : start + step].astype(np.float64))
 
     def _add(self, flat: NDArray[np.float64]) -> None:
+        self.merge(ValueStatistics._of(flat))
+
+    @staticmethod
+    def _of(flat: NDArray[np.float64]) -> ValueStatistics:
+        """The statistics of one batch, a column for every channel."""
         finite = np.isfinite(flat)
         other = ValueStatistics.__new__(ValueStatistics)
-        other.channels = self.channels
+        other.channels = flat.shape[1]
         other.count = finite.sum(axis=0)
         other.invalid = len(flat) - other.count
         if other.invalid.any():
             some = np.maximum(other.count, 1)
             other.low = np.where(finite, flat, np.inf).min(axis=0)
             other.high = np.where(finite, flat, -np.inf).max(axis=0)
-            other.mean = np.where(finite, flat, 0.0).sum(axis=0) / some
+            other.total = np.where(finite, flat, 0.0).sum(axis=0)
+            other.mean = other.total / some
             centred = np.where(finite, flat - other.mean, 0.0)
         else:
-            other.low, other.high, other.mean = flat.min(axis=0), flat.max(axis=0), flat.mean(axis=0)
+            other.low, other.high, other.total = flat.min(axis=0), flat.max(axis=0), flat.sum(axis=0)
+            other.mean = other.total / max(1, len(flat))
             centred = flat - other.mean
         other.m2 = (centred * centred).sum(axis=0)
-        other.total = np.where(finite, flat, 0.0).sum(axis=0)
-        other.sketch = Sketch(self.channels)
+        other.sketch = Sketch(other.channels)
         other.sketch.add(flat)
-        self.merge(other)
+        return other
 
     @np.errstate(over="ignore", invalid="ignore")
     def merge(self, other: ValueStatistics) -> None:
@@ -236,10 +239,8 @@ def stated_together(columns: Sequence[NDArray[Any]]) -> list[dict[str, Any]]:
     rows = len(columns[0])
     flat = [np.asarray(values).reshape(rows, -1) for values in columns]
     widths = [each.shape[1] for each in flat]
-    all_together = ValueStatistics.__new__(ValueStatistics)
-    all_together._begin(sum(widths))
     with np.errstate(over="ignore", invalid="ignore"):
-        all_together._add(np.concatenate(flat, axis=1, dtype=np.float64, casting="unsafe"))
+        all_together = ValueStatistics._of(np.concatenate(flat, axis=1, dtype=np.float64, casting="unsafe"))
     ends = np.cumsum(widths).tolist()
     bounds = list(zip([0, *ends[:-1]], ends, strict=True))
     texts = all_together.sketch.texts(bounds)

@@ -22,7 +22,7 @@ class ReadOnlyDict(dict[str, Any]):
         return (ReadOnlyDict, (dict(self),))
 
 
-_PLAIN = frozenset({int, float, str, bool, type(None)})
+PLAIN_TYPES = frozenset({int, float, str, bool, type(None)})
 """Values that cannot change, of which lists of metadata are full."""
 
 
@@ -31,4 +31,4 @@ def _frozen(value: Any) -> Any:
         return ReadOnlyDict(value)
     if not isinstance(value, list):
         return value
-    return list(value) if _PLAIN.issuperset(map(type, value)) else [_frozen(each) for each in value]
+    return list(value) if PLAIN_TYPES.issuperset(map(type, value)) else [_frozen(each) for each in value]

@@ -141,7 +141,7 @@ class Documents:
         if not names:
             return {}
         found: dict[str, Any] = {}
-        table = self.tables.columns(file, names, row, row + 1)
+        table = self.tables.columns(file, tuple(names), row, row + 1).table
         for name, value in table.to_pylist()[0].items():
             feature, _, what = name.removeprefix("stats/").rpartition("/")
             if value is not None:
@@ -255,7 +255,7 @@ def _read_v3(made: Documents) -> None:
     starts: dict[str, int] = {}
     for file in files:
         names = [name for name in tables.schema(file).names if not name.startswith("stats/")]
-        rows = tables.columns(file, names, 0, tables.rows(file)).to_pylist()
+        rows = tables.columns(file, tuple(names), 0, tables.rows(file)).table.to_pylist()
         for at, row in enumerate(rows):
             episode = _episode(row, file, (file, at), place)
             episode.data_file, start = _v3_data(made, row, file)
@@ -362,11 +362,17 @@ def _object(place: Place, name: str) -> dict[str, Any]:
     return found
 
 
+_NUMBERS = frozenset({int, float})
+"""What the lists of statistics are full of."""
+
+
 def plain_numbers(value: Any) -> Any:
     """A value that JSON can hold: NaN and infinities as text with a mark."""
     if isinstance(value, dict):
         return {key: plain_numbers(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
+        if _NUMBERS.issuperset(map(type, value)) and all(map(math.isfinite, value)):
+            return list(value)
         return [plain_numbers(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         return {_FLOAT_TAG: repr(value)}

@@ -17,7 +17,7 @@ from warpdata.convert.lerobot.documents import (
     plain_numbers,
     read_documents,
 )
-from warpdata.convert.lerobot.tables import ColumnKind
+from warpdata.convert.lerobot.tables import ColumnKind, KeptRows
 from warpdata.convert.place import Place
 from warpdata.convert.rows import ForeignSource, grid_times
 from warpdata.episodes.collection import Episodes, EpisodesSource
@@ -160,33 +160,31 @@ class EpisodeRows:
         self.row = row
         self.path = f"{documents.place.name}/{row.data_file} (episode {row.number})"
         self._ts: NDArray[np.int64] | None = None
-        self._kinds: dict[str, ColumnKind] | None = None
+        self._kinds: Mapping[str, ColumnKind] | None = None
+        self._is_counted = False
 
-    def kinds(self) -> dict[str, ColumnKind]:
+    def kinds(self) -> Mapping[str, ColumnKind]:
         """The columns of the file, those of videos excepted; a declared one that is missing is an error."""
         if self._kinds is None:
             documents = self.documents
             try:
-                schema = documents.tables.schema(self.row.data_file)
+                self._kinds = documents.tables.kinds(self.row.data_file, documents.features, self.path)
             except BlobNotFoundError:
                 raise BlobNotFoundError("the data file is missing", path=self.path) from None
-            found: dict[str, ColumnKind] = {}
-            declared = [name for name, each in documents.features.items() if each.get("dtype") != "video"]
-            for name in dict.fromkeys([*declared, *schema.names]):
-                about = documents.features.get(name, {})
-                found[name] = ColumnKind(name, tables.require(schema, name, self.path), about, self.path)
-            self._kinds = found
         return self._kinds
 
     def values(self, name: str) -> NDArray[Any]:
         """All rows of a column of numbers or text."""
-        kinds = self.kinds()
-        plain = [each.name for each in kinds.values() if not each.is_picture]
-        return tables.column(self._table(plain), kinds[name], self.path)
+        return self._rows(self._plain).array(self.kinds()[name], self.path)
+
+    @cached_property
+    def _plain(self) -> tuple[str, ...]:
+        """The columns that are no pictures: they are read together."""
+        return tuple(each.name for each in self.kinds().values() if not each.is_picture)
 
     def pictures(self, name: str, rows: Sequence[int]) -> list[bytes]:
         """Encoded pictures of a column: their bytes, or the file that is named."""
-        found = tables.pictures(self._table([name]), name, rows, self.path)
+        found = tables.pictures(self._rows((name,)).table, name, rows, self.path)
         out = []
         for row, (data, file) in zip(rows, found, strict=True):
             if data is None and not file:
@@ -228,15 +226,14 @@ class EpisodeRows:
                     f"its rows are not those of episode {self.row.number} ({name})", path=self.path
                 )
 
-    def _table(self, names: Sequence[str]) -> Any:
-        row = self.row
-        stop = row.data_start + row.length
-        if not self.documents.is_v3 and self.documents.tables.rows(row.data_file) != row.length:
-            raise CorruptLayoutError(
-                f"{self.documents.tables.rows(row.data_file)} rows, {row.where} says {row.length}",
-                path=self.path,
-            )
-        return self.documents.tables.columns(row.data_file, names, row.data_start, stop)
+    def _rows(self, names: tuple[str, ...]) -> KeptRows:
+        row, tables_here = self.row, self.documents.tables
+        if not self._is_counted and not self.documents.is_v3:
+            count = tables_here.rows(row.data_file)
+            if count != row.length:
+                raise CorruptLayoutError(f"{count} rows, {row.where} says {row.length}", path=self.path)
+            self._is_counted = True
+        return tables_here.columns(row.data_file, names, row.data_start, row.data_start + row.length)
 
 
 class _Signals(Mapping[str, Signal]):

@@ -20,10 +20,13 @@ from warpdata.convert.place import Place
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError, UnsupportedDtypeError, nearest
 from warpdata.formats.episodedir.arrow import arrow_errors
 from warpdata.timeline.meta import OBJECT, Kind, SignalMeta, numeric_kind
+from warpdata.timeline.times import frozen
 
 _MAX_ROWS = 1 << 40
 _KEPT_BYTES = 256 << 20
 _KEPT_FILES = 16
+_SMALL_BYTES = 1 << 20
+"""A file of this size is read at once: every call of Arrow for a part of it goes through Python."""
 PICTURE_FIELDS = {"bytes", "path"}
 
 
@@ -78,6 +81,22 @@ def _shape(name: str, sides: list[int | None], declared: Any, path: str) -> tupl
     return tuple(stated)
 
 
+class KeptRows:
+    """Some rows of some columns, and those of them that were made into arrays."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+        self.size: int = table.nbytes
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    def array(self, kind: ColumnKind, path: str) -> NDArray[Any]:
+        """A column as one read-only array."""
+        found = self._arrays.get(kind.name)
+        if found is None:
+            found = self._arrays[kind.name] = frozen(column(self.table, kind, path))
+        return found
+
+
 class Tables:
     """The parquet files of one place: open files and the columns read last are kept, within bounds."""
 
@@ -85,7 +104,9 @@ class Tables:
         self._place = place
         self._lock = ThreadLock()
         self._files: OrderedDict[str, Any] = OrderedDict()
-        self._kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._kept: OrderedDict[tuple[Any, ...], KeptRows] = OrderedDict()
+        self._kept_bytes = 0
+        self._kinds: tuple[Any, dict[str, ColumnKind]] | None = None
 
     def schema(self, file: str) -> Any:
         """The Arrow schema of a file."""
@@ -95,20 +116,36 @@ class Tables:
         """How many rows a file has."""
         return int(self._file(file).metadata.num_rows)
 
-    def columns(self, file: str, names: Sequence[str], start: int, stop: int) -> Any:
-        """Rows [start, stop) of some columns as an Arrow table; the last ones read are kept."""
-        key = (file, tuple(names), start, stop)
+    def kinds(
+        self, file: str, features: Mapping[str, Mapping[str, Any]], path: str
+    ) -> Mapping[str, ColumnKind]:
+        """The columns of a file, those of videos excepted; a declared one that is missing is an error."""
+        schema = self.schema(file)
+        known = self._kinds
+        if known is not None and known[0].equals(schema):
+            return known[1]  # the files of a set are alike
+        found: dict[str, ColumnKind] = {}
+        declared = [name for name, each in features.items() if each.get("dtype") != "video"]
+        for name in dict.fromkeys([*declared, *schema.names]):
+            found[name] = ColumnKind(name, require(schema, name, path), features.get(name, {}), path)
+        self._kinds = (schema, found)
+        return found
+
+    def columns(self, file: str, names: tuple[str, ...], start: int, stop: int) -> KeptRows:
+        """Rows [start, stop) of some columns; the last ones read are kept."""
+        key = (file, names, start, stop)
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
                 return found
-        found = self._read(file, names, start, stop)
+        found = KeptRows(self._read(file, names, start, stop))
         with self._lock:
+            replaced = self._kept.pop(key, None)
             self._kept[key] = found
-            used = sum(each.nbytes for each in self._kept.values())
-            while len(self._kept) > 1 and used > _KEPT_BYTES:
-                used -= self._kept.popitem(last=False)[1].nbytes
+            self._kept_bytes += found.size - (replaced.size if replaced is not None else 0)
+            while len(self._kept) > 1 and self._kept_bytes > _KEPT_BYTES:
+                self._kept_bytes -= self._kept.popitem(last=False)[1].size
         return found
 
     def everything(self, file: str) -> list[dict[str, Any]]:
@@ -141,7 +178,11 @@ class Tables:
                 return found
         reader = self._place.open(file)
         with _errors(self._place, file):
-            source = pa.PythonFile(RangeFile(reader), "r")
+            if reader.size <= _SMALL_BYTES:
+                source = pa.BufferReader(reader.read(0, reader.size))
+                reader.close()
+            else:
+                source = pa.PythonFile(RangeFile(reader), "r")
             found = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
             if not 0 <= found.metadata.num_rows <= _MAX_ROWS:
                 raise CorruptLayoutError(f"a file of {found.metadata.num_rows} rows", path=self._at(file))

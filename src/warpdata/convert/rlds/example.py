@@ -64,12 +64,42 @@ def _entry(data: memoryview) -> tuple[str, Values]:
 
 
 def _values(kind: Kind, data: memoryview) -> Values:
-    parts = [(wire, value) for number, wire, value in _fields(data) if number == 1]
     if kind == "bytes":
-        return Values(kind, [_view(value) for _, value in parts])
+        return Values(kind, _entries(data))
+    parts = [(wire, value) for number, wire, value in _fields(data) if number == 1]
     if kind == "floats":
         return Values(kind, numbers=_joined([_floats(wire, value) for wire, value in parts], np.float32))
     return Values(kind, numbers=_joined([_ints(wire, value) for wire, value in parts], np.int64))
+
+
+_ENTRY = 1 << 3 | DELIMITED
+
+
+def _entries(data: memoryview) -> list[memoryview]:
+    """The entries of a list of bytes, of which an episode has one for every step: no call for each."""
+    found, at, end = [], 0, len(data)
+    while at < end:
+        if data[at] != _ENTRY:
+            return [_view(value) for number, _, value in _fields(data) if number == 1]
+        at += 1
+        size = shift = 0
+        while at < end:
+            byte = data[at]
+            at += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        else:
+            raise CorruptLayoutError("a list of bytes is cut short")
+        if shift > _MOST_BITS or size > end - at:
+            raise CorruptLayoutError("an entry of a list of bytes is longer than it")
+        found.append(data[at : at + size])
+        at += size
+    return found
+
+
+_MOST_BITS = 70
 
 
 def _joined(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:

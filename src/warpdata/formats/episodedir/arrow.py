@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from warpdata.bytekit.arrow_arrays import text_to_arrow, to_arrow, to_numpy
-from warpdata.bytekit.dtype import dtype_named
+from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.errors import CorruptLayoutError, FormatError, LimitExceededError
 from warpdata.formats.episodedir import layout
+from warpdata.formats.episodedir.plain_parquet import MAX_PLAIN_BYTES, PlainColumn, plain_bytes, plain_file
 
 _FLOATS = {"f64", "f32", "f16"}
 _STORED_AS = {"bf16": "u16"}
@@ -75,12 +76,45 @@ class TableWriter:
 
 
 def table_bytes(description: Mapping[str, Any], stamps: NDArray[np.int64], values: NDArray[Any]) -> Any:
-    """The file of a signal whose records are one row group, as a buffer."""
+    """The file of a signal whose records are one row group, as a buffer; a small one is plain."""
+    found = plain_table(description, stamps, values)
+    if found is not None:
+        return found
     sink = pa.BufferOutputStream()
     writer = TableWriter(sink, signal_schema(description), description)
     writer.write(stamps, values)
     writer.close()
     return sink.getvalue()
+
+
+def plain_table(
+    description: Mapping[str, Any], stamps: NDArray[np.int64], values: NDArray[Any]
+) -> bytes | None:
+    """The file of a small signal of numbers, neither encoded nor compressed; None where it is not small."""
+    if description["kind"] in _TEXT or not len(stamps):
+        return None
+    dtype = description["dtype"]
+    if dtype in _STORED_AS:
+        dtype, values = _STORED_AS[dtype], values.view(np.uint16)
+    per_row = math.prod(description["shape"]) if description["shape"] else None
+    columns = [
+        PlainColumn(layout.TIME_COLUMN, "i64", stamps, is_sorted=True),
+        PlainColumn(layout.VALUE_COLUMN, dtype, values, per_row),
+    ]
+    if plain_bytes(columns) > MAX_PLAIN_BYTES:
+        return None
+    text = _json_text(description)
+    return plain_file(columns, text, _signal_schema_bytes(text))
+
+
+@functools.lru_cache(maxsize=512)
+def _signal_schema_bytes(text: bytes) -> bytes:
+    """The schema of the signals with a description, as Arrow stores it."""
+    return bytes(signal_schema(json.loads(text)).serialize().to_pybytes())
+
+
+def _json_text(description: Mapping[str, Any]) -> bytes:
+    return json.dumps(dict(description), separators=(",", ":")).encode()
 
 
 def _encodings(description: Mapping[str, Any]) -> dict[str, str]:
@@ -236,8 +270,7 @@ def write_columns(
     """Write flat columns with a description, as one row group."""
     arrays = {name: to_arrow(values) for name, values in columns.items()}
     fields = [pa.field(name, array.type, nullable=False) for name, array in arrays.items()]
-    text = json.dumps(dict(description), separators=(",", ":"))
-    schema = pa.schema(fields, metadata={layout.SCHEMA_KEY: text.encode()})
+    schema = pa.schema(fields, metadata={layout.SCHEMA_KEY: _json_text(description)})
     table = pa.Table.from_arrays(list(arrays.values()), schema=schema)
     ints = [name for name, array in arrays.items() if array.type == pa.int64()]
     pq.write_table(
@@ -245,6 +278,16 @@ def write_columns(
         column_encoding=dict.fromkeys(ints, "DELTA_BINARY_PACKED"), write_page_checksum=True,
         row_group_size=max(1, len(table)),
     )  # fmt: skip
+
+
+def columns_bytes(columns: Mapping[str, NDArray[Any]], description: Mapping[str, Any]) -> Any:
+    """What `write_columns` writes, as a buffer; few rows of it are plain."""
+    plain = [PlainColumn(name, dtype_of(each.dtype).name, each) for name, each in columns.items()]
+    if len(plain[0].values) and plain_bytes(plain) <= MAX_PLAIN_BYTES:
+        return plain_file(plain, _json_text(description))
+    sink = pa.BufferOutputStream()
+    write_columns(sink, columns, description)
+    return sink.getvalue()
 
 
 @contextlib.contextmanager

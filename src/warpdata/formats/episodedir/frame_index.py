@@ -70,6 +70,15 @@ def index_of_marks(
 
 def write_frame_index(path: str | BinaryIO, index: FrameIndex) -> None:
     """Write the index of a finished video."""
+    arrow.write_columns(path, *_columns(index))
+
+
+def frame_index_bytes(index: FrameIndex) -> Any:
+    """The index of a finished video as a buffer; one of few frames is neither encoded nor compressed."""
+    return arrow.columns_bytes(*_columns(index))
+
+
+def _columns(index: FrameIndex) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     stream = index.stream
     assert stream is not None
     about = {
@@ -81,7 +90,7 @@ def write_frame_index(path: str | BinaryIO, index: FrameIndex) -> None:
     }  # fmt: skip
     if index.shown is not None:
         columns[layout.SHOWN_COLUMN] = index.shown
-    arrow.write_columns(path, columns, about)  # type: ignore[arg-type]
+    return columns, about  # type: ignore[return-value]
 
 
 def write_empty_index(path: str) -> None:

@@ -87,18 +87,22 @@ class PictureDecoder:
 
     def _png_pixels(self, picture: bytes, shape: FrameShape, out: NDArray[Any]) -> bool:
         """Inflated here, so that exactly the lines it states are there; filters of lines are FFmpeg's to undo."""
-        depth = 2 if shape.dtype == "uint16" else 1
-        width = shape.width * (3 if shape.channels else 1) * depth
+        is_wide = shape.dtype == "uint16"
+        width = shape.width * (3 if shape.channels else 1) * (2 if is_wide else 1)
         raw = _png_lines(picture, shape)
         if raw is None:
             return False
-        lines = np.frombuffer(raw, np.uint8).reshape(shape.height, 1 + width)
-        if lines[:, 0].max() > _LAST_PNG_FILTER:
+        filters = raw[:: 1 + width]
+        if filters.count(0) == shape.height:  # nothing to undo
+            inner = (3, 1) if shape.channels else (2 if is_wide else 1,)
+            out[...] = np.ndarray(out.shape, ">u2" if is_wide else "u1", raw, 1, (1 + width, *inner))
+            return True
+        if max(filters) > _LAST_PNG_FILTER:
             return False
-        plain = lines[:, 1:] if not lines[:, 0].any() else self._unfiltered(picture, raw, width)
+        plain = self._unfiltered(picture, raw, width)
         if plain is None:
             return False
-        values = np.ascontiguousarray(plain).view(">u2") if depth == 2 else plain
+        values = np.ascontiguousarray(plain).view(">u2") if is_wide else plain
         out[...] = values.reshape(out.shape)
         return True
 
@@ -147,23 +151,43 @@ def _png_lines(picture: bytes, shape: FrameShape) -> bytes | None:
 
     Pillow shows what lines there are and says nothing of those that are missing.
     """
-    data, is_plain = [], True
-    for kind, content in _png_chunks(picture):
-        is_plain = is_plain and kind not in (b"PLTE", b"tRNS")
-        if kind == b"IDAT":
-            data.append(content)
+    data, is_plain = _one_part(picture), True
+    if data is None:
+        parts = []
+        for kind, content in _png_chunks(picture):
+            is_plain = is_plain and kind not in (b"PLTE", b"tRNS")
+            if kind == b"IDAT":
+                parts.append(content)
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
     if picture[_INTERLACE_AT]:
         return None
     values = 3 if picture[_COLOUR_AT] == _RGB else 1
     size = shape.height * (1 + shape.width * values * (2 if shape.dtype == "uint16" else 1))
     stream = zlib.decompressobj()
     try:
-        found = stream.decompress(data[0] if len(data) == 1 else b"".join(data), size)
+        found = stream.decompress(data, size)
     except zlib.error as error:
         raise CorruptLayoutError(f"the picture does not decode ({error})") from None
     if len(found) < size:
         raise CorruptLayoutError("a PNG picture has fewer lines than it says")
     return found if is_plain else None
+
+
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+
+
+def _one_part(picture: bytes) -> memoryview | None:
+    """The data of a PNG picture that has its head, one part of data and its end, as most have; None of any other."""
+    first, end = PNG_HEAD_BYTES + 8, len(picture) - len(_PNG_END) - 4
+    size = int.from_bytes(picture[PNG_HEAD_BYTES : PNG_HEAD_BYTES + 4], "big")
+    if picture[first - 4 : first] != b"IDAT" or first + size != end or not picture.endswith(_PNG_END):
+        return None
+    if zlib.crc32(picture[12:29]) != int.from_bytes(picture[29:33], "big"):
+        return None
+    view = memoryview(picture)
+    if zlib.crc32(view[first - 4 : end]) != int.from_bytes(picture[end : end + 4], "big"):
+        return None  # the other way says what is wrong
+    return view[first:end]
 
 
 def _fits(values: NDArray[Any], dtype: str) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.errors import CorruptLayoutError
-from warpdata.formats.episodedir.mp4 import child, children, find_moov
+from warpdata.formats.episodedir.mp4 import find_moov
 
 _VISUAL_BYTES = 86
 """The fixed part of the sample entry of a video, its own head included."""
@@ -41,10 +41,11 @@ def sample_table(reader: RangeReader) -> SampleTable | None:
     """The frames of a plain MP4 file; None where another program must look: it is none, or says more than we read."""
     try:
         moov = find_moov(reader)
-        if moov is None or children(moov, b"mvex"):
+        movie = None if moov is None else _Boxes(moov)
+        if movie is None or b"mvex" in movie:
             return None
-        tracks = [trak for _, trak in children(moov, b"trak") if _is_video(trak)]
-        return _track(moov, tracks[0]) if len(tracks) == 1 else None
+        tracks = [trak for trak in map(_Boxes, movie.get(b"trak", ())) if _is_video(trak)]
+        return _track(movie, tracks[0]) if len(tracks) == 1 else None
     except (CorruptLayoutError, ValueError, IndexError, OverflowError):
         return None  # FFmpeg says what is wrong, or copes with it
 
@@ -69,19 +70,44 @@ def is_same_stream(one: bytes, other: bytes) -> bool:
     return one == other or (same_stream(one) is not None and same_stream(one) == same_stream(other))
 
 
-def _is_video(trak: bytes) -> bool:
-    return child(child(trak, b"mdia"), b"hdlr")[8:12] == b"vide"
+class _Boxes(dict[bytes, list[bytes]]):
+    """The boxes directly inside a box: contents by kind. Every box is looked at once."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        at, end = 0, len(data)
+        while at + 8 <= end:
+            size = int.from_bytes(data[at : at + 4], "big")
+            if size < 8 or at + size > end:
+                break
+            self.setdefault(data[at + 4 : at + 8], []).append(data[at + 8 : at + size])
+            at += size
+
+    def one(self, kind: bytes) -> bytes:
+        """The content of the first box of a kind, which must be there."""
+        found = self.get(kind)
+        if not found:
+            raise CorruptLayoutError(f"a video without its {kind.decode()} box")
+        return found[0]
+
+    def inside(self, kind: bytes) -> _Boxes:
+        """The boxes inside the first one of a kind."""
+        return _Boxes(self.one(kind))
 
 
-def _track(moov: bytes, trak: bytes) -> SampleTable | None:
-    mdia = child(trak, b"mdia")
-    tables = child(child(mdia, b"minf"), b"stbl")
-    described = child(tables, b"stsd")
-    if children(tables, b"sbgp") or int.from_bytes(described[4:8], "big") != 1:
+def _is_video(trak: _Boxes) -> bool:
+    return trak.inside(b"mdia").one(b"hdlr")[8:12] == b"vide"
+
+
+def _track(movie: _Boxes, trak: _Boxes) -> SampleTable | None:
+    mdia = trak.inside(b"mdia")
+    tables = mdia.inside(b"minf").inside(b"stbl")
+    described = tables.one(b"stsd")
+    if b"sbgp" in tables or int.from_bytes(described[4:8], "big") != 1:
         return None
     entry = described[8 : 8 + int.from_bytes(described[8:12], "big")]
-    scale = _scale(child(mdia, b"mdhd"))
-    size = _sizes(child(tables, b"stsz"))
+    scale = _scale(mdia.one(b"mdhd"))
+    size = _sizes(tables.one(b"stsz"))
     if len(entry) < _VISUAL_BYTES or not scale or size is None or not len(size):
         return None
     count = len(size)
@@ -90,7 +116,7 @@ def _track(moov: bytes, trak: bytes) -> SampleTable | None:
     keyframe = _keyframes(tables, count)
     if offset is None or shown is None or keyframe is None:
         return None
-    shift = _shift(moov, trak, scale, shown)
+    shift = _shift(movie, trak, scale, shown)
     if shift is None:
         return None
     places = np.stack([offset, size], axis=1)
@@ -119,12 +145,12 @@ def _sizes(stsz: bytes) -> NDArray[np.int64] | None:
     return found if found.all() else None
 
 
-def _offsets(tables: bytes, size: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def _offsets(tables: _Boxes, size: NDArray[np.int64]) -> NDArray[np.int64] | None:
     """Where each frame lies: frames of a chunk follow each other."""
-    wide = children(tables, b"co64")
-    table = wide[0][1] if wide else child(tables, b"stco")
+    wide = b"co64" in tables
+    table = tables.one(b"co64" if wide else b"stco")
     chunks = _words(table, 8, _count(table), ">u8" if wide else ">u4")
-    runs = child(tables, b"stsc")
+    runs = tables.one(b"stsc")
     listed = _words(runs, 8, 3 * _count(runs)).reshape(-1, 3)
     if not len(listed) or listed[0, 0] != 1 or not len(chunks):
         return None
@@ -141,15 +167,15 @@ def _offsets(tables: bytes, size: NDArray[np.int64]) -> NDArray[np.int64] | None
     return found
 
 
-def _composition(tables: bytes, count: int) -> NDArray[np.int64] | None:
+def _composition(tables: _Boxes, count: int) -> NDArray[np.int64] | None:
     """When each frame is shown, in ticks, before the edit."""
-    pause = _repeated(child(tables, b"stts"), count)
+    pause = _repeated(tables.one(b"stts"), count)
     if pause is None:
         return None
     decoded = np.concatenate([[0], np.cumsum(pause)[:-1]])
-    if not children(tables, b"ctts"):
+    if b"ctts" not in tables:
         return decoded
-    later = _repeated(child(tables, b"ctts"), count)
+    later = _repeated(tables.one(b"ctts"), count)
     if later is None or (later >= 1 << 31).any():  # negative
         return None
     found: NDArray[np.int64] = decoded + later
@@ -162,10 +188,10 @@ def _repeated(table: bytes, count: int) -> NDArray[np.int64] | None:
     return np.repeat(pairs[:, 1], pairs[:, 0]) if int(pairs[:, 0].sum()) == count else None
 
 
-def _keyframes(tables: bytes, count: int) -> NDArray[np.bool_] | None:
+def _keyframes(tables: _Boxes, count: int) -> NDArray[np.bool_] | None:
     found = np.ones(count, np.bool_)
-    if children(tables, b"stss"):
-        table = child(tables, b"stss")
+    if b"stss" in tables:
+        table = tables.one(b"stss")
         numbers = _words(table, 8, _count(table))
         if not len(numbers) or numbers.min() < 1 or numbers.max() > count:
             return None
@@ -174,11 +200,11 @@ def _keyframes(tables: bytes, count: int) -> NDArray[np.bool_] | None:
     return found
 
 
-def _shift(moov: bytes, trak: bytes, scale: int, shown: NDArray[np.int64]) -> int | None:
+def _shift(movie: _Boxes, trak: _Boxes, scale: int, shown: NDArray[np.int64]) -> int | None:
     """How far the edit moves all frames; None where it hides some, or there are several."""
-    if not children(trak, b"edts"):
+    if b"edts" not in trak:
         return 0
-    table = child(child(trak, b"edts"), b"elst")
+    table = trak.inside(b"edts").one(b"elst")
     if _count(table) != 1:
         return None
     wide = table[0] == 1
@@ -187,5 +213,5 @@ def _shift(moov: bytes, trak: bytes, scale: int, shown: NDArray[np.int64]) -> in
     start = int.from_bytes(table[8 + width : 8 + 2 * width], "big", signed=True)
     rate = int.from_bytes(table[8 + 2 * width : 12 + 2 * width], "big")
     first, last = int(shown.min()), int(shown.max())
-    is_all = not duration or duration * scale > (last - start) * _scale(child(moov, b"mvhd"))
+    is_all = not duration or duration * scale > (last - start) * _scale(movie.one(b"mvhd"))
     return start if rate == _ONE and start == first and is_all else None

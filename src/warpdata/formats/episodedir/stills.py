@@ -21,12 +21,10 @@ def decode_stills(
     out = np.empty((len(pictures), *still.shape.shape), still.shape.dtype)
     decoder = PictureDecoder(still.codec, still.shape)
     for number, data, pixels in zip(numbers, pictures, out, strict=True):
-        where = f"{path} (picture {number})"
         try:
-            if decoder.quickly(data, pixels):
-                continue
-            check_same(data, still, where)
-            decoder.pixels(data, pixels)
+            if not decoder.quickly(data, pixels):
+                check_same(data, still, f"{path} (picture {number})")
+                decoder.pixels(data, pixels)
         except CorruptLayoutError as error:
-            raise CorruptLayoutError(error.message, path=where) from None
+            raise CorruptLayoutError(error.message, path=f"{path} (picture {number})") from None
     return out

@@ -371,6 +371,11 @@ def _codec_options(codec: str, options: VideoOptions, shape: FrameShape) -> dict
         # for each other for ever in one file of about sixty (release 4.1, on a busy machine).
         order = "pred-struct=2" if options.gop_size <= 2 else "pred-struct=1:rtc=1"
         parameters = f"{order}:keyint={gop}:lp=1"
+        if options.gop_size <= 2 and options.quality is not None and _version(_av()) >= _SVT_4_SINCE:
+            # Release 4.1 makes groups of two at fast presets 1.6 times as large as release 3 did, and worse. With its
+            # matrices and a crf that is lower by 4 they are as they were: as large or smaller, as near to the frames.
+            chosen["crf"] = str(max(0, options.quality - 4))
+            parameters += ":enable-qm=1:qm-min=0"
         return {**chosen, "preset": preset, "svtav1-params": parameters}
     chosen |= {"preset": options.preset or "veryfast", "tune": "zerolatency"}
     if codec == "h264":
@@ -389,8 +394,17 @@ def _converter() -> Callable[[VideoFrame, str], VideoFrame]:
     return lambda picture, pix_fmt: convert(picture, format=pix_fmt, **alone)
 
 
+_SVT_4_SINCE = (17, 1)
+"""The version of the library from which on it brings release 4 of SVT-AV1."""
+
+
+def _version(library: Any) -> tuple[int, int]:
+    major, minor = [*str(library.__version__).split("."), "0"][:2]
+    return int(major), int(minor) if minor.isdigit() else 0
+
+
 def _release(library: Any) -> int:
-    return int(library.__version__.partition(".")[0])
+    return _version(library)[0]
 
 
 def _av() -> Any:
