@@ -98,7 +98,7 @@ class SharedClocks:
     def of(self, times: NDArray[np.int64]) -> ClockStatistics:
         """Those of all times of a signal."""
         stamps = np.ascontiguousarray(times)
-        key = xxh3_128(stamps)
+        key = xxh3_128(stamps.data)
         if key not in self._known:
             self._known[key] = ClockStatistics()
             self._known[key].add(stamps)

@@ -18,6 +18,7 @@ from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.ranges import Range
 from warpdata.errors import (
     AuthenticationError,
+    BlobChangedError,
     BlobNotFoundError,
     LimitExceededError,
     PermissionError_,
@@ -26,7 +27,16 @@ from warpdata.errors import (
     TruncatedError,
     UnavailableError,
 )
-from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key, check_lengths
+from warpdata.stores.blobstore import (
+    Blob,
+    BlobInfo,
+    Chunks,
+    blob_name,
+    check_key,
+    check_lengths,
+    check_same,
+    is_strong,
+)
 from warpdata.stores.causes import connection_cause
 from warpdata.stores.digest import FileDigest
 
@@ -162,14 +172,16 @@ class HttpStore:
             return None
         return Blob(memoryview(answer.body), _info(key, answer.headers, len(answer.body)))
 
-    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
+    def get_ranges(
+        self, key: str, ranges: Sequence[Range], *, same_as: BlobInfo | None = None
+    ) -> list[memoryview]:
         """Exactly the bytes of each range, several at a time."""
         if self._is_closed:
             self._start()
         if len(ranges) == 1:
-            views = [self._range(key, ranges[0])]
+            views = [self._range(key, ranges[0], same_as)]
         else:
-            views = self._threads.map(lambda wanted: self._range(key, wanted), ranges)
+            views = self._threads.map(lambda wanted: self._range(key, wanted, same_as), ranges)
         return check_lengths(views, ranges, self._name(key))
 
     def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:  # noqa: ARG002
@@ -206,18 +218,23 @@ class HttpStore:
     def _refuse(self, key: str) -> NoReturn:
         raise StoreError("this catalog is read only", path=self._name(key), hint=_READ_ONLY)
 
-    def _range(self, key: str, wanted: Range) -> memoryview:
+    def _range(self, key: str, wanted: Range, same_as: BlobInfo | None = None) -> memoryview:
         start, end = wanted
         if start == end:
             return memoryview(b"")
-        answer = self._request("GET", key, {"Range": f"bytes={start}-{end - 1}"}, end - start)
+        condition = {"If-Match": same_as.etag} if same_as is not None and is_strong(same_as.etag) else {}
+        answer = self._request("GET", key, {"Range": f"bytes={start}-{end - 1}", **condition}, end - start)
         if answer.status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if same_as is not None and end <= same_as.size:
+                raise BlobChangedError("it is shorter than when it was opened", path=self._name(key))
             raise TruncatedError(f"bytes [{start}, {end}) lie past the end", path=self._name(key))
         if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
             raise StoreError("the server does not answer range requests", path=self._name(key))
         found = _TOTAL.fullmatch(answer.headers.get("content-range", ""))
         if found is None or int(found[1]) != start:
             raise StoreError("the server answered another range than asked", path=self._name(key))
+        if same_as is not None:  # many servers do not know the condition
+            check_same(_info(key, answer.headers, int(found[3])), same_as, self._name(key))
         return memoryview(answer.body)
 
     def _request(self, method: str, key: str, headers: Mapping[str, str], max_bytes: int) -> _Answer:
@@ -363,6 +380,8 @@ def _redirected(answer: _Answer, url: urllib.parse.SplitResult, name: str) -> ur
 def _check_status(status: int, headers: Mapping[str, str], name: str, host: str) -> None:
     if status in (200, 206, 304, 416):
         return
+    if status == 412:
+        raise BlobChangedError("it was replaced since it was opened", path=name)
     if status in (404, 410):
         raise BlobNotFoundError("no such blob", path=name)
     if status == 401:
