@@ -29,11 +29,12 @@ from warpdata.stores.blobs import BlobAddress, BlobReader, LocalBlobReader
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
 from warpdata.stores.digest import digest_bytes
-from warpdata.stores.http import HttpStore, retry_after_s
+from warpdata.stores.http import HttpStore
 from warpdata.stores.local import LocalStore
 from warpdata.stores.memory import MemoryStore
 from warpdata.stores.meter import Budget, Meter
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
+from warpdata.stores.webclient import retry_after_s
 
 
 class TestMemory(BlobStoreContract):

@@ -20,10 +20,10 @@ from warpdata.stores.awskeys import AwsFiles
 from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
-from warpdata.stores.http import Proxies
 from warpdata.stores.local import LocalStore
 from warpdata.stores.meter import Budget, Listener, Meter
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
+from warpdata.stores.webclient import Proxies
 from warpdata.stores.whole_blobs import WholeBlobFetcher
 
 MODES = ("auto", "remote", "hybrid", "local")
@@ -71,7 +71,7 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
         settings.aws_profile,
         AwsFiles(settings.aws_credentials_file, settings.aws_config_file),
         find_secrets=aws_keys,
-        proxies=Proxies(settings.proxies, settings.no_proxy),
+        proxies=environment_proxies(settings),
     )
     options = AccessOptions(
         catalogs=settings.catalogs,
@@ -86,6 +86,12 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
     )
     given = {name: value for name, value in changes.items() if value is not None}
     return replace(options, **given)  # type: ignore[arg-type]
+
+
+def environment_proxies(settings: Settings | None = None) -> Proxies:
+    """The proxies that the environment names."""
+    found = settings or Settings.from_env()
+    return Proxies(found.proxies, found.no_proxy)
 
 
 def catalog_tuple(catalog: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...] | None:

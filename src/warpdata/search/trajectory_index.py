@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.catalog.access import environment_proxies
 from warpdata.errors import BlobNotFoundError, ConflictError, StoreError
 from warpdata.search.store import VectorStore
 from warpdata.search.trajectory_words import EPISODES, TIMESTEPS, similarity
@@ -175,7 +176,7 @@ class DeepDataIndex:
     def __init__(
         self, url: str, *, timeout_s: float = 30.0, headers: Mapping[str, str] | None = None
     ) -> None:
-        self._service = JsonService(url, timeout_s=timeout_s, headers=headers)
+        self._service = JsonService(url, timeout_s=timeout_s, headers=headers, proxies=environment_proxies())
         self._known: set[str] = set()
 
     def ensure(self, collection: str, dim: int) -> None:
@@ -222,7 +223,8 @@ class DeepDataIndex:
         return _hits(answer.get("results") or [], f"{self._service.address}{path}")
 
     def close(self) -> None:
-        """Nothing stays open between requests."""
+        """Close the connection."""
+        self._service.close()
 
 
 def _hits(results: Any, where: str) -> list[Hit]:

@@ -53,8 +53,9 @@ from warpdata.stores.blobstore import (
     is_strong,
 )
 from warpdata.stores.digest import FileDigest, checked_chunks
-from warpdata.stores.http import HttpStore, Proxies
+from warpdata.stores.http import HttpStore
 from warpdata.stores.signed import S3Keys, s3_host, s3_url, signer
+from warpdata.stores.webclient import Proxies
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
