@@ -320,9 +320,11 @@ def test_a_service_is_asked_through_the_proxy_of_the_environment(
     monkeypatch.setenv("HTTP_PROXY", server.url)
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
-    with wd.TrajectoryRetriever("http://behind.invalid:8080", embedder=embed_array) as retriever:
-        with pytest.raises(BlobNotFoundError):
-            retriever.search_similar_episodes(np.ones(2))
+    with (
+        wd.TrajectoryRetriever("http://behind.invalid:8080", embedder=embed_array) as retriever,
+        pytest.raises(BlobNotFoundError),
+    ):
+        retriever.search_similar_episodes(np.ones(2))
     assert [path for path, _ in server.requests][-1].endswith("/search")
 
 
