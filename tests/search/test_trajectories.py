@@ -313,19 +313,15 @@ def test_observations_are_arrays_with_names() -> None:
         as_observation("text")
 
 
-def test_a_service_is_asked_through_the_proxy_of_the_environment(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_is_asked_through_a_proxy(server: Server) -> None:
     """The proxy here is the server itself, which is asked for a host that does not exist."""
-    monkeypatch.setenv("HTTP_PROXY", server.url)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.delenv("no_proxy", raising=False)
+    far = "http://behind.invalid:8080"
     with (
-        wd.TrajectoryRetriever("http://behind.invalid:8080", embedder=embed_array) as retriever,
+        wd.TrajectoryRetriever(far, embedder=embed_array, proxy=server.url) as retriever,
         pytest.raises(BlobNotFoundError),
     ):
         retriever.search_similar_episodes(np.ones(2))
-    assert [path for path, _ in server.requests][-1].endswith("/search")
+    assert server.requests[-1][0].endswith("/search")
 
 
 def test_a_redirect_of_a_service_is_not_followed(server: Server) -> None:

@@ -71,7 +71,7 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
         settings.aws_profile,
         AwsFiles(settings.aws_credentials_file, settings.aws_config_file),
         find_secrets=aws_keys,
-        proxies=environment_proxies(settings),
+        proxies=Proxies(settings.proxies, settings.no_proxy),
     )
     options = AccessOptions(
         catalogs=settings.catalogs,
@@ -86,12 +86,6 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
     )
     given = {name: value for name, value in changes.items() if value is not None}
     return replace(options, **given)  # type: ignore[arg-type]
-
-
-def environment_proxies(settings: Settings | None = None) -> Proxies:
-    """The proxies that the environment names."""
-    found = settings or Settings.from_env()
-    return Proxies(found.proxies, found.no_proxy)
 
 
 def catalog_tuple(catalog: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...] | None:
