@@ -14,6 +14,7 @@ WarpError                      .code is stable, .hint says what to do next
 ├── SettingsError              (also ValueError) a variable of the environment says what cannot be
 ├── StoreError                 the bytes could not be moved
 │   ├── BlobNotFoundError      (also FileNotFoundError)
+│   ├── BlobChangedError       it was replaced while it was open: open it again
 │   ├── BucketNotFoundError    the bucket itself is not there
 │   ├── AuthenticationError
 │   ├── PermissionError_       (also PermissionError) wd.PermissionError
@@ -207,6 +208,13 @@ class BlobNotFoundError(StoreError, FileNotFoundError):
 
     code = "not_found"
     default_hint = "Check the name; list what is there."
+
+
+class BlobChangedError(StoreError):
+    """What lies at an address is no longer what was opened there."""
+
+    code = "blob_changed"
+    default_hint = "Open it again and read from the beginning: what was read so far is of the one before."
 
 
 class BucketNotFoundError(StoreError):

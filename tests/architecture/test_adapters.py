@@ -64,7 +64,7 @@ ADAPTERS: dict[str, set[str]] = {
         "search/columns.py",
     },
     "tornado": {"viewer/server.py"},
-    "urllib3": {"stores/http.py"},
+    "urllib3": {"stores/webclient.py"},
     "PIL": {"catalog/media.py", "formats/episodedir/picture_decoder.py"},
     "soundfile": {"catalog/media.py"},
     "av": {"catalog/media.py", "formats/episodedir/video.py"},
@@ -179,7 +179,7 @@ LATE = {
     "timeline/episode.py", "formats/wshard/episode.py",  # the two views of an episode offer each other
     "episodes/opening.py",  # a shard by step needs no parquet library
     "episodes/collection.py",  # conditions load pyarrow.dataset, and with it pandas where that is installed
-    "stores/http.py",  # urllib3 opens a socket when it is loaded, which local mode must not
+    "stores/webclient.py",  # urllib3 opens a socket when it is loaded, which local mode must not
     "catalog/refs.py", "catalog/artifact_contents.py",  # what was pickled opens its dataset again
     "catalog/rowfilter.py", "catalog/rowgroups.py",  # pyarrow's datasets load pandas: only for SQL
     "catalog/dataset.py",  # a dataset publishes a lane about itself, and publishing opens datasets

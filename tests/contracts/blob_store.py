@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from warpdata.errors import (
+    BlobChangedError,
     BlobNotFoundError,
     ChecksumError,
     ConflictError,
@@ -26,6 +27,10 @@ class ReadableStoreContract:
 
     @abstractmethod
     def fill(self, blobs: dict[str, bytes], folder: Path) -> BlobStore: ...
+
+    @abstractmethod
+    def replace(self, store: BlobStore, key: str, data: bytes, folder: Path) -> None:
+        """Put other bytes under the same name."""
 
     def test_gets_what_was_put(self, tmp_path: Path) -> None:
         store = self.fill({"a/b.bin": DATA, "empty": b""}, tmp_path)
@@ -56,6 +61,18 @@ class ReadableStoreContract:
         store = self.fill({"x": DATA}, tmp_path)
         with pytest.raises(TruncatedError):
             store.get_ranges("x", [wanted])
+
+    def test_ranges_are_of_the_blob_that_was_opened_or_an_error(self, tmp_path: Path) -> None:
+        store = self.fill({"x": DATA, "y": DATA}, tmp_path)
+        opened = store.head("x")
+        assert bytes(store.get_ranges("x", [(3, 9), (0, 4)], same_as=opened)[0]) == DATA[3:9]
+        for other in (DATA[::-1], DATA[:7], DATA * 2):
+            self.replace(store, "x", other, tmp_path)
+            for wanted in ([(3, 5)], [(0, 2), (3, 5), (6, 7)], [(0, len(DATA))]):
+                with pytest.raises(BlobChangedError) as caught:
+                    store.get_ranges("x", wanted, same_as=opened)
+                assert "again" in caught.value.hint
+            assert bytes(store.get_ranges("x", [(3, 5)], same_as=store.head("x"))[0]) == other[3:5]
 
     def test_missing_is_not_found(self, tmp_path: Path) -> None:
         store = self.fill({"x": b"1"}, tmp_path)
@@ -92,6 +109,9 @@ class BlobStoreContract(ReadableStoreContract):
         for key, data in blobs.items():
             store.put_if_absent(key, data)
         return store
+
+    def replace(self, store: BlobStore, key: str, data: bytes, folder: Path) -> None:
+        store.put_stream(key, lambda: iter([data]), len(data))
 
     def test_put_if_absent_happens_once(self, tmp_path: Path) -> None:
         store = self.make(tmp_path)

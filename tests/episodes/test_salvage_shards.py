@@ -235,3 +235,15 @@ def test_a_damaged_journal_is_kept_and_a_cut_one_is_noticed(tmp_path: Path) -> N
         assert Path(f"{partial}-damaged").read_bytes() == data
         for each in tmp_path.iterdir():
             each.unlink()
+
+
+def test_the_time_of_a_receipt_is_from_the_first_record_kept_to_the_last(tmp_path: Path) -> None:
+    writer = wd.DiskEpisodeWriter(tmp_path / "ep")
+    for step in range(10):
+        writer.append("early", step, step * 1_000_000_000)
+        writer.append("late", step, (20 + step) * 1_000_000_000)
+    writer._recording.let_go()
+    receipt = wd.salvage(tmp_path / "ep")
+    episode = wd.open_episode(tmp_path / "ep")
+    assert receipt.time_kept_s == episode.duration_s == 29
+    assert (receipt.steps_kept, receipt.channels) == (20, {"early": 10, "late": 10})

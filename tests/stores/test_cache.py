@@ -37,10 +37,10 @@ class Counting(MemoryStore):
         self.fetched: list[tuple[int, int]] = []
         self.delay_s = 0.0
 
-    def get_ranges(self, key, ranges):
+    def get_ranges(self, key, ranges, **conditions):
         self.fetched += ranges
         time.sleep(self.delay_s)
-        return super().get_ranges(key, ranges)
+        return super().get_ranges(key, ranges, **conditions)
 
 
 def opened(folder: Path, data: bytes = DATA, limit: int = 1 << 30, store: MemoryStore | None = None):
@@ -195,11 +195,11 @@ def _herd(folder: str, source: str, log: str, start) -> None:
     store = LocalStore(source)
     original = store.get_ranges
 
-    def slow(key, ranges):
+    def slow(key, ranges, **conditions):
         with open(log, "a") as file:
             file.write("".join(f"{a} {b}\n" for a, b in ranges))
         time.sleep(0.1)
-        return original(key, ranges)
+        return original(key, ranges, **conditions)
 
     store.get_ranges = slow
     reader = BlobReader(BlobAddress(sha256_hex(DATA), SIZE, "k", "blob"), store, PageCache(folder, 1 << 30))

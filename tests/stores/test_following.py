@@ -99,10 +99,10 @@ class Failing(MemoryStore):
 
     bad_from = 1 << 60
 
-    def get_ranges(self, key, ranges):
+    def get_ranges(self, key, ranges, **conditions):
         if any(end > self.bad_from for _, end in ranges):
             raise StoreError("cut off")
-        return super().get_ranges(key, ranges)
+        return super().get_ranges(key, ranges, **conditions)
 
 
 def test_what_fails_ahead_fails_only_when_it_is_asked_for() -> None:
@@ -143,9 +143,9 @@ def test_damage_ahead_is_an_error_that_names_the_member(s3_catalog: str, tmp_pat
         inner = artifact.shard_reader(member.shard)._store
         real = inner.get_ranges
 
-        def flipped(key, ranges):
+        def flipped(key, ranges, **conditions):
             out = []
-            for (start, end), view in zip(ranges, real(key, ranges), strict=True):
+            for (start, end), view in zip(ranges, real(key, ranges, **conditions), strict=True):
                 changed = bytearray(view)
                 if start <= member.offset < end and key.endswith(artifact.part.shards[member.shard].hash):
                     changed[member.offset - start] ^= 1

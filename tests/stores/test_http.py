@@ -20,9 +20,10 @@ from tests.servers import serving
 from warpdata.errors import SettingsError, StoreError, UnavailableError
 from warpdata.settings import Settings
 from warpdata.stores.address import StoreOptions, open_store
-from warpdata.stores.http import HttpStore, Proxies
+from warpdata.stores.http import HttpStore
 from warpdata.stores.memory import MemoryStore
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
+from warpdata.stores.webclient import Proxies
 
 DATA = bytes(range(256)) * 40
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from warpdata.formats.wshard.reader import Verify
     from warpdata.search.store import VectorStore
     from warpdata.stores.blobstore import BlobStore
+    from warpdata.stores.cache import PageCache
+    from warpdata.stores.folder import StoreFolder
     from warpdata.stores.meter import Listener
     from warpdata.timeline.episode import Episode
 
@@ -186,14 +188,13 @@ def place_at(address: str | os.PathLike[str]) -> Place:
     import urllib.parse
 
     from warpdata.convert.place import Place
-    from warpdata.stores.folder import StoreFolder
 
     folder = folder_at(address)
     if isinstance(folder, str | os.PathLike):
         return Place.of(folder)
     parts = urllib.parse.urlsplit(os.fspath(address))
     above, _, name = parts.path.rstrip("/").rpartition("/")
-    beside = StoreFolder(urllib.parse.urlunsplit(parts._replace(path=above)), connect)
+    beside = store_folder(urllib.parse.urlunsplit(parts._replace(path=above)))
     is_file = bool(name) and not parts.path.endswith("/") and beside.exists(name)
     return Place(None, beside, urllib.parse.unquote(name)) if is_file else Place.of(folder)
 
@@ -239,10 +240,8 @@ def folder_at(source: str | os.PathLike[str]) -> Any:
         return source
     import urllib.parse
 
-    from warpdata.stores.folder import StoreFolder
-
     parts = urllib.parse.urlsplit(source)
-    return urllib.parse.unquote(parts.path) if parts.scheme == "file" else StoreFolder(source, connect)
+    return urllib.parse.unquote(parts.path) if parts.scheme == "file" else store_folder(source)
 
 
 def runner_for(jobs: int, ray: str | bool | None) -> Runner:
@@ -296,13 +295,12 @@ def place_and_bytes(source: object) -> tuple[Any, Any]:
     import urllib.parse
 
     from warpdata.errors import BlobNotFoundError
-    from warpdata.stores.folder import StoreFolder
 
     parts = urllib.parse.urlsplit(source)
     if parts.scheme == "file":
         return None, urllib.parse.unquote(parts.path)
     above, _, name = parts.path.rstrip("/").rpartition("/")
-    folder = StoreFolder(urllib.parse.urlunsplit(parts._replace(path=above)), connect)
+    folder = store_folder(urllib.parse.urlunsplit(parts._replace(path=above)))
     try:
         return folder, folder.open(name)
     except BlobNotFoundError:
@@ -310,6 +308,30 @@ def place_and_bytes(source: object) -> tuple[Any, Any]:
         if any(below.exists(mark) for mark in ("meta.json", "static.json")):
             return below, None
         raise
+
+
+def store_folder(address: str) -> StoreFolder:
+    """The files below a URL, read through the page cache."""
+    from warpdata.stores.folder import StoreFolder
+
+    return StoreFolder(address, connect, url_cache)
+
+
+def url_cache() -> PageCache | None:
+    """The page cache as the environment says it is used; None where every byte is to come from its store."""
+    from warpdata.catalog.access import access_options
+    from warpdata.settings import Settings
+
+    options = access_options(Settings.from_env())
+    return None if options.mode == "remote" else _page_cache(options.cache_dir, options.cache_bytes)
+
+
+@functools.cache
+def _page_cache(folder: str, limit_bytes: int) -> PageCache:
+    """One of each in a process: it holds files open."""
+    from warpdata.stores.cache import PageCache
+
+    return PageCache(folder, limit_bytes)
 
 
 def connect(address: str) -> BlobStore:
@@ -332,12 +354,11 @@ def open_corpus(
     """
     from warpdata.corpora.source import MmapShardSource
     from warpdata.corpora.store_source import StoreShardSource
-    from warpdata.stores.folder import StoreFolder
 
     places = [os.fspath(place) for place in ([source] if isinstance(source, str | os.PathLike) else source)]
     if any("://" in place for place in places):
         if len(places) == 1 and not places[0].partition("?")[0].endswith(".shard"):
-            return StoreShardSource.open_folder(StoreFolder(places[0], connect), **options)
+            return StoreShardSource.open_folder(store_folder(places[0]), **options)
         return StoreShardSource.open([_shard_bytes(place) for place in places], **options)
     if len(places) == 1 and not os.path.isfile(places[0]):
         return MmapShardSource.open_dir(places[0], **options)

@@ -20,10 +20,10 @@ from warpdata.stores.awskeys import AwsFiles
 from warpdata.stores.blobs import AnyBlobReader, BlobAddress, BlobReader, LocalBlobReader, PageSums
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.cache import PageCache
-from warpdata.stores.http import Proxies
 from warpdata.stores.local import LocalStore
 from warpdata.stores.meter import Budget, Listener, Meter
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
+from warpdata.stores.webclient import Proxies
 from warpdata.stores.whole_blobs import WholeBlobFetcher
 
 MODES = ("auto", "remote", "hybrid", "local")

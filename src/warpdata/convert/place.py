@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from warpdata.bytekit.folders import FolderReader
-from warpdata.bytekit.ranges import FarRangeReader, FileRangeReader, RangeReader
+from warpdata.bytekit.ranges import FileRangeReader, RangeReader
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, FormatError
 
 
@@ -66,7 +66,7 @@ class Place:
         """The bytes of a file below, or of the file itself; one that is missing is named."""
         if self.path is None:
             assert self.folder is not None
-            return FarRangeReader(self.folder.open(check_inside(name or self.file, self.name)))
+            return self.folder.open(check_inside(name or self.file, self.name))
         target = self.inside(name) if name else self.path
         try:
             return FileRangeReader(target)

@@ -2,29 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from warpdata.timeline.cards import items_card, titled
 
+if TYPE_CHECKING:
+    from warpdata.formats.wshard.episode import WShardEpisode
 
-@dataclass(frozen=True, slots=True, repr=False)
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class LossReceipt:
     """What came out of a salvage; `is_complete` says whether everything that was written is there."""
 
     source: str
-    output: str | None
+    output: str | None = None
     episode_id: str
-    steps_kept: int
-    steps_lost: int
-    time_kept_s: float
-    channels: dict[str, int]
-    bytes_dropped: int
+    steps_kept: int = 0
+    steps_lost: int = 0
+    time_kept_s: float = 0.0
+    """From the first record that was kept to the last."""
+    channels: dict[str, int] = field(default_factory=dict)
+    bytes_dropped: int = 0
     why: str
     damage: list[dict[str, Any]] = field(default_factory=list)
     last_crc32c: str | None = None
     kept_aside: str | None = None
     """Where the original lies, if not all of it could be read or another file took its place."""
+
+    @classmethod
+    def of_steps(cls, source: str, output: str | None, episode: WShardEpisode, why: str, **more: Any) -> Self:
+        """The receipt of an episode by step: what it holds was kept."""
+        times = episode.times_ns()
+        return cls(
+            source=source, output=output, episode_id=episode.id, why=why, steps_kept=episode.length,
+            time_kept_s=float(times[-1] - times[0]) / 1e9 if episode.length else 0.0,
+            channels={name: channel.length for name, channel in episode.lanes()}, **more,
+        )  # fmt: skip
+
+    @classmethod
+    def of_records(
+        cls,
+        source: str,
+        output: str | None,
+        episode_id: str,
+        signals: Mapping[str, Any],
+        why: str,
+        **more: Any,
+    ) -> Self:
+        """The receipt of a recording in time, from what meta.json says of each signal."""
+        spans = [(each["first_ts_ns"], each["last_ts_ns"]) for each in signals.values() if each["count"]]
+        first_ns, last_ns = min((a for a, _ in spans), default=0), max((b for _, b in spans), default=0)
+        kept = {name: about["count"] for name, about in signals.items()}
+        return cls(
+            source=source, output=output, episode_id=episode_id, why=why, steps_kept=sum(kept.values()),
+            time_kept_s=(last_ns - first_ns) / 1e9, channels=kept, **more,
+        )  # fmt: skip
 
     @property
     def is_complete(self) -> bool:

@@ -46,6 +46,7 @@ from warpdata.formats.wshard.repair import repair_partial, repair_stream
 from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.schema import Timebase
 from warpdata.formats.wshard.verify import Finding, verify_shard
+from warpdata.timeline.episode import Episode
 
 PARTIAL = ".partial"
 SHARD = ".wshard"
@@ -101,22 +102,31 @@ def _into_one_file(work: str, *, overwrite: bool) -> LossReceipt:
     if done is not None:
         remove_folder(Path(work))
         why = "the file was finished; only its journals were left"
-        return LossReceipt(str(target), str(target), target.stem, sum(done.values()), 0, 0.0, done, 0, why)
+        return LossReceipt.of_records(str(target), str(target), target.stem, done, why)
     if is_unfinished(work):
         receipt = salvage_episode(work)
         if not receipt.is_complete or os.path.isdir(os.path.join(work, layout.RECORDING_FOLDER)):
             return receipt  # what could not be read stays where it is
     else:
-        counts = {name: len(signal) for name, signal in DiskEpisode(work).signals.items()}
         why = "the recorder ended before it packed the episode"
-        receipt = LossReceipt(work, work, target.stem, sum(counts.values()), 0, 0.0, counts, 0, why)
+        receipt = LossReceipt.of_records(work, work, target.stem, _signals(DiskEpisode(work)), why)
     pack_episode(work, target, episode_id=target.stem, overwrite=overwrite)
     remove_folder(Path(work))
     return replace(receipt, source=str(target), output=str(target), episode_id=target.stem)
 
 
-def _packed_already(work: Path, target: Path) -> dict[str, int] | None:
-    """The records of each signal in the file, if it holds this recording: its recorder died as it tidied up."""
+def _signals(episode: Episode) -> dict[str, Any]:
+    """How many records each signal has, and from when to when."""
+    found: dict[str, Any] = {}
+    for name, each in episode.signals.items():
+        found[name] = {"count": len(each)}
+        if len(each):
+            found[name] |= {"first_ts_ns": each.first_ts_ns, "last_ts_ns": each.last_ts_ns}
+    return found
+
+
+def _packed_already(work: Path, target: Path) -> dict[str, Any] | None:
+    """The signals in the file, if it holds this recording: its recorder died as it tidied up."""
     if not target.is_file():
         return None
     try:
@@ -126,7 +136,7 @@ def _packed_already(work: Path, target: Path) -> dict[str, int] | None:
         episode = episode_of_shard(ShardReader.open(target))
         if about.get("uid") is None or episode.meta.get("uid") != about["uid"]:
             return None
-        return {name: len(signal) for name, signal in episode.signals.items()}
+        return _signals(episode)
     except WarpError:
         return None
 
@@ -143,7 +153,7 @@ def _nothing_left(source: str) -> LossReceipt:
     """A recorder names its journal once there is something in it: an empty one has lost what it held."""
     why = "the file is empty: whatever it held is gone"
     damage = [{"file": os.path.basename(source), "why": why}]
-    return LossReceipt(source, None, "", 0, 0, 0.0, {}, 0, why, damage, kept_aside=source)
+    return LossReceipt(source=source, episode_id="", why=why, damage=damage, kept_aside=source)
 
 
 def _from_journal(
@@ -228,22 +238,18 @@ def _keep_times(episode: WShardEpisode, records: Records) -> None:
 def _receipt(source: str, target: str, episode: WShardEpisode, scan: Scan) -> LossReceipt:
     records = scan.records
     steps_seen = int(records.first_step[-1]) + 1 if len(records) else 0
-    times = episode.times_ns()
     lost: list[dict[str, Any]] = [
         {"start": each.start, "end": each.end, "why": each.why} for each in scan.lost
     ]
     if scan.is_cut:
         lost.append({"start": scan.end_offset, "why": "the journal was cut behind its last whole record"})
-    return LossReceipt(
-        source=source,
-        output=target,
-        episode_id=episode.id,
-        steps_kept=episode.length,
+    return LossReceipt.of_steps(
+        source,
+        target,
+        episode,
+        lost[-1]["why"] if lost else "nothing was lost",
         steps_lost=steps_seen - episode.length,
-        time_kept_s=float(times[-1] - times[0]) / 1e9 if episode.length else 0.0,
-        channels={name: channel.length for name, channel in episode.lanes()},
         bytes_dropped=sum(each.end - each.start for each in scan.lost),
-        why=lost[-1]["why"] if lost else "nothing was lost",
         damage=lost,
         last_crc32c=f"{scan.last_crc32c:08x}" if len(records) else None,
     )
@@ -265,13 +271,13 @@ def _from_foreign_file(source: str, target: str, *, overwrite: bool) -> LossRece
     findings = [each for each in verify_shard(reader) if each.is_damage]
     if not findings:
         whole = "the file is whole: nothing to salvage"
-        return _foreign_receipt(source, None, load_wshard(reader), 0, whole)
+        return LossReceipt.of_steps(source, None, load_wshard(reader), whole)
     episode = repair_stream(reader)
     if episode is None:
         return _from_blocks(source, target, findings, overwrite=overwrite)
     aside = _save_over(episode, source, target, None, overwrite=overwrite)
     why = "blocks were interleaved by a streaming writer; their rows were put in order"
-    return replace(_foreign_receipt(source, target, episode, 0, why), kept_aside=aside)
+    return LossReceipt.of_steps(source, target, episode, why, kept_aside=aside)
 
 
 def _from_blocks(source: str, target: str, findings: Sequence[Finding], *, overwrite: bool) -> LossReceipt:
@@ -284,8 +290,10 @@ def _from_blocks(source: str, target: str, findings: Sequence[Finding], *, overw
     why = f"every block holds, and was written anew ({findings[0].message})"
     if intact.lost:
         why = f"{len(intact.lost)} of {len(intact.lost) + len(intact.blocks)} blocks could not be read"
-    receipt = _foreign_receipt(source, target, episode, dropped, why)
-    return replace(receipt, damage=[each.to_json() for each in intact.lost], kept_aside=aside)
+    damage = [each.to_json() for each in intact.lost]
+    return LossReceipt.of_steps(
+        source, target, episode, why, bytes_dropped=dropped, damage=damage, kept_aside=aside
+    )
 
 
 _FLAG_BLOCKS = (
@@ -357,14 +365,4 @@ def _from_foreign_partial(
     episode, dropped = repair_partial(MmapRangeReader(source), Path(target).stem, channels, flush_interval)
     save_wshard(episode, target)
     why = "steps after the last complete flush were never written" if dropped else "ends at a complete flush"
-    return _foreign_receipt(source, target, episode, dropped, why)
-
-
-def _foreign_receipt(
-    source: str, target: str | None, episode: WShardEpisode, dropped: int, why: str
-) -> LossReceipt:
-    seconds = (episode.length - 1) / episode.timebase.tick_hz if episode.length else 0.0
-    return LossReceipt(
-        source, target, episode.id, episode.length, 0, seconds,
-        {name: channel.length for name, channel in episode.lanes()}, dropped, why,
-    )  # fmt: skip
+    return LossReceipt.of_steps(source, target, episode, why, bytes_dropped=dropped)

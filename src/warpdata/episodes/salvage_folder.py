@@ -116,7 +116,7 @@ def _salvage_checked(work: Path) -> LossReceipt:
 def _untouched(work: Path, error: WarpError) -> LossReceipt:
     source = str(work.parent if work.name == layout.RECORDING_FOLDER else work)
     damage = [{"file": work.name, "why": str(error)}]
-    return LossReceipt(source, None, Path(source).name, 0, 0, 0.0, {}, 0, str(error), damage)
+    return LossReceipt(source=source, episode_id=Path(source).name, why=str(error), damage=damage)
 
 
 class _Salvage:
@@ -262,18 +262,13 @@ class _Salvage:
 
     def _receipt(self, signals: dict[str, Any], why: str) -> LossReceipt:
         found = getattr(self, "found", None) or UnfinishedRecording(self.work)
-        kept = {name: about["count"] for name, about in signals.items()}
-        clocks = [(each["first_ts_ns"], each["last_ts_ns"]) for each in signals.values() if each["count"]]
-        seconds = max((last - first for first, last in clocks), default=0) / 1e9
         source = str(self.folder) if self.is_episode else str(self.work)
         if found.files is not None:
             source = str(found.files[0])
         main = found.journals[0].scan if found.journals else None
-        return LossReceipt(
-            source=source, output=source if self.is_episode or self.made else None,
-            episode_id=Path(source).name, steps_kept=sum(kept.values()), steps_lost=self.lost,
-            time_kept_s=seconds, channels=kept, why=why,
-            bytes_dropped=sum(each.size_bytes for each in found.unreadable),
+        return LossReceipt.of_records(
+            source, source if self.is_episode or self.made else None, Path(source).name, signals, why,
+            steps_lost=self.lost, bytes_dropped=sum(each.size_bytes for each in found.unreadable),
             damage=[each.to_json() for each in found.unreadable],
             last_crc32c=f"{main.last_crc32c:08x}" if main is not None and len(main.records) else None,
             kept_aside=None if self.aside is None else str(self.aside),

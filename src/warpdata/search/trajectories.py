@@ -60,7 +60,7 @@ class EpisodeRef:
 
 def open_index(
     target: str | os.PathLike[str], *, metric: str, writes: bool, timeout_s: float,
-    headers: Mapping[str, str] | None,
+    headers: Mapping[str, str] | None, proxy: str | None,
 ) -> TrajectoryIndex:  # fmt: skip
     """The vector file at a path, or the server at an http(s) address."""
     place = os.fspath(target)
@@ -68,21 +68,24 @@ def open_index(
         return FileIndex(place, metric=metric, writes=writes)
     if not place.startswith(("http://", "https://")):
         raise ValueError(f"{place!r}: trajectory vectors live in a file or behind http(s)://host:port")
-    return DeepDataIndex(place, timeout_s=timeout_s, headers=headers)
+    return DeepDataIndex(place, timeout_s=timeout_s, headers=headers, proxy=proxy)
 
 
 class TrajectoryIngestor:
     """Adds episodes to a vector file (`episodes.rvf`) or a DeepData server (`http://host:8080`).
 
-    Adding an episode again replaces it. `metric` is that of a file that is made; a server has its own.
+    Adding an episode again replaces it. `metric` is that of a file that is made; a server has its own, and is asked
+    through `proxy` where one is given.
     """
 
     def __init__(
         self, target: str | os.PathLike[str], embedder: Embedder | str, *, metric: str = "cosine",
-        timeout_s: float = 30.0, headers: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0, headers: Mapping[str, str] | None = None, proxy: str | None = None,
     ) -> None:  # fmt: skip
         self._embedder = embedder_of(embedder)
-        self._index = open_index(target, metric=metric, writes=True, timeout_s=timeout_s, headers=headers)
+        self._index = open_index(
+            target, metric=metric, writes=True, timeout_s=timeout_s, headers=headers, proxy=proxy
+        )
 
     def ensure_collection(self, dim: int, collection: str = EPISODES) -> None:
         """Make a collection of the server unless it exists; a file needs none."""
@@ -182,10 +185,12 @@ class TrajectoryRetriever:
 
     def __init__(
         self, target: str | os.PathLike[str], embedder: Embedder | str, *, timeout_s: float = 30.0,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None, proxy: str | None = None,
     ) -> None:  # fmt: skip
         self._embedder = embedder_of(embedder)
-        self._index = open_index(target, metric="", writes=False, timeout_s=timeout_s, headers=headers)
+        self._index = open_index(
+            target, metric="", writes=False, timeout_s=timeout_s, headers=headers, proxy=proxy
+        )
 
     def search_similar_episodes(
         self,

@@ -15,6 +15,7 @@ from warpdata.errors import BlobNotFoundError, ConflictError, StoreError
 from warpdata.search.store import VectorStore
 from warpdata.search.trajectory_words import EPISODES, TIMESTEPS, similarity
 from warpdata.stores.jsonservice import JsonService
+from warpdata.stores.webclient import Proxies
 
 Floats = NDArray[np.float32]
 Condition = tuple[str, str, Any]
@@ -173,9 +174,15 @@ class DeepDataIndex:
     keeps_times = False
 
     def __init__(
-        self, url: str, *, timeout_s: float = 30.0, headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        *,
+        timeout_s: float = 30.0,
+        headers: Mapping[str, str] | None = None,
+        proxy: str | None = None,
     ) -> None:
-        self._service = JsonService(url, timeout_s=timeout_s, headers=headers)
+        proxies = Proxies({"http": proxy, "https": proxy} if proxy else {})
+        self._service = JsonService(url, timeout_s=timeout_s, headers=headers, proxies=proxies)
         self._known: set[str] = set()
 
     def ensure(self, collection: str, dim: int) -> None:
@@ -222,7 +229,8 @@ class DeepDataIndex:
         return _hits(answer.get("results") or [], f"{self._service.address}{path}")
 
     def close(self) -> None:
-        """Nothing stays open between requests."""
+        """Close the connection."""
+        self._service.close()
 
 
 def _hits(results: Any, where: str) -> list[Hit]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from warpdata.stores.awskeys import AwsFiles, AwsProfile, read_profile
 from warpdata.stores.blobstore import BlobStore
-from warpdata.stores.http import HttpStore, Proxies
+from warpdata.stores.http import HttpStore
 from warpdata.stores.local import LocalStore
 from warpdata.stores.objects import ObjectAddress, ObjectStore
+from warpdata.stores.webclient import Proxies
 
 OBJECT_SCHEMES = ("s3", "gs", "az")
 

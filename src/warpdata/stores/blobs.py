@@ -1,4 +1,8 @@
-"""A published blob as a RangeReader: through the page cache, straight from its store, or from this disk."""
+"""A blob as a RangeReader: through the page cache, straight from its store, or from this disk.
+
+A published blob is named by its hash and never changes. What lies at a URL is known by its size and tag, and may be
+replaced at any time: then it is no longer the blob that was opened, and says so.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit import locks
-from warpdata.bytekit.checksum import RunningSha256, crc32c
+from warpdata.bytekit.checksum import RunningSha256, crc32c, sha256_hex
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.bytekit.ranges import MmapRangeReader, Range, Span, check_range, coalesce
-from warpdata.errors import BlobNotFoundError, ChecksumError, OfflineError, StoreError
+from warpdata.errors import BlobChangedError, BlobNotFoundError, ChecksumError, OfflineError, StoreError
 from warpdata.stores import layout
-from warpdata.stores.blobstore import BlobStore
+from warpdata.stores.blobstore import BlobInfo, BlobStore, is_strong
 from warpdata.stores.cache import PageCache
 from warpdata.stores.checked_pages import checked_pages
 from warpdata.stores.layout import PAGE_BYTES
@@ -40,9 +44,21 @@ class BlobAddress:
     """Which blob: its hash, its size, its name in the store, and what to call it in an error."""
 
     sha256: str
+    """Nothing where it is not known: then `same_as` says which bytes are meant."""
     size: int
     key: str
     label: str
+    same_as: BlobInfo | None = None
+    """What the store said of it when it was opened."""
+
+    @property
+    def cache_name(self) -> str | None:
+        """What its pages are called in a cache; None where nothing tells whether two blobs are the same."""
+        if self.sha256:
+            return self.sha256
+        if self.same_as is None or not is_strong(self.same_as.etag):
+            return None
+        return sha256_hex(f"{self.label}\0{self.same_as.etag}\0{self.size}".encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,7 @@ class BlobReader:
         self.size = address.size
         self._store = store
         self._cache = cache
+        self._cache_name = address.cache_name
         self._sums = sums
         self._start()
         tell_in_child(self)
@@ -110,10 +127,10 @@ class BlobReader:
 
     def _pinned(self) -> PageFile | None:
         """The blob's place in the cache; None where no cache can be used but the store is still there."""
-        if self._cache is None or self.size == 0:
+        if self._cache is None or self._cache_name is None or self.size == 0:
             return None
         try:
-            return self._cache.pinned(self.address.sha256, self.size)
+            return self._cache.pinned(self._cache_name, self.size)
         except StoreError as error:
             if self._store is None:
                 raise
@@ -360,8 +377,10 @@ class BlobReader:
             raise OfflineError(f"{sum(e - s for s, e in ranges)} bytes are not in the cache", path=self.name)
         spans = [piece for r in ranges for piece in _split(r)]
         try:
-            found = iter(self._store.get_ranges(self.address.key, spans))
+            found = iter(self._store.get_ranges(self.address.key, spans, same_as=self.address.same_as))
         except BlobNotFoundError:
+            if self.address.same_as is not None:
+                raise BlobChangedError("it was removed since it was opened", path=self.name) from None
             hint = "Publish the version again, or restore the blob from another copy."
             raise BlobNotFoundError("the blob is not in its store", path=self.name, hint=hint) from None
         out = []

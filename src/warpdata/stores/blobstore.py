@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
 
 from warpdata.bytekit.ranges import Range
-from warpdata.errors import TruncatedError
+from warpdata.errors import BlobChangedError, TruncatedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,8 +64,13 @@ class BlobStore(Protocol):
     def get(self, key: str, *, max_bytes: int, unless_etag: str | None = None) -> Blob | None:
         """A whole blob of at most `max_bytes`; None when its tag is still `unless_etag`."""
 
-    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
-        """Exactly the bytes of each range, in the order asked, or TruncatedError."""
+    def get_ranges(
+        self, key: str, ranges: Sequence[Range], *, same_as: BlobInfo | None = None
+    ) -> list[memoryview]:
+        """Exactly the bytes of each range, in the order asked, or TruncatedError.
+
+        BlobChangedError where the blob is no longer the one that `same_as` tells of.
+        """
 
     def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
         """Store a small blob under a name nobody has, or ConflictError."""
@@ -114,6 +119,23 @@ def check_lengths(views: Sequence[memoryview], ranges: Sequence[Range], name: st
         if view.nbytes != end - start:
             raise TruncatedError(f"bytes [{start}, {end}) came back as {view.nbytes} bytes", path=name)
     return list(views)
+
+
+def is_strong(etag: str | None) -> TypeGuard[str]:
+    """Whether equal tags mean equal bytes; a weak tag only says that they mean the same."""
+    return etag is not None and not etag.startswith("W/")
+
+
+def check_same(found: BlobInfo, same_as: BlobInfo | None, name: str) -> None:
+    """Raise unless what was found is what was opened, by size and by tag; by time where a store has no tags."""
+    if same_as is None:
+        return
+    if same_as.etag is None or found.etag is None:
+        is_same = same_as.modified_s == found.modified_s
+    else:
+        is_same = same_as.etag == found.etag
+    if not is_same or same_as.size != found.size:
+        raise BlobChangedError("it was replaced since it was opened", path=name)
 
 
 def blob_name(address: str, key: str) -> str:

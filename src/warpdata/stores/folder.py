@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Any
 
 from warpdata.bytekit.forks import tell_in_child
-from warpdata.bytekit.ranges import Range, check_range, coalesce
+from warpdata.bytekit.ranges import FarRangeReader, RangeReader
 from warpdata.errors import BlobNotFoundError
-from warpdata.stores.blobstore import BlobStore, blob_name
-from warpdata.stores.meter import Spent
-from warpdata.stores.reliable import ReliableStore
+from warpdata.stores.blobs import BlobAddress, BlobReader
+from warpdata.stores.blobstore import BlobInfo, BlobStore, blob_name
+from warpdata.stores.cache import PageCache
 
 Connect = Callable[[str], BlobStore]
 """From an address to an open store; a function of a module, so that it can be pickled by name."""
 
-PART_BYTES = 1 << 20
-"""Longer reads are cut into parts that are asked for at the same time."""
+OpenCache = Callable[[], PageCache | None]
+"""The page cache of this process, if one is used; a function of a module too."""
 
 
 class StoreFolder:
     """The files below one address."""
 
-    def __init__(self, address: str, connect: Connect) -> None:
+    def __init__(self, address: str, connect: Connect, open_cache: OpenCache | None = None) -> None:
         self.name = address
         self._connect = connect
+        self._open_cache = open_cache
         self._opened: BlobStore | None = None
         tell_in_child(self)
 
@@ -40,9 +40,15 @@ class StoreFolder:
         """Connect again."""
         self._opened = None
 
-    def open(self, name: str) -> StoreFile:
-        """The bytes of a file, or BlobNotFoundError."""
-        return StoreFile(self, name, self.store.head(name).size)
+    @property
+    def cache(self) -> PageCache | None:
+        """Where pages of its files are kept on this machine, if anywhere."""
+        return None if self._open_cache is None else self._open_cache()
+
+    def open(self, name: str) -> RangeReader:
+        """The bytes of a file, or BlobNotFoundError; without a cache the last pages stay in memory."""
+        found = StoreFile(self, name, self.store.head(name))
+        return found if found.is_cached or self.store.is_local else FarRangeReader(found)
 
     def exists(self, name: str) -> bool:
         """Whether there is a file of this name."""
@@ -59,7 +65,7 @@ class StoreFolder:
     def below(self, name: str) -> StoreFolder:
         """The folder of this name inside this one."""
         address, mark, settings = self.name.partition("?")
-        return StoreFolder(f"{address.rstrip('/')}/{name}{mark}{settings}", self._connect)
+        return StoreFolder(f"{address.rstrip('/')}/{name}{mark}{settings}", self._connect, self._open_cache)
 
     def close(self) -> None:
         """Give back connections; the next read makes new ones."""
@@ -68,46 +74,26 @@ class StoreFolder:
             opened.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (StoreFolder, (self.name, self._connect))
+        return (StoreFolder, (self.name, self._connect, self._open_cache))
 
 
-class StoreFile:
-    """Ranges of one file of a folder."""
+class StoreFile(BlobReader):
+    """Ranges of one file of a folder as it was when it was opened, through the page cache if there is one.
 
-    def __init__(self, folder: StoreFolder, key: str, size: int) -> None:
-        self.name = blob_name(folder.name.partition("?")[0], key)
-        self.size = size
+    Whoever replaces the file meanwhile makes reading it an error: bytes of two files are never mixed.
+    """
+
+    def __init__(self, folder: StoreFolder, key: str, info: BlobInfo) -> None:
         self._folder = folder
-        self._key = key
+        name = blob_name(folder.name.partition("?")[0], key)
+        store = folder.store
+        cache = None if store.is_local else folder.cache
+        super().__init__(BlobAddress("", info.size, key, name, info), store, cache)
 
     @property
-    def spent(self) -> Spent | None:
-        """What reading from the store has cost so far, if the store counts it."""
-        store = self._folder.store
-        return store.meter.spent if isinstance(store, ReliableStore) else None
-
-    def read(self, start: int, end: int) -> memoryview:
-        """Exactly the bytes [start, end); a long range in parts that are on their way together."""
-        check_range(self, start, end)
-        cuts = [*range(start, end, PART_BYTES), end] if end > start else [start, end]
-        parts = self._folder.store.get_ranges(self._key, list(pairwise(cuts)))
-        return (parts[0] if len(parts) == 1 else memoryview(b"".join(parts))).toreadonly()
-
-    def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """Exactly the bytes of each range, near ones in one request."""
-        for start, end in ranges:
-            check_range(self, start, end)
-        spans = coalesce(ranges)
-        found = self._folder.store.get_ranges(self._key, [(span.start, span.end) for span in spans])
-        out = [memoryview(b"")] * len(ranges)
-        for span, data in zip(spans, found, strict=True):
-            for member in span.members:
-                start, end = ranges[member]
-                out[member] = data[start - span.start : end - span.start].toreadonly()
-        return out
-
-    def close(self) -> None:
-        """Nothing is held open."""
+    def is_cached(self) -> bool:
+        """Whether what was read is found again on this machine."""
+        return self._cache is not None and self._cache_name is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (StoreFolder.open, (self._folder, self._key))
+        return (StoreFile, (self._folder, self.address.key, self.address.same_as))

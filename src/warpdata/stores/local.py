@@ -18,7 +18,7 @@ from warpdata.errors import (
     StoreError,
     TruncatedError,
 )
-from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key
+from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key, check_same
 from warpdata.stores.digest import FileDigest, checked_chunks
 
 if TYPE_CHECKING:
@@ -65,10 +65,15 @@ class LocalStore:
                 raise LimitExceededError(f"{info.size} bytes where {max_bytes} are allowed", path=path)
             return Blob(memoryview(file.read(info.size)), info)
 
-    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
+    def get_ranges(
+        self, key: str, ranges: Sequence[Range], *, same_as: BlobInfo | None = None
+    ) -> list[memoryview]:
         """Exactly the bytes of each range."""
         with FileRangeReader(self.path(key)) as reader:
-            return reader.read_many(ranges)
+            check_same(_info(key, reader.stat()), same_as, self.file(key))
+            found = reader.read_many(ranges)
+            check_same(_info(key, reader.stat()), same_as, self.file(key))  # written to meanwhile
+            return found
 
     def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
         """Store a small blob under a name nobody has, or ConflictError."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from warpdata.bytekit.ranges import BytesRangeReader, Range
 from warpdata.errors import BlobNotFoundError, ConflictError, LimitExceededError, TruncatedError
-from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key
+from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key, check_same
 from warpdata.stores.digest import FileDigest, checked_chunks
 
 if TYPE_CHECKING:
@@ -52,9 +52,13 @@ class MemoryStore:
             )
         return Blob(memoryview(held.data), held.info)
 
-    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
+    def get_ranges(
+        self, key: str, ranges: Sequence[Range], *, same_as: BlobInfo | None = None
+    ) -> list[memoryview]:
         """Exactly the bytes of each range."""
-        return BytesRangeReader(self._held(key).data, self._name(key)).read_many(ranges)
+        held = self._held(key)
+        check_same(held.info, same_as, self._name(key))
+        return BytesRangeReader(held.data, self._name(key)).read_many(ranges)
 
     def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
         """Store a blob under a name nobody has, or ConflictError."""

@@ -31,6 +31,7 @@ from warpdata.bytekit.forks import OwnProcess
 from warpdata.bytekit.ranges import Range
 from warpdata.errors import (
     AuthenticationError,
+    BlobChangedError,
     BlobNotFoundError,
     BucketNotFoundError,
     ConflictError,
@@ -42,10 +43,20 @@ from warpdata.errors import (
 )
 from warpdata.stores import causes
 from warpdata.stores.awskeys import KeySource
-from warpdata.stores.blobstore import Blob, BlobInfo, Chunks, blob_name, check_key, check_lengths
+from warpdata.stores.blobstore import (
+    Blob,
+    BlobInfo,
+    Chunks,
+    blob_name,
+    check_key,
+    check_lengths,
+    check_same,
+    is_strong,
+)
 from warpdata.stores.digest import FileDigest, checked_chunks
-from warpdata.stores.http import HttpStore, Proxies
+from warpdata.stores.http import HttpStore
 from warpdata.stores.signed import S3Keys, s3_host, s3_url, signer
+from warpdata.stores.webclient import Proxies
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -165,16 +176,38 @@ class ObjectStore:
             raise TruncatedError(f"{data.nbytes} bytes came back of {info.size}", path=self._name(key))
         return Blob(data, info)
 
-    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
+    def get_ranges(
+        self, key: str, ranges: Sequence[Range], *, same_as: BlobInfo | None = None
+    ) -> list[memoryview]:
         """Exactly the bytes of each range, all at the same time."""
         if plain := self._plain_now():
-            return plain.get_ranges(key, ranges)
+            return plain.get_ranges(key, ranges, same_as=same_as)
         wanted = [(start, end) for start, end in ranges if end > start]
-        groups = [wanted[i : i + _TOGETHER] for i in range(0, len(wanted), _TOGETHER)]
-        found = map_in_threads(lambda group: self._get_group(key, group), groups)
-        views = iter([view for group in found for view in group])
+        if same_as is not None:
+            views = iter(map_in_threads(lambda one: self._get_of(key, one, same_as), wanted))
+        else:
+            views = iter(self._get_groups(key, wanted))
         every = [next(views) if end > start else memoryview(b"") for start, end in ranges]
         return check_lengths(every, ranges, self._name(key))
+
+    def _get_of(self, key: str, wanted: Range, same_as: BlobInfo) -> memoryview:
+        """One range of exactly this object: the library knows no condition for several."""
+        options: Any = {"range": wanted}
+        if is_strong(same_as.etag):
+            options["if_match"] = _split_tag(same_as.etag)[0]
+        try:
+            answer = obstore.get(self._store, check_key(key), options=options)
+            check_same(self._info(answer.meta), same_as, self._name(key))
+            return memoryview(answer.bytes()).cast("B")
+        except PreconditionError:
+            raise BlobChangedError("it was replaced since it was opened", path=self._name(key)) from None
+        except _FAILURES as error:
+            raise self._mapped(error, key) from None
+
+    def _get_groups(self, key: str, wanted: Sequence[Range]) -> list[memoryview]:
+        groups = [wanted[i : i + _TOGETHER] for i in range(0, len(wanted), _TOGETHER)]
+        found = map_in_threads(lambda group: self._get_group(key, group), groups)
+        return [view for group in found for view in group]
 
     def _get_group(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
         starts, ends = [start for start, _ in ranges], [end for _, end in ranges]

@@ -99,12 +99,16 @@ class ReliableStore:
             self.meter.received(blob.data.nbytes if blob else 0)
         return blob
 
-    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
+    def get_ranges(
+        self, key: str, ranges: Sequence[Range], *, same_as: BlobInfo | None = None
+    ) -> list[memoryview]:
         """Exactly the bytes of each range; a short answer is asked for again."""
         if not ranges:
             return []
         size, count = total_bytes(ranges), len(ranges)
-        return self._try("GET", key, lambda: self.inner.get_ranges(key, ranges), read=size, count=count)
+        return self._try(
+            "GET", key, lambda: self.inner.get_ranges(key, ranges, same_as=same_as), read=size, count=count
+        )
 
     def put_if_absent(self, key: str, data: Buffer) -> BlobInfo:
         """Store a small blob under a name nobody has, or ConflictError."""

@@ -1,0 +1,207 @@
+"""The one client of web servers: connections, proxies, time-outs, bounded answers. The adapter of urllib3."""
+
+from __future__ import annotations
+
+import email.utils
+import ipaddress
+import time
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from warpdata.bytekit.forks import tell_in_child
+from warpdata.errors import LimitExceededError, SettingsError, StoreError, UnavailableError
+from warpdata.stores.causes import connection_cause
+
+if TYPE_CHECKING:
+    import urllib3
+
+PASSING = {408, 425, 429, 500, 502, 503, 504}
+"""What a server answers that is asked again later."""
+
+_CONNECT_S = 10.0
+_MAX_REASON_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Proxies:
+    """Which proxy to ask for which address; their passwords are never shown."""
+
+    by_scheme: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """For http and https: the address of a proxy."""
+    without: str = ""
+    """Hosts that are asked directly, as NO_PROXY lists them."""
+
+    def of(self, url: urllib.parse.SplitResult) -> str:
+        """The proxy for an address, or nothing."""
+        proxy = self.by_scheme.get(url.scheme, "")
+        if not proxy or any(_covers(each.strip().lower(), url) for each in self.without.split(",")):
+            return ""
+        return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _covers(entry: str, url: urllib.parse.SplitResult) -> bool:
+    """Whether an entry of NO_PROXY means this host: all, a host, those below it, host:port, or a network."""
+    host = url.hostname or ""
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        bare = entry.removeprefix("*").lstrip(".")
+        return entry == "*" or (bare != "" and (bare in (host, url.netloc) or host.endswith(f".{bare}")))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server said."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class WebClient:
+    """Asks web servers, through the proxy for each; connections are kept, and made anew in a forked child.
+
+    What was closed starts afresh when it is asked again: references may outlive their dataset.
+    """
+
+    def __init__(self, *, timeout_s: float, connections: int = 1, proxies: Proxies | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._connections = connections
+        self._proxies = proxies or Proxies()
+        self.in_child()
+        tell_in_child(self)
+
+    def in_child(self) -> None:
+        """Begin anew: a forked child must not use its parent's connections."""
+        self._managers: dict[str, urllib3.PoolManager] = {}
+
+    def close(self) -> None:
+        """Close the connections."""
+        managers = self._managers
+        self.in_child()
+        for manager in managers.values():
+            manager.clear()
+
+    def ask(
+        self,
+        method: str,
+        url: urllib.parse.SplitResult,
+        headers: Mapping[str, str],
+        name: str,
+        *,
+        max_bytes: int,
+        within_s: float,
+        body: bytes | None = None,
+    ) -> Answer:
+        """One request to one host, answered in bounded time; where it redirects to is not followed.
+
+        Of an answer that refuses only the beginning is read. `name` is what errors call it.
+        """
+        from urllib3.exceptions import HTTPError
+
+        # As it lies there: of an answer that was compressed on the way, no range would be right.
+        every = {"User-Agent": "warpdata", "Accept-Encoding": "identity", **headers}
+        deadline_s = time.monotonic() + within_s
+        try:
+            answer = self._manager(url).request(
+                method, url.geturl(), headers=every, body=body, redirect=False, retries=False,
+                preload_content=False,
+            )  # fmt: skip
+            try:
+                found = _body(answer, max_bytes, name, deadline_s)
+            except BaseException:
+                answer.close()
+                raise
+            answer.release_conn()
+        except (HTTPError, OSError) as error:
+            cause = connection_cause(f"{type(error).__name__} {error}") or type(error).__name__
+            raise UnavailableError(f"the connection to {host_of(url)} failed: {cause}", path=name) from None
+        return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, found)
+
+    def _manager(self, url: urllib.parse.SplitResult) -> urllib3.PoolManager:
+        proxy = self._proxies.of(url)
+        if proxy not in self._managers:
+            self._managers[proxy] = _open_manager(proxy, self._timeout_s, self._connections)
+        return self._managers[proxy]
+
+
+def _open_manager(proxy: str, timeout_s: float, connections: int) -> urllib3.PoolManager:
+    import urllib3  # it opens a socket when it is loaded, so only who goes to the network loads it
+
+    options: dict[str, Any] = {
+        "timeout": urllib3.Timeout(connect=min(_CONNECT_S, timeout_s), read=timeout_s),
+        "maxsize": connections,
+    }
+    if not proxy:
+        return urllib3.PoolManager(**options)
+    parts = urllib.parse.urlsplit(proxy)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingsError(
+            f"a proxy is asked by http or https, not by {parts.scheme!r}",
+            hint="Correct HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or name this host in NO_PROXY.",
+        )
+    if parts.username:
+        login = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        options["proxy_headers"] = urllib3.make_headers(proxy_basic_auth=login)
+    return urllib3.ProxyManager(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", **options)
+
+
+def host_of(url: urllib.parse.SplitResult) -> str:
+    """The server of an address, without anything secret."""
+    return f"{url.scheme}://{url.netloc}"
+
+
+def _body(answer: urllib3.BaseHTTPResponse, max_bytes: int, name: str, deadline_s: float) -> bytes:
+    expected = answer.length_remaining
+    if answer.status // 100 != 2:
+        return _until(answer, _MAX_REASON_BYTES, name, deadline_s)
+    if expected is not None and expected > max_bytes and max_bytes:
+        raise LimitExceededError(f"{expected} bytes where {max_bytes} are allowed", path=name)
+    body = _until(answer, max_bytes + 1 if max_bytes else _MAX_REASON_BYTES, name, deadline_s)
+    if max_bytes and len(body) > max_bytes:
+        raise LimitExceededError(f"more than the {max_bytes} bytes allowed", path=name)
+    if expected is not None and len(body) < min(expected, max_bytes or expected):
+        raise UnavailableError("the connection was cut within the answer", path=name)
+    return body
+
+
+def _until(answer: urllib3.BaseHTTPResponse, size: int, name: str, deadline_s: float) -> bytes:
+    """At most `size` bytes; a server that sends a few of them now and then is not listened to for ever."""
+    pieces: list[bytes] = []
+    while size > 0 and (piece := answer.read1(size, decode_content=False)):
+        pieces.append(piece)
+        size -= len(piece)
+        if time.monotonic() > deadline_s:
+            raise UnavailableError("the answer came too slowly", path=name)
+    return b"".join(pieces)
+
+
+def redirected(answer: Answer, url: urllib.parse.SplitResult, name: str) -> urllib.parse.SplitResult | None:
+    """Where a redirect leads: another host is fine, another kind of address or an open line is not."""
+    target = answer.headers.get("location")
+    if answer.status not in (301, 302, 303, 307, 308) or not target:
+        return None
+    try:
+        onward = urllib.parse.urlsplit(urllib.parse.urljoin(url.geturl(), target))
+        is_web = onward.scheme in ("http", "https") and onward.hostname and onward.port != 0
+    except ValueError:
+        is_web = False
+    if not is_web or onward.username:
+        raise StoreError(f"{host_of(url)} redirects to what is no web address", path=name)
+    if url.scheme == "https" and onward.scheme == "http":
+        raise StoreError(f"{host_of(url)} redirects to {host_of(onward)}, which is not encrypted", path=name)
+    return onward._replace(fragment="")
+
+
+def retry_after_s(value: str | None) -> float | None:
+    """Seconds a Retry-After header asks to wait: a number or a date."""
+    if value is None:
+        return None
+    if value.strip().isdigit():
+        return float(value)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None
