@@ -84,6 +84,7 @@ class BagLog(MessageLog):
         with self._typed(file):
             flags = "mode=ro" if has_wal else "mode=ro&immutable=1"
             found = sqlite3.connect(f"{path.as_uri()}?{flags}", uri=True, check_same_thread=False)
+            weakref.finalize(self, found.close)
             found.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
             found.execute("PRAGMA trusted_schema = OFF")
             return found
