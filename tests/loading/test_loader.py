@@ -514,9 +514,9 @@ def test_a_dataloader_over_windows_gives_their_batches(recorded, divided) -> Non
 
 
 def test_epochs_that_are_none_are_refused() -> None:
-    for given in (wd.Loader(SMALL, 8), wd.Loader(SMALL, 8).to_torch()):
+    for loader in (wd.Loader(SMALL, 8), wd.Loader(SMALL, 8).to_torch()):
         with pytest.raises(ValueError, match="epoch"):
-            given.set_epoch(-1)
+            loader.set_epoch(-1)
 
 
 def test_a_batch_goes_to_a_device_with_all_that_belongs_to_it() -> None:
@@ -674,6 +674,8 @@ def test_a_saved_state_answers_why_from_the_shell(recorded, tmp_path, capsys) ->
     assert [each["ts_ns"] for each in found] == batch.ts_ns.tolist()
     assert main(["why", str(tmp_path / "state.json"), "0"]) == 0
     assert found[0]["episode_id"] in capsys.readouterr().out
+    assert main(["why", str(tmp_path / "state.json"), "99"]) == 2
+    assert "step 99 of" in capsys.readouterr().err
     again = wd.Loader(windows, 8, seed=3)
     again.load_state(tmp_path / "state.json")
     assert again.position == 8

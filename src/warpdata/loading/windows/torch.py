@@ -28,7 +28,7 @@ def _tensor(array: Any) -> Any:
 
 
 def teach_collate() -> None:
-    """Tell torch, once it is loaded, how samples become a batch: by itself it would keep the masks of the first only."""
+    """Tell torch, once it is loaded, how samples become a batch: by itself it keeps the masks of the first only."""
     if "torch" in sys.modules:
         _taught()
 
