@@ -186,7 +186,11 @@ def read_mosaic(work: Path, folder: Path) -> Iterator[Any]:
     clean_stale_shared_memory()  # what an earlier process left keeps a new one from reading the same folder
     remote = os.environ.get("BENCH_REMOTE")
     place = {"remote": remote, "local": str(folder / "cold")} if remote else {"local": str(folder)}
-    return torch_loader(StreamingDataset(**place, shuffle=True, batch_size=BATCH))
+    data = StreamingDataset(**place, shuffle=True, batch_size=BATCH)
+    for stream in data.streams:
+        # The connection that brought the index: forked workers would share it, and mix up each other's bytes.
+        stream._downloader.clean_up()
+    return torch_loader(data)
 
 
 def write_litdata(work: Path, folder: Path) -> None:

@@ -491,6 +491,34 @@ def test_workers_of_torch_give_the_same_order(start, recorded) -> None:
         assert [b.sample_id.tolist() for b in loader] == ids(wd.Loader(windows, 8, seed=3, epoch=1))
 
 
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_dataloader_over_windows_gives_their_batches(recorded, divided) -> None:
+    """With masks, ages and ids of every sample: torch by itself keeps those of the first."""
+    import torch
+    from torch.utils.data import DataLoader, Subset
+
+    windows = windows_of(wd.open_recordings(recorded))
+    numbers = [len(windows) - 1, 0, 3]
+    given = Subset(windows, numbers) if divided else windows
+    found = next(iter(DataLoader(given, batch_size=3, sampler=None if divided else numbers)))
+    wanted = windows.batch(numbers)
+    assert found.sample_id.tolist() == numbers
+    assert list(found) == list(wanted)
+    for name in wanted:
+        for a, b in ((found, wanted), (found.mask, wanted.mask), (found.age_ns, wanted.age_ns)):
+            if isinstance(a[name], torch.Tensor):
+                np.testing.assert_array_equal(a[name].numpy(), b[name])
+            else:
+                assert list(a[name]) == list(b[name])
+    assert not found.mask["action"].all(), "the last sample has rows beyond the end"
+
+
+def test_epochs_that_are_none_are_refused() -> None:
+    for loader in (wd.Loader(SMALL, 8), wd.Loader(SMALL, 8).to_torch()):
+        with pytest.raises(ValueError, match="epoch"):
+            loader.set_epoch(-1)
+
+
 def test_a_batch_goes_to_a_device_with_all_that_belongs_to_it() -> None:
     import torch
 
@@ -646,6 +674,8 @@ def test_a_saved_state_answers_why_from_the_shell(recorded, tmp_path, capsys) ->
     assert [each["ts_ns"] for each in found] == batch.ts_ns.tolist()
     assert main(["why", str(tmp_path / "state.json"), "0"]) == 0
     assert found[0]["episode_id"] in capsys.readouterr().out
+    assert main(["why", str(tmp_path / "state.json"), "99"]) == 2
+    assert "step 99 of" in capsys.readouterr().err
     again = wd.Loader(windows, 8, seed=3)
     again.load_state(tmp_path / "state.json")
     assert again.position == 8

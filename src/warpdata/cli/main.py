@@ -120,8 +120,10 @@ def _run(args: argparse.Namespace, console: Console, *, debug: bool) -> int:
         return code
     except WarpError as error:
         return _fail(console, error.code, str(error), error.hint, debug=debug)
-    except (ValueError, TypeError) as error:
-        return _fail(console, "usage", str(error), "", debug=debug, exit_code=exits.USAGE)
+    except (ValueError, TypeError, LookupError) as error:
+        # The text of a KeyError is its argument in quotes.
+        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        return _fail(console, "usage", text, "", debug=debug, exit_code=exits.USAGE)
     except BrokenPipeError:
         # The reader of a pipe went away (`warp … | head`); that is not a fault.
         with contextlib.suppress(OSError):

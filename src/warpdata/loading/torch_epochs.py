@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from warpdata.corpora.torch_passes import Passes, StatefulLoader, imported_torch, worker_info
+from warpdata.ordering.state import MAX_EPOCH, checked_integer
 
 Tag = tuple[int, int]
 """Epoch and position after a batch."""
@@ -130,7 +131,7 @@ class _TorchEpochs:
 
     def set_epoch(self, epoch: int) -> None:
         """Iterate from the beginning of an epoch next; without it every iteration is the next epoch."""
-        self._restart((epoch, 0))
+        self._restart((checked_integer("epoch", epoch, MAX_EPOCH), 0))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the dataset is: after the batch given last, or at the beginning of the next epoch."""

@@ -39,10 +39,12 @@ class Mixture:
         if not sources:
             raise ValueError("a mixture has at least one source")
         self.names = [str(name) for name in sources]
+        for name, given in sources.items():
+            is_pair = isinstance(given, tuple | list) and len(given) == 2
+            if not is_pair or not isinstance(given[0], Windows):
+                raise TypeError(f"source {name!r} is (wd.Windows, weight), not {given!r}")
         self.sources = [windows for windows, _ in sources.values()]
         for name, windows in zip(self.names, self.sources, strict=True):
-            if not isinstance(windows, Windows):
-                raise TypeError(f"source {name!r} is (wd.Windows, weight), not {windows!r}")
             if windows.follow:
                 raise ValueError(
                     f"source {name!r} grows (follow=True), and a mixture has fixed quotas: "

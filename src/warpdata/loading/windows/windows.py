@@ -32,6 +32,7 @@ from warpdata.loading.windows.opened import DAMAGE, OpenEpisode
 from warpdata.loading.windows.schema import FieldSchema, find_schema, unknown_signal
 from warpdata.loading.windows.statistics import FieldStatistics, window_statistics
 from warpdata.loading.windows.table import SampleTable, keep_table, kept_table
+from warpdata.loading.windows.torch import teach_collate
 from warpdata.settings import Settings
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.times import as_int
@@ -366,6 +367,7 @@ class Windows:
         number = operator.index(sample)
         if not -len(self) <= number < len(self):
             raise IndexError(f"sample {number} of {len(self)}")
+        teach_collate()  # a DataLoader over the windows asks for single samples
         return read_one(self, number % len(self))
 
     def batch(self, samples: Any) -> Batch:
