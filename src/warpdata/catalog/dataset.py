@@ -35,7 +35,6 @@ from warpdata.catalog.table import (
     TableFiles,
     stream_request,
 )
-from warpdata.catalog.vector_parts import vector_reader
 from warpdata.catalog.warm import WarmReport, verify_blobs, warm_blobs
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.episodes.collection import Episodes
@@ -252,7 +251,7 @@ class Dataset:
     def vectors(self, artifact: str | None = None) -> Any:
         """The published vector file as a VectorStore, read by range."""
         found = one_of_kind(self._artifacts, VECTOR_KIND, artifact)
-        return self._streams.vectors(vector_reader(found))
+        return self._streams.vectors(found.vector_reader())
 
     def sql(self, query: str, *, extra: dict[str, Table] | None = None) -> SqlResult:
         """A query over the tables by name: `ds.sql("select … from main join labels using (id)")`."""
