@@ -64,9 +64,11 @@ class Sizes:
     added: int = 10
     versions: int = 10_000
     rounds: int = 5
+    frames: int = 600
+    """Of an episode with cameras, whose size decides how a window of it is read."""
 
 
-QUICK = Sizes(episodes=2000, files=20, versions=50, rounds=1)
+QUICK = Sizes(episodes=2000, files=20, versions=50, rounds=1, frames=150)
 
 
 def record(folder: Path, first: int, count: int) -> list[Path]:
@@ -194,6 +196,37 @@ def next_window(proxy: Proxy, name: str, work: Path, number: int) -> Cost:
     with wd.dataset(name, catalog=f"s3://{BUCKET}/bench", cache_dir=str(cache)) as ds:
         ds.episodes[number]["joints"].values()[5:21]
         return cost(proxy, lambda: ds.episodes[number + 1]["joints"].values()[5:21])
+
+
+def filmed(folder: Path, number: int, frames: int) -> Path:
+    """An episode as robots record them: two cameras, joints and actions."""
+    root, dice = folder / f"filmed-{number}", np.random.default_rng(number)
+    scene = np.repeat(np.repeat(dice.integers(0, 255, (60, 200, 3), np.uint8), 8, 0), 8, 1)
+    with wd.LocalDatasetWriter(root).new_episode() as episode:
+        for step in range(frames):
+            for camera in range(2):
+                picture = scene[camera * 100 :, 3 * step % 1200 :][:240, :320]
+                episode.append(f"camera{camera}", np.ascontiguousarray(picture), step * 33_000_000)
+            for name in ("joints", "action"):
+                episode.append(name, np.full(7, step, np.float32), step * 33_000_000)
+    (found,) = wd.LocalDataset(root)
+    return wd.pack_episode(found, folder / f"filmed-{number}.wshard", episode_id=f"filmed-{number}")
+
+
+def window_with_cameras(proxy: Proxy, paths: Sequence[Path], work: Path, frames: int) -> Cost:
+    """Two seconds of everything of an episode nobody has read, for whoever has read another one."""
+    with DatasetBuilder("bench/filmed", catalog=f"s3://{BUCKET}/bench") as builder:
+        builder.add_episodes("episodes", list(paths)).publish()
+
+    def window(episode: Any) -> None:
+        for signal in episode.signals.values():
+            signal[frames // 2 : frames // 2 + 60].values()
+
+    with wd.dataset(
+        "bench/filmed", catalog=f"s3://{BUCKET}/bench", cache_dir=str(work / f"cache-{time.monotonic_ns()}")
+    ) as ds:
+        window(ds.episodes[0])
+        return cost(proxy, lambda: window(ds.episodes[1]))
 
 
 def open_only(name: str, work: Path) -> None:
@@ -332,6 +365,10 @@ def run(sizes: Sizes) -> dict[str, Any]:
             **slowly(lambda proxy: asked(proxy, NAME, work)),
             **slowly(lambda proxy: removed(proxy, NAME)),
         }
+        films = [filmed(work, number, sizes.frames) for number in range(2)]
+        found["parts"]["two seconds with two cameras"] = slowly(
+            lambda proxy: asdict(window_with_cameras(proxy, films, work, sizes.frames))
+        )
         put_episodes("bench/few", paths[: few.episodes], few, work)
         found["few episodes"] = slowly(lambda proxy: measured(proxy, "bench/few", few, work, 30_000_000))
         layout.FLAT_SHARDS, kept = 1 << 40, layout.FLAT_SHARDS

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ def main() -> None:
         running = [subprocess.Popen([*command, str(n), str(rounds)]) for n in range(writers)]
         codes = [each.wait() for each in running]
         seconds = time.monotonic() - start
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert codes == [0] * writers, codes
         with wd.dataset(NAME, catalog=catalog, cache_dir=str(Path(folder) / "cache")) as ds:
             expected = {f"w{w:03d}-r{r:03d}.bin" for w in range(writers) for r in range(rounds)}
@@ -43,6 +45,7 @@ def main() -> None:
     report = {
         "writers": writers, "versions": len(line), "lost": 0, "seconds": round(seconds, 1),
         "versions_per_second": round(len(line) / seconds, 2),
+        "cpu_seconds_of_writers": round(used.ru_utime + used.ru_stime, 1),
     }  # fmt: skip
     print(json.dumps(report))
     if writers >= 50:

@@ -12,6 +12,7 @@ import pytest
 
 import warpdata as wd
 from warpdata.catalog.builder import DatasetBuilder
+from warpdata.cli.main import main
 from warpdata.errors import ConflictError, CorruptLayoutError
 
 NAME, DIM = "lab/vectors", 16
@@ -114,6 +115,24 @@ def test_a_file_that_lacks_what_is_there_is_a_conflict(local_catalog: str, tmp_p
         grow(local_catalog, stranger)
     with wd.dataset(NAME, catalog=local_catalog) as ds:
         assert ds.version == published.version
+
+
+def test_the_file_of_the_newest_version_is_gone_on_with(
+    local_catalog: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Whoever has no copy of the file takes it out of the catalog, whole, and adds to that."""
+    path = make(tmp_path / "v.rvf")
+    grow(local_catalog, path)
+    add(path, 500, 3)
+    grow(local_catalog, path)
+    assert main(["cat", NAME, "--artifact", "vectors", "--ref", "v.rvf", "--catalog", local_catalog]) == 0
+    copy = tmp_path / "elsewhere" / "v.rvf"
+    copy.parent.mkdir()
+    copy.write_bytes(capfdbinary.readouterr().out)
+    assert copy.read_bytes() == path.read_bytes()
+    add(copy, 503, 4)
+    grow(local_catalog, copy)
+    check(local_catalog, copy)
 
 
 def test_growth_goes_on_from_whatever_is_newest(local_catalog: str, tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ from warpdata.bytekit.background import MAX_PARALLEL, map_in_threads
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.codec import decode, zstd_frame_size
 from warpdata.bytekit.locks import ThreadLock
-from warpdata.bytekit.ranges import BytesRangeReader, Range, RangeReader, coalesce
+from warpdata.bytekit.ranges import BytesRangeReader, JoinedRangeReader, Range, RangeReader, coalesce
 from warpdata.catalog.access import Access, Catalog
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, LimitExceededError
-from warpdata.formats.manifest.model import ArtifactPart, LongList
+from warpdata.formats.manifest.model import VECTOR_KIND, ArtifactPart, LongList
 from warpdata.formats.manifest.parts import PartedShards
+from warpdata.formats.manifest.vector_files import vector_files
 from warpdata.formats.tarshard.member_index import Member, MemberIndex
 from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader
 from warpdata.stores.sequential import SequentialReader, SequentialReads
@@ -116,8 +117,17 @@ class Artifact:
         return self.shard_reader(member.shard)
 
     def member_reader(self, name: str) -> RangeReader:
-        """Ranges of a member by name."""
+        """Ranges of a member by name; of a vector file that lies in parts, of all of them."""
+        parts = vector_files(self.part.shards).get(name, []) if self.kind == VECTOR_KIND else []
+        if len(parts) > 1:
+            return JoinedRangeReader(
+                [self.shard_reader(at) for at in parts], f"artifact {self.name!r} {name}"
+            )
         return self.reader_of(self.find([name])[0])
+
+    def vector_reader(self) -> RangeReader:
+        """Ranges of the vector file, or of the first of them."""
+        return self.member_reader(next(iter(vector_files(self.part.shards))))
 
     def shard_reader(self, number: int) -> AnyBlobReader:
         """The range reader of one shard."""

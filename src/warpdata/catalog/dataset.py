@@ -35,7 +35,6 @@ from warpdata.catalog.table import (
     TableFiles,
     stream_request,
 )
-from warpdata.catalog.vector_parts import vector_reader
 from warpdata.catalog.warm import WarmReport, verify_blobs, warm_blobs
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.episodes.collection import Episodes
@@ -96,6 +95,7 @@ class Dataset:
             n: Artifact(n, part, access, self.catalog) for n, part in self.manifest.artifacts.items()
         }
         self._types: dict[str, RefType] = {}
+        self._sources: dict[str, PublishedSource] = {}
         self._is_closed = False
 
     @property
@@ -157,11 +157,15 @@ class Dataset:
     def episodes(self) -> Episodes:
         """All published episodes, each opened when it is asked for; `where` asks the table `episodes`."""
         self._check_open()
+        return self._every_episode
+
+    @functools.cached_property
+    def _every_episode(self) -> Episodes:
+        """A version does not change: the ids of its episodes are looked up once, however often it is asked for them."""
         names = [each.name for each in self._artifacts.values() if each.kind == EPISODE_KIND]
         if not names:
             one_of_kind(self._artifacts, EPISODE_KIND, None)  # raises, and says what there is
-        found = [self.episodes_of(name) for name in names]
-        return functools.reduce(operator.add, found)
+        return functools.reduce(operator.add, [self.episodes_of(name) for name in names])
 
     def episodes_of(self, artifact: str) -> Episodes:
         """The published episodes of one artifact."""
@@ -169,6 +173,11 @@ class Dataset:
 
     def episodes_source(self, artifact: str) -> PublishedSource:
         """Where the episodes of an artifact come from."""
+        if artifact not in self._sources:
+            self._sources[artifact] = self._new_source(artifact)
+        return self._sources[artifact]
+
+    def _new_source(self, artifact: str) -> PublishedSource:
         found = one_of_kind(self._artifacts, EPISODE_KIND, artifact)
         has_table = EPISODES_TABLE in self.tables and {"id", "artifact", "blob"} <= set(
             self.table(EPISODES_TABLE).schema().names
@@ -252,7 +261,7 @@ class Dataset:
     def vectors(self, artifact: str | None = None) -> Any:
         """The published vector file as a VectorStore, read by range."""
         found = one_of_kind(self._artifacts, VECTOR_KIND, artifact)
-        return self._streams.vectors(vector_reader(found))
+        return self._streams.vectors(found.vector_reader())
 
     def sql(self, query: str, *, extra: dict[str, Table] | None = None) -> SqlResult:
         """A query over the tables by name: `ds.sql("select … from main join labels using (id)")`."""

@@ -1,46 +1,22 @@
-"""Vector files that grow: what was appended to one is published beside what is there, and read as one file again."""
+"""Vector files that grow: what was appended to one is published as a part of it, beside what is there."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from warpdata.bytekit.checksum import RunningSha256
-from warpdata.bytekit.ranges import JoinedRangeReader, RangeReader
+from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.packing import PackedShard
 from warpdata.catalog.transfer import Upload, upload_file, upload_read
 from warpdata.errors import ConflictError
 from warpdata.formats.manifest.model import ArtifactPart, BlobRef
+from warpdata.formats.manifest.vector_files import listed_files, vector_files
 from warpdata.formats.rvf.lineage import goes_on_from
 from warpdata.stores.digest import DigestedFile, check_unchanged
 
-_PART = re.compile(r"(.+)\.part(\d{3})")
 _STEP_BYTES = 8 << 20
-
-
-def vector_reader(artifact: Artifact) -> RangeReader:
-    """The one vector file of an artifact, or the first of them, however many parts it has."""
-    file, numbers = next(iter(_files(artifact.part.shards).items()))
-    return _reader(artifact, file, numbers)
-
-
-def _reader(artifact: Artifact, file: str, numbers: Sequence[int]) -> RangeReader:
-    readers = [artifact.shard_reader(number) for number in numbers]
-    return (
-        readers[0] if len(readers) == 1 else JoinedRangeReader(readers, f"artifact {artifact.name!r} {file}")
-    )
-
-
-def _files(shards: Sequence[BlobRef]) -> dict[str, list[int]]:
-    """File -> where its parts stand, in the order of its bytes."""
-    found: dict[str, dict[int, int]] = {}
-    for at, shard in enumerate(shards):
-        match = _PART.fullmatch(str(shard.name))
-        file, number = (str(shard.name), 0) if match is None else (match[1], int(match[2]))
-        found.setdefault(file, {})[number] = at
-    return {file: [parts[number] for number in sorted(parts)] for file, parts in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +33,7 @@ def grown_vectors(artifact: Artifact, shards: Sequence[PackedShard]) -> GrownVec
     Of a file that was only appended to, the end is sent; one that was written anew (an index, fewer bytes) whole.
     """
     held, uploads = artifact.part.shards, []
-    numbers = _files(held)
-    files = {file: [held[at] for at in parts] for file, parts in numbers.items()}
+    files = {file: [held[at] for at in parts] for file, parts in vector_files(held).items()}
     for shard in shards:
         file = str(shard.name)
         check_unchanged(shard.path, shard.digest)
@@ -66,11 +41,11 @@ def grown_vectors(artifact: Artifact, shards: Sequence[PackedShard]) -> GrownVec
         with DigestedFile(shard.path, shard.digest) as reader:
             kept = _kept(reader, known)
             if kept < len(known):
-                _check_goes_on(artifact, file, numbers[file], reader)
+                _check_goes_on(artifact, file, reader)
                 kept = 0
             files[file], new = _cut(shard, reader, known[:kept])
         uploads += new
-    return GrownVectors(replace(artifact.part, shards=_listed(files)), tuple(uploads))
+    return GrownVectors(replace(artifact.part, shards=listed_files(files)), tuple(uploads))
 
 
 def _kept(reader: RangeReader, parts: Sequence[BlobRef]) -> int:
@@ -84,15 +59,15 @@ def _kept(reader: RangeReader, parts: Sequence[BlobRef]) -> int:
     return len(parts)
 
 
-def _check_goes_on(artifact: Artifact, file: str, numbers: Sequence[int], reader: RangeReader) -> None:
-    if goes_on_from(reader, _reader(artifact, file, numbers)):
+def _check_goes_on(artifact: Artifact, file: str, reader: RangeReader) -> None:
+    if goes_on_from(reader, artifact.member_reader(file)):
         return
     fact = (
         f"{file!r} of artifact {artifact.name!r} is there already, and the new file lacks vectors that it has"
     )
     hint = (
-        "Nothing was published. Add the vectors to the file of the newest version; to replace it, keep() the other"
-        " parts and add this one."
+        "Nothing was published. Add the vectors to the file of the newest version (`warp cat --artifact … --ref …`);"
+        " to replace it, keep() the other parts and add this one."
     )
     raise ConflictError(fact, path=reader.name, hint=hint)
 
@@ -123,18 +98,6 @@ def _from(shard: PackedShard, offset: int) -> Callable[[int, int], memoryview]:
             return reader.read(offset + start, offset + end)
 
     return read
-
-
-def _listed(files: Mapping[str, Sequence[BlobRef]]) -> tuple[BlobRef, ...]:
-    """The shards of files; of one in parts the last comes first, which no reader takes for the file itself."""
-    found = []
-    for file, parts in files.items():
-        if len(parts) == 1:
-            found.append(replace(parts[0], name=file))
-        else:
-            named = [replace(part, name=f"{file}.part{number:03d}") for number, part in enumerate(parts)]
-            found += reversed(named)
-    return tuple(found)
 
 
 def _sha256(reader: RangeReader, start: int, end: int) -> str:

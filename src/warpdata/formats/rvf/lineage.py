@@ -85,5 +85,5 @@ def _numbers(rows: NDArray[Any]) -> Ids:
     """A number for each row that another row hardly has."""
     stored = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)
     weights = np.random.default_rng(_SEED).integers(1, 1 << 63, stored.shape[1], dtype=np.uint64)
-    numbers: Ids = np.einsum("ij,j->i", stored, weights, dtype=np.uint64, casting="unsafe")
-    return numbers
+    found: Ids = np.einsum("ij,j->i", stored, weights, dtype=np.uint64, casting="unsafe")
+    return found
