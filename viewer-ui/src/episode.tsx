@@ -176,6 +176,7 @@ function Controls({ info }: { info: EpisodeInfo }) {
           {[0.1, 0.25, 0.5, 1, 2, 4, 8].map((each) => <option key={each} value={String(each)}>{each}×</option>)}
         </select>
       </label>
+      <WallClock />
       <span class="space" />
       <button class="quiet" title="e" onClick={() => actions.nextEvent(true)}>next event</button>
       <button class="quiet" title="g" onClick={() => actions.nextGap(true)}>next gap</button>
@@ -190,12 +191,30 @@ function Controls({ info }: { info: EpisodeInfo }) {
   );
 }
 
+/** Times from here on (2001) are those of a calendar; smaller ones count from when a machine was started. */
+const CALENDAR_NS = 10n ** 18n;
+
+/** When it was, where the recording knows: to be compared with what else happened that day. */
+function WallClock() {
+  const text = useRef<HTMLSpanElement>(null);
+  useEffect(() => {
+    const tell = (): void => {
+      if (!text.current) return;
+      const at = clock.time;
+      text.current.textContent = clock.base < CALENDAR_NS ? "" : `${new Date(Number(at / 1_000_000n)).toISOString().replace("T", " ").replace("Z", "")} UTC`;
+    };
+    tell();
+    return clock.onMove(tell);
+  });
+  return <span class="dim when" ref={text} aria-label="Time of the day" />;
+}
+
 const GAP = 8;
 const CAPTION = 20;
 /** A camera without room for the number of its frame. */
 const NARROW = 210;
 /** The share of the page that cameras take at most, and on a narrow one, which scrolls; plots have the rest. */
-const STAGE = 0.46;
+const STAGE = 0.42;
 const NARROW_STAGE = 0.62;
 const NARROW_PAGE = 700;
 

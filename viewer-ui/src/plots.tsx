@@ -7,7 +7,7 @@ import { getArrays } from "./wire";
 
 export const LEFT = 72;
 export const RIGHT = 16;
-const HEIGHT = 132;
+const HEIGHT = 112;
 const MAX_LEGEND = 16;
 
 export interface Held {
@@ -150,7 +150,8 @@ function seriesOf(group: Group, hidden: Set<string>, gapsNow: () => Marks["gaps"
 /** Gaps as the chart wants them: pixels of its canvas. */
 function cutsOf(self: uPlot, gaps: Marks["gaps"]): [number, number][] {
   const place = (at: number): number => Math.round(self.valToPos(at / 1e9, "x", true));
-  return gaps.filter((each) => each.to > clock.from && each.from < clock.to).map((each) => [place(each.from), place(each.to)]);
+  const [from, to] = [Math.max(clock.from, 0), clock.to];
+  return gaps.filter((each) => each.to > from && each.from < to).map((each) => [place(Math.max(each.from, from)), place(Math.min(each.to, to))]);
 }
 
 export function Plot({ info, group, held, gaps, onDragTo }: {
@@ -194,6 +195,12 @@ export function Plot({ info, group, held, gaps, onDragTo }: {
         axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT, values: (_, ticks) => ticks.map(short), gap: 6 }],
         cursor: { show: true, x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
         hooks: {
+          drawClear: [
+            (self: uPlot) => {
+              self.ctx.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--gap").trim();
+              for (const [from, to] of cutsOf(self, latest.current.gaps)) self.ctx.fillRect(from, self.bbox.top, Math.max(1, to - from), self.bbox.height);
+            },
+          ],
           setSelect: [
             (self: uPlot) => {
               if (self.select.width > 4)

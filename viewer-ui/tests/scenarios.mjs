@@ -274,6 +274,37 @@ const SCENARIOS = {
     }
   },
 
+  /** A camera of another program: groups may be long, and frames stored out of order. */
+  async foreign() {
+    const page = await open();
+    await settled(page);
+    const shows = async (row) => {
+      await settled(page);
+      assert.deepEqual((await numbers(page)).map((each) => [each.row, each.number]), [[row, row]]);
+    };
+    // There and back, across groups and inside one, forward and backward.
+    for (const row of options.rows) {
+      await page.evaluate((at) => (window.warpdata.time_ns = at), options.times[row]);
+      await shows(row);
+    }
+    let row = options.rows.at(-1);
+    for (const key of ["ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowLeft"]) {
+      await page.keyboard.press(key);
+      await shows((row += key === "ArrowRight" ? 1 : -1));
+    }
+    // Many moves at once: the last one counts.
+    await page.evaluate((times) => times.forEach((at) => (window.warpdata.time_ns = at)), options.rows.map((each) => options.times[each]));
+    await shows(options.rows.at(-1));
+    // Played, every frame that is seen is the right one, and the end is reached.
+    await page.keyboard.press("Home");
+    await page.selectOption(".controls select", "4");
+    await page.evaluate(() => document.activeElement.blur());
+    await page.keyboard.press("Space");
+    await page.waitForFunction((last) => Number(document.querySelector("[data-testid=camera]").dataset.row) === last, options.times.length - 1);
+    await shows(options.times.length - 1);
+    assert.equal(page.asked.filter((each) => each === "frame").length, 0, "the browser decodes it");
+  },
+
   async site() {
     const page = await open();
     await settled(page);
