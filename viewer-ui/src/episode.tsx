@@ -63,6 +63,7 @@ export function EpisodePage() {
     if (follows) clock.at = clock.length;
   }
 
+  useEffect(() => set({}), [info]); // what else tells of the open episode is drawn again
   useEffect(() => {
     setTrim(null);
     if (!info) return setMarks(NO_MARKS);
@@ -398,13 +399,20 @@ function Plots({ info, marks }: { info: EpisodeInfo; marks: Marks }) {
     names.splice(names.indexOf(to), 0, from);
     set({ plotOrder: names });
   };
+  const moveBy = (name: string, by: number): void => {
+    const names = groups.map((each) => each.main.name);
+    const at = names.indexOf(name);
+    const to = Math.min(Math.max(at + by, 0), names.length - 1);
+    names.splice(to, 0, ...names.splice(at, 1));
+    set({ plotOrder: names });
+  };
   return (
     <div class="plots">
       {info.problems.map((each) => (
         <p key={each.signal} class="failure">{each.signal}: {each.message} {each.hint}</p>
       ))}
       {groups.map((group) => (
-        <Plot key={group.main.name} info={info} group={group} held={held} gaps={marks.gaps.filter((each) => each.signal === group.main.number)} onDragTo={dragTo} />
+        <Plot key={group.main.name} info={info} group={group} held={held} gaps={marks.gaps.filter((each) => each.signal === group.main.number)} onDragTo={dragTo} onMoveBy={moveBy} />
       ))}
       {texts.map((each) => (
         <section key={each.name} class="texts" aria-label={`Texts of ${each.name}`}>

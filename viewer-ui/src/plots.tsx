@@ -154,12 +154,13 @@ function cutsOf(self: uPlot, gaps: Marks["gaps"]): [number, number][] {
   return gaps.filter((each) => each.to > from && each.from < to).map((each) => [place(Math.max(each.from, from)), place(Math.min(each.to, to))]);
 }
 
-export function Plot({ info, group, held, gaps, onDragTo }: {
+export function Plot({ info, group, held, gaps, onDragTo, onMoveBy }: {
   info: EpisodeInfo;
   group: Group;
   held: Map<number, Held>;
   gaps: Marks["gaps"];
   onDragTo: (from: string, to: string) => void;
+  onMoveBy: (name: string, by: number) => void;
 }) {
   const model = useModel();
   const box = useRef<HTMLDivElement>(null);
@@ -302,7 +303,14 @@ export function Plot({ info, group, held, gaps, onDragTo }: {
       onDrop={(event) => onDragTo(event.dataTransfer?.getData("text/plain") ?? "", name)}
     >
       <header draggable onDragStart={(event) => event.dataTransfer?.setData("text/plain", name)}>
-        <button class="fold quiet" aria-expanded={!folded} aria-label={`${folded ? "Show" : "Hide"} ${name}`} onClick={() => toggle(name)}>
+        <button
+          class="fold quiet" aria-expanded={!folded} aria-label={`${folded ? "Show" : "Hide"} ${name}`} title="Alt with ↑ or ↓ moves the plot" onClick={() => toggle(name)}
+          onKeyDown={(event) => {
+            if (!event.altKey || (event.key !== "ArrowUp" && event.key !== "ArrowDown")) return;
+            event.preventDefault();
+            onMoveBy(name, event.key === "ArrowUp" ? -1 : 1);
+          }}
+        >
           {folded ? "▸" : "▾"}
         </button>
         <strong>{name}</strong>

@@ -52,6 +52,10 @@ const SCENARIOS = {
     await page.reload();
     await settled(page);
     assert.equal(await page.evaluate(() => window.warpdata.time_text), "1760001000500000000");
+    assert.equal(await page.locator(".notice").count(), 0);
+    // A link to other data says so.
+    await page.goto(`${page.url().split("?")[0]}?d=lab%2Fother%40v2`);
+    await page.waitForSelector(".notice >> text=lab/other@v2");
   },
 
   async filter() {
@@ -205,6 +209,13 @@ const SCENARIOS = {
     await page.waitForFunction(() => location.search.includes("e=000000000001"));
     await page.keyboard.press("k");
     await page.waitForFunction(() => location.search.includes("e=000000000000"));
+    // Plots move without a mouse, too.
+    const plots = () => page.locator("[data-testid=plot]").evaluateAll((all) => all.map((each) => each.dataset.signal));
+    const [first, second] = await plots();
+    await page.locator("[data-testid=plot] .fold").first().focus();
+    await page.keyboard.press("Alt+ArrowDown");
+    await page.waitForFunction((wanted) => document.querySelector("[data-testid=plot]").dataset.signal === wanted, second);
+    assert.deepEqual((await plots()).slice(0, 2), [second, first]);
     await page.keyboard.press("?");
     await page.waitForSelector("[role=dialog]");
     await page.keyboard.press("Escape");

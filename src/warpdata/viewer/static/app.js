@@ -2799,8 +2799,14 @@ function faster(by) {
 }
 
 // src/address.ts
+var linked = "";
+function checkLink() {
+  const name = state.dataset?.name ?? "";
+  if (linked && linked !== name) say(`the link is to ${linked}`, `This is ${name}: open the link with a viewer of the other.`, true);
+}
 function readAddress() {
   const given = new URLSearchParams(location.search);
+  linked = given.get("d") ?? "";
   const word = (name) => given.get(name) ?? "";
   const drawer = word("drawer");
   set({
@@ -3546,12 +3552,7 @@ function shown(value) {
   return typeof value === "string" ? value : JSON.stringify(value, null, 1);
 }
 function Statics() {
-  const { dataset, episodeId } = useModel();
-  const [, again] = d2(0);
-  y2(() => {
-    const timer = setTimeout(() => again((n2) => n2 + 1), 60);
-    return () => clearTimeout(timer);
-  }, [episodeId, dataset?.generation]);
+  const { dataset } = useModel();
   const info = open.info;
   if (!info) return /* @__PURE__ */ u3("p", { class: "dim", children: "No episode is open." });
   const refusal = dataset?.refusal;
@@ -8190,7 +8191,7 @@ function cutsOf(self, gaps2) {
   const [from, to] = [Math.max(clock.from, 0), clock.to];
   return gaps2.filter((each) => each.to > from && each.from < to).map((each) => [place(Math.max(each.from, from)), place(Math.min(each.to, to))]);
 }
-function Plot({ info, group, held, gaps: gaps2, onDragTo }) {
+function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
   const model = useModel();
   const box = A2(null);
   const line = A2(null);
@@ -8335,7 +8336,22 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo }) {
       onDrop: (event) => onDragTo(event.dataTransfer?.getData("text/plain") ?? "", name),
       children: [
         /* @__PURE__ */ u3("header", { draggable: true, onDragStart: (event) => event.dataTransfer?.setData("text/plain", name), children: [
-          /* @__PURE__ */ u3("button", { class: "fold quiet", "aria-expanded": !folded, "aria-label": `${folded ? "Show" : "Hide"} ${name}`, onClick: () => toggle(name), children: folded ? "▸" : "▾" }),
+          /* @__PURE__ */ u3(
+            "button",
+            {
+              class: "fold quiet",
+              "aria-expanded": !folded,
+              "aria-label": `${folded ? "Show" : "Hide"} ${name}`,
+              title: "Alt with ↑ or ↓ moves the plot",
+              onClick: () => toggle(name),
+              onKeyDown: (event) => {
+                if (!event.altKey || event.key !== "ArrowUp" && event.key !== "ArrowDown") return;
+                event.preventDefault();
+                onMoveBy(name, event.key === "ArrowUp" ? -1 : 1);
+              },
+              children: folded ? "▸" : "▾"
+            }
+          ),
           /* @__PURE__ */ u3("strong", { children: name }),
           /* @__PURE__ */ u3("span", { class: "dim role", children: [
             group.main.role,
@@ -8666,6 +8682,7 @@ function EpisodePage() {
     clock.wanted = null;
     if (follows) clock.at = clock.length;
   }
+  y2(() => set({}), [info]);
   y2(() => {
     setTrim(null);
     if (!info) return setMarks(NO_MARKS);
@@ -8965,6 +8982,13 @@ function Plots({ info, marks }) {
     names.splice(names.indexOf(to), 0, from);
     set({ plotOrder: names });
   };
+  const moveBy = (name, by) => {
+    const names = groups.map((each) => each.main.name);
+    const at2 = names.indexOf(name);
+    const to = Math.min(Math.max(at2 + by, 0), names.length - 1);
+    names.splice(to, 0, ...names.splice(at2, 1));
+    set({ plotOrder: names });
+  };
   return /* @__PURE__ */ u3("div", { class: "plots", children: [
     info.problems.map((each) => /* @__PURE__ */ u3("p", { class: "failure", children: [
       each.signal,
@@ -8973,7 +8997,7 @@ function Plots({ info, marks }) {
       " ",
       each.hint
     ] }, each.signal)),
-    groups.map((group) => /* @__PURE__ */ u3(Plot, { info, group, held, gaps: marks.gaps.filter((each) => each.signal === group.main.number), onDragTo: dragTo }, group.main.name)),
+    groups.map((group) => /* @__PURE__ */ u3(Plot, { info, group, held, gaps: marks.gaps.filter((each) => each.signal === group.main.number), onDragTo: dragTo, onMoveBy: moveBy }, group.main.name)),
     texts.map((each) => /* @__PURE__ */ u3("section", { class: "texts", "aria-label": `Texts of ${each.name}`, children: [
       /* @__PURE__ */ u3("header", { children: [
         /* @__PURE__ */ u3("strong", { children: each.name }),
@@ -9075,7 +9099,7 @@ function Help() {
         /* @__PURE__ */ u3("dd", { children: says })
       ] }, key)) })
     ] }, title)) }),
-    /* @__PURE__ */ u3("p", { class: "dim", children: "In plots: drag to zoom, Ctrl and wheel to zoom, Shift and drag to move, double click for all." })
+    /* @__PURE__ */ u3("p", { class: "dim", children: "In plots: drag to zoom, Ctrl and wheel to zoom, Shift and drag to move, double click for all. Tab goes to the plots: Enter hides one, Alt with ↑ or ↓ moves it." })
   ] }) });
 }
 
@@ -9194,6 +9218,7 @@ async function start() {
     return;
   }
   document.title = `${state.dataset.name} – warpdata`;
+  checkLink();
   keepAddress();
   listenToKeys();
   void watchChecks();
