@@ -43,7 +43,7 @@ class Sizes:
     """How much is measured."""
 
     episodes: int = 10_000
-    frames: int = 600
+    frames: int = 900
     turns: int = 60
     points: int = 10_000_000
     steps: int = 500

@@ -373,3 +373,14 @@ def test_a_filter_that_nothing_satisfies_gives_nothing(recorded: Path, knows_all
     found = json.loads(answers.episodes(ask).body)
     assert (found["total"], found["rows"]) == (0, [])
     assert json.loads(answers.statistics(ask).body)["episodes"] == 0
+
+
+def test_only_the_packets_that_a_frame_takes_are_sent_where_that_is_asked(reader: Client) -> None:
+    episode = reader.get("episode", episode="000000000000").json()
+    front = next(each["number"] for each in episode["signals"] if each["name"] == "front")
+    for row in (0, 7, 12):
+        whole, _ = reader.get("packets", episode="000000000000", signal=front, row=row).arrays()
+        part, _ = reader.get("packets", episode="000000000000", signal=front, row=row, needed=1).arrays()
+        at = whole["rows"].index(row)
+        assert (part["rows"], part["sizes"]) == (whole["rows"][: at + 1], whole["sizes"][: at + 1])
+    assert reader.get("packets", episode="000000000000", signal=front, row=0, needed=2).status == 400

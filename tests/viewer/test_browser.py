@@ -15,12 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import av
 import numpy as np
 import pytest
 
 import warpdata as wd
 from tests.conftest import ROOT
 from tests.viewer.samples import STEPS, numbered_frame, tensor_shard
+from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.episodes.file_video import FileVideo, SourceVideo
 
 UI = ROOT / "viewer-ui"
 CHROMIUM = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
@@ -85,6 +88,30 @@ def test_raw_tensors_are_painted_and_edits_refused(tmp_path: Path) -> None:
     with wd.view(shard, open_browser=False) as running:
         run("tensors", running, times=times)
         run("refused", running)
+
+
+FOREIGN = {
+    "out of order": {"bf": "3", "g": "12", "x264-params": "scenecut=0:open-gop=0"},
+    "long groups": {"bf": "0", "g": "250", "x264-params": "scenecut=0"},
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_cameras_of_other_programs_show_the_right_frames(kind: str, tmp_path: Path) -> None:
+    count = 70
+    path = tmp_path / "camera.mp4"
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream("libx264", rate=25, options=FOREIGN[kind])
+        stream.width, stream.height, stream.pix_fmt = 160, 64, "yuv420p"
+        for number in range(count):
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(numbered_frame(number), format="rgb24")))
+        out.mux(stream.encode(None))
+    times = np.arange(count, dtype=np.int64) * 40_000_000
+    video = SourceVideo(functools.partial(FileRangeReader, str(path)), str(path))
+    episode = wd.Episode.of({"camera": FileVideo(video, lambda: times, name="camera", clock="steps")}, id="x")
+    rows = [0, 5, 13, 14, 2, 41, 40, 39, 69, 12, 11, 30]
+    with wd.view(episode, open_browser=False) as running:
+        run("foreign", running, times=[str(each) for each in times.tolist()], rows=rows)
 
 
 def test_a_recording_grows_before_the_eyes(root: Path) -> None:

@@ -1,9 +1,18 @@
 // The address bar holds what is shown: a link to it opens the same moment.
 import { clock } from "./clock";
-import { type Drawer, onChange, set, state } from "./model";
+import { type Drawer, onChange, say, set, state } from "./model";
+
+/** What the link that was opened is about; the page says so where that is not what is shown. */
+let linked = "";
+
+export function checkLink(): void {
+  const name = state.dataset?.name ?? "";
+  if (linked && linked !== name) say(`the link is to ${linked}`, `This is ${name}: open the link with a viewer of the other.`, true);
+}
 
 export function readAddress(): void {
   const given = new URLSearchParams(location.search);
+  linked = given.get("d") ?? "";
   const word = (name: string): string => given.get(name) ?? "";
   const drawer = word("drawer");
   set({

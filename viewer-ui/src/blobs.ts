@@ -92,8 +92,8 @@ export function blobFrame(url: string, place: BlobPlace, row: number, limits: [n
   });
 }
 
-/** The encoded frames around one, as a server would send them. `packets`: offset, size, checksum, record, first packet. */
-export function blobPackets(url: string, video: BlobVideo, packets: Typed, row: number): Promise<Framed> {
+/** The encoded frames around one, or those that it takes, as a server would send them. `packets`: offset, size, checksum, record, first packet. */
+export function blobPackets(url: string, video: BlobVideo, packets: Typed, row: number, onlyNeeded: boolean): Promise<Framed> {
   return told(async () => {
     const shard = await opened(url);
     const count = packets.length / 5;
@@ -103,7 +103,7 @@ export function blobPackets(url: string, video: BlobVideo, packets: Typed, row: 
     if (wanted === count) return { head: { codec: null }, arrays: {} };
     const first = at(wanted, 4);
     let last = wanted;
-    for (let packet = wanted + 1; packet < count && at(packet, 4) === first; packet++) last = packet;
+    for (let packet = wanted + 1; !onlyNeeded && packet < count && at(packet, 4) === first; packet++) last = packet;
     const group = Array.from({ length: last - first + 1 }, (_, index) => first + index);
     const low = Math.min(...group.map((each) => at(each, 0)));
     const high = Math.max(...group.map((each) => at(each, 0) + at(each, 1)));

@@ -88,12 +88,7 @@ function shown(value: unknown): string {
 }
 
 function Statics() {
-  const { dataset, episodeId } = useModel();
-  const [, again] = useState(0);
-  useEffect(() => {
-    const timer = setTimeout(() => again((n) => n + 1), 60); // the page below may just be opening it
-    return () => clearTimeout(timer);
-  }, [episodeId, dataset?.generation]);
+  const { dataset } = useModel();
   const info = actions.open.info;
   if (!info) return <p class="dim">No episode is open.</p>;
   const refusal = dataset?.refusal;

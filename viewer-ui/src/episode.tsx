@@ -63,6 +63,7 @@ export function EpisodePage() {
     if (follows) clock.at = clock.length;
   }
 
+  useEffect(() => set({}), [info]); // what else tells of the open episode is drawn again
   useEffect(() => {
     setTrim(null);
     if (!info) return setMarks(NO_MARKS);
@@ -176,6 +177,7 @@ function Controls({ info }: { info: EpisodeInfo }) {
           {[0.1, 0.25, 0.5, 1, 2, 4, 8].map((each) => <option key={each} value={String(each)}>{each}×</option>)}
         </select>
       </label>
+      <WallClock />
       <span class="space" />
       <button class="quiet" title="e" onClick={() => actions.nextEvent(true)}>next event</button>
       <button class="quiet" title="g" onClick={() => actions.nextGap(true)}>next gap</button>
@@ -190,12 +192,30 @@ function Controls({ info }: { info: EpisodeInfo }) {
   );
 }
 
+/** Times from here on (2001) are those of a calendar; smaller ones count from when a machine was started. */
+const CALENDAR_NS = 10n ** 18n;
+
+/** When it was, where the recording knows: to be compared with what else happened that day. */
+function WallClock() {
+  const text = useRef<HTMLSpanElement>(null);
+  useEffect(() => {
+    const tell = (): void => {
+      if (!text.current) return;
+      const at = clock.time;
+      text.current.textContent = clock.base < CALENDAR_NS ? "" : `${new Date(Number(at / 1_000_000n)).toISOString().replace("T", " ").replace("Z", "")} UTC`;
+    };
+    tell();
+    return clock.onMove(tell);
+  });
+  return <span class="dim when" ref={text} aria-label="Time of the day" />;
+}
+
 const GAP = 8;
 const CAPTION = 20;
 /** A camera without room for the number of its frame. */
 const NARROW = 210;
 /** The share of the page that cameras take at most, and on a narrow one, which scrolls; plots have the rest. */
-const STAGE = 0.46;
+const STAGE = 0.42;
 const NARROW_STAGE = 0.62;
 const NARROW_PAGE = 700;
 
@@ -379,13 +399,20 @@ function Plots({ info, marks }: { info: EpisodeInfo; marks: Marks }) {
     names.splice(names.indexOf(to), 0, from);
     set({ plotOrder: names });
   };
+  const moveBy = (name: string, by: number): void => {
+    const names = groups.map((each) => each.main.name);
+    const at = names.indexOf(name);
+    const to = Math.min(Math.max(at + by, 0), names.length - 1);
+    names.splice(to, 0, ...names.splice(at, 1));
+    set({ plotOrder: names });
+  };
   return (
     <div class="plots">
       {info.problems.map((each) => (
         <p key={each.signal} class="failure">{each.signal}: {each.message} {each.hint}</p>
       ))}
       {groups.map((group) => (
-        <Plot key={group.main.name} info={info} group={group} held={held} gaps={marks.gaps.filter((each) => each.signal === group.main.number)} onDragTo={dragTo} />
+        <Plot key={group.main.name} info={info} group={group} held={held} gaps={marks.gaps.filter((each) => each.signal === group.main.number)} onDragTo={dragTo} onMoveBy={moveBy} />
       ))}
       {texts.map((each) => (
         <section key={each.name} class="texts" aria-label={`Texts of ${each.name}`}>

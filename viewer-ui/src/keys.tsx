@@ -102,7 +102,7 @@ export function Help() {
             </section>
           ))}
         </div>
-        <p class="dim">In plots: drag to zoom, Ctrl and wheel to zoom, Shift and drag to move, double click for all.</p>
+        <p class="dim">In plots: drag to zoom, Ctrl and wheel to zoom, Shift and drag to move, double click for all. Tab goes to the plots: Enter hides one, Alt with ↑ or ↓ moves it.</p>
       </div>
     </div>
   );

@@ -3,7 +3,7 @@ import "./style.css";
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import * as actions from "./actions";
-import { keepAddress, readAddress } from "./address";
+import { checkLink, keepAddress, readAddress } from "./address";
 import { isSettled } from "./cameras";
 import { clock } from "./clock";
 import { Drawer } from "./drawer";
@@ -119,6 +119,7 @@ async function start(): Promise<void> {
     return;
   }
   document.title = `${state.dataset!.name} – warpdata`;
+  checkLink();
   keepAddress();
   listenToKeys();
   void watchChecks();

@@ -7,7 +7,7 @@ import { getArrays } from "./wire";
 
 export const LEFT = 72;
 export const RIGHT = 16;
-const HEIGHT = 132;
+const HEIGHT = 112;
 const MAX_LEGEND = 16;
 
 export interface Held {
@@ -150,15 +150,17 @@ function seriesOf(group: Group, hidden: Set<string>, gapsNow: () => Marks["gaps"
 /** Gaps as the chart wants them: pixels of its canvas. */
 function cutsOf(self: uPlot, gaps: Marks["gaps"]): [number, number][] {
   const place = (at: number): number => Math.round(self.valToPos(at / 1e9, "x", true));
-  return gaps.filter((each) => each.to > clock.from && each.from < clock.to).map((each) => [place(each.from), place(each.to)]);
+  const [from, to] = [Math.max(clock.from, 0), clock.to];
+  return gaps.filter((each) => each.to > from && each.from < to).map((each) => [place(Math.max(each.from, from)), place(Math.min(each.to, to))]);
 }
 
-export function Plot({ info, group, held, gaps, onDragTo }: {
+export function Plot({ info, group, held, gaps, onDragTo, onMoveBy }: {
   info: EpisodeInfo;
   group: Group;
   held: Map<number, Held>;
   gaps: Marks["gaps"];
   onDragTo: (from: string, to: string) => void;
+  onMoveBy: (name: string, by: number) => void;
 }) {
   const model = useModel();
   const box = useRef<HTMLDivElement>(null);
@@ -194,6 +196,12 @@ export function Plot({ info, group, held, gaps, onDragTo }: {
         axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT, values: (_, ticks) => ticks.map(short), gap: 6 }],
         cursor: { show: true, x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
         hooks: {
+          drawClear: [
+            (self: uPlot) => {
+              self.ctx.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--gap").trim();
+              for (const [from, to] of cutsOf(self, latest.current.gaps)) self.ctx.fillRect(from, self.bbox.top, Math.max(1, to - from), self.bbox.height);
+            },
+          ],
           setSelect: [
             (self: uPlot) => {
               if (self.select.width > 4)
@@ -295,7 +303,14 @@ export function Plot({ info, group, held, gaps, onDragTo }: {
       onDrop={(event) => onDragTo(event.dataTransfer?.getData("text/plain") ?? "", name)}
     >
       <header draggable onDragStart={(event) => event.dataTransfer?.setData("text/plain", name)}>
-        <button class="fold quiet" aria-expanded={!folded} aria-label={`${folded ? "Show" : "Hide"} ${name}`} onClick={() => toggle(name)}>
+        <button
+          class="fold quiet" aria-expanded={!folded} aria-label={`${folded ? "Show" : "Hide"} ${name}`} title="Alt with ↑ or ↓ moves the plot" onClick={() => toggle(name)}
+          onKeyDown={(event) => {
+            if (!event.altKey || (event.key !== "ArrowUp" && event.key !== "ArrowDown")) return;
+            event.preventDefault();
+            onMoveBy(name, event.key === "ArrowUp" ? -1 : 1);
+          }}
+        >
           {folded ? "▸" : "▾"}
         </button>
         <strong>{name}</strong>

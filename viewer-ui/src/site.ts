@@ -246,7 +246,7 @@ export async function siteArrays(name: string, query: Query): Promise<Framed> {
     if (group) return unframe(await bytes(id, group[0], group[1]));
     if (!stored.video) return { head: { codec: null }, arrays: {} };
     const { packets } = stored.video;
-    return blobPackets(await blobUrl(id, stored.video.blob), stored.video, await rows(id, packets, 0, packets.shape[0]!), row);
+    return blobPackets(await blobUrl(id, stored.video.blob), stored.video, await rows(id, packets, 0, packets.shape[0]!), row, query.needed === 1);
   }
   if (stored.rows) return blobFrame(await blobUrl(id, stored.rows.blob), stored.rows, row, stored.limits ?? null);
   const frame = stored.frames?.[row];

@@ -52,6 +52,10 @@ const SCENARIOS = {
     await page.reload();
     await settled(page);
     assert.equal(await page.evaluate(() => window.warpdata.time_text), "1760001000500000000");
+    assert.equal(await page.locator(".notice").count(), 0);
+    // A link to other data says so.
+    await page.goto(`${page.url().split("?")[0]}?d=lab%2Fother%40v2`);
+    await page.waitForSelector(".notice >> text=lab/other@v2");
   },
 
   async filter() {
@@ -205,6 +209,13 @@ const SCENARIOS = {
     await page.waitForFunction(() => location.search.includes("e=000000000001"));
     await page.keyboard.press("k");
     await page.waitForFunction(() => location.search.includes("e=000000000000"));
+    // Plots move without a mouse, too.
+    const plots = () => page.locator("[data-testid=plot]").evaluateAll((all) => all.map((each) => each.dataset.signal));
+    const [first, second] = await plots();
+    await page.locator("[data-testid=plot] .fold").first().focus();
+    await page.keyboard.press("Alt+ArrowDown");
+    await page.waitForFunction((wanted) => document.querySelector("[data-testid=plot]").dataset.signal === wanted, second);
+    assert.deepEqual((await plots()).slice(0, 2), [second, first]);
     await page.keyboard.press("?");
     await page.waitForSelector("[role=dialog]");
     await page.keyboard.press("Escape");
@@ -272,6 +283,37 @@ const SCENARIOS = {
       await settled(page);
       for (const seen of await numbers(page)) assert.equal(seen.number, row, JSON.stringify(seen));
     }
+  },
+
+  /** A camera of another program: groups may be long, and frames stored out of order. */
+  async foreign() {
+    const page = await open();
+    await settled(page);
+    const shows = async (row) => {
+      await settled(page);
+      assert.deepEqual((await numbers(page)).map((each) => [each.row, each.number]), [[row, row]]);
+    };
+    // There and back, across groups and inside one, forward and backward.
+    for (const row of options.rows) {
+      await page.evaluate((at) => (window.warpdata.time_ns = at), options.times[row]);
+      await shows(row);
+    }
+    let row = options.rows.at(-1);
+    for (const key of ["ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowLeft"]) {
+      await page.keyboard.press(key);
+      await shows((row += key === "ArrowRight" ? 1 : -1));
+    }
+    // Many moves at once: the last one counts.
+    await page.evaluate((times) => times.forEach((at) => (window.warpdata.time_ns = at)), options.rows.map((each) => options.times[each]));
+    await shows(options.rows.at(-1));
+    // Played, every frame that is seen is the right one, and the end is reached.
+    await page.keyboard.press("Home");
+    await page.selectOption(".controls select", "4");
+    await page.evaluate(() => document.activeElement.blur());
+    await page.keyboard.press("Space");
+    await page.waitForFunction((last) => Number(document.querySelector("[data-testid=camera]").dataset.row) === last, options.times.length - 1);
+    await shows(options.times.length - 1);
+    assert.equal(page.asked.filter((each) => each === "frame").length, 0, "the browser decodes it");
   },
 
   async site() {

@@ -2295,7 +2295,7 @@ function blobFrame(url, place, row, limits) {
     return { head: {}, arrays: { pixels: { data: new Uint8Array(data.buffer), shape: [height, width, shown2] } } };
   });
 }
-function blobPackets(url, video, packets, row) {
+function blobPackets(url, video, packets, row, onlyNeeded) {
   return told(async () => {
     const shard = await opened(url);
     const count = packets.length / 5;
@@ -2305,7 +2305,7 @@ function blobPackets(url, video, packets, row) {
     if (wanted === count) return { head: { codec: null }, arrays: {} };
     const first = at2(wanted, 4);
     let last = wanted;
-    for (let packet = wanted + 1; packet < count && at2(packet, 4) === first; packet++) last = packet;
+    for (let packet = wanted + 1; !onlyNeeded && packet < count && at2(packet, 4) === first; packet++) last = packet;
     const group = Array.from({ length: last - first + 1 }, (_4, index) => first + index);
     const low2 = Math.min(...group.map((each) => at2(each, 0)));
     const high2 = Math.max(...group.map((each) => at2(each, 0) + at2(each, 1)));
@@ -2535,7 +2535,7 @@ async function siteArrays(name, query2) {
     if (group) return unframe(await bytes2(id, group[0], group[1]));
     if (!stored.video) return { head: { codec: null }, arrays: {} };
     const { packets } = stored.video;
-    return blobPackets(await blobUrl(id, stored.video.blob), stored.video, await rows(id, packets, 0, packets.shape[0]), row);
+    return blobPackets(await blobUrl(id, stored.video.blob), stored.video, await rows(id, packets, 0, packets.shape[0]), row, query2.needed === 1);
   }
   if (stored.rows) return blobFrame(await blobUrl(id, stored.rows.blob), stored.rows, row, stored.limits ?? null);
   const frame = stored.frames?.[row];
@@ -2799,8 +2799,14 @@ function faster(by) {
 }
 
 // src/address.ts
+var linked = "";
+function checkLink() {
+  const name = state.dataset?.name ?? "";
+  if (linked && linked !== name) say(`the link is to ${linked}`, `This is ${name}: open the link with a viewer of the other.`, true);
+}
 function readAddress() {
   const given = new URLSearchParams(location.search);
+  linked = given.get("d") ?? "";
   const word = (name) => given.get(name) ?? "";
   const drawer = word("drawer");
   set({
@@ -3546,12 +3552,7 @@ function shown(value) {
   return typeof value === "string" ? value : JSON.stringify(value, null, 1);
 }
 function Statics() {
-  const { dataset, episodeId } = useModel();
-  const [, again] = d2(0);
-  y2(() => {
-    const timer = setTimeout(() => again((n2) => n2 + 1), 60);
-    return () => clearTimeout(timer);
-  }, [episodeId, dataset?.generation]);
+  const { dataset } = useModel();
   const info = open.info;
   if (!info) return /* @__PURE__ */ u3("p", { class: "dim", children: "No episode is open." });
   const refusal = dataset?.refusal;
@@ -8074,7 +8075,7 @@ uPlot.sync = _sync;
 // src/plots.tsx
 var LEFT2 = 72;
 var RIGHT2 = 16;
-var HEIGHT2 = 132;
+var HEIGHT2 = 112;
 var MAX_LEGEND = 16;
 var ROLE_ORDER = ["observation", "action", "reward", "terminated", "truncated", "prediction", "uncertainty", "residual", "other"];
 function groupsOf(info) {
@@ -8187,9 +8188,10 @@ function seriesOf(group, hidden, gapsNow) {
 }
 function cutsOf(self, gaps2) {
   const place = (at2) => Math.round(self.valToPos(at2 / 1e9, "x", true));
-  return gaps2.filter((each) => each.to > clock.from && each.from < clock.to).map((each) => [place(each.from), place(each.to)]);
+  const [from, to] = [Math.max(clock.from, 0), clock.to];
+  return gaps2.filter((each) => each.to > from && each.from < to).map((each) => [place(Math.max(each.from, from)), place(Math.min(each.to, to))]);
 }
-function Plot({ info, group, held, gaps: gaps2, onDragTo }) {
+function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
   const model = useModel();
   const box = A2(null);
   const line = A2(null);
@@ -8227,6 +8229,12 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo }) {
         axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT2, values: (_4, ticks2) => ticks2.map(short), gap: 6 }],
         cursor: { show: true, x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
         hooks: {
+          drawClear: [
+            (self) => {
+              self.ctx.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--gap").trim();
+              for (const [from, to] of cutsOf(self, latest.current.gaps)) self.ctx.fillRect(from, self.bbox.top, Math.max(1, to - from), self.bbox.height);
+            }
+          ],
           setSelect: [
             (self) => {
               if (self.select.width > 4)
@@ -8328,7 +8336,22 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo }) {
       onDrop: (event) => onDragTo(event.dataTransfer?.getData("text/plain") ?? "", name),
       children: [
         /* @__PURE__ */ u3("header", { draggable: true, onDragStart: (event) => event.dataTransfer?.setData("text/plain", name), children: [
-          /* @__PURE__ */ u3("button", { class: "fold quiet", "aria-expanded": !folded, "aria-label": `${folded ? "Show" : "Hide"} ${name}`, onClick: () => toggle(name), children: folded ? "▸" : "▾" }),
+          /* @__PURE__ */ u3(
+            "button",
+            {
+              class: "fold quiet",
+              "aria-expanded": !folded,
+              "aria-label": `${folded ? "Show" : "Hide"} ${name}`,
+              title: "Alt with ↑ or ↓ moves the plot",
+              onClick: () => toggle(name),
+              onKeyDown: (event) => {
+                if (!event.altKey || event.key !== "ArrowUp" && event.key !== "ArrowDown") return;
+                event.preventDefault();
+                onMoveBy(name, event.key === "ArrowUp" ? -1 : 1);
+              },
+              children: folded ? "▸" : "▾"
+            }
+          ),
           /* @__PURE__ */ u3("strong", { children: name }),
           /* @__PURE__ */ u3("span", { class: "dim role", children: [
             group.main.role,
@@ -8659,6 +8682,7 @@ function EpisodePage() {
     clock.wanted = null;
     if (follows) clock.at = clock.length;
   }
+  y2(() => set({}), [info]);
   y2(() => {
     setTrim(null);
     if (!info) return setMarks(NO_MARKS);
@@ -8765,6 +8789,7 @@ function Controls({ info }) {
         "×"
       ] }, each)) })
     ] }),
+    /* @__PURE__ */ u3(WallClock, {}),
     /* @__PURE__ */ u3("span", { class: "space" }),
     /* @__PURE__ */ u3("button", { class: "quiet", title: "e", onClick: () => nextEvent(true), children: "next event" }),
     /* @__PURE__ */ u3("button", { class: "quiet", title: "g", onClick: () => nextGap(true), children: "next gap" }),
@@ -8775,10 +8800,24 @@ function Controls({ info }) {
     /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Zoom in", title: "+", onClick: () => clock.zoom(0.5), children: "+" })
   ] });
 }
+var CALENDAR_NS = 10n ** 18n;
+function WallClock() {
+  const text = A2(null);
+  y2(() => {
+    const tell = () => {
+      if (!text.current) return;
+      const at2 = clock.time;
+      text.current.textContent = clock.base < CALENDAR_NS ? "" : `${new Date(Number(at2 / 1000000n)).toISOString().replace("T", " ").replace("Z", "")} UTC`;
+    };
+    tell();
+    return clock.onMove(tell);
+  });
+  return /* @__PURE__ */ u3("span", { class: "dim when", ref: text, "aria-label": "Time of the day" });
+}
 var GAP = 8;
 var CAPTION = 20;
 var NARROW = 210;
-var STAGE = 0.46;
+var STAGE = 0.42;
 var NARROW_STAGE = 0.62;
 var NARROW_PAGE = 700;
 function arrange(box, ratios) {
@@ -8943,6 +8982,13 @@ function Plots({ info, marks }) {
     names.splice(names.indexOf(to), 0, from);
     set({ plotOrder: names });
   };
+  const moveBy = (name, by) => {
+    const names = groups.map((each) => each.main.name);
+    const at2 = names.indexOf(name);
+    const to = Math.min(Math.max(at2 + by, 0), names.length - 1);
+    names.splice(to, 0, ...names.splice(at2, 1));
+    set({ plotOrder: names });
+  };
   return /* @__PURE__ */ u3("div", { class: "plots", children: [
     info.problems.map((each) => /* @__PURE__ */ u3("p", { class: "failure", children: [
       each.signal,
@@ -8951,7 +8997,7 @@ function Plots({ info, marks }) {
       " ",
       each.hint
     ] }, each.signal)),
-    groups.map((group) => /* @__PURE__ */ u3(Plot, { info, group, held, gaps: marks.gaps.filter((each) => each.signal === group.main.number), onDragTo: dragTo }, group.main.name)),
+    groups.map((group) => /* @__PURE__ */ u3(Plot, { info, group, held, gaps: marks.gaps.filter((each) => each.signal === group.main.number), onDragTo: dragTo, onMoveBy: moveBy }, group.main.name)),
     texts.map((each) => /* @__PURE__ */ u3("section", { class: "texts", "aria-label": `Texts of ${each.name}`, children: [
       /* @__PURE__ */ u3("header", { children: [
         /* @__PURE__ */ u3("strong", { children: each.name }),
@@ -9053,7 +9099,7 @@ function Help() {
         /* @__PURE__ */ u3("dd", { children: says })
       ] }, key)) })
     ] }, title)) }),
-    /* @__PURE__ */ u3("p", { class: "dim", children: "In plots: drag to zoom, Ctrl and wheel to zoom, Shift and drag to move, double click for all." })
+    /* @__PURE__ */ u3("p", { class: "dim", children: "In plots: drag to zoom, Ctrl and wheel to zoom, Shift and drag to move, double click for all. Tab goes to the plots: Enter hides one, Alt with ↑ or ↓ moves it." })
   ] }) });
 }
 
@@ -9172,6 +9218,7 @@ async function start() {
     return;
   }
   document.title = `${state.dataset.name} – warpdata`;
+  checkLink();
   keepAddress();
   listenToKeys();
   void watchChecks();
