@@ -21,8 +21,12 @@ _BLOCK = 64
 class StillsSignal(ClockedSignal):
     """Encoded pictures as a signal; a backend gives `pictures` and the times."""
 
-    def __init__(self, name: str, *, role: Role = "observation", clock: str | None = None) -> None:
+    def __init__(
+        self, name: str, *, role: Role = "observation", clock: str | None = None, has_axis: bool = False
+    ) -> None:
+        """`has_axis`: frames of a single plane have an axis for it, HxWx1."""
         self.name = name
+        self._has_axis = has_axis
         self._role: Role = role
         self._clock_name = clock
         self._still: Still | None = None
@@ -40,7 +44,10 @@ class StillsSignal(ClockedSignal):
     def still(self) -> Still:
         """What the pictures are, by the head of the first one."""
         if self._still is None:
-            self._still = still_of(self.pictures(range(1))[0], f"{self.place} ({self.name!r}, picture 0)")
+            found = still_of(self.pictures(range(1))[0], f"{self.place} ({self.name!r}, picture 0)")
+            if self._has_axis and not found.shape.is_colour:
+                found = found._replace(shape=found.shape._replace(channels=1))
+            self._still = found
         return self._still
 
     @property

@@ -106,7 +106,7 @@ def _jpeg(data: bytes, path: str) -> tuple[Still, int]:
 def check_same(data: bytes, still: Still, path: str) -> None:
     """Raise unless a picture is as the first one of its camera was."""
     found = still_of(data, path)
-    if (found.codec, found.shape) != (still.codec, still.shape):
+    if (found.codec, found.shape) != (still.codec, still.shape.picture):
         raise CorruptLayoutError(
             f"a {found.codec} picture of {found.shape} among {still.codec} of {still.shape}", path=path
         )
