@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_of
+from warpdata.bytekit.kept import KEPT
 from warpdata.formats.episodedir.stills import Still, decode_stills, still_of
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import Role, SignalMeta
 from warpdata.timeline.times import frozen
 
-_BLOCK = 64
+_FEW = 16
+"""So many frames at once are a window; more are read once, from front to back."""
 
 
 class StillsSignal(ClockedSignal):
@@ -30,6 +33,7 @@ class StillsSignal(ClockedSignal):
         self._role: Role = role
         self._clock_name = clock
         self._still: Still | None = None
+        self._owner: int | None = None
 
     @property
     @abstractmethod
@@ -61,5 +65,28 @@ class StillsSignal(ClockedSignal):
         if not len(indices):
             return np.empty((0, *self.meta.shape), self.meta.dtype)
         rows = indices.tolist()
-        found = self.pictures(rows)
-        return frozen(decode_stills(found, self.still, f"{self.place} ({self.name!r})", rows))
+        return frozen(self._decoded(rows) if len(rows) > _FEW else self._few(rows))
+
+    def _decoded(self, rows: Sequence[int]) -> NDArray[Any]:
+        return decode_stills(self.pictures(rows), self.still, f"{self.place} ({self.name!r})", rows)
+
+    def _few(self, rows: list[int]) -> NDArray[Any]:
+        """The frames of windows and single samples, which are asked for again: in the next window, the next epoch."""
+        if self._owner is None:
+            self._owner = KEPT.new_owner()
+            weakref.finalize(self, KEPT.forget, self._owner).atexit = False
+        meta = self.meta
+        out = np.empty((len(rows), *meta.shape), meta.dtype)
+        missing = []
+        for place, row in enumerate(rows):
+            kept = KEPT.get(self._owner, row)
+            if kept is None:
+                missing.append(place)
+            else:
+                out[place] = np.frombuffer(kept, meta.dtype).reshape(meta.shape)
+        if missing:
+            wanted = [rows[place] for place in missing]
+            for place, row, frame in zip(missing, wanted, self._decoded(wanted), strict=True):
+                out[place] = frame
+                KEPT.put(self._owner, row, frame.copy().data.cast("B"))
+        return out
