@@ -152,9 +152,10 @@ def _png_lines(picture: bytes, shape: FrameShape) -> bytes | None:
 
     Pillow shows what lines there are and says nothing of those that are missing.
     """
-    data, is_plain = _one_part(picture), True
+    data: bytes | memoryview | None = _one_part(picture)
+    is_plain = True
     if data is None:
-        parts = []
+        parts: list[bytes] = []
         for kind, content in _png_chunks(picture):
             is_plain = is_plain and kind not in (b"PLTE", b"tRNS")
             if kind == b"IDAT":
