@@ -1,4 +1,7 @@
-"""Make golden recordings: `python tools/make_golden_episodedir.py tests/golden/episodedir tests/golden/packed`."""
+"""Make golden recordings.
+
+`python tools/make_golden_episodedir.py tests/golden/episodedir tests/golden/packed tests/golden/imported`
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,20 @@ import hashlib
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import warpdata as wd
+from warpdata.bytekit.dtype import DTYPE_NAMES, dtype_named, dtype_of
+from warpdata.convert.importing import import_episodes
+from warpdata.convert.pictures import png_of
 from warpdata.episodes.packed_chunks import write_chunks
+from warpdata.episodes.stills import StillsSignal
+from warpdata.timeline.memory import ArraySignal
+from warpdata.timeline.meta import SignalMeta, numeric_kind
 
 
 def make(folder: Path) -> None:
@@ -78,6 +88,48 @@ def make_packed(folder: Path, root: Path) -> None:
     (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 
 
+class GrayPictures(StillsSignal):
+    """PNG pictures of one plane, whose source says that frames have an axis for it."""
+
+    place = "made"
+
+    def __init__(self) -> None:
+        super().__init__("plane", clock="steps", has_axis=True)
+
+    def pictures(self, rows: Sequence[int]) -> list[bytes]:
+        """Each one brighter than the one before."""
+        return [png_of(np.arange(20 * 24, dtype=np.uint8).reshape(20, 24) + np.uint8(row)) for row in rows]
+
+    def __len__(self) -> int:
+        return 6
+
+    def _clock(self) -> Any:
+        return np.arange(6) * 1000
+
+
+def make_imported(folder: Path) -> None:
+    """One episode as imports write it, small signals of every type in plain files, and what must be read from it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    times, signals = np.arange(6) * 1000, {}
+    for name in DTYPE_NAMES:
+        for shape in ((), (3,), (2, 2)):
+            values = (
+                (np.arange(6 * int(np.prod(shape))) % 5).reshape(6, *shape).astype(dtype_named(name).dtype)
+            )
+            meta = SignalMeta(values.dtype, shape, numeric_kind(shape), clock="steps")
+            signals[f"{name}/{len(shape)}"] = ArraySignal(times, values, meta)
+    made = wd.Episode.of({**signals, "plane": GrayPictures()}, {"task": "golden"}, id="0")
+    import_episodes(wd.Episodes.of([made]), folder / "root", format="made", source="made")
+    found = {
+        name: {
+            "dtype": dtype_of(signal.meta.dtype).name, "kind": signal.meta.kind, "shape": list(signal.meta.shape),
+            "timestamps": signal.timestamps.tolist(), "values": np.asarray(signal.values(), float).tolist(),
+        }
+        for name, signal in wd.open_episodes(folder / "root")[0].signals.items()
+    }  # fmt: skip
+    (folder / "expected.json").write_text(json.dumps(found) + "\n")
+
+
 def summary(episode: wd.Episode) -> dict[str, Any]:
     """What a reader of one file must find."""
     signals = {
@@ -93,3 +145,4 @@ def summary(episode: wd.Episode) -> dict[str, Any]:
 if __name__ == "__main__":
     make(Path(sys.argv[1]))
     make_packed(Path(sys.argv[2]), Path(sys.argv[1]) / "root")
+    make_imported(Path(sys.argv[3]))

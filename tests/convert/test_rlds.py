@@ -187,7 +187,32 @@ def test_a_recording_as_rlds_and_back(tmp_path: Path, final: bool) -> None:
         assert bool(episode["is_terminal"].values()[-1])
         assert episode["task"] == "count"
         if not final:
-            assert np.array_equal(episode["observation/plane"].values()[3], np.full((16, 16), 3, np.uint8))
+            plane = episode["observation/plane"].values()[3]  # RLDS knows no picture without channels
+            assert np.array_equal(plane, np.full((16, 16, 1), 3, np.uint8))
+
+
+def test_gray_pictures_keep_the_axis_of_their_channel(tmp_path: Path) -> None:
+    """HxWx1 in, HxWx1 wherever they go, and the same pictures out."""
+    rlds.write(recorded(tmp_path / "made", final=False), tmp_path / "in", name="gray")
+    source = rlds.read(tmp_path / "in", fps=10)
+    import_episodes(source, tmp_path / "root", format="rlds", source="in")
+    import_episodes(source, tmp_path / "shards", format="rlds", source="in", kind="shards")
+    for place in ("in", "root", "shards"):
+        plane = wd.open_episodes(tmp_path / place)[0]["observation/plane"]
+        assert plane.meta.shape == (16, 16, 1)
+        assert np.array_equal(plane.values(), source[0]["observation/plane"].values())
+        assert plane[2][0].shape == plane[1:2].values()[0].shape == (16, 16, 1)
+    rlds.write(wd.open_episodes(tmp_path / "root"), tmp_path / "out", name="gray")
+    one, other = (
+        [
+            bytes(each)
+            for each in rlds.read(tmp_path / name, fps=10)[0]["observation/plane"].pictures(range(5))
+        ]
+        for name in ("in", "out")
+    )
+    assert one == other
+    features = [json.loads((tmp_path / name / "features.json").read_text()) for name in ("in", "out")]
+    assert features[0] == features[1]
 
 
 def test_numbers_of_64_bits_are_tensors_to_tensorflow_datasets(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -15,7 +16,9 @@ from PIL import Image
 
 from tests.sweeps import thinned
 from warpdata.bytekit import bulk_file
+from warpdata.bytekit.kept import KEPT
 from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.episodes import stills
 from warpdata.episodes.content_sums import ContentSum, sum_of
 from warpdata.episodes.directory_copy import MetaOf, copy_to_directory
 from warpdata.episodes.disk_episode import DiskEpisode
@@ -230,7 +233,7 @@ def test_pictures_that_lie_are_refused() -> None:
     with pytest.raises(LimitExceededError, match="32000x32000"):
         still_of(bytes(bomb), "p")
     with pytest.raises(CorruptLayoutError, match="neither"):
-        still_of(b"GIF89a", "p")
+        still_of(b"no picture", "p")
     with pytest.raises(UnsupportedDtypeError, match="colour type 6"):
         still_of(png(np.zeros((6, 8, 4), np.uint8)), "p")
     with pytest.raises(CorruptLayoutError, match=r"picture 4.*"):
@@ -284,3 +287,36 @@ def test_a_picture_that_grows_behind_its_head_takes_no_memory() -> None:
     both = good[: start + len(head)] + large + good[start + len(head) :]
     with pytest.raises(CorruptLayoutError, match="picture 0"):
         decode_stills([both], still_of(both, "p"), "p", [0])
+
+
+def test_pictures_that_are_asked_for_again_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 18, 20, 3)).astype(np.uint8)
+    signal = Pictures([png(each) for each in pixels])
+    decoded: list[int] = []
+    real = stills.decode_stills
+
+    def counting(pictures: list[bytes], still: Still, path: str, numbers: Sequence[int]) -> Any:
+        decoded.extend(numbers)
+        return real(pictures, still, path, numbers)
+
+    monkeypatch.setattr(stills, "decode_stills", counting)
+    for rows in ([3, 4], [4, 5], [5, 3, 4], [4, 4]):
+        assert np.array_equal(signal._values_at(np.array(rows)), pixels[rows])
+    assert decoded == [3, 4, 5]
+    with pytest.raises(ValueError, match="read-only"):
+        signal._values_at(np.array([3]))[0, 0, 0] = 1
+    assert np.array_equal(signal.values(), pixels)  # a pass over all of them is not kept
+    assert decoded == [3, 4, 5, *range(20)]
+    owner = signal._owner
+    assert owner is not None
+    assert set(KEPT.of(owner)) == {3, 4, 5}
+    del signal
+    gc.collect()
+    assert KEPT.held_bytes >= 0  # which looks for those that are gone
+    assert not KEPT.of(owner)
+
+
+def test_pictures_of_other_kinds_are_named() -> None:
+    for head, kind in ((b"\xff\x0a", "JPEG XL"), (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL"), (b"RIFF", "WebP")):
+        with pytest.raises(UnsupportedDtypeError, match=f"a {kind} picture"):
+            still_of(head + bytes(40), "there")

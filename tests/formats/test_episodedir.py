@@ -18,6 +18,8 @@ from hypothesis.extra import numpy as hnp
 import warpdata as wd
 from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
+from warpdata.bytekit.dtype import dtype_named
+from warpdata.episodes.packed import unpack_episode
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.edit_log import append_edit, pack_line, read_log
@@ -236,3 +238,23 @@ def test_an_edit_that_the_disk_takes_in_pieces_is_whole(
     for edit in edits:
         append_edit(tmp_path, edit)
     assert read_log(tmp_path) == (edits, False)
+
+
+def test_golden_imports_with_plain_files(tmp_path: Path) -> None:
+    folder = OWN_GOLDEN / "imported"
+    expected = json.loads((folder / "expected.json").read_text())
+    shutil.copytree(folder / "root", tmp_path / "root")
+    episode = wd.open_episodes(tmp_path / "root")[0]
+    wd.pack_episode(episode, tmp_path / "it.wshard")
+    unpacked = wd.open_episode(unpack_episode(tmp_path / "it.wshard", tmp_path / "again"))
+    for opened in (episode, wd.open_episode(tmp_path / "it.wshard"), unpacked):
+        assert set(opened.signals) == set(expected)
+        for name, about in expected.items():
+            signal = opened[name]
+            assert (signal.meta.kind, list(signal.meta.shape)) == (about["kind"], about["shape"])
+            assert signal.meta.dtype == dtype_named(about["dtype"]).dtype
+            assert signal.timestamps.tolist() == about["timestamps"]
+            assert np.asarray(signal.values(), float).tolist() == about["values"]
+    for path in sorted((tmp_path / "root/000000000000/000000000000").rglob("*.parquet")):
+        name = path.relative_to(tmp_path / "root/000000000000/000000000000")
+        assert (tmp_path / "again" / name).read_bytes() == path.read_bytes()

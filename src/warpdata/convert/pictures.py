@@ -17,8 +17,9 @@ _JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 class PictureRows(Rows):
     """JPEG or PNG pictures: rows of bytes, or of bytes padded to one length."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, *, has_axis: bool = False) -> None:
         self._rows = rows
+        self.has_axis = has_axis
         self.count, self.dtype, self.row_shape = rows.count, np.dtype(object), ()
 
     @property

@@ -53,6 +53,9 @@ class Rows(ABC):
         """Whether the rows are JPEG or PNG pictures, to be handed on as they are."""
         return False
 
+    has_axis = False
+    """Of gray pictures: whether the source says that frames have an axis for their one channel."""
+
 
 class MemoryRows(Rows):
     """Rows that are in memory."""
@@ -300,7 +303,7 @@ class PicturesSignal(StillsSignal):
     def __init__(
         self, name: str, rows: Rows, times: Callable[[], Times], role: Role, clock: str | None, place: str
     ) -> None:
-        super().__init__(name, role=role, clock=clock)
+        super().__init__(name, role=role, clock=clock, has_axis=rows.has_axis)
         self._rows, self._times, self._place = rows, times, place
 
     @property

@@ -234,7 +234,7 @@ class _Packing:
         groups = Footer(bytes(whole), signal.path).group_rows()
         for written in ({"groups": groups, "plain": True}, {"groups": groups}):
             again = _Sum()
-            _write_table(again, signal, **written)  # type: ignore[arg-type]
+            _write_table(again, signal, **written)
             if (again.size, again.crc32c) == (whole.nbytes, crc32c(whole)):
                 return written
         self.blocks[FILE_PREFIX + name] = signal.file_bytes()

@@ -18,7 +18,6 @@ from warpdata.bytekit.varint import (
     encode_varints,
     varint_lengths,
     zigzag_decode,
-    zigzag_encode,
 )
 from warpdata.errors import FormatError
 
@@ -290,17 +289,21 @@ class Sketch:
     def texts(self, bounds: Sequence[tuple[int, int]]) -> list[str]:
         """As text, each stretch [first, stop) of the channels as a sketch of its own."""
         edges, _ = self._edges()
-        parts: list[NDArray[np.uint64]] = []
-        ends: list[int] = []
+        steps = np.diff(self._keys, prepend=np.int64(0))
+        numbers, ends, at = np.empty(2 * len(self._keys), np.uint64), [0], 0
         for first, stop in bounds:
             low, high = int(edges[first]), int(edges[stop])
-            steps = np.diff(self._keys[low:high], prepend=np.int64(first * _CHANNEL_STRIDE))
-            parts += [zigzag_encode(steps[:1]), steps[1:].astype(np.uint64)]
-            parts.append(self._counts[low:high].astype(np.uint64))
-            ends.append((ends[-1] if ends else 0) + 2 * (high - low))
-        numbers = np.concatenate(parts)
+            count = high - low
+            if count:
+                key = int(self._keys[low]) - first * _CHANNEL_STRIDE
+                numbers[at : at + count] = steps[low:high].view(np.uint64)
+                numbers[at] = key << 1 if key >= 0 else (-key << 1) - 1  # zigzag
+                numbers[at + count : at + 2 * count] = self._counts[low:high].view(np.uint64)
+            at += 2 * count
+            ends.append(at)
+        numbers = numbers[:at]
         data, cuts = encode_varints(numbers), np.concatenate([[0], np.cumsum(varint_lengths(numbers))])
-        places = [0, *(int(cuts[end]) for end in ends)]
+        places = [int(cuts[end]) for end in ends]
         return [base64.b64encode(data[start:stop]).decode() for start, stop in itertools.pairwise(places)]
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -10,22 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.dtype import dtype_of
+from warpdata.bytekit.kept import KEPT
 from warpdata.formats.episodedir.stills import Still, decode_stills, still_of
 from warpdata.timeline.memory import ClockedSignal
 from warpdata.timeline.meta import Role, SignalMeta
 from warpdata.timeline.times import frozen
 
-_BLOCK = 64
+_FEW = 16
+"""So many frames at once are a window; more are read once, from front to back."""
 
 
 class StillsSignal(ClockedSignal):
     """Encoded pictures as a signal; a backend gives `pictures` and the times."""
 
-    def __init__(self, name: str, *, role: Role = "observation", clock: str | None = None) -> None:
+    def __init__(
+        self, name: str, *, role: Role = "observation", clock: str | None = None, has_axis: bool = False
+    ) -> None:
+        """`has_axis`: frames of a single plane have an axis for it, HxWx1."""
         self.name = name
+        self._has_axis = has_axis
         self._role: Role = role
         self._clock_name = clock
         self._still: Still | None = None
+        self._owner: int | None = None
 
     @property
     @abstractmethod
@@ -40,7 +48,10 @@ class StillsSignal(ClockedSignal):
     def still(self) -> Still:
         """What the pictures are, by the head of the first one."""
         if self._still is None:
-            self._still = still_of(self.pictures(range(1))[0], f"{self.place} ({self.name!r}, picture 0)")
+            found = still_of(self.pictures(range(1))[0], f"{self.place} ({self.name!r}, picture 0)")
+            if self._has_axis and not found.shape.is_colour:
+                found = found._replace(shape=found.shape._replace(channels=1))
+            self._still = found
         return self._still
 
     @property
@@ -54,5 +65,28 @@ class StillsSignal(ClockedSignal):
         if not len(indices):
             return np.empty((0, *self.meta.shape), self.meta.dtype)
         rows = indices.tolist()
-        found = self.pictures(rows)
-        return frozen(decode_stills(found, self.still, f"{self.place} ({self.name!r})", rows))
+        return frozen(self._decoded(rows) if len(rows) > _FEW else self._few(rows))
+
+    def _decoded(self, rows: Sequence[int]) -> NDArray[Any]:
+        return decode_stills(self.pictures(rows), self.still, f"{self.place} ({self.name!r})", rows)
+
+    def _few(self, rows: list[int]) -> NDArray[Any]:
+        """The frames of windows and single samples, which are asked for again: in the next window, the next epoch."""
+        if self._owner is None:
+            self._owner = KEPT.new_owner()
+            weakref.finalize(self, KEPT.forget, self._owner).atexit = False
+        meta = self.meta
+        out = np.empty((len(rows), *meta.shape), meta.dtype)
+        missing = []
+        for place, row in enumerate(rows):
+            kept = KEPT.get(self._owner, row)
+            if kept is None:
+                missing.append(place)
+            else:
+                out[place] = np.frombuffer(kept, meta.dtype).reshape(meta.shape)
+        if missing:
+            wanted = [rows[place] for place in missing]
+            for place, row, frame in zip(missing, wanted, self._decoded(wanted), strict=True):
+                out[place] = frame
+                KEPT.put(self._owner, row, frame.copy().data.cast("B"))
+        return out

@@ -102,12 +102,13 @@ def _feature(name: str, signal_name: str, signal: Signal, original: Any, frames_
 def _camera(name: str, signal_name: str, signal: Signal, original: Any, frames_as: str) -> Feature | str:
     shape = signal.meta.shape
     codec = camera_codec(signal)
-    if len(shape) == 2 and codec not in STILL_CODECS:
-        about = {"dtype": signal.meta.dtype.name, "shape": list(shape), "names": ["height", "width"]}
+    is_gray = len(shape) == 2 or shape[2] == 1
+    if is_gray and codec not in STILL_CODECS:
+        about = {"dtype": signal.meta.dtype.name, "shape": list(shape), "names": list(_SIDES)[: len(shape)]}
         return Feature(name, signal_name, "numbers", about, signal.meta.dtype, shape)
     stated = original.get("dtype") if isinstance(original, Mapping) else None
     as_image = stated == "image" or (stated is None and frames_as == "image")
-    storing: Storing = "image" if as_image or len(shape) == 2 else "video"
+    storing: Storing = "image" if as_image or is_gray else "video"
     sides = [*shape[:2], shape[2] if len(shape) == 3 else 1]
     about = _kept(original, dtype=storing, size=int(np.prod(sides))) or {
         "dtype": storing, "shape": sides, "names": list(_SIDES),

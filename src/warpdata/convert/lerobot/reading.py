@@ -330,7 +330,9 @@ class RowPictures(StillsSignal):
     """The pictures of an image feature of one episode."""
 
     def __init__(self, rows: EpisodeRows, name: str) -> None:
-        super().__init__(name, role=role_of(name), clock=STEPS)
+        declared = rows.documents.features.get(name, {}).get("shape")
+        sides = declared if isinstance(declared, list) and len(declared) == 3 else [0, 0, 0]
+        super().__init__(name, role=role_of(name), clock=STEPS, has_axis=1 in (sides[0], sides[2]))
         self._rows = rows
 
     @property

@@ -182,8 +182,11 @@ class MinariEpisodes(SteppedEpisodes):
     def _pictures(self, name: str, rows: Rows) -> Rows:
         """Image spaces are stored as JPEG, unless their rows have the shape of the space."""
         space = self.spaces.get(name)
-        is_encoded = rows.kind == "bytes" or (len(rows.row_shape) == 1 and len(box_shape(space) or ()) > 1)
-        return PictureRows(rows) if is_image_space(space) and is_encoded else rows
+        shape = box_shape(space) or ()
+        is_encoded = rows.kind == "bytes" or (len(rows.row_shape) == 1 and len(shape) > 1)
+        if not is_encoded or not is_image_space(space):
+            return rows
+        return PictureRows(rows, has_axis=len(shape) == 3 and shape[2] == 1)
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:

@@ -278,7 +278,7 @@ class RldsEpisodes(SteppedEpisodes):
             return
         rows: Rows = ExampleRows(self, position, leaf, record)
         if record.is_pictures(leaf):
-            rows = PictureRows(rows)
+            rows = PictureRows(rows, has_axis=len(leaf.shape) == 3 and leaf.shape[2] == 1)
         columns[leaf.name] = Column(rows, "event" if leaf.kind == "text" else _role(leaf.name))
         if leaf.kind == "ragged":
             lengths = Leaf(f"{leaf.path}/{RAGGED_LENGTHS}", "tensor", "int64")

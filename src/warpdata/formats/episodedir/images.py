@@ -57,7 +57,10 @@ class VideoOptions:
 
 
 class FrameShape(NamedTuple):
-    """Height, width and channels (0 for a single plane) of a camera, and its element type."""
+    """Height, width and channels of a camera, and its element type.
+
+    Channels are 3 for colour. A single plane has 0, or 1 where its frames have an axis for it.
+    """
 
     height: int
     width: int
@@ -71,11 +74,11 @@ class FrameShape(NamedTuple):
 
     @classmethod
     def of_values(cls, shape: tuple[int, ...], dtype: np.dtype[Any]) -> FrameShape:
-        """That of HxWx3 uint8, HxW uint8 or HxW uint16 values; anything else is a ValueError."""
+        """That of HxWx3 uint8, or of HxW or HxWx1 uint8 or uint16 values; anything else is a ValueError."""
         # The first frame of a camera comes through here: numpy's names of types are slow.
         name = _PIXELS.get(dtype.str)
         is_colour = len(shape) == 3 and shape[2] == 3 and name == "uint8"
-        is_plane = len(shape) == 2 and name is not None
+        is_plane = name is not None and (len(shape) == 2 or (len(shape) == 3 and shape[2] == 1))
         if (
             name is None
             or not (is_colour or is_plane)
@@ -83,12 +86,22 @@ class FrameShape(NamedTuple):
             or max(shape) > layout.MAX_FRAME_SIDE
         ):
             raise ValueError(f"an image is uint8 HxWx3, uint8 HxW or uint16 HxW, not {dtype} {shape}")
-        return cls(shape[0], shape[1], 3 if is_colour else 0, name)
+        return cls(shape[0], shape[1], shape[2] if len(shape) == 3 else 0, name)
+
+    @property
+    def is_colour(self) -> bool:
+        """Whether it is RGB and no single plane."""
+        return self.channels == 3
+
+    @property
+    def picture(self) -> FrameShape:
+        """What a picture of such a frame says of itself, which knows no axis of one channel."""
+        return self._replace(channels=0) if self.channels == 1 else self
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the array of one frame."""
-        return (self.height, self.width, 3) if self.channels else (self.height, self.width)
+        return (self.height, self.width, self.channels) if self.channels else (self.height, self.width)
 
     @property
     def nbytes(self) -> int:
@@ -98,7 +111,7 @@ class FrameShape(NamedTuple):
     @property
     def raw_format(self) -> str:
         """What FFmpeg calls the raw pixels."""
-        return "rgb24" if self.channels else ("gray" if self.dtype == "uint8" else "gray16le")
+        return "rgb24" if self.is_colour else ("gray" if self.dtype == "uint8" else "gray16le")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +141,7 @@ class Stream:
 
 def choose_codec(shape: FrameShape, options: VideoOptions) -> str:
     """The codec asked for, or the default: h264 for colour, lossless ffv1 for gray and depth."""
-    codec = options.codec or ("h264" if shape.channels else "ffv1")
+    codec = options.codec or ("h264" if shape.is_colour else "ffv1")
     if shape.dtype == "uint16" and codec != "ffv1":
         raise ValueError(f"uint16 images are stored lossless with codec 'ffv1', not {codec!r}")
     return codec

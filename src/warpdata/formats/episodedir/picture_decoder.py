@@ -60,16 +60,16 @@ class PictureDecoder:
             if image.size != (shape.width, shape.height):
                 raise CorruptLayoutError(f"a picture of {image.size[0]}x{image.size[1]}, expected {shape}")
             image.load()
-            if shape.channels and image.mode in _TO_RGB:
+            if shape.is_colour and image.mode in _TO_RGB:
                 image = image.convert("RGB")
             values = np.asarray(image)
         except CorruptLayoutError:
             raise
         except Exception as error:  # noqa: BLE001 - the readers of Pillow raise whatever damage leads them to
             raise CorruptLayoutError(f"the picture does not decode ({error})") from None
-        if values.shape != shape.shape or not _fits(values, shape.dtype):
+        if values.shape != shape.picture.shape or not _fits(values, shape.dtype):
             raise CorruptLayoutError(f"a picture of {values.dtype}{list(values.shape)}, expected {shape}")
-        out[...] = values
+        out[...] = values.reshape(out.shape)
 
     def quickly(self, picture: bytes, out: NDArray[Any]) -> bool:
         """Decode a picture that is exactly what the camera has; False where it takes more care than that."""
@@ -78,7 +78,7 @@ class PictureDecoder:
                 found, size = read_head(picture, "a picture")
             except FormatError:
                 return False
-            if (found.codec, found.shape) != (self._codec, self._shape):
+            if (found.codec, found.shape) != (self._codec, self._shape.picture):
                 return False
             self._known = picture[:size]
         if self._codec == "png":
@@ -88,14 +88,15 @@ class PictureDecoder:
     def _png_pixels(self, picture: bytes, shape: FrameShape, out: NDArray[Any]) -> bool:
         """Inflated here, so that exactly the lines it states are there; filters of lines are FFmpeg's to undo."""
         is_wide = shape.dtype == "uint16"
-        width = shape.width * (3 if shape.channels else 1) * (2 if is_wide else 1)
+        width = shape.width * (3 if shape.is_colour else 1) * (2 if is_wide else 1)
         raw = _png_lines(picture, shape)
         if raw is None:
             return False
         filters = raw[:: 1 + width]
         if filters.count(0) == shape.height:  # nothing to undo
-            inner = (3, 1) if shape.channels else (2 if is_wide else 1,)
-            out[...] = np.ndarray(out.shape, ">u2" if is_wide else "u1", raw, 1, (1 + width, *inner))
+            inner = (3, 1) if shape.is_colour else (2 if is_wide else 1,)
+            shown = out.reshape(shape.picture.shape)
+            shown[...] = np.ndarray(shown.shape, ">u2" if is_wide else "u1", raw, 1, (1 + width, *inner))
             return True
         if max(filters) > _LAST_PNG_FILTER:
             return False
@@ -120,7 +121,7 @@ def _jpeg_pixels(picture: bytes, shape: FrameShape, out: NDArray[Any]) -> bool:
     codecs = _codecs()
     if codecs is None:
         return False
-    mode, size = "RGB" if shape.channels else "L", (shape.width, shape.height)
+    mode, size = "RGB" if shape.is_colour else "L", (shape.width, shape.height)
     image = codecs.new(mode, size)
     decoder = codecs.jpeg_decoder(mode, mode, "")
     decoder.setimage(image, (0, 0, *size))
@@ -151,9 +152,10 @@ def _png_lines(picture: bytes, shape: FrameShape) -> bytes | None:
 
     Pillow shows what lines there are and says nothing of those that are missing.
     """
-    data, is_plain = _one_part(picture), True
+    data: bytes | memoryview | None = _one_part(picture)
+    is_plain = True
     if data is None:
-        parts = []
+        parts: list[bytes] = []
         for kind, content in _png_chunks(picture):
             is_plain = is_plain and kind not in (b"PLTE", b"tRNS")
             if kind == b"IDAT":

@@ -15,6 +15,11 @@ MAX_PIXELS = 1 << 27
 PNG_HEAD_BYTES = 33
 """The magic and the part that says what the picture is."""
 _PNG_FORMATS = {(0, 8): "gray", (0, 16): "gray16be", (2, 8): "rgb24", (3, 8): "pal8"}
+_OTHERS = {
+    b"\xff\x0a": "JPEG XL", b"\0\0\0\x0cJXL \r\n\x87\n": "JPEG XL", b"\0\0\0\x0cjP  \r\n\x87\n": "JPEG 2000",
+    b"RIFF": "WebP", b"GIF8": "GIF", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"BM": "BMP",
+}  # fmt: skip
+"""Pictures that other programs make and nobody decodes here, by how they begin."""
 _NO_SOF = {0xC4, 0xC8, 0xCC}
 _BARE = {0x01, *range(0xD0, 0xDA)}
 """Markers that stand alone, and none of them before the head."""
@@ -50,6 +55,13 @@ def read_head(data: bytes, path: str) -> tuple[Still, int]:
     elif data.startswith(JPEG_MAGIC):
         found, size = _jpeg(data, path)
     else:
+        kind = next((name for magic, name in _OTHERS.items() if data.startswith(magic)), None)
+        if kind is not None:
+            raise UnsupportedDtypeError(
+                f"a {kind} picture",
+                path=path,
+                hint="Save the pictures as PNG, which keeps every pixel, or as JPEG.",
+            )
         raise CorruptLayoutError("neither a PNG nor a JPEG picture", path=path)
     height, width = found.shape.height, found.shape.width
     if not height or not width or max(height, width) > layout.MAX_FRAME_SIDE or height * width > MAX_PIXELS:
@@ -106,7 +118,7 @@ def _jpeg(data: bytes, path: str) -> tuple[Still, int]:
 def check_same(data: bytes, still: Still, path: str) -> None:
     """Raise unless a picture is as the first one of its camera was."""
     found = still_of(data, path)
-    if (found.codec, found.shape) != (still.codec, still.shape):
+    if (found.codec, found.shape) != (still.codec, still.shape.picture):
         raise CorruptLayoutError(
             f"a {found.codec} picture of {found.shape} among {still.codec} of {still.shape}", path=path
         )

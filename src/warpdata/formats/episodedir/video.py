@@ -71,12 +71,12 @@ class VideoEncoder:
 
     @property
     def _chroma_is_halved(self) -> bool:
-        return bool(self._shape.channels) and self._codec != "ffv1"
+        return self._shape.is_colour and self._codec != "ffv1"
 
     @property
     def pix_fmt(self) -> str:
         """The format of the encoded pixels."""
-        if not self._shape.channels:
+        if not self._shape.is_colour:
             return self._shape.raw_format
         return "yuv420p" if self._codec != "ffv1" else "bgr0"
 
@@ -131,6 +131,7 @@ class VideoEncoder:
         return began
 
     def _padded(self, frame: NDArray[Any]) -> NDArray[Any]:
+        frame = frame.reshape(self._shape.picture.shape)
         if not any(self._pad):
             return frame
         return np.pad(frame, ((0, self._pad[0]), (0, self._pad[1]), (0, 0))[: frame.ndim], mode="edge")
@@ -198,7 +199,7 @@ class VideoDecoder:
             picture = self._scale(picture, shape.raw_format)
         plane: Any = picture.planes[0]
         rows = np.frombuffer(plane, shape.dtype).reshape(picture.height, -1)
-        width = shape.width * (3 if shape.channels else 1)
+        width = shape.width * (3 if shape.is_colour else 1)
         out.reshape(shape.height, width)[:] = rows[: shape.height, :width]
 
 
@@ -210,7 +211,7 @@ def encode_png(frame: NDArray[Any]) -> bytes:
     context.width, context.height = shape.width, shape.height
     context.pix_fmt = "gray16be" if shape.dtype == "uint16" else shape.raw_format
     context.time_base = Fraction(1, 1)
-    picture = library.VideoFrame.from_ndarray(frame, format=shape.raw_format)
+    picture = library.VideoFrame.from_ndarray(frame.reshape(shape.picture.shape), format=shape.raw_format)
     if context.pix_fmt != shape.raw_format:
         picture = _converter()(picture, context.pix_fmt)
     picture.pts, picture.time_base = 0, Fraction(1, 1)
