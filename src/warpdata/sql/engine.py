@@ -289,7 +289,8 @@ def _mapped(sources: Sequence[ArrowSource], hint: str = "") -> Iterator[None]:
         for source in sources:
             if source.failures:
                 raise source.failures[0] from None
-        fact = str(error).strip()
+        # What follows the first line is the engine's advice: on its own settings, and with names that are only ours.
+        fact = str(error).strip().partition("\nCandidate bindings:")[0]
         if isinstance(error, duckdb.OutOfMemoryException):
             # The engine's advice is about settings, which are locked here.
             fact, hint = fact.splitlines()[0], "Select fewer columns or rows, or aggregate first."
