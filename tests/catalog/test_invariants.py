@@ -176,8 +176,9 @@ def test_names_that_are_not_there(local_catalog: str, picture_folder: Path) -> N
     assert "spelling" in caught.value.hint
     publish_demo(local_catalog, picture_folder)
     for name in ("ws/demo@nosuchtag", "ws/demo@0123456789abcdef"):
-        with pytest.raises(DatasetNotFoundError):
+        with pytest.raises(DatasetNotFoundError) as caught:
             wd.dataset(name, catalog=local_catalog)
+        assert "warp log ws/demo" in caught.value.hint
     for bad in ("nope", "WS/x", "ws/x@", "a/b/c", "ws/demo@-"):
         with pytest.raises(ValueError, match="not a"):
             wd.dataset(bad, catalog=local_catalog)

@@ -120,3 +120,15 @@ def test_nothing_is_replaced_unasked(here: Path, capsys: pytest.CaptureFixture[s
     Path("photos/a.jpeg").write_bytes(b"1")
     assert warp(["unpack", "packed.wshard", "photos", "--overwrite"]) == 1  # no episode: it stays
     assert files(here / "photos") == {"a.jpeg": b"1"}
+
+
+def test_chunks_do_not_go_into_an_episode(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `unpack` makes has the name that `chunk` would choose."""
+    wd.pack_episode(wd.open("root#0"), "packed.wshard")
+    assert warp(["unpack", "packed.wshard"]) == 0
+    before = files(here / "packed")
+    for more in ([], ["--overwrite"]):
+        capsys.readouterr()
+        assert warp(["chunk", "packed.wshard", "--steps", "5", *more]) == 1
+        assert "--output" in capsys.readouterr().err
+    assert files(here / "packed") == before

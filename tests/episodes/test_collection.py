@@ -63,6 +63,7 @@ def test_facts_and_filters(any_episodes: Episodes) -> None:
     with pytest.raises(DatasetError, match="succes") as error:
         any_episodes.where("succes")
     assert "Did you mean 'success'?" in error.value.hint
+    assert "__warp" not in str(error.value)  # columns of our own are nobody's business
     with pytest.raises(DatasetError):
         any_episodes.where("true; drop table x")
 

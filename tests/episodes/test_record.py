@@ -80,7 +80,7 @@ def test_roles_are_recorded_and_one_name_has_one(tmp_path: Path) -> None:
         rec.step({"state": 1.0}, {"push": 2.0}, ts_ns=0)
         rec.append("note", "hello", 3)
         rec.append("action/old", 1.0, 3)
-        with pytest.raises(RecordingError, match="is a observation and cannot be a action"):
+        with pytest.raises(RecordingError, match="role observation and cannot be action"):
             rec.step({"state": 1.0}, {"state": 2.0}, ts_ns=1)
         with pytest.raises(ValueError, match="unknown role"):
             rec.declare("z", role="actoin")

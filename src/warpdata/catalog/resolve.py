@@ -62,6 +62,8 @@ class Resolver:
         if self._access.is_offline:
             raise OfflineError(f"{name} was never seen on this machine", path=where)
         hint = "Check the spelling of workspace and name, or run `warp list-remote` to see the names."
+        if name.hash_prefix or name.tag:
+            hint = f"Run `warp log {name.dataset_id}` to see its versions."
         raise DatasetNotFoundError(f"dataset {name} is not published", path=where, hint=hint)
 
     def manifest(self, catalog: Catalog, name: DatasetName, version: str) -> Manifest:

@@ -86,8 +86,8 @@ class ParallelRuns:
         """Take what was fetched; what was not announced is fetched now."""
         reader = self._aside
         if self._started and self._started[0][0] == span:
-            lane = self._started.popleft()[1]
-            reader, rows = self._readers[lane], self._workers[lane].take()
+            number = self._started.popleft()[1]
+            reader, rows = self._readers[number], self._workers[number].take()
         else:
             rows = reader.fetch(span)
         np.copyto(out, rows)
@@ -96,12 +96,12 @@ class ParallelRuns:
 
     def _start(self) -> None:
         """Every reader has one run under way."""
-        busy = {lane for _, lane in self._started}
-        for lane, reader in enumerate(self._readers):
-            if self._wanted and lane not in busy:
+        busy = {number for _, number in self._started}
+        for number, reader in enumerate(self._readers):
+            if self._wanted and number not in busy:
                 span = self._wanted.popleft()
-                self._workers[lane].submit(partial(reader.fetch, span))
-                self._started.append((span, lane))
+                self._workers[number].submit(partial(reader.fetch, span))
+                self._started.append((span, number))
 
     def close(self) -> None:
         """Stop fetching and give back the readers' files and buffers."""

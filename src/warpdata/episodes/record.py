@@ -269,7 +269,7 @@ class Recorder:
             return
         if known is not None:
             raise RecordingError(
-                f"signal {name!r} is a {known} and cannot be a {role} too; give one of them another name"
+                f"signal {name!r} has the role {known} and cannot be {role} too; give one of them another name"
             )
         if self.counts().get(name):
             raise RecordingError(

@@ -277,9 +277,10 @@ class JobQueue:
             self._empty.set()
 
     def _wait_until_empty(self) -> None:
+        if not self.jobs:
+            return
         self._wakeup.set()
-        if self.jobs:
-            self._start()
+        self._start()
         while self.jobs:
             self._empty.wait(_LOOK_AGAIN_S)
 

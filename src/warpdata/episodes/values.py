@@ -137,7 +137,7 @@ def as_numbers(data: Any) -> NDArray[Any]:
         dtype_of(array.dtype)
     except ValueError:
         raise TypeError(
-            f"a {type(data).__name__} of {array.dtype} cannot be recorded; use str, bytes or one of {_KNOWN}"
+            f"{type(data).__name__} (dtype {array.dtype}) cannot be recorded; use str, bytes or one of {_KNOWN}"
         ) from None
     if array.size == 0:
         raise ValueError("an array without elements cannot be recorded")

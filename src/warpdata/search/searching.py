@@ -1,4 +1,4 @@
-"""The reading side of an open store: cold probes first, everything in memory later, filters, counters."""
+"""The reading side of an open store: partial reads first, everything in memory later, filters, counters."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Searcher:
         self._rows: RowData | None = None
         self._engine: MemorySearch | None = None
         self._probed: list[Ints] = []
-        self._cold = PartialReader(content, self._probed)
+        self._partial = PartialReader(content, self._probed)
         self._is_followed = False
         self._metadata: MetadataTable | None = None
         self._columns: tuple[int, FilterColumns] | None = None
@@ -112,7 +112,7 @@ class Searcher:
     def follow(self, content: Content) -> None:
         """The store was changed by its own writer; what is loaded stays."""
         self._content = content
-        self._cold = PartialReader(content, self._probed, self._cold.served)
+        self._partial = PartialReader(content, self._probed, self._partial.served)
         self._is_followed = True
 
     def added(self, ids: NDArray[np.uint64], vectors: Floats) -> None:
@@ -156,7 +156,7 @@ class Searcher:
     def close(self) -> None:
         """Forget what is loaded."""
         self._engine = None
-        self._cold = PartialReader(self._content, [])
+        self._partial = PartialReader(self._content, [])
 
     # -- search --------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Searcher:
     def _general(
         self, matrix: Floats, single: bool, k: int, ef: int, filter_: Any, exact: bool
     ) -> tuple[Ints, Floats]:
-        if not exact and self._is_cold_query(len(matrix)):
+        if not exact and self._is_partial_query(len(matrix)):
             found = self._from_parts(matrix, k, ef, filter_)
             if found is not None:
                 ids, distances = found
@@ -212,26 +212,28 @@ class Searcher:
         matrix = checked_input.checked_matrix(array, self._content.dim, "queries")
         return prepared(matrix, self._content.profile.metric), array.ndim == 1
 
-    def _is_cold_query(self, count: int) -> bool:
-        return self._is_cold and self.live_count > 0 and self._cold.takes(count)
+    def _is_partial_query(self, count: int) -> bool:
+        return self._is_unloaded and self.live_count > 0 and self._partial.takes(count)
 
     @property
-    def _is_cold(self) -> bool:
+    def _is_unloaded(self) -> bool:
         return self._engine is None and self._rows is None
 
     def _from_parts(self, matrix: Floats, k: int, ef: int, filter_: Any) -> tuple[Ints, Floats] | None:
         """The answer out of a few partitions; None if everything should be loaded."""
         if filter_ is None:
             count = min(k, self.live_count)
-            found = self._cold.search(matrix, count, max(ef, count))
+            found = self._partial.search(matrix, count, max(ef, count))
         else:
-            allowed = self._cold.allowed(matrix, ef, lambda ids: self._chosen(filter_, ids.astype(np.int64)))
+            allowed = self._partial.allowed(
+                matrix, ef, lambda ids: self._chosen(filter_, ids.astype(np.int64))
+            )
             if allowed is None:
                 return None
             if not len(allowed.ids):
                 return np.zeros((len(matrix), 0), np.int64), np.zeros((len(matrix), 0), np.float32)
             count = min(k, len(allowed.ids))
-            found = self._cold.search(matrix, count, max(ef, count), allowed)
+            found = self._partial.search(matrix, count, max(ef, count), allowed)
         return found
 
     def warm(self) -> MemorySearch:
@@ -240,7 +242,7 @@ class Searcher:
             self._content.check_comparable()
             self._engine = self._load_engine()
             self._engine.counts_hits = self._counts_hits
-            self._cold = PartialReader(self._content, self._probed, self._cold.served)
+            self._partial = PartialReader(self._content, self._probed, self._partial.served)
         return self._engine
 
     # -- single vectors ------------------------------------------------------------------------------
@@ -248,23 +250,28 @@ class Searcher:
     @property
     def _reads_parts(self) -> bool:
         """Whether ids are looked up in the file; a writer keeps its rows at hand instead."""
-        return self._is_cold and not self._is_followed and self._cold.knows_ids and self._cold.is_thrifty
+        return (
+            self._is_unloaded
+            and not self._is_followed
+            and self._partial.knows_ids
+            and self._partial.is_thrifty
+        )
 
     def exist(self, ids: NDArray[np.uint64]) -> Mask:
         """Which of these ids are of live vectors."""
         if self._reads_parts:
-            return self._cold.exist(ids)
+            return self._partial.exist(ids)
         return self.rows.table.find(ids) >= 0
 
     def take(self, ids: NDArray[np.uint64]) -> Floats:
         """The vectors of ids that exist, in this order."""
-        found = self._cold.take(ids) if self._reads_parts else None
+        found = self._partial.take(ids) if self._reads_parts else None
         return self.rows.take(self.rows.table.find(ids)) if found is None else found
 
     def live_ids(self) -> Ints:
         """The ids of all live vectors, ascending."""
         if self._reads_parts:
-            return self._cold.live_ids.astype(np.int64)
+            return self._partial.live_ids.astype(np.int64)
         table = self.rows.table
         return table.ids[table.alive].astype(np.int64)
 
@@ -406,13 +413,13 @@ class Searcher:
         """How queries are answered now."""
         plan = self._content.profile.index
         codes = self._content.profile.codes
-        stage = "memory" if self._engine is not None else "partitions" if self._cold.prober else "closed"
+        stage = "memory" if self._engine is not None else "partitions" if self._partial.prober else "closed"
         return {
             "index": None if plan is None else plan.kind,
             "codes": None if codes is None else codes.kind,
             "layers": [name for number, name in enumerate("ABC") if number in self._content.layers],
             "stage": stage,
-            "cold_queries": self._cold.served,
+            "cold_queries": self._partial.served,
             "unindexed_segments": len(self._content.tail_entries),
         }
 

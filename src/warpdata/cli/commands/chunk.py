@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from warpdata.cli import exits
 from warpdata.cli.commands._address import add_address, opened_episode
 from warpdata.cli.console import add_json_flag, add_output, add_overwrite, add_storage, check_free
+from warpdata.errors import ConflictError
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Write the chunks and print where the chunk list is."""
     from warpdata._api import divided_address
+    from warpdata.episodes.check import is_directory
     from warpdata.episodes.packed_chunks import write_chunks
     from warpdata.formats.wshard.chunks import list_name
 
@@ -36,6 +38,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
     is_file = inside is None and os.path.isfile(base)
     folder = Path(args.output or (Path(base).with_suffix("") if is_file else f"{episode.id}_chunks"))
     if folder.is_dir():
+        if is_directory(folder):
+            hint = "Give the chunks a folder of their own with --output."
+            raise ConflictError(
+                "an episode lies there, and chunks are not part of it", path=folder, hint=hint
+            )
         check_free(folder / list_name(episode.id), overwrite=args.overwrite)
     with console.progress("chunk") as bar:
         listed = write_chunks(
