@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from bench.versus import training
 
@@ -32,6 +33,7 @@ def test_the_comparison_runs_and_fetches_no_more_than_it_needs() -> None:
 
 
 def test_peers_read_the_windows_we_read(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     steps, episodes = 100, 2
     np.save(tmp_path / "image.npy", rng.integers(0, 255, (steps * episodes, 8, 8, 3), np.uint8))

@@ -366,6 +366,7 @@ def test_statistics_of_a_mixture_go_by_weight() -> None:
 
 
 def test_masks_cannot_be_forgotten() -> None:
+    pytest.importorskip("torch")
     batch = next(iter(wd.Loader(SMALL, 60, shuffle=False)))
     loss = np.where(batch.mask["action"][..., None], 1.0, np.nan) * np.ones(batch["action"].shape)
     assert batch.masked_mean("action", loss) == 1.0
@@ -477,6 +478,7 @@ def test_step_shards_have_one_identity_in_any_compression(tmp_path) -> None:
 
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 def test_workers_of_torch_give_the_same_order(start, recorded) -> None:
+    pytest.importorskip("torch")
     from torch.utils.data import DataLoader
 
     windows = windows_of(wd.open_recordings(recorded))
@@ -520,6 +522,7 @@ def test_epochs_that_are_none_are_refused() -> None:
 
 
 def test_a_batch_goes_to_a_device_with_all_that_belongs_to_it() -> None:
+    pytest.importorskip("torch")
     import torch
 
     batch = next(iter(wd.Loader(MIXED, 8, seed=5, tail="pad").to_torch()))
@@ -541,6 +544,7 @@ def test_a_batch_goes_to_a_device_with_all_that_belongs_to_it() -> None:
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_torch_loader_goes_on_anywhere(workers) -> None:
+    pytest.importorskip("torch")
     wanted = ids(wd.Loader(SMALL, 8, seed=3))
     for steps in (0, 1, 4, len(wanted)):
         loader = wd.Loader(SMALL, 8, seed=3).to_torch().loader(num_workers=workers)
@@ -559,6 +563,7 @@ def test_a_torch_loader_goes_on_anywhere(workers) -> None:
 
 def test_states_of_single_workers_go_on_in_their_worker(monkeypatch) -> None:
     """What torchdata's StatefulDataLoader does: a state of each worker, given back to the same worker."""
+    pytest.importorskip("torch")
     import torch
 
     class Info:
@@ -654,6 +659,7 @@ def test_damaged_episodes_are_skipped_on_every_rank_and_counted(tmp_path, kind) 
 
 
 def test_what_was_skipped_before_stays_in_the_state() -> None:
+    pytest.importorskip("torch")
     state = {**wd.Loader(SMALL, 8, seed=1, on_error="skip").state_dict(), "skipped": 2, "skip": "ab"}
     for resumed in (wd.Loader(SMALL, 8, seed=1), wd.Loader(SMALL, 8, seed=1).to_torch()):
         resumed.load_state_dict(state)

@@ -82,6 +82,7 @@ def torch_ids(batches) -> list[int]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torch_has_the_same_order_epoch_after_epoch(table, workers) -> None:
+    pytest.importorskip("torch")
     options = {"shuffle": True, "seed": 3, "drop_last": workers > 0}
     expected = [ids(table.batches(60, epoch=epoch, **options)) for epoch in (2, 3)]
     loader = table.to_torch(60, epoch=2, **options).loader(num_workers=workers)
@@ -91,6 +92,7 @@ def test_torch_has_the_same_order_epoch_after_epoch(table, workers) -> None:
 
 @pytest.mark.parametrize(("workers", "then"), [(0, 2), (2, 0)])
 def test_torch_goes_on_in_another_world_with_other_workers(table, workers, then) -> None:
+    pytest.importorskip("torch")
     whole = ids(table.batches(60, shuffle=True, seed=3))
     loader = table.to_torch(60, shuffle=True, seed=3).loader(num_workers=workers)
     batches = iter(loader)

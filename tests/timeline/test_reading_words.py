@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset
 
 import warpdata as wd
 from tests.contracts.episode import IMU_NS, STEP_COUNT, STEP_NS, imu, in_memory
 from warpdata.formats.wshard.channel import Channel
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sampling import Samples
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 
 class Windows(Dataset[Samples]):

@@ -52,4 +52,5 @@ def test_nothing_names_another_host() -> None:
     text = (STATIC / "app.js").read_text()
     hosts = set(re.findall(r"https?://([\w.-]+)", text))
     assert hosts <= {"www.w3.org", "github.com"}, hosts
-    assert "resolved" not in (UI / "package-lock.json").read_text()
+    if UI.exists():
+        assert "resolved" not in (UI / "package-lock.json").read_text()
