@@ -84,7 +84,7 @@ export function EpisodePage() {
   }, [info]);
 
   if (failure) return <main class="centre"><div class="blank"><p class="failure" role="alert">{failure}</p><p class="dim">Choose another episode in the list.</p></div></main>;
-  if (!info) return <main class="centre"><p class="blank">{model.episodeId ? "" : "Choose an episode."}</p></main>;
+  if (!info) return <main class="centre"><p class="blank">{model.episodeId || !model.where ? "" : "Choose an episode."}</p></main>;
   return (
     <main class="centre" data-episode={info.id}>
       <EpisodeBar info={info} trim={trim} />

@@ -3332,9 +3332,9 @@ function EpisodeList() {
   return /* @__PURE__ */ u3("nav", { class: "list", "data-testid": "episode-list", "aria-label": "Episodes", children: [
     /* @__PURE__ */ u3("header", { class: "list-head", children: [
       /* @__PURE__ */ u3("span", { children: [
-        total.toLocaleString("en"),
+        pages.size > 0 && total.toLocaleString("en"),
         " ",
-        model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"
+        pages.size === 0 ? "" : model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"
       ] }),
       /* @__PURE__ */ u3("label", { children: [
         /* @__PURE__ */ u3("span", { class: "sr", children: "Sort by" }),
@@ -3382,7 +3382,7 @@ function EpisodeList() {
               row?.id ?? position2
             );
           }) }),
-          total === 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? /* @__PURE__ */ u3(k, { children: [
+          total === 0 && pages.size > 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? /* @__PURE__ */ u3(k, { children: [
             "No episode satisfies the filter.",
             /* @__PURE__ */ u3("br", {}),
             /* @__PURE__ */ u3("button", { class: "link", onClick: () => set({ where: "" }), children: "Show all" })
@@ -8705,7 +8705,7 @@ function EpisodePage() {
     /* @__PURE__ */ u3("p", { class: "failure", role: "alert", children: failure }),
     /* @__PURE__ */ u3("p", { class: "dim", children: "Choose another episode in the list." })
   ] }) });
-  if (!info) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("p", { class: "blank", children: model.episodeId ? "" : "Choose an episode." }) });
+  if (!info) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("p", { class: "blank", children: model.episodeId || !model.where ? "" : "Choose an episode." }) });
   return /* @__PURE__ */ u3("main", { class: "centre", "data-episode": info.id, children: [
     /* @__PURE__ */ u3(EpisodeBar, { info, trim: trim2 }),
     other.info && /* @__PURE__ */ u3("div", { class: "which two", children: [info, other.info].map((each) => /* @__PURE__ */ u3("p", { class: "cut", children: [
