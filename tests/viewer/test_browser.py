@@ -75,6 +75,16 @@ def test_edit_and_undo_in_two_browsers(root: Path) -> None:
     assert wd.open_recordings(root)[0].steps.length == STEPS
 
 
+def test_what_is_empty_says_so_and_nothing_else_does(viewer: wd.Viewer, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    with wd.record(tmp_path / "root") as rec:
+        rec.append("x", 1.0)
+    wd.open_recordings(tmp_path / "root").edits.drop("000000000000")
+    with wd.view(tmp_path / "root", open_browser=False) as running:
+        run("empty", running)
+    run("empty", viewer, rows=True)
+
+
 def test_moments_like_this(root: Path) -> None:
     with wd.TrajectoryIngestor(root / "index.rvf", embedder=lambda obs: obs["joints"]) as ingestor:
         ingestor.ingest_episodes(wd.open_recordings(root))

@@ -37,11 +37,35 @@ export function useEpisode(id: string | null): { info: EpisodeInfo | null; failu
   return { info: id ? info : null, failure, reload: () => setTurn((n) => n + 1) };
 }
 
+/** The events and gaps of an episode, in nanoseconds since its start. */
+function useMarks(info: EpisodeInfo | null): Marks {
+  const [marks, setMarks] = useState<Marks>(NO_MARKS);
+  useEffect(() => {
+    if (!info) return setMarks(NO_MARKS);
+    const base = BigInt(info.start_ns);
+    const abort = new AbortController();
+    const rest = (text: string): number => Number(BigInt(text) - base);
+    getJson<{ events: { signal: number; at_ns: string; text: string }[]; gaps: { signal: number; from_ns: string; to_ns: string }[] }>(
+      "events", { episode: info.id }, abort.signal,
+    )
+      .then((found) =>
+        setMarks({
+          events: found.events.map((each) => ({ ...each, at: rest(each.at_ns) })),
+          gaps: found.gaps.map((each) => ({ signal: each.signal, from: rest(each.from_ns), to: rest(each.to_ns) })),
+        }),
+      )
+      .catch(actions.complain);
+    return () => abort.abort();
+  }, [info]);
+  return marks;
+}
+
 export function EpisodePage() {
   const model = useModel();
   const { info, failure, reload } = useEpisode(model.episodeId);
   const other = useEpisode(model.otherId);
-  const [marks, setMarks] = useState<Marks>(NO_MARKS);
+  const marks = useMarks(info);
+  const otherMarks = useMarks(other.info);
   const [trim, setTrim] = useState<{ from: number; to: number } | null>(null);
   actions.open.info = info;
   actions.open.reload = reload;
@@ -64,27 +88,10 @@ export function EpisodePage() {
   }
 
   useEffect(() => set({}), [info]); // what else tells of the open episode is drawn again
-  useEffect(() => {
-    setTrim(null);
-    if (!info) return setMarks(NO_MARKS);
-    const base = BigInt(info.start_ns);
-    const abort = new AbortController();
-    const rest = (text: string): number => Number(BigInt(text) - base);
-    getJson<{ events: { signal: number; at_ns: string; text: string }[]; gaps: { signal: number; from_ns: string; to_ns: string }[] }>(
-      "events", { episode: info.id }, abort.signal,
-    )
-      .then((found) =>
-        setMarks({
-          events: found.events.map((each) => ({ ...each, at: rest(each.at_ns) })),
-          gaps: found.gaps.map((each) => ({ signal: each.signal, from: rest(each.from_ns), to: rest(each.to_ns) })),
-        }),
-      )
-      .catch(actions.complain);
-    return () => abort.abort();
-  }, [info]);
+  useEffect(() => setTrim(null), [info]);
 
   if (failure) return <main class="centre"><div class="blank"><p class="failure" role="alert">{failure}</p><p class="dim">Choose another episode in the list.</p></div></main>;
-  if (!info) return <main class="centre"><p class="blank">{model.episodeId ? "" : "Choose an episode."}</p></main>;
+  if (!info) return <main class="centre"><p class="blank">{model.episodeId || !model.where ? "" : "Choose an episode."}</p></main>;
   return (
     <main class="centre" data-episode={info.id}>
       <EpisodeBar info={info} trim={trim} />
@@ -101,7 +108,7 @@ export function EpisodePage() {
       <Ruler marks={marks} findings={info.findings ?? []} trim={trim} />
       <div class={other.info ? "lower two" : "lower"}>
         <Plots info={info} marks={marks} />
-        {other.info && <Plots info={other.info} marks={NO_MARKS} />}
+        {other.info && <Plots info={other.info} marks={otherMarks} />}
       </div>
     </main>
   );
@@ -178,7 +185,6 @@ function Controls({ info }: { info: EpisodeInfo }) {
         </select>
       </label>
       <WallClock />
-      <span class="space" />
       <button class="quiet" title="e" onClick={() => actions.nextEvent(true)}>next event</button>
       <button class="quiet" title="g" onClick={() => actions.nextGap(true)}>next gap</button>
       {info.signals.some((each) => each.role === "prediction") && (

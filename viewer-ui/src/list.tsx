@@ -161,7 +161,7 @@ export function EpisodeList() {
   return (
     <nav class="list" data-testid="episode-list" aria-label="Episodes">
       <header class="list-head">
-        <span>{total.toLocaleString("en")} {model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"}</span>
+        <span>{pages.size > 0 && total.toLocaleString("en")} {pages.size === 0 ? "" : model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"}</span>
         <label>
           <span class="sr">Sort by</span>
           <select value={model.sort} onChange={(event) => set({ sort: event.currentTarget.value })}>
@@ -196,7 +196,7 @@ export function EpisodeList() {
             );
           })}
         </div>
-        {total === 0 && (
+        {total === 0 && pages.size > 0 && (
           <p class="blank">
             {model.where ? <>No episode satisfies the filter.<br /><button class="link" onClick={() => set({ where: "" })}>Show all</button></> : live.length ? "" : "No episodes yet: record one, and it appears here."}
           </p>

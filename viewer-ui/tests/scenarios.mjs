@@ -357,6 +357,22 @@ const SCENARIOS = {
     faults.length = 0; // the browser notes every answer that it keeps from the page
   },
 
+  /** Nothing is here yet: the page says so once it knows, and never before. */
+  async empty() {
+    const context = await browser.newContext();
+    const page = await context.newPage();
+    await page.addInitScript(() => {
+      window.said = [];
+      new MutationObserver(() => window.said.push(document.body?.textContent ?? "")).observe(document, { childList: true, subtree: true, characterData: true });
+    });
+    await page.goto(url);
+    if (options.rows) {
+      await page.waitForSelector("[data-testid=episode-row]");
+      assert.ok(!(await page.evaluate(() => window.said.some((each) => /No episodes|No episode |0 episodes|Choose an/.test(each)))));
+    } else await page.waitForSelector("text=No episodes yet: record one");
+    await context.close();
+  },
+
   async many() {
     const page = await open();
     await page.waitForFunction(() => document.querySelector(".list-head").textContent.includes("episodes"));

@@ -3332,9 +3332,9 @@ function EpisodeList() {
   return /* @__PURE__ */ u3("nav", { class: "list", "data-testid": "episode-list", "aria-label": "Episodes", children: [
     /* @__PURE__ */ u3("header", { class: "list-head", children: [
       /* @__PURE__ */ u3("span", { children: [
-        total.toLocaleString("en"),
+        pages.size > 0 && total.toLocaleString("en"),
         " ",
-        model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"
+        pages.size === 0 ? "" : model.where && !model.whereError ? "found" : total === 1 ? "episode" : "episodes"
       ] }),
       /* @__PURE__ */ u3("label", { children: [
         /* @__PURE__ */ u3("span", { class: "sr", children: "Sort by" }),
@@ -3382,7 +3382,7 @@ function EpisodeList() {
               row?.id ?? position2
             );
           }) }),
-          total === 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? /* @__PURE__ */ u3(k, { children: [
+          total === 0 && pages.size > 0 && /* @__PURE__ */ u3("p", { class: "blank", children: model.where ? /* @__PURE__ */ u3(k, { children: [
             "No episode satisfies the filter.",
             /* @__PURE__ */ u3("br", {}),
             /* @__PURE__ */ u3("button", { class: "link", onClick: () => set({ where: "" }), children: "Show all" })
@@ -8659,11 +8659,33 @@ function useEpisode(id) {
   }, [id, turn2, growing]);
   return { info: id ? info : null, failure, reload: () => setTurn((n2) => n2 + 1) };
 }
+function useMarks(info) {
+  const [marks, setMarks] = d2(NO_MARKS);
+  y2(() => {
+    if (!info) return setMarks(NO_MARKS);
+    const base = BigInt(info.start_ns);
+    const abort = new AbortController();
+    const rest = (text) => Number(BigInt(text) - base);
+    getJson(
+      "events",
+      { episode: info.id },
+      abort.signal
+    ).then(
+      (found) => setMarks({
+        events: found.events.map((each) => ({ ...each, at: rest(each.at_ns) })),
+        gaps: found.gaps.map((each) => ({ signal: each.signal, from: rest(each.from_ns), to: rest(each.to_ns) }))
+      })
+    ).catch(complain);
+    return () => abort.abort();
+  }, [info]);
+  return marks;
+}
 function EpisodePage() {
   const model = useModel();
   const { info, failure, reload } = useEpisode(model.episodeId);
   const other = useEpisode(model.otherId);
-  const [marks, setMarks] = d2(NO_MARKS);
+  const marks = useMarks(info);
+  const otherMarks = useMarks(other.info);
   const [trim2, setTrim] = d2(null);
   open.info = info;
   open.reload = reload;
@@ -8683,29 +8705,12 @@ function EpisodePage() {
     if (follows) clock.at = clock.length;
   }
   y2(() => set({}), [info]);
-  y2(() => {
-    setTrim(null);
-    if (!info) return setMarks(NO_MARKS);
-    const base = BigInt(info.start_ns);
-    const abort = new AbortController();
-    const rest = (text) => Number(BigInt(text) - base);
-    getJson(
-      "events",
-      { episode: info.id },
-      abort.signal
-    ).then(
-      (found) => setMarks({
-        events: found.events.map((each) => ({ ...each, at: rest(each.at_ns) })),
-        gaps: found.gaps.map((each) => ({ signal: each.signal, from: rest(each.from_ns), to: rest(each.to_ns) }))
-      })
-    ).catch(complain);
-    return () => abort.abort();
-  }, [info]);
+  y2(() => setTrim(null), [info]);
   if (failure) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("div", { class: "blank", children: [
     /* @__PURE__ */ u3("p", { class: "failure", role: "alert", children: failure }),
     /* @__PURE__ */ u3("p", { class: "dim", children: "Choose another episode in the list." })
   ] }) });
-  if (!info) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("p", { class: "blank", children: model.episodeId ? "" : "Choose an episode." }) });
+  if (!info) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("p", { class: "blank", children: model.episodeId || !model.where ? "" : "Choose an episode." }) });
   return /* @__PURE__ */ u3("main", { class: "centre", "data-episode": info.id, children: [
     /* @__PURE__ */ u3(EpisodeBar, { info, trim: trim2 }),
     other.info && /* @__PURE__ */ u3("div", { class: "which two", children: [info, other.info].map((each) => /* @__PURE__ */ u3("p", { class: "cut", children: [
@@ -8725,7 +8730,7 @@ function EpisodePage() {
     /* @__PURE__ */ u3(Ruler, { marks, findings: info.findings ?? [], trim: trim2 }),
     /* @__PURE__ */ u3("div", { class: other.info ? "lower two" : "lower", children: [
       /* @__PURE__ */ u3(Plots, { info, marks }),
-      other.info && /* @__PURE__ */ u3(Plots, { info: other.info, marks: NO_MARKS })
+      other.info && /* @__PURE__ */ u3(Plots, { info: other.info, marks: otherMarks })
     ] })
   ] });
 }
@@ -8790,7 +8795,6 @@ function Controls({ info }) {
       ] }, each)) })
     ] }),
     /* @__PURE__ */ u3(WallClock, {}),
-    /* @__PURE__ */ u3("span", { class: "space" }),
     /* @__PURE__ */ u3("button", { class: "quiet", title: "e", onClick: () => nextEvent(true), children: "next event" }),
     /* @__PURE__ */ u3("button", { class: "quiet", title: "g", onClick: () => nextGap(true), children: "next gap" }),
     info.signals.some((each) => each.role === "prediction") && /* @__PURE__ */ u3("button", { class: "quiet", title: "w", onClick: () => void worstError().catch(complain), children: "worst error" }),
