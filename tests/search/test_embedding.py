@@ -360,6 +360,9 @@ def test_without_the_library_there_is_no_index_unasked(
 ) -> None:
     root = record(tmp_path / "root")
     monkeypatch.setattr("warpdata.search.profile.WORTH_INDEXING", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(embedding, "available_bytes", lambda: 1000)
+        assert wd.embed(root, embed_joints, name="large").index is None, "it would not fit into memory"
     monkeypatch.setattr(embedding, "has_faiss", lambda: False)
     assert wd.embed(root, embed_joints).index is None
     with pytest.raises(ValueError, match="hnsw"):

@@ -89,7 +89,7 @@ def publish_grown(
                 return replace(
                     published, blobs_sent=published.blobs_sent + len(sent),
                     bytes_sent=published.bytes_sent + sum(upload.size for upload in sent),
-                    blobs_present=published.blobs_present - len(sent),
+                    blobs_present=max(0, published.blobs_present - len(sent)),
                 )  # fmt: skip
         except PointerMovedError:
             if attempt == options.retries:

@@ -75,8 +75,8 @@ def list_versions(
     resolver = Resolver(access)
     roster = _newest(store, name, latest, limit) or roster_of(store, name)
     hashes = roster.versions or tuple(reversed(resolver.line(catalog, name)))
-    # Whoever wants signatures looks at what is signed.
-    known = {} if access.options.verify == "require" else roster.about or written_about(store, name)
+    # Whoever checks signatures looks at what is signed.
+    known = {} if resolver.checks_signatures else roster.about or written_about(store, name)
     tags: dict[str, list[str]] = {}
     for tag, version in roster.tags.items():
         tags.setdefault(version, []).append(tag)

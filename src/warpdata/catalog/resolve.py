@@ -52,6 +52,12 @@ class Resolver:
         self._access = access
         self._memory = _Memory(access)
 
+    @property
+    def checks_signatures(self) -> bool:
+        """Whether signatures are looked at: nobody to trust means nothing to learn, and no request is spent on it."""
+        options = self._access.options
+        return options.verify != "off" and (options.verify == "require" or bool(options.trusted_keys))
+
     def resolve(self, name: DatasetName) -> Resolved:
         """The manifest a name stands for, from the first catalog that has it."""
         for catalog in self._access.catalogs:
@@ -126,8 +132,7 @@ class Resolver:
     ) -> Signature | None:
         options = self._access.options
         is_required = options.verify == "require"
-        # Nobody to trust means nothing to learn: do not spend a request on every version.
-        if options.verify == "off" or not (is_required or options.trusted_keys):
+        if not self.checks_signatures:
             return None
         signed = self._signature_file(catalog, name, version, is_kept=is_kept)
         if is_required:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.bytekit.system import available_bytes
 from warpdata.episodes.code_name import code_name
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.jobs import Called, Here, Runner
@@ -49,6 +50,8 @@ MAX_STEPS = 256
 """Steps of an episode that are embedded unless told otherwise, spread evenly over it."""
 
 INDEX_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_BUILDING_BYTES = 24
+"""Memory for each number of the vectors while a graph is built over them: some copies of it, and the graph."""
 _WRITTEN_BYTES = 64 << 20
 """Vectors that are handed on together."""
 
@@ -328,11 +331,13 @@ class EmbedJob:
                 f"index is {known}, not {self.index!r}.{nearest(str(self.index), INDEX_CHOICES)}"
             )
 
-    def index_kind(self, count: int) -> str | None:
+    def index_kind(self, count: int, dim: int) -> str | None:
         """The index that so many vectors get; none where it is not worth while, or cannot be built here."""
-        if self.index == "auto":
-            return "hnsw" if count >= profile.WORTH_INDEXING and has_faiss() else None
-        return None if self.index == "none" else self.index
+        if self.index != "auto":
+            return None if self.index == "none" else self.index
+        free = available_bytes()
+        fits = free is None or count * dim * _BUILDING_BYTES <= free
+        return "hnsw" if count >= profile.WORTH_INDEXING and fits and has_faiss() else None
 
     @property
     def function(self) -> Embedder:
@@ -442,7 +447,7 @@ class EmbedRun:
         dims: dict[int, str] = {}
         given: dict[str, Any] = {"metric": self._job.compared_by, "notes": self._job.notes}
         count = write_vectors(path, self._batches(dims), overwrite=overwrite, **given)
-        kind = self._job.index_kind(count)
+        kind = self._job.index_kind(count, next(iter(dims)))
         if kind is not None:
             index_vectors(path, kind)
         return count, next(iter(dims)), kind

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 import re
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -270,7 +270,7 @@ class ObjectStore:
         try:
             for page in obstore.list(self._store, folder or None, offset=offset, chunk_size=1000):
                 found += (self._info(meta) for meta in page)
-                if begin and found and _is_past(prefix, [info.key for info in found]):
+                if begin and found and _is_past(prefix, found):
                     break
         except _FAILURES as error:
             raise self._mapped(error, prefix) from None
@@ -468,9 +468,10 @@ def _by_status(text: str, name: str, host: str) -> StoreError | TruncatedError:
     return error
 
 
-def _is_past(prefix: str, keys: Sequence[str]) -> bool:
+def _is_past(prefix: str, found: Sequence[BlobInfo]) -> bool:
     """Whether names that come in order have left those that begin with `prefix` behind; some stores have no order."""
-    return keys[-1] > prefix and not keys[-1].startswith(prefix) and all(map(operator.le, keys, keys[1:]))
+    last = found[-1].key
+    return last > prefix and not last.startswith(prefix) and all(a.key <= b.key for a, b in pairwise(found))
 
 
 def _exactly(size: int, parts: Iterator[bytes], name: str) -> Iterator[bytes]:
