@@ -72,7 +72,8 @@ class CorpusEpochs:
     def state_at(self, place: Place, *, is_worker: bool = False) -> dict[str, Any]:
         """The state at a place; at the end of an epoch nothing of it is left."""
         _ = is_worker
-        return OrderState(*place, self._plan).to_dict()
+        seed, epoch, position = place
+        return OrderState(seed, epoch, position, self._plan).to_dict()
 
     def checked_state(self, state: Mapping[str, Any]) -> Place:
         """Where a state stands, or ValueError where it is of another corpus or shuffle."""

@@ -56,7 +56,7 @@ def torch_epochs(source: EpochSource) -> Any:
 
 
 @cache
-def as_iterable_dataset(kind: type[Any]) -> Any:
+def as_iterable_dataset(kind: type[TorchEpochs]) -> Any:
     """The same class as one of torch's iterable datasets."""
     base = imported_torch().utils.data.IterableDataset
     return type(kind.__name__, (kind, base), {"__doc__": kind.__doc__, "__module__": kind.__module__})
@@ -169,12 +169,12 @@ class TorchEpochs:
         return (_restored, (self._kind(), self._source, self._passes))
 
     @classmethod
-    def _kind(cls) -> type[Any]:
+    def _kind(cls) -> type[TorchEpochs]:
         """The class before it was made one of torch's."""
-        return cls.__mro__[1]
+        return next(each for each in cls.__mro__[1:] if issubclass(each, TorchEpochs))
 
 
-def _restored(kind: type[Any], source: EpochSource, passes: Passes) -> Any:
+def _restored(kind: type[TorchEpochs], source: EpochSource, passes: Passes) -> Any:
     dataset = as_iterable_dataset(kind)(source)
     dataset._passes = passes
     return dataset
