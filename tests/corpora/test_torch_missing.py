@@ -1,4 +1,4 @@
-"""Without torch the door says what to install."""
+"""Without torch the error says what to install."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.row_source import write_shards
-from warpdata.corpora import torch_dataset
 from warpdata.corpora.source import MmapShardSource
+from warpdata.corpora.torch_epochs import as_iterable_dataset
 from warpdata.errors import MissingExtraError
 
 
 def test_missing_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    torch_dataset._dataset_class.cache_clear()
+    as_iterable_dataset.cache_clear()
     with (
         MmapShardSource.open(write_shards(tmp_path, [3])) as source,
         pytest.raises(MissingExtraError, match="torch is not installed") as caught,

@@ -515,6 +515,17 @@ def test_a_dataloader_over_windows_gives_their_batches(recorded, divided) -> Non
     assert not found.mask["action"].all(), "the last sample has rows beyond the end"
 
 
+def test_what_is_done_to_a_batch_changes_no_other() -> None:
+    wanted = ids(wd.Loader(SMALL, 8, seed=3))
+    loader, found = wd.Loader(SMALL, 8, seed=3, threads=2), []
+    for batch in loader:
+        found.append(batch.sample_id.tolist())
+        for each in (batch.sample_id, batch.ts_ns, *batch.values(), *batch.mask.values()):
+            each[:] = 0
+    assert found == wanted
+    assert [each.sample_id for each in loader.why(0, epoch=0)] == wanted[0]
+
+
 def test_epochs_that_are_none_are_refused() -> None:
     for loader in (wd.Loader(SMALL, 8), wd.Loader(SMALL, 8).to_torch()):
         with pytest.raises(ValueError, match="epoch"):

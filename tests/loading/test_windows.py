@@ -202,6 +202,9 @@ def test_where_filters_samples_by_signals_and_static_items() -> None:
     assert len(wd.Windows(episodes, fields, anchor="a", where="b is null")) == 1
     assert len(wd.Windows(episodes, fields, anchor="a", where="ts_ns >= 20000000")) == 2
     assert len(wd.Windows(episodes, fields, anchor="a", where="a > 9")) == 0
+    with pytest.raises(DatasetError, match="tsk") as caught:
+        len(wd.Windows(episodes, fields, anchor="a", where="tsk = 'pick'"))
+    assert "Did you mean 'task'" in caught.value.hint
 
 
 def test_an_anchor_can_be_a_role() -> None:

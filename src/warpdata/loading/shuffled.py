@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.catalog.table import BatchStream, StreamRequest, Table
+from warpdata.corpora.torch_epochs import Place
 from warpdata.errors import nearest
 from warpdata.loading import fetch
 from warpdata.loading.batch import batches_of, exact_batches
@@ -40,13 +41,6 @@ class TableStep(NamedTuple):
 
     after: int
     settled: int
-
-
-class TablePlace(NamedTuple):
-    """Where a state stands: rows of an epoch that all ranks together are past."""
-
-    epoch: int
-    position: int
 
 
 class ShuffledStream:
@@ -178,8 +172,14 @@ class ShuffledStream:
         """Where the stream is, the same on every rank, valid for any number of ranks and any batch size."""
         return self._state(self._epoch, self._position)
 
-    def state_at(self, epoch: int, position: int, *, is_worker: bool = False) -> dict[str, Any]:
-        """The state at a position of an epoch; at its end that is the beginning of the next, unless a worker is."""
+    @property
+    def place(self) -> Place:
+        """Epoch and position."""
+        return (self._epoch, self._position)
+
+    def state_at(self, place: Place, *, is_worker: bool = False) -> dict[str, Any]:
+        """The state at a place; at the end of an epoch that is the beginning of the next, unless a worker is."""
+        epoch, position = place
         is_over = position > 0 and not is_worker and not self.steps_left(position)
         return self._state(epoch + 1, 0) if is_over else self._state(epoch, position)
 
@@ -193,9 +193,9 @@ class ShuffledStream:
         """Go on after the rows a state was taken at."""
         place = self.checked_state(state)
         self.close()
-        self._epoch, self._position = place.epoch, place.position
+        self._epoch, self._position = place
 
-    def checked_state(self, state: Mapping[str, Any]) -> TablePlace:
+    def checked_state(self, state: Mapping[str, Any]) -> Place:
         """Where a state of this stream stands, or ValueError that names what differs."""
         if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT:
             raise ValueError(f"this is no state of a shuffled stream of format {STATE_FORMAT}")
@@ -208,7 +208,7 @@ class ShuffledStream:
         position = checked_integer("position", state.get("position"), MAX_POSITION)
         if position > self.total:
             raise ValueError(f"the state stands at row {position} of {self.total}")
-        return TablePlace(epoch, position)
+        return (epoch, position)
 
     def _identity(self) -> dict[str, Any]:
         dataset = self._table.dataset

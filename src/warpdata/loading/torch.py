@@ -10,13 +10,13 @@ import numpy as np
 
 from warpdata.catalog.refarray import bound_dict
 from warpdata.catalog.table import StreamRequest, Table
+from warpdata.corpora.torch_epochs import Place, torch_epochs
 from warpdata.corpora.torch_passes import Passes, StatefulLoader, imported_torch, worker_info
 from warpdata.loading.arrays import Numbers, check_nulls, numbers_of
 from warpdata.loading.ranks import known_rank
 from warpdata.loading.share import Progress
 from warpdata.loading.shuffled import ShuffledStream, TableStep
 from warpdata.loading.stream import TableStream
-from warpdata.loading.torch_epochs import torch_epochs
 
 Tag = tuple[int, int, int, int]
 """Which reader of how many gave a batch, the rows that are done after it, and those it gave."""
@@ -159,9 +159,10 @@ class ShuffledTensors(ShuffledStream):
         self._nulls = nulls
 
     def tensor_steps(
-        self, epoch: int, position: int, worker: int, workers: int
+        self, place: Place, worker: int, workers: int
     ) -> Iterator[tuple[TableStep, dict[str, Any]]]:
         """Batches of tensors; of several workers each gives every n-th."""
+        epoch, position = place
         for step, batch in self.read_steps(epoch, position, worker, workers):
             yield step, tensors_of(self._table, batch, self._nulls)
 

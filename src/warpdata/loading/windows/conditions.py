@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.episodes.facts import column_table
+from warpdata.errors import DatasetError, nearest
 from warpdata.sql.engine import matching_rows, parse_condition
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.sampling import align_signal, aligned_values
@@ -18,7 +19,8 @@ def matching_anchors(episode: Episode, times: NDArray[np.int64], condition: str)
 
     A signal without a value yet is null. Signals of several numbers are lists; `ts_ns` is the time of the anchor.
     """
-    wanted = set(parse_condition(condition).columns_of([*episode.keys, "ts_ns"]))
+    known, parsed = [*episode.keys, "ts_ns"], parse_condition(condition)
+    wanted = set(parsed.columns_of(known))
     columns: dict[str, Any] = {}
     for name in episode.keys:
         if name not in wanted:
@@ -31,4 +33,10 @@ def matching_anchors(episode: Episode, times: NDArray[np.int64], condition: str)
         else:
             columns[name] = [episode.static[name]] * len(times)
     columns["ts_ns"] = times
-    return matching_rows(column_table(columns, len(times)), condition)
+    try:
+        return matching_rows(column_table(columns, len(times)), condition)
+    except DatasetError as error:
+        strange = sorted(parsed.names - {*known})
+        has = f"episode {episode.id!r} has {', '.join(known)}"
+        near = "".join(nearest(name, known) for name in strange[:1])
+        raise DatasetError(f"where={condition!r}: {error.message}", hint=f"{has}.{near}") from None

@@ -74,7 +74,8 @@ def read_one(windows: Windows, sample: int) -> Sample:
 
 
 def _near(error: WarpError, opened: OpenEpisode, anchor: int, field: str) -> WarpError:
-    return named_fault(error, f"episode {opened.episode.id!r} near {int(opened.times[anchor])}", field)
+    at = int(opened.times[anchor])
+    return named_fault(error, f"episode {opened.episode.id!r} near {at}, field {field!r}")
 
 
 def _read_group(opened: OpenEpisode, group: Group, out: _Buffers) -> None:
@@ -95,7 +96,7 @@ def _opened(windows: Windows, position: int) -> OpenEpisode:
     try:
         return windows.opened(position)
     except WarpError as error:
-        raise named_fault(error, f"episode {windows.episodes.ids[position]!r}", "*") from None
+        raise named_fault(error, f"episode {windows.episodes.ids[position]!r}") from None
 
 
 def _read_at(opened: OpenEpisode, time: int, out: _Buffers) -> None:

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from warpdata.bytekit.background import MAX_PARALLEL, ThreadPool
 from warpdata.bytekit.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
+from warpdata.corpora.torch_epochs import Place, torch_epochs
 from warpdata.errors import nearest
 from warpdata.loading.pace import PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
-from warpdata.loading.torch_epochs import torch_epochs
 from warpdata.loading.windows.batch import Batch
 from warpdata.loading.windows.faults import Verdicts
 from warpdata.loading.windows.fetching import is_near, is_remote, prefetch
@@ -374,10 +374,16 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands, after the batch it handed over last: the same on every rank."""
-        return self.state_at(self._epoch, self._position)
+        return self.state_at(self.place)
 
-    def state_at(self, epoch: int, position: int, *, is_worker: bool = False) -> dict[str, Any]:
-        """The state at a position of an epoch; at its end that is the beginning of the next, unless a worker is."""
+    @property
+    def place(self) -> Place:
+        """Epoch and position."""
+        return (self._epoch, self._position)
+
+    def state_at(self, place: Place, *, is_worker: bool = False) -> dict[str, Any]:
+        """The state at (epoch, position); at the end of an epoch the beginning of the next, unless a worker is."""
+        epoch, position = place
         return self._state_at(epoch, position, is_worker=is_worker).to_dict()
 
     def _state_at(self, epoch: int, position: int, *, is_worker: bool = False) -> LoaderState:
@@ -404,11 +410,10 @@ class Loader:
         With another batch size it means: the samples before `position` are done. Other windows, data, fields, order or
         another seed are refused.
         """
-        parsed = self.checked_state(state)
-        self._epoch, self._position = parsed.epoch, parsed.position
+        self._epoch, self._position = self.checked_state(state)
 
-    def checked_state(self, state: Mapping[str, Any]) -> LoaderState:
-        """A state that belongs to this loader, or ValueError that names what differs; what it skipped counts on."""
+    def checked_state(self, state: Mapping[str, Any]) -> Place:
+        """Where a state of this loader stands, or ValueError that names what differs; what it skipped counts on."""
         parsed = parse_state(state)
         if parsed.samples is not None and isinstance(self.windows, Windows) and self.windows.follow:
             if parsed.samples > len(self.windows):
@@ -430,7 +435,7 @@ class Loader:
         if parsed.position > len(self._course):
             raise ValueError(f"the state stands at sample {parsed.position} of {len(self._course)}")
         self._skipped_before = (parsed.skipped, parsed.skip)
-        return parsed
+        return (parsed.epoch, parsed.position)
 
     def save_state(self, path: str | os.PathLike[str]) -> None:
         """Write the state with what `warp why` and `load_state` need to know of the run; no data, no credentials."""
@@ -518,10 +523,9 @@ class Loader:
         """A torch IterableDataset of the same batches as tensors, in the same order with any number of workers."""
         return torch_epochs(self)
 
-    def tensor_steps(
-        self, epoch: int, position: int, worker: int, workers: int
-    ) -> Iterator[tuple[Step, Batch]]:
+    def tensor_steps(self, place: Place, worker: int, workers: int) -> Iterator[tuple[Step, Batch]]:
         """Steps and their batches as tensors, for `to_torch`."""
+        epoch, position = place
         for step, batch in self.read_steps(epoch, position, worker, workers):
             yield step, as_tensors(batch)
 

@@ -485,8 +485,8 @@ def _one(reader: SignalReader | StaticReader, anchor: int) -> One:
     return (found[0][0], found[1][0], found[2][0]) if is_flat else found
 
 
-def named_fault(error: WarpError, place: str, field: str) -> WarpError:
-    """The same error, which says of which episode and field."""
-    error.message = f"{place}, field {field!r}: {error.message}"
+def named_fault(error: WarpError, place: str) -> WarpError:
+    """The same error, which says where: of which episode, at what time, of which field."""
+    error.message = f"{place}: {error.message}"
     error.args = (error.message,)
     return error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,14 +28,9 @@ def _tensor(array: Any) -> Any:
 
 def teach_collate() -> None:
     """Tell torch, once it is loaded, how samples become a batch: by itself it keeps the masks of the first only."""
-    if "torch" in sys.modules:
-        _taught()
-
-
-@cache
-def _taught() -> None:
-    torch = imported_torch()
-    torch.utils.data._utils.collate.default_collate_fn_map[Sample] = _collated
+    collate = sys.modules.get("torch.utils.data._utils.collate")
+    if collate is not None:
+        collate.default_collate_fn_map.setdefault(Sample, _collated)
 
 
 def _collated(samples: Sequence[Sample], *, collate_fn_map: Any = None) -> Batch:

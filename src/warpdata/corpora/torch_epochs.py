@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from warpdata.corpora.torch_passes import Passes, StatefulLoader, imported_torch, worker_info
 from warpdata.ordering.state import MAX_EPOCH, checked_integer
 
-Tag = tuple[int, int]
-"""Epoch and position after a batch."""
+Place = tuple[int, ...]
+"""Where a source stands: the epoch, and how much of it all ranks together are past; before them a seed, where states
+may bring another one."""
 
 
 class EpochStep(Protocol):
@@ -25,27 +26,11 @@ class EpochStep(Protocol):
         """Where it stands once every worker has given as many batches."""
 
 
-class EpochPlace(Protocol):
-    """Where a state stands."""
-
-    @property
-    def epoch(self) -> int:
-        """The epoch."""
-
-    @property
-    def position(self) -> int:
-        """How much of the epoch all ranks together are past."""
-
-
 class EpochSource(Protocol):
     """What is read: batches from any position of any epoch on, and states that name such a position."""
 
     @property
-    def epoch(self) -> int:
-        """The epoch that comes next."""
-
-    @property
-    def position(self) -> int:
+    def place(self) -> Place:
         """Where it goes on."""
 
     @property
@@ -55,71 +40,74 @@ class EpochSource(Protocol):
     def steps_left(self, position: int) -> int:
         """How many batches an epoch has from a position on."""
 
-    def tensor_steps(
-        self, epoch: int, position: int, worker: int, workers: int
-    ) -> Iterator[tuple[EpochStep, Any]]:
-        """Batches of tensors; of several workers each gives every n-th."""
+    def tensor_steps(self, place: Place, worker: int, workers: int) -> Iterator[tuple[EpochStep, Any]]:
+        """Batches of tensors from a place on; of several workers each gives every n-th."""
 
-    def state_at(self, epoch: int, position: int, *, is_worker: bool = False) -> dict[str, Any]:
-        """The state at a position of an epoch; at its end that is the beginning of the next, unless a worker is."""
+    def state_at(self, place: Place, *, is_worker: bool = False) -> dict[str, Any]:
+        """The state at a place; `is_worker`: of one of several workers, which ends where its epoch does."""
 
-    def checked_state(self, state: Mapping[str, Any]) -> EpochPlace:
-        """A state that belongs to this source, or ValueError that names what differs."""
+    def checked_state(self, state: Mapping[str, Any]) -> Place:
+        """Where a state of this source stands, or ValueError that names what differs."""
 
 
 def torch_epochs(source: EpochSource) -> Any:
     """An IterableDataset over the batches of a source; use its `loader()`, or DataLoader(dataset, batch_size=None)."""
-    return _dataset_class()(source)
+    return as_iterable_dataset(TorchEpochs)(source)
 
 
 @cache
-def _dataset_class() -> Any:
-    torch = imported_torch()
-
-    class TorchEpochs(_TorchEpochs, torch.utils.data.IterableDataset):  # type: ignore[misc, name-defined]
-        """Batches of tensors in the order of their source, whatever the number of workers."""
-
-    return TorchEpochs
+def as_iterable_dataset(kind: type[TorchEpochs]) -> Any:
+    """The same class as one of torch's iterable datasets."""
+    base = imported_torch().utils.data.IterableDataset
+    return type(kind.__name__, (kind, base), {"__doc__": kind.__doc__, "__module__": kind.__module__})
 
 
-class _TorchEpochs:
-    """Every iteration is the rest of an epoch, then the next ones follow; worker w gives every n-th batch from w on."""
+class TorchEpochs:
+    """Every iteration is the rest of an epoch, then the next ones follow; worker w gives every n-th batch from w on.
+
+    `set_epoch` says which epoch comes next. Workers, ranks and seeds of torch do not change the order.
+    """
+
+    _asked_instead = "iterate dataset.loader(num_workers=…) and ask it, or use torchdata's StatefulDataLoader"
 
     def __init__(self, source: EpochSource) -> None:
         self._source = source
-        self._passes = Passes((source.epoch, source.position))
-        self._own: Tag | None = None
+        self._passes = Passes(source.place)
+        self._own: Place | None = None
         """Where this worker goes on, if its DataLoader keeps a state for each worker."""
-        self._now: Tag | None = None
+        self._now: Place | None = None
         """Where this process is, once it has given or noted a batch."""
 
     def __iter__(self) -> Iterator[Any]:
         return (batch for _, batch in self.tagged())
 
-    def tagged(self) -> Iterator[tuple[Tag, Any]]:
-        """Batches, each with where the epoch stands after it."""
-        epoch, position = self._begin()
+    def tagged(self) -> Iterator[tuple[Place, Any]]:
+        """Batches, each with where its source stands after it."""
+        first = self._begin()
         info = worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        for step, batch in self._source.tensor_steps(epoch, position, worker, workers):
-            self._now = (epoch, step.after) if info is None else (epoch, step.settled)
-            yield (epoch, step.after), batch
-        self._now = None if info is None else (epoch, self._source.total)
+        for step, batch in self._source.tensor_steps(first, worker, workers):
+            self._now = (*first[:-1], step.after if info is None else step.settled)
+            yield (*first[:-1], step.after), batch
+        self._now = None if info is None else (*first[:-1], self._source.total)
 
-    def _begin(self) -> Tag:
+    def _begin(self) -> Place:
+        """Begin a pass: where it starts."""
         first = self._next_start()
         number = self._passes.begin()
         if self._own is not None:  # the passes after this one follow from here
-            self._passes.move_start((first[0] - number, 0))
+            *seed, epoch, _ = first
+            self._passes.move_start((*seed, epoch - number, 0))
         self._own, self._now = None, None
         return first
 
-    def _next_start(self) -> Tag:
+    def _next_start(self) -> Place:
+        """Where the next pass of this process starts."""
         if self._own is not None:
             return self._own
         number = self._passes.number()
-        epoch, position = self._passes.start
-        return (epoch + number) % (1 << 64), 0 if number else position
+        *seed, epoch, position = self._passes.start
+        return (*seed, (epoch + number) % (1 << 64), 0 if number else position)
 
     def __len__(self) -> int:
         """Steps of a whole epoch, also where the next iteration gives the rest of one: trainers count from there."""
@@ -131,17 +119,17 @@ class _TorchEpochs:
 
     def set_epoch(self, epoch: int) -> None:
         """Iterate from the beginning of an epoch next; without it every iteration is the next epoch."""
-        self._restart((checked_integer("epoch", epoch, MAX_EPOCH), 0))
+        *seed, _, _ = self._passes.start
+        self._restart((*seed, checked_integer("epoch", epoch, MAX_EPOCH), 0))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the dataset is: after the batch given last, or at the beginning of the next epoch."""
         info = worker_info()
         if info is None and self._now is None and self._passes.is_with_workers:
             raise RuntimeError(
-                "DataLoader workers read this data, and only they know how far: iterate "
-                "dataset.loader(num_workers=…) and ask it, or use torchdata's StatefulDataLoader"
+                f"DataLoader workers read this data, and only they know how far: {self._asked_instead}"
             )
-        state = self._source.state_at(*(self._now or self._next_start()), is_worker=info is not None)
+        state = self._source.state_at(self._now or self._next_start(), is_worker=info is not None)
         return state if info is None else {**state, "worker": info.id, "workers": info.num_workers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -154,14 +142,13 @@ class _TorchEpochs:
             and (state["worker"], state.get("workers")) != mine
         ):
             raise ValueError(f"this is the state of worker {state['worker']} of {state.get('workers')} alone")
-        parsed = self._source.checked_state(state)
-        start = (parsed.epoch, parsed.position)
+        start = self._source.checked_state(state)
         if info is not None:
             self._own, self._now = start, None
         else:
             self._restart(start)
 
-    def _restart(self, start: Tag) -> None:
+    def _restart(self, start: Place) -> None:
         self._passes.restart(start)
         self._own, self._now = None, None
 
@@ -169,7 +156,7 @@ class _TorchEpochs:
         """A DataLoader begins an epoch."""
         self._now = None
 
-    def note(self, tag: Tag) -> None:
+    def note(self, tag: Place) -> None:
         """The batch before this position was handed over."""
         self._now = tag
 
@@ -179,10 +166,15 @@ class _TorchEpochs:
         self._passes.settle()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_restored, (self._source, self._passes))
+        return (_restored, (self._kind(), self._source, self._passes))
+
+    @classmethod
+    def _kind(cls) -> type[TorchEpochs]:
+        """The class before it was made one of torch's."""
+        return next(each for each in cls.__mro__[1:] if issubclass(each, TorchEpochs))
 
 
-def _restored(source: EpochSource, passes: Passes) -> Any:
-    dataset = torch_epochs(source)
+def _restored(kind: type[TorchEpochs], source: EpochSource, passes: Passes) -> Any:
+    dataset = as_iterable_dataset(kind)(source)
     dataset._passes = passes
     return dataset
