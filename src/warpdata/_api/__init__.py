@@ -421,7 +421,8 @@ def chunk_episode(
 def keep_decoded(max_bytes: str | int) -> None:
     """Keep at most this much of decoded blocks in this process (192 MiB unless told; 0 for none, "2GB" for more).
 
-    A compressed block that is one frame is decoded whole for any of its rows: kept, it is decoded once.
+    A compressed block that is one frame is decoded whole for any of its rows: kept, it is decoded once. So are frames
+    of cameras, JPEG and PNG pictures too, that windows and samples ask for again.
     """
     from warpdata.bytekit.kept import KEPT
     from warpdata.catalog.names import parse_size

@@ -99,6 +99,7 @@ class _Copying:
 
     def __init__(self, folder: Path, video: VideoOptions | None) -> None:
         self._folder = folder
+        self._inside = f"{folder}{os.sep}"
         self._video = video
         self._clocks = SharedClocks()
         self._folders = {str(folder)}
@@ -111,8 +112,7 @@ class _Copying:
 
     def add(self, name: str, signal: Signal) -> None:
         """Copy one signal, now or together with others."""
-        path = os.path.join(self._folder, check_name(name))
-        if (inside := os.path.dirname(path)) not in self._folders:
+        if (inside := os.path.dirname(self._inside + check_name(name))) not in self._folders:
             os.makedirs(inside, exist_ok=True)
             self._folders.add(inside)
         self._found[name] = {}  # in the order of the source
@@ -142,7 +142,7 @@ class _Copying:
         for (name, signal), found, stated in zip(signals, values, stated_together(values), strict=True):
             about = described(signal).to_json()
             data = table_bytes(about, np.asarray(signal._ts_in(rows)), found)
-            put_file(os.path.join(self._folder, name + layout.SIGNAL_SUFFIX), data)
+            put_file(self._inside + name + layout.SIGNAL_SUFFIX, data)
             self._sums[name] = sum_of_rows([found])
             self._found[name] = {
                 **about, **self._clocks.of(signal.timestamps).to_json(), "values": stated, "file": _file(data),
@@ -150,7 +150,7 @@ class _Copying:
 
     def _table(self, name: str, signal: Signal) -> None:
         clock = self._clocks.of(signal.timestamps)
-        path = Path(os.path.join(self._folder, name + layout.SIGNAL_SUFFIX))
+        path = Path(self._inside + name + layout.SIGNAL_SUFFIX)
         table = TableFile(path, described(signal), clock=clock, recorded=False)
         running = None if signal.meta.is_object else RowsSum()
         for rows in _blocks(signal):
@@ -168,7 +168,7 @@ class _Copying:
         def rate_of(times: NDArray[np.int64]) -> float:
             return self._clocks.of(times).rate_hz(DEFAULT_TICK_HZ)
 
-        path = os.path.join(self._folder, name)
+        path = self._inside + name
         copy = camera_copy(signal, rate_of)
         if copy is not None:
             video_bytes = copy.video_bytes

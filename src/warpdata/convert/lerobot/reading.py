@@ -421,6 +421,10 @@ def _reopened_signal(place: Place, number: int, name: str) -> Signal:
     return LeRobotSource(place).open(number).signals[name]
 
 
+_NEAR = 0.25
+"""In frames: how far rows may be from their frames where there are as many of both."""
+
+
 def first_frame(video: SourceVideo, rows: EpisodeRows, start_s: float, name: str) -> int:
     """The frame of a file that the first row of an episode shows; every row must have its frame."""
     times = rows.times()
@@ -431,6 +435,8 @@ def first_frame(video: SourceVideo, rows: EpisodeRows, start_s: float, name: str
     where = f"{video.path} (episode {rows.row.number})"
     if not len(shown):
         raise CorruptLayoutError("the video has no frames", path=where)
+    if len(shown) == len(wanted) and np.abs(shown - wanted).max() < _NEAR / rows.documents.fps:
+        return 0  # a video of its own, as most are before v3.0
     after = np.clip(np.searchsorted(shown, wanted), 1, max(1, len(shown) - 1))
     later = np.minimum(after, len(shown) - 1)
     nearest = np.where(wanted - shown[after - 1] <= shown[later] - wanted, after - 1, later)

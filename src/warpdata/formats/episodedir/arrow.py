@@ -113,8 +113,11 @@ def _signal_schema_bytes(text: bytes) -> bytes:
     return bytes(signal_schema(json.loads(text)).serialize().to_pybytes())
 
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
+
+
 def _json_text(description: Mapping[str, Any]) -> bytes:
-    return json.dumps(dict(description), separators=(",", ":")).encode()
+    return _COMPACT.encode(dict(description)).encode()
 
 
 def _encodings(description: Mapping[str, Any]) -> dict[str, str]:
