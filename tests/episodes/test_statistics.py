@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+import warpdata as wd
 from warpdata.episodes.statistics import QUANTILES, RELATIVE_ERROR, ClockStatistics, Sketch, ValueStatistics
 
 
@@ -55,3 +58,18 @@ def test_clock() -> None:
     assert abs(found["usual_pause_ns"] - 10) <= 1
     assert np.isclose(found["jitter_ns"], np.diff(stamps).std(), atol=0.1)
     assert ClockStatistics().to_json()["count"] == 0
+
+
+def test_signals_of_one_clock_say_of_it_what_each_would_say_alone(tmp_path: Path) -> None:
+    times = {"a": range(0, 900, 3), "b": range(0, 900, 3), "c": range(5, 905, 3), "none": []}
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for name, stamps in times.items():
+            for ts_ns in stamps:
+                writer.append(name, float(ts_ns), ts_ns)
+    about = wd.open_episode(tmp_path / "ep").meta["signals"]
+    assert sorted(about) == ["a", "b", "c"]
+    for name, found in about.items():
+        alone = ClockStatistics()
+        alone.add(np.array(times[name]))
+        assert {key: found[key] for key in alone.to_json()} == alone.to_json()
+        assert found["values"]["min"] == [float(times[name][0])]
