@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from warpdata.catalog.builder import DatasetBuilder as DatasetBuilder
     from warpdata.catalog.dataset import Dataset as Dataset
     from warpdata.catalog.refs import AudioRef as AudioRef
-    from warpdata.catalog.refs import EpisodeRef as EpisodeRef
+    from warpdata.catalog.refs import EpisodeFileRef as EpisodeFileRef
     from warpdata.catalog.refs import FileRef as FileRef
     from warpdata.catalog.refs import ImageRef as ImageRef
     from warpdata.catalog.refs import VideoRef as VideoRef
@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from warpdata.ordering.fraction import Cascade as Cascade
     from warpdata.ordering.fraction import row_in_fraction as row_in_fraction
     from warpdata.search.store import VectorStore as VectorStore
+    from warpdata.search.trajectories import EpisodeRef as EpisodeRef
     from warpdata.search.trajectories import TrajectoryIngestor as TrajectoryIngestor
     from warpdata.search.trajectories import TrajectoryRetriever as TrajectoryRetriever
     from warpdata.timeline.episode import Episode as Episode
@@ -186,7 +187,8 @@ _ELSEWHERE: dict[str, str] = {
     "ConflictError": "warpdata.errors",
     "DatasetNotFoundError": "warpdata.errors",
     "DiskEpisode": "warpdata.episodes",
-    "EpisodeRef": "warpdata.catalog",
+    "EpisodeFileRef": "warpdata.catalog",
+    "EpisodeRef": "warpdata.search",
     "EpisodeView": "warpdata.timeline",
     "EpisodeWriter": "warpdata.timeline",
     "FileRef": "warpdata.catalog",

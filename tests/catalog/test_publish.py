@@ -205,7 +205,7 @@ def test_other_kinds_are_named_blobs(tmp_path: Path) -> None:
     with wd.dataset("ws/x", catalog=tmp_path / "cat") as ds:
         assert list(ds.artifact("episodes").members()) == ["a.wshard", "sub/b.wshard"]
         ref = next(iter(ds.table().batches(5)))["episode"][1]
-        assert isinstance(ref, wd.EpisodeRef)
+        assert isinstance(ref, wd.EpisodeFileRef)
         assert ref.read_bytes() == b"second"
         assert ref.local_path().read_bytes() == b"second"
         assert ds.ref("vectors", "index.rvf").read_bytes() == b"vectors"

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+import warpdata as wd
 from warpdata.episodes.statistics import (
     QUANTILES,
     RELATIVE_ERROR,
@@ -86,3 +89,18 @@ def test_several_signals_together_are_each_as_alone(widths: list[int], rows: int
         for key in ("mean", "std", "sum"):  # added up in another order
             for one, other in zip(found[key], expected[key], strict=True):
                 assert one == other or np.isclose(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_signals_of_one_clock_say_of_it_what_each_would_say_alone(tmp_path: Path) -> None:
+    times = {"a": range(0, 900, 3), "b": range(0, 900, 3), "c": range(5, 905, 3), "none": []}
+    with wd.DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for name, stamps in times.items():
+            for ts_ns in stamps:
+                writer.append(name, float(ts_ns), ts_ns)
+    about = wd.open_episode(tmp_path / "ep").meta["signals"]
+    assert sorted(about) == ["a", "b", "c"]
+    for name, found in about.items():
+        alone = ClockStatistics()
+        alone.add(np.array(times[name]))
+        assert {key: found[key] for key in alone.to_json()} == alone.to_json()
+        assert found["values"]["min"] == [float(times[name][0])]

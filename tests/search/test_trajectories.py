@@ -21,7 +21,6 @@ from warpdata.errors import (
 )
 from warpdata.search import trajectories
 from warpdata.search.observation import Observation, as_observation
-from warpdata.search.trajectories import EpisodeRef
 from warpdata.stores.jsonservice import JsonService
 from warpdata.stores.reliable import RetryPolicy
 
@@ -77,7 +76,7 @@ def test_the_nearest_episode_comes_first_and_each_once(index: str) -> None:
     with wd.TrajectoryRetriever(index, embedder=embed) as retriever:
         found = retriever.search_similar_episodes(query_obs=query(3), top_k=4)
     assert found[0].episode_id == "ep_3"
-    assert isinstance(found[0], EpisodeRef)
+    assert isinstance(found[0], wd.EpisodeRef)
     assert len({each.file_path for each in found}) == 4
     assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
     assert found[0].score == pytest.approx(1, abs=0.01)

@@ -40,7 +40,7 @@ def test_every_card_is_html_without_scripts(root: Path, local_catalog: str) -> N
         builder.add_table("main", {"text": [SCRIPT] * 3, SCRIPT: [1, 2, 3]})
         builder.add_episodes("demos", root)
         builder.publish()
-    receipt = wd.LossReceipt("a", None, SCRIPT, 5, 1, 0.5, {SCRIPT: 4}, 3, SCRIPT)
+    receipt = wd.LossReceipt(source="a", episode_id=SCRIPT, steps_lost=1, channels={SCRIPT: 4}, why=SCRIPT)
     samples = episode.sample(np.arange(5) * 10**8 + episode.first_ts_ns, ["joints", "front", "events"])
     with wd.dataset("lab/arm", catalog=local_catalog) as dataset:
         things: list[Any] = [

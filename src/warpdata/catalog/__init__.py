@@ -8,7 +8,7 @@ __getattr__, __dir__ = lazy_names(
         "AudioRef": "warpdata.catalog.refs",
         "Dataset": "warpdata.catalog.dataset",
         "DatasetBuilder": "warpdata.catalog.builder",
-        "EpisodeRef": "warpdata.catalog.refs",
+        "EpisodeFileRef": "warpdata.catalog.refs",
         "FileRef": "warpdata.catalog.refs",
         "ImageRef": "warpdata.catalog.refs",
         "Table": "warpdata.catalog.table",

@@ -203,7 +203,7 @@ class VideoRef(FileRef):
             return media.decode_video_frame(file, time_s, self.name)
 
 
-class EpisodeRef(FileRef):
+class EpisodeFileRef(FileRef):
     """A recorded episode: `open()` reads its header, and its blocks as they are asked for."""
 
     def open(self) -> Episode:  # type: ignore[override]
@@ -216,7 +216,7 @@ REF_CLASSES: dict[str, type[FileRef]] = {
     "image": ImageRef,
     "audio": AudioRef,
     "video": VideoRef,
-    "episode": EpisodeRef,
+    "episode": EpisodeFileRef,
 }
 
 
