@@ -174,7 +174,7 @@ class TorchEpochs:
         return next(each for each in cls.__mro__[1:] if issubclass(each, TorchEpochs))
 
 
-def _restored(kind: type[Any], source: EpochSource, passes: Passes) -> Any:
+def _restored(kind: Any, source: EpochSource, passes: Passes) -> Any:
     dataset = as_iterable_dataset(kind)(source)
     dataset._passes = passes
     return dataset
