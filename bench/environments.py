@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.interpreters import interpreter
+
 FOLDER = Path.home() / ".cache" / "warpdata-peers"
 INSTALL_TIMEOUT_S = 1800.0
 
@@ -35,7 +37,7 @@ def python_of(name: str, wanted: Environment, folder: Path = FOLDER) -> str:
     python, mark = place / "bin" / "python", place / "complete"
     if not mark.exists():
         shutil.rmtree(place, ignore_errors=True)
-        _run(shutil.which(f"python{wanted.python}") or sys.executable, "-m", "venv", str(place))
+        _run(interpreter(wanted.python) or sys.executable, "-m", "venv", str(place))
         for each in wanted.installs:
             _run(str(python), "-m", "pip", "install", "--quiet", *each)
         mark.touch()

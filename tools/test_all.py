@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from email.parser import Parser
 from pathlib import Path
 
+from tools.interpreters import interpreter, version_of
+
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ("3.11", "3.12", "3.13")
 OLDEST = "oldest"
@@ -28,23 +30,9 @@ LIBRARIES_ONLY_FOR_TESTS = "test"
 
 
 def interpreters() -> dict[str, str]:
-    """The Python of each version that is here: on the path, or below pyenv."""
-    found = {}
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    for version in VERSIONS:
-        kept = sorted(pyenv.glob(f"{version}.*/bin/python{version}"))
-        candidates = [shutil.which(f"python{version}"), *map(str, reversed(kept))]
-        works = [each for each in candidates if each and version_of(each) == version]
-        if works:
-            found[version] = works[0]
-    return found
-
-
-def version_of(python: str) -> str | None:
-    """What an interpreter says it is; None where it does not run, as the stand-ins of pyenv."""
-    code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else None
+    """The Python of each version that is here."""
+    found = {version: interpreter(version) for version in VERSIONS}
+    return {version: python for version, python in found.items() if python}
 
 
 def build_wheel(folder: Path) -> Path:

@@ -7,46 +7,30 @@ The virtualenvs are made below a folder that is kept, by default `~/.cache/warpd
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-FOLDER = Path.home() / ".cache" / "warpdata-peers"
-
-
-class Peer(NamedTuple):
-    """What is installed, one list after the other, and with which Python."""
-
-    python: str
-    installs: tuple[tuple[str, ...], ...]
-
+from bench import environments
+from bench.environments import FOLDER, Environment, NotInstalled
 
 PEERS = {
-    "lerobot-0.6.1": Peer("3.12", (("torch==2.11.0",), ("lerobot[dataset]==0.6.1", "mcap-ros2-support"))),
-    "tensorflow-datasets": Peer("3.11", (("tensorflow-cpu", "tensorflow-datasets"),)),
-    "mcap-ros2-support": Peer("3.11", (("mcap-ros2-support",),)),
+    "lerobot-0.6.1": Environment(
+        "3.12", (("torch==2.11.0",), ("lerobot[dataset]==0.6.1", "mcap-ros2-support"))
+    ),
+    "tensorflow-datasets": Environment("3.11", (("tensorflow-cpu", "tensorflow-datasets"),)),
+    "mcap-ros2-support": Environment("3.11", (("mcap-ros2-support",),)),
 }
 
 
 def python_of(name: str, folder: Path = FOLDER) -> str | None:
     """The Python of a peer, which is installed if it is not yet; None where that fails, which is told."""
-    place, peer = folder / name, PEERS[name]
-    python, mark = place / "bin" / "python", place / "complete"
-    if mark.exists():
-        return str(python)
-    shutil.rmtree(place, ignore_errors=True)
-    base = shutil.which(f"python{peer.python}") or sys.executable
-    steps = [[base, "-m", "venv", str(place)]]
-    steps += [[str(python), "-m", "pip", "install", "-q", *each] for each in peer.installs]
-    for step in steps:
-        done = subprocess.run(step, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"{name} cannot be installed: {done.stderr.strip()[-300:]}", file=sys.stderr)
-            return None
-    mark.touch()
-    return str(python)
+    try:
+        return environments.python_of(name, PEERS[name], folder)
+    except NotInstalled as reason:
+        print(f"{name} cannot be installed: {reason}", file=sys.stderr)
+        return None
 
 
 def ask(python: str, script: str, *words: str) -> dict[str, Any]:

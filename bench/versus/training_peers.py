@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from bench.environments import Environment
+from bench.versus.converting_peers import PEERS as CONVERTERS
 
 WIDTH, BATCH = 16, 64
 WORKERS = int(os.environ.get("BENCH_WORKERS", "2"))
@@ -326,7 +327,7 @@ ENVIRONMENTS = {
         "torch", "torchvision", "numpy", "grain>=0.2.18", "litdata>=0.2.76", "mosaicml-streaming>=0.13",
         "webdataset>=1.0", "zarr>=3.0", "h5py",
     ),)),
-    LEROBOT: Environment("3.12", (("torch==2.11.0",), ("lerobot[dataset]==0.6.1", "mcap-ros2-support"))),
+    LEROBOT: CONVERTERS[LEROBOT],
 }  # fmt: skip
 """mosaicml-streaming loads torchvision, which loads only beside the torch it was built for: no plain build will do."""
 

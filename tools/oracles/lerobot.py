@@ -1,4 +1,4 @@
-"""Ask lerobot itself about what we export: `python tools/oracles/lerobot.py OUR_PYTHON [VERSION] [THEIR_PYTHON]`.
+"""Ask lerobot itself about what we export: `python -m tools.oracles.lerobot OUR_PYTHON [VERSION] [THEIR_PYTHON]`.
 
 Makes a virtualenv of its own below a temporary folder and installs lerobot there (gigabytes), unless a Python that has
 it is given. Exports each golden set with warpdata, reads the result with LeRobotDataset, and compares it item by item
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from tools.interpreters import interpreter
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GOLDEN = (
@@ -200,7 +201,7 @@ def _asked(command: list[str]) -> Any:
 
 
 def _virtualenv(folder: Path, version: str) -> str:
-    base = shutil.which("python3.12") if version >= "0.5" else None
+    base = interpreter("3.12") if version >= "0.5" else None
     subprocess.run([base or sys.executable, "-m", "venv", str(folder)], check=True)
     python = str(folder / "bin" / "python")
     extra = "[dataset]" if version >= "0.5" else ""
