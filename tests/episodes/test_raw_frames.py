@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.waiting import until
 from warpdata.bytekit import mapping
 from warpdata.episodes import camera, journals
 from warpdata.formats.journal import writer as journal_writer
@@ -57,9 +59,19 @@ def test_raw_frames_that_wait_too_long_are_synced_once(
     tmp_path: Path, synced: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journals, "RAW_SYNC_S", 0.0)
-    slow = camera.VideoFile.encode
-    monkeypatch.setattr(camera.VideoFile, "encode", lambda *args: (time.sleep(0.005), slow(*args))[1])
-    record(tmp_path / "ep", "1ms")
+    encode = camera.VideoFile.encode
+
+    def late(*args: Any) -> Any:
+        until(lambda: raw_bytes(synced), "no raw frame is synced while the encoder is held up")
+        return encode(*args)
+
+    monkeypatch.setattr(camera.VideoFile, "encode", late)
+    work = tmp_path / "ep" / ".recording"
+    with wd.DiskEpisodeWriter(tmp_path / "ep", durability="1ms") as writer:
+        for i in range(FRAMES):
+            writer.append("cam", np.full(SHAPE, i, np.uint8), i)
+            until(lambda: [*work.glob("frames-*")], "frames get no journal of their own")
+    assert len(wd.open_episode(tmp_path / "ep")["cam"]) == FRAMES
     assert 0 < raw_bytes(synced) <= FRAMES * (np.prod(SHAPE) + 64) + 4096
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import warpdata as wd
 from tests.sweeps import SOAK
+from warpdata.bytekit.system import kept_scheduling
 from warpdata.convert.lerobot.writing import CODEC
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import arrow
@@ -168,6 +169,8 @@ def test_av1_as_lerobot_encodes_it_is_neither_larger_nor_worse_than_the_plain_en
         with av.open(str(path), "w", format="mp4") as out:
             stream = out.add_stream("libsvtav1", rate=20, options=options)
             stream.height, stream.width, stream.pix_fmt = *still.shape[:2], "yuv420p"
+            with kept_scheduling():
+                stream.codec_context.open()
             for frame in [*(av.VideoFrame.from_ndarray(each, "rgb24") for each in frames), None]:
                 out.mux(stream.encode(frame))
         with av.open(str(path)) as found:

@@ -1,23 +1,30 @@
-"""The golden lane: read as it was meant, and written today with the same bytes."""
+"""The golden lane: read as it was meant, like those of earlier releases, and written today with the same bytes."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from tools.make_golden_lane import NAME, publish
 
 import warpdata as wd
 from tests.conftest import OWN_GOLDEN
 
 GOLDEN = OWN_GOLDEN / "lane"
-EXPECTED = json.loads((GOLDEN / "expected.json").read_text())
+OLDER = sorted((OWN_GOLDEN.parent / "compat" / "lane").iterdir())
 
 
-def test_it_is_read() -> None:
-    with wd.dataset(NAME, catalog=GOLDEN / "catalog") as ds:
-        assert ds.version == EXPECTED["version"]
+def expected(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "expected.json").read_text()))
+
+
+@pytest.mark.parametrize("folder", [*OLDER, GOLDEN], ids=lambda folder: folder.name)
+def test_it_is_read(folder: Path) -> None:
+    with wd.dataset(NAME, catalog=folder / "catalog") as ds:
+        assert ds.version == expected(folder)["version"]
         assert (ds.lanes["double"].of, ds.lanes["double"].revision) == (("joints",), "1")
         assert ds.lane_status("double").current == ("ep_0", "ep_1")
         for episode in ds.episodes:
@@ -30,4 +37,4 @@ def test_today_writes_the_same_bytes(tmp_path: Path) -> None:
     publish(tmp_path)
     with wd.dataset(NAME, catalog=tmp_path) as ds:
         shards = {str(shard.name): shard.hash for shard in ds.manifest.artifacts["lane-double"].shards}
-    assert shards == EXPECTED["shards"]
+    assert shards == expected(GOLDEN)["shards"]
