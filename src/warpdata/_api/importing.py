@@ -119,8 +119,7 @@ def _import_stored(
 
 
 def _publish_imported(builder: DatasetBuilder, episodes: Episodes, receipt: Receipt) -> None:
-    kept = {key: value for key, value in receipt.to_json().items() if key != "continued"}
-    builder.describe(source_metadata=dict(episodes.metadata), receipt=kept)
+    builder.describe(source_metadata=dict(episodes.metadata), receipt=receipt.to_keep())
     builder.publish(message=f"imported from {receipt.format}")
 
 

@@ -267,9 +267,13 @@ class Target(ABC):
 
     def finish(self, episodes: Episodes, receipt: Receipt) -> None:
         """Write down what is known of the whole, and the receipt."""
-        kept = {key: value for key, value in receipt.to_json().items() if key != "continued"}
         os.sync()  # once for all episodes; until here nobody was told that they are safe
-        about = {"version": 1, "metadata": dict(episodes.metadata), "receipt": kept, "import": self._stated}
+        about = {
+            "version": 1,
+            "metadata": dict(episodes.metadata),
+            "receipt": receipt.to_keep(),
+            "import": self._stated,
+        }
         write_file(self.path / layout.DATASET_FILE, dump_json(about))
         (self.path / STATE_FILE).unlink(missing_ok=True)
 

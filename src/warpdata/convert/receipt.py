@@ -150,6 +150,10 @@ class Receipt:
             "signals": {name: each.to_json() for name, each in self.signals.items()},
         }  # fmt: skip
 
+    def to_keep(self) -> dict[str, Any]:
+        """What is kept in the target: the same bytes wherever that lies and however often a run was interrupted."""
+        return {key: value for key, value in self.to_json().items() if key not in ("continued", "target")}
+
     def lines(self) -> Iterator[str]:
         """The receipt for a person."""
         version = f" {self.version}" if self.version else ""
