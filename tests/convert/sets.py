@@ -87,15 +87,11 @@ def assert_same(a: Episode, b: Episode) -> None:
             assert [each.data for each in frames] == [each.data for each in again], name
 
 
-def tree(folder: Path) -> dict[str, Any]:
-    """All files below a folder with their bytes; caches of the reader left out, the receipt without its target."""
-    found: dict[str, Any] = {}
+def tree(folder: Path) -> dict[str, bytes]:
+    """All files below a folder with their bytes; caches of the reader left out."""
+    found: dict[str, bytes] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_file() and path.name not in (".listing.json", ".facts.parquet"):
             found[name] = path.read_bytes()
-    if "dataset.json" in found:
-        about = json.loads(found["dataset.json"])
-        about["receipt"].pop("target")
-        found["dataset.json"] = about
     return found
