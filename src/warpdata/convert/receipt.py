@@ -147,7 +147,8 @@ class Receipt:
             "target": self.target, "episodes": self.episodes, "continued": self.continued,
             "exact": self.is_exact, "skipped": list(self.skipped), "supplied": dict(self.supplied),
             "notes": list(self.notes),
-            "signals": {name: each.to_json() for name, each in self.signals.items()},
+            # By name: an episode that an earlier run finished gives them in no other order.
+            "signals": {name: each.to_json() for name, each in sorted(self.signals.items())},
         }  # fmt: skip
 
     def to_keep(self) -> dict[str, Any]:
