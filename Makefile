@@ -10,7 +10,9 @@ WORKERS ?= 3
 demo: $(VENV)/.installed
 	$(BIN)/warp demo
 
+# Compiled once: hundreds of processes that tests start would else compile the package each for itself where Python may not write.
 test: setup lint
+	$(BIN)/python -m compileall -q src tests
 	$(BIN)/python -m pytest -n $(WORKERS) tests bench
 
 setup: $(VENV)/.installed-test $(VENV)/.installed-typescript $(VENV)/.installed-go
