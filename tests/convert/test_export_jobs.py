@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,7 @@ FORMATS = ("lerobot", "webdataset", "hdf5", "mcap", "rlds")
 def files(place: Path) -> dict[str, str]:
     """The hash of every file below a place, or of the file."""
     listed = [place] if place.is_file() else sorted(each for each in place.rglob("*") if each.is_file())
-    found = {}
-    for path in listed:
-        data = path.read_bytes()
-        if path.name == "warpdata.json":  # says where it was written
-            data = json.dumps({**json.loads(data)["receipt"], "target": ""}).encode()
-        found[str(path.relative_to(place))] = hashlib.sha256(data).hexdigest()
-    return found
+    return {str(path.relative_to(place)): hashlib.sha256(path.read_bytes()).hexdigest() for path in listed}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +69,7 @@ def test_the_command(root: Path, tmp_path: Path) -> None:
     assert files(tmp_path / "out") == files(tmp_path / "more")
 
 
-@pytest.mark.parametrize(("format_", "broken"), [(each, 2 * (n % 2)) for n, each in enumerate(FORMATS)])
+@pytest.mark.parametrize(("format_", "broken"), [("lerobot", 0), ("webdataset", 2)])
 def test_what_cannot_be_read_is_skipped(tmp_path: Path, format_: str, broken: int) -> None:
     source = copied(sample("lerobot", "v21_video_av1"), tmp_path)
     (source / f"data/chunk-000/episode_{broken:06d}.parquet").write_bytes(b"not a table")

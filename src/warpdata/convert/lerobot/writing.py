@@ -390,7 +390,7 @@ class _Set:
             place = self._below(name)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(file_bytes(kept))
-        about = {"writer": f"warpdata {__version__}", "receipt": self.receipt.to_json()}
+        about = {"writer": f"warpdata {__version__}", "receipt": self.receipt.to_keep()}
         self._json(OURS, about)
 
     def let_go(self) -> None:
