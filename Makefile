@@ -40,8 +40,7 @@ bench: $(VENV)/.installed-test
 
 # What takes too long for every day: whole sweeps, many examples, thousands of kills.
 soak: $(VENV)/.installed-test
-	WARPDATA_SOAK=1 HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 -m soak tests
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 $(wildcard tests/*/test_*_machine.py)
+	WARPDATA_SOAK=1 HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 -m "soak or hypothesis" tests
 	$(BIN)/python -m bench.soak_writers
 	$(BIN)/python -m bench.soak_kill
 	$(BIN)/python -m bench.soak_recording

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.servers import BUCKET, S3Server, run_s3, unique
+from tests.sweeps import is_thinned
 
 # A run started in the background ignores Ctrl-C, and so would every recorder that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,6 +33,13 @@ settings.register_profile("nightly", settings.get_profile("default"), max_exampl
 # What lands is judged by the same examples each time; everybody else's runs go on looking for new ones.
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What an ordinary run does a part of, `make soak` does whole, without anybody remembering to say so."""
+    for item in items:
+        if isinstance(item, pytest.Function) and is_thinned(item.path):
+            item.add_marker("soak")
 
 
 def shared_golden(*parts: str) -> Path:

@@ -57,6 +57,13 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f" Did you mean {known[found[0]]!r}?" if found else ""
 
 
+def require_word(what: str, word: object, words: Iterable[str]) -> None:
+    """ValueError for a word that is not one of a few: it names them, and the one that was meant."""
+    known = list(words)
+    if word not in known:
+        raise ValueError(f"{what} is one of {', '.join(known)}, not {word!r}.{nearest(str(word), known)}")
+
+
 class WarpError(Exception):
     """Base of all warpdata errors: a fact, a stable code and a hint what to do next."""
 

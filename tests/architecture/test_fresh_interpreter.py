@@ -139,7 +139,6 @@ def _publish(folder: Path) -> None:
         (folder / "reference.pickle").write_bytes(pickle.dumps(ref))
 
 
-@pytest.mark.soak
 def test_every_attribute_of_everything_the_doors_give(folder: Path) -> None:
     every = 1 if SOAK else 8
     done = subprocess.run(

@@ -45,6 +45,12 @@ def test_like_numpy(itemsize: int | None, data: st.DataObject) -> None:
     check_like_numpy(array, key, Rows(array, itemsize).__getitem__)
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (7, 0), (0, 0), (6,), (7, 2), (7, 3, 1)], ids=str)
+def test_empty_masks_fit_every_axis(shape: tuple[int, ...]) -> None:
+    array = np.arange(21).reshape(7, 3)
+    check_like_numpy(array, np.zeros(shape, bool), Rows(array).__getitem__)
+
+
 @pytest.mark.parametrize("bad", BAD_PARTS, ids=lambda bad: type(bad).__name__)
 def test_what_is_no_key(bad: Any) -> None:
     rows = Rows(np.zeros((3, 2)))

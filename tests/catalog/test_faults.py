@@ -109,7 +109,6 @@ def check_readers(store, complete: set[str]) -> str | None:
     return pointer.version
 
 
-@pytest.mark.soak
 def test_publish_survives_kills(s3_catalog: str, s3_server: S3Server) -> None:
     """Killed at random points, readers always see a whole version; the rerun sends only what is missing."""
     store = s3_store(s3_server, s3_catalog.rpartition("/")[2])

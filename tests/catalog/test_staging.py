@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import warpdata as wd
 from tests.published import rows
 from warpdata.bytekit import commit
+from warpdata.catalog import outbox
+from warpdata.catalog.access import access_options
+from warpdata.catalog.sources import ParquetOptions
+from warpdata.formats.tarshard.writer import PackOptions
+from warpdata.settings import Settings
+from warpdata.stores.address import open_store
 
 
 @pytest.fixture
@@ -60,6 +69,76 @@ def test_for_a_remote_catalog_it_is_the_cache_folder(s3_catalog: str, tmp_path: 
         builder.publish()
     assert not (tmp_path / "cache/staging").exists()
     assert wd.dataset("ws/x", catalog=s3_catalog, mode="remote").verify() == []
+
+
+class TestMoreThanMayWait:
+    """For a catalog elsewhere little waits on this disk; what is published does not depend on it."""
+
+    @staticmethod
+    def fill(builder: wd.DatasetBuilder, pictures: Path, root: Path) -> int:
+        """Add tables, tars and episodes; the most bytes that were staged at once."""
+        staged = [0]
+        small = ParquetOptions(shard_bytes=1, row_group_rows=100)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for start in range(0, 600, 100):
+                files = [f"a/{number % 40:03d}.png" for number in range(start, start + 100)]
+                yield pa.record_batch({"i": range(start, start + 100), "file": files})
+                found = builder._staging.rglob("*")
+                staged.append(sum(path.stat().st_size for path in found if path.is_file()))
+
+        builder.add_table("main", batches(), options=small)
+        builder.add_artifact("pictures", pictures, options=PackOptions(shard_bytes=4096))
+        builder.bind("main", "file", "pictures", "image")
+        builder.add_webdataset("samples", pictures)
+        builder.add_episodes("demos", root)
+        return max(staged)
+
+    def test_it_is_sent_while_the_rest_is_made(
+        self, s3_catalog: str, tmp_path: Path, picture_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for number in range(3):
+            with wd.record(tmp_path / "root", clock="simulated") as recorder:
+                recorder.step({"x": np.arange(3.0) + number}, {"a": np.zeros(2)}, reward=1.0, ts_ns=0)
+        (picture_folder / "a" / "000.txt").write_text("zero")
+        local = str(tmp_path / "catalog")
+        with wd.DatasetBuilder("ws/x", catalog=local) as builder:
+            self.fill(builder, picture_folder, tmp_path / "root")
+            here = builder.publish()
+        monkeypatch.setattr(outbox, "STAGED_BYTES", 4000)
+        with wd.DatasetBuilder("ws/x", catalog=s3_catalog) as builder:
+            assert self.fill(builder, picture_folder, tmp_path / "root") < 12_000
+            assert len(builder._outbox.sent) > 8
+            there = builder.publish()
+            again = builder.publish()
+        assert (there.version, there.blobs_sent) == (here.version, here.blobs_sent)
+        assert (again.version, again.blobs_sent) == (here.version, 0)
+        with wd.dataset("ws/x", catalog=s3_catalog, mode="remote") as ds:
+            assert ds.verify() == []
+            assert ds.table().select(["i"]).arrow().column("i").to_pylist() == list(range(600))
+            assert [each.id for each in ds.episodes] == ds.episodes.ids
+
+    def test_what_it_points_at_is_still_checked(
+        self, s3_catalog: str, picture_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(outbox, "STAGED_BYTES", 1)
+        with wd.DatasetBuilder("ws/x", catalog=s3_catalog) as builder:
+            builder.add_table("main", {"file": ["a/000.png", "a/none.png"]})
+            builder.add_artifact("pictures", picture_folder).bind("main", "file", "pictures")
+            with pytest.raises(wd.errors.WarpError, match=r"none\.png"):
+                builder.publish()
+
+    def test_what_was_collected_meanwhile_is_said(
+        self, s3_catalog: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(outbox, "STAGED_BYTES", 1)
+        with wd.DatasetBuilder("ws/x", catalog=s3_catalog) as builder:
+            builder.add_table("main", rows(50))
+            store = open_store(s3_catalog, access_options(Settings.from_env()).store)
+            store.delete_all([info.key for info in store.list("blobs/")])
+            with pytest.raises(wd.errors.DatasetError, match="missing") as caught:
+                builder.publish()
+            assert "add or store the part again" in caught.value.hint
 
 
 def test_a_damaged_blob_is_replaced_by_the_staged_file(local_catalog: str) -> None:

@@ -13,6 +13,8 @@ import pytest
 import warpdata as wd
 from tests.published import rows
 from tests.servers import run_http
+from warpdata.catalog.access import Access, access_options
+from warpdata.catalog.history import list_datasets
 from warpdata.catalog.names import parse_name
 from warpdata.catalog.signing import private_key, signature_file
 from warpdata.errors import (
@@ -21,8 +23,10 @@ from warpdata.errors import (
     ManifestCorruptedError,
     OfflineError,
     RollbackError,
+    StoreError,
     UntrustedError,
 )
+from warpdata.settings import Settings
 
 
 def new_key(path: Path) -> Path:
@@ -152,6 +156,52 @@ def test_an_older_latest_is_noticed(local_catalog: str, monkeypatch: pytest.Monk
         forged["sequence"] = 2
         pointer.write_text(json.dumps(forged))
         assert wd.dataset("ws/x", catalog=server.url).version == two.version
+
+
+class TestListsOverHttp:
+    """What `warp list-remote` shows of a catalog that cannot be listed."""
+
+    @staticmethod
+    def names(url: str, workspace: str = "") -> list[str]:
+        catalog = Access(access_options(Settings.from_env(), catalogs=(url,))).catalogs[0]
+        return [each.dataset_id for each in list_datasets(catalog, workspace)]
+
+    def test_every_dataset_is_there(self, local_catalog: str) -> None:
+        for name in ("ws/b", "ws/a", "other/c"):
+            with wd.DatasetBuilder(name, catalog=local_catalog) as builder:
+                builder.add_table("main", rows(3)).publish()
+        with run_http(Path(local_catalog)) as server:
+            assert self.names(server.url) == ["other/c", "ws/a", "ws/b"]
+            assert self.names(server.url, "ws/") == ["ws/a", "ws/b"] == self.names(local_catalog, "ws")
+            for each in (Path(local_catalog) / "datasets/ws/b").glob("latest.json"):
+                each.unlink()
+            assert self.names(server.url, "ws") == ["ws/a"], "a name without a version is none"
+
+    def test_catalogs_of_older_releases_get_it_with_the_next_dataset(self, local_catalog: str) -> None:
+        written = Path(local_catalog) / "datasets.json"
+        with wd.DatasetBuilder("ws/a", catalog=local_catalog) as builder:
+            builder.add_table("main", rows(3)).publish()
+            written.unlink()
+            with (
+                run_http(Path(local_catalog)) as server,
+                pytest.raises(StoreError, match="be listed") as caught,
+            ):
+                self.names(server.url)
+            assert "store behind this address" in caught.value.hint
+            builder.publish()
+        assert not written.exists(), "only a dataset that is new costs anything"
+        with wd.DatasetBuilder("ws/b", catalog=local_catalog) as builder:
+            builder.add_table("main", rows(3)).publish()
+        assert written.read_bytes() == b'{"datasets":["ws/a","ws/b"]}\n'
+
+    @pytest.mark.parametrize("damage", [b"{", b"{}", b'{"datasets":[3]}', b'{"datasets":["ws/a@v1"]}', b""])
+    def test_a_damaged_list(self, local_catalog: str, damage: bytes) -> None:
+        with wd.DatasetBuilder("ws/a", catalog=local_catalog) as builder:
+            builder.add_table("main", rows(3)).publish()
+        (Path(local_catalog) / "datasets.json").write_bytes(damage)
+        with run_http(Path(local_catalog)) as server, pytest.raises(ManifestCorruptedError, match="datasets"):
+            self.names(server.url)
+        assert self.names(local_catalog) == ["ws/a"], "where it can be listed the file is not read"
 
 
 def test_short_hashes_and_tags_over_http(local_catalog: str, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from tests.sweeps import SOAK
 BATCHES, PER_BATCH = 20 if SOAK else 2, 50
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_nothing_acknowledged_is_lost(tmp_path: Path, batch: int) -> None:
     totals = run_small("tests.episodes.killing", tmp_path, PER_BATCH, batch)

@@ -362,14 +362,12 @@ def test_two_processes_share_a_root(tmp_path: Path) -> None:
     assert found == {(n, e) for n in range(2) for e in range(8)}
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(("how", "seed"), [("episode", 7), ("episode", 8), ("files", 9)])
 def test_killed_recordings_lose_nothing(tmp_path: Path, how: str, seed: int) -> None:
     kills = 60 if SOAK else 8
     assert run_small("tests.episodes.crash_recorder", tmp_path / "root", kills, seed, how)["records"] > 100
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("how", ["leave", "stay", "killed"])
 def test_interrupted_recordings_lose_nothing(tmp_path: Path, how: str) -> None:
     """Ctrl-C at any moment: of an append, of the end of a block, of closing; nobody waits for ever."""

@@ -187,7 +187,6 @@ def test_av1_as_lerobot_encodes_it_is_neither_larger_nor_worse_than_the_plain_en
         assert ours == plain
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_the_av1_encoder_never_waits_for_itself(tmp_path: Path) -> None:
     """Four at once, each many short files: threads of the encoder that wait for each other never come back."""

@@ -194,7 +194,6 @@ def corpus_rows(folder: Path) -> np.ndarray:
         return np.concatenate([batch.rows for batch in source])
 
 
-@pytest.mark.soak
 def test_with_corpus_json_every_flip_of_every_file_is_found(tmp_path: Path) -> None:
     golden = OWN_GOLDEN / "gamsae" / "corpus"
     good = corpus_rows(golden)

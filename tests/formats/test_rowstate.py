@@ -87,7 +87,6 @@ def test_the_tool_makes_the_golden_files(tmp_path: Path) -> None:
         assert (tmp_path / path.relative_to(GOLDEN)).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.soak
 def test_every_flip_and_truncation_is_found(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     wanted = everything(golden_cache(GOLDEN, folder))

@@ -98,7 +98,6 @@ def two_commits(kind: str) -> Any:
     return change
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["vectors", "deletions", "metadata"])
 def test_every_cut_of_two_commits_gives_the_whole_state_before(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "c.rvf"
@@ -173,7 +172,6 @@ def flip_each(content: bytes, places: Iterable[tuple[int, int]], state: Callable
     return refused
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("kind", [None, "hnsw", "codes", "signed"])
 def test_flip_a_bit_of_every_byte(tmp_path: Path, kind: str | None) -> None:
     content = small_store(tmp_path / "f.rvf", kind)
@@ -226,7 +224,6 @@ def narrow_state(content: bytes) -> Any:
     return len(store), ids.tolist(), store.get(ids).tobytes(), store.metadata(ids)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["rows", "index"])
 def test_flip_every_bit(tmp_path: Path, kind: str) -> None:
     content = tiny_store(tmp_path / "b.rvf", kind)
@@ -257,7 +254,6 @@ def wide_state(content: bytes) -> Any:
     )  # fmt: skip
 
 
-@pytest.mark.soak
 def test_flips_where_parts_are_read(tmp_path: Path) -> None:
     path = tmp_path / "w.rvf"
     x = np.random.default_rng(3).normal(size=(40, WIDE)).astype(np.float32)
@@ -272,7 +268,6 @@ def test_flips_where_parts_are_read(tmp_path: Path) -> None:
     assert flip_each(content, places, wide_state) > 100
 
 
-@pytest.mark.soak
 def test_flips_of_a_file_of_a_shipped_program() -> None:
     content = shared_golden("rvf", "runtime", "node_tiny_d4_l2.rvf").read_bytes()
     flip_each(content, itertools.product(range(len(content)), range(8)), state_of)

@@ -49,7 +49,6 @@ def opened(content: bytes, *, warm: bool = False) -> VectorStore:
     return store
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("chosen", FILTERS, ids=str)
 def test_filtered_first_queries_agree_with_all_rows(changed: bytes, vectors: Any, chosen: Any) -> None:
     hits = expected_hits = 0

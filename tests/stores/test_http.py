@@ -6,6 +6,7 @@ import base64
 import contextlib
 import http.server
 import socket
+import threading
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from warpdata.stores.address import StoreOptions, open_store
 from warpdata.stores.http import HttpStore
 from warpdata.stores.memory import MemoryStore
 from warpdata.stores.reliable import ReliableStore, RetryPolicy
-from warpdata.stores.webclient import Proxies
+from warpdata.stores.webclient import Proxies, retry_after_s
 
 DATA = bytes(range(256)) * 40
 
@@ -221,6 +222,61 @@ def hanging() -> Iterator[str]:
     """A server that takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+class TestNames:
+    """Hosts by name, with a system whose name servers do as the tests say."""
+
+    @pytest.fixture
+    def names(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+        known: dict[str, Any] = {}
+        real = socket.getaddrinfo
+
+        def look_up(host: str, port: int, *rest: Any, **more: Any) -> Any:
+            found = known.get(host)
+            if callable(found):
+                found()
+            return [
+                entry for one in found or [host] for entry in real(one, port, *rest, **more)
+            ]  # an address needs no name server
+
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+        return known
+
+    def test_a_name_server_that_hangs_is_not_waited_for(self, names: dict[str, Any]) -> None:
+        ended = threading.Event()
+        names["slow.example"] = lambda: ended.wait(20)
+        with pytest.raises(UnavailableError, match="no name server answered in time"):
+            HttpStore("http://slow.example", timeout_s=0.05).head("x")
+        ended.set()
+
+    def test_every_address_of_a_host_is_tried(self, web: Any, names: dict[str, Any]) -> None:
+        names["many.example"] = ["127.0.0.2", "127.0.0.1"]
+        port = urllib.parse.urlsplit(web.url).port
+        store = HttpStore(f"http://many.example:{port}")
+        assert bytes(store.get_ranges("x", [(1, 9)])[0]) == DATA[1:9]
+        assert web.asked[0][2]["Host"] == f"many.example:{port}", "the server is asked by its name"
+
+    def test_a_name_that_is_not_known(self, names: dict[str, Any]) -> None:
+        def unknown() -> None:
+            raise socket.gaierror(-2, "Name or service not known")
+
+        names["none.example"] = unknown
+        with pytest.raises(UnavailableError, match="its name is not known"):
+            HttpStore("http://none.example").head("x")
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Last-Modified": "yesterday"}, {"Last-Modified": "Mon, 99 Foo 99999 99:99:99 GMT"}]
+)
+def test_a_time_that_is_none_is_no_time(web: Any, headers: dict[str, str]) -> None:
+    web.script = lambda _: (200, headers)
+    assert HttpStore(web.url).head("x").modified_s == 0.0
+
+
+@pytest.mark.parametrize("asked", ["\u00b2", "soon", "9" * 400, "Mon, 99 Foo 99999 99:99:99 GMT"])
+def test_waits_that_a_server_cannot_mean(asked: str) -> None:
+    assert retry_after_s(asked) in (None, float("inf"))
 
 
 class TestHangingServers:

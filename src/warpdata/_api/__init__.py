@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 from warpdata.errors import BadMagicError, BlobNotFoundError, StoreError
 
@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from warpdata.bytekit.ranges import RangeReader
+    from warpdata.catalog.access import AccessKeywords
     from warpdata.catalog.dataset import Dataset
     from warpdata.catalog.table import Table
     from warpdata.convert.place import Place
-    from warpdata.corpora.source import FixedOrderSource
+    from warpdata.corpora.source import FixedOrderSource, SourceKeywords
     from warpdata.episodes.collection import Episodes
     from warpdata.episodes.jobs import Runner
     from warpdata.episodes.local import LocalDataset
@@ -224,14 +225,16 @@ def _directory(folder: Any) -> Episode:
     return shown(folder) if isinstance(folder, str | os.PathLike) else DiskEpisode(folder)
 
 
-def open_recordings(root: str | os.PathLike[str], **options: Any) -> LocalDataset:
+def open_recordings(
+    root: str | os.PathLike[str], *, edited: bool = True, cache_bytes: int = 256 << 20
+) -> LocalDataset:
     """The episodes of a root of recordings, by path, or by URL of a store that can list (s3, gs, az, file).
 
-    Options are those of `LocalDataset`.
+    `edited`: as the edit log shows them; `cache_bytes`: how much of what was read is kept.
     """
     from warpdata.episodes.local import LocalDataset
 
-    return LocalDataset(folder_at(root), **options)
+    return LocalDataset(folder_at(root), edited=edited, cache_bytes=cache_bytes)
 
 
 def folder_at(source: str | os.PathLike[str]) -> Any:
@@ -346,7 +349,7 @@ def connect(address: str) -> BlobStore:
 
 
 def open_corpus(
-    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **options: Any
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **options: Unpack[SourceKeywords]
 ) -> FixedOrderSource:
     """Open an activation corpus: a folder, shard files in their order, or a URL of either (s3, gs, az, http).
 
@@ -458,9 +461,12 @@ def dataset(
     max_bytes: str | int | None = None,
     max_requests: int | None = None,
     listener: Listener | None = None,
-    **options: Any,
+    **options: Unpack[AccessKeywords],
 ) -> Dataset:
-    """Open a published dataset by name: `workspace/name`, `@hash` or `@tag` if you like; reads no data."""
+    """Open a published dataset by name: `workspace/name`, `@hash` or `@tag` if you like; reads no data.
+
+    Further options are fields of AccessOptions: cache_dir, cache_bytes, prefetch, verify, trusted_keys, …
+    """
     from warpdata.catalog.access import access_options, catalog_tuple
     from warpdata.catalog.dataset import budget_of, open_dataset
     from warpdata.catalog.names import parse_name
@@ -506,9 +512,17 @@ def _vectors(reader: RangeReader) -> Any:
     return VectorStore.open(reader)
 
 
-def load(name: str, table: str = "main", *, limit: int | None = None, **options: Any) -> Any:
+def load(
+    name: str,
+    table: str = "main",
+    *,
+    limit: int | None = None,
+    mode: str | None = None,
+    catalog: str | os.PathLike[str] | Sequence[str] | None = None,
+    **options: Unpack[AccessKeywords],
+) -> Any:
     """A table as a pandas frame in one line; large tables are refused, stream those."""
     from warpdata.sql.frames import pandas_from
 
-    view = dataset(name, **options).table(table)
+    view = dataset(name, mode=mode, catalog=catalog, **options).table(table)
     return view.pandas() if limit is None else pandas_from(view.head(limit))

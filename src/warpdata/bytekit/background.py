@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from warpdata.bytekit.forks import OwnProcess, tell_in_child
@@ -27,6 +27,19 @@ def start_thread(target: Callable[..., object], name: str, *args: Any) -> thread
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     thread.start()
     return thread
+
+
+def ended_within(call: Callable[[], T], timeout_s: float | None, name: str) -> T:
+    """What a call gives that nothing can interrupt, or TimeoutError; its thread then ends whenever the call does."""
+    results: SimpleQueue[T | _Failure] = SimpleQueue()
+    start_thread(lambda: results.put(_result(call)), name)
+    try:
+        result = results.get(timeout=timeout_s)
+    except Empty:
+        raise TimeoutError(f"{name} timed out") from None
+    if isinstance(result, _Failure):
+        raise result.error
+    return result
 
 
 class ThreadPool:

@@ -134,7 +134,8 @@ def _first_axis(
             return found, [slice(None) if rows.step > 0 else back]
         return read(forward[0], forward[-1] + 1), [slice(None, None, rows.step)]
     if part.dtype.kind == "b":
-        if part.shape != shape[: part.ndim]:
+        # As in numpy, a mask without any element fits every axis.
+        if any(size not in (0, axis) for size, axis in zip(part.shape, shape, strict=False)):
             raise IndexError(f"a mask of shape {part.shape} for an array of shape {shape}")
         wanted, *others = np.nonzero(part)
     else:

@@ -6,12 +6,22 @@ import contextlib
 import os
 import urllib.parse
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 
 from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.checksum import sha256_hex
-from warpdata.errors import BlobNotFoundError, ChecksumError, DatasetError, ManifestCorruptedError, StoreError
+from warpdata.catalog.names import parse_size
+from warpdata.corpora.options import options_of
+from warpdata.errors import (
+    BlobNotFoundError,
+    ChecksumError,
+    DatasetError,
+    ManifestCorruptedError,
+    StoreError,
+    require_word,
+)
 from warpdata.formats.manifest.model import BlobRef
 from warpdata.formats.manifest.parts import PartSource
 from warpdata.settings import Settings, aws_keys
@@ -47,14 +57,28 @@ class AccessOptions:
     store: StoreOptions = field(default_factory=StoreOptions, repr=False)
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"mode is {self.mode!r}; use one of {', '.join(MODES)}")
-        if self.verify not in ("off", "if-present", "require"):
-            raise ValueError(f"verify is {self.verify!r}; use off, if-present or require")
+        require_word("mode", self.mode, MODES)
+        require_word("verify", self.verify, ("off", "if-present", "require"))
         if not self.catalogs:
             raise ValueError("no catalog is given")
         object.__setattr__(self, "catalogs", tuple(_anywhere(address) for address in self.catalogs))
         object.__setattr__(self, "cache_dir", _anywhere(self.cache_dir))
+        object.__setattr__(self, "cache_bytes", parse_size(self.cache_bytes))
+        keys = self.trusted_keys
+        object.__setattr__(self, "trusted_keys", (keys,) if isinstance(keys, str) else tuple(keys))
+
+
+class AccessKeywords(TypedDict, total=False):
+    """The fields of AccessOptions that callers of `wd.dataset` choose, as keyword arguments; None means no change."""
+
+    cache_dir: str | os.PathLike[str] | None
+    cache_bytes: str | int | None
+    prefetch: str | None
+    verify: str | None
+    trusted_keys: str | Sequence[str] | None
+    allow_foreign_uris: bool | None
+    accept_rollback: bool | None
+    store: StoreOptions | None
 
 
 def _anywhere(address: str | os.PathLike[str]) -> str:
@@ -84,8 +108,8 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
         accept_rollback=settings.accept_rollback,
         store=store,
     )
-    given = {name: value for name, value in changes.items() if value is not None}
-    return replace(options, **given)  # type: ignore[arg-type]
+    nothing = {name: getattr(options, name, None) for name, value in changes.items() if value is None}
+    return options_of(AccessOptions, {**changes, **nothing}, options)
 
 
 def catalog_tuple(catalog: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...] | None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warpdata.catalog.refarray import plain_batch
+from warpdata.errors import require_word
 
 FORMATS = ("arrow", "ndjson", "parquet")
 
@@ -20,8 +21,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, form: st
     """Write batches in one of the formats and return the number of rows."""
     if form == "ndjson":
         return _write_ndjson(batches, out)
-    if form not in FORMATS:
-        raise ValueError(f"unknown format {form!r}; use one of {', '.join(FORMATS)}")
+    require_word("a format", form, FORMATS)
     sink = pa.PythonFile(out, mode="w")
     maker = pa.ipc.new_stream if form == "arrow" else pq.ParquetWriter
     rows = 0

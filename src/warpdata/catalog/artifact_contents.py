@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.lanes import Lane, LanedSource, Place
 from warpdata.catalog.recordings import SUFFIX
+from warpdata.corpora.source import SourceKeywords
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.episodes.collection import EpisodesSource, Origin
 from warpdata.episodes.opening import episode_of_shard
@@ -202,7 +203,7 @@ def _published_again(recipe: Any, artifact: str) -> PublishedSource:
     return reopened_episodes(json.dumps(recipe), artifact)
 
 
-def open_corpus(artifact: Artifact, **options: Any) -> StoreShardSource:
+def open_corpus(artifact: Artifact, **options: Unpack[SourceKeywords]) -> StoreShardSource:
     """The rows of an artifact of activation shards, checked by its corpus.json where it has one."""
     return StoreShardSource.open_folder(ArtifactFolder(artifact), **options)
 

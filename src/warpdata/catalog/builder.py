@@ -37,17 +37,18 @@ from warpdata.catalog.growing import (
     publish_grown,
 )
 from warpdata.catalog.names import parse_name, parse_size
+from warpdata.catalog.outbox import Outbox
 from warpdata.catalog.packing import (
     PackedShard,
+    check_names,
     digested,
     pack_artifact,
-    read_packed,
     webdataset_rows,
     whole_files,
 )
 from warpdata.catalog.pointer import read_pointer
-from warpdata.catalog.publish import Published, PublishOptions, publish
-from warpdata.catalog.recordings import CHUNK_BYTES, episode_rows, episodes_table, staged_episodes
+from warpdata.catalog.publish import Published, PublishOptions, publish, with_early
+from warpdata.catalog.recordings import CHUNK_BYTES, StagedEpisodes, episode_rows, episodes_table
 from warpdata.catalog.rowgroups import schema_fields, schema_to_base64
 from warpdata.catalog.sources import ParquetFacts, ParquetOptions
 from warpdata.catalog.staging import Staging, staging_for
@@ -55,7 +56,7 @@ from warpdata.catalog.stored import StoredEpisode, agreed
 from warpdata.catalog.table import StreamRequest
 from warpdata.catalog.transfer import Progress, Upload, upload_blob, upload_bytes, upload_file
 from warpdata.catalog.vector_parts import grown_vectors
-from warpdata.errors import DatasetError, nearest
+from warpdata.errors import DatasetError, nearest, require_word
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, parse_corpus
 from warpdata.formats.gamsae.layout import CORPUS_JSON
 from warpdata.formats.manifest import model
@@ -115,7 +116,8 @@ class DatasetBuilder:
     """Tables, artifacts and the bindings between them; `publish` makes them a version of a dataset.
 
     What has to be written anew on the way (tables out of memory, packed folders) is staged on the disk of a local
-    catalog, from where it moves into place, else in the cache folder; `staging` names another folder.
+    catalog, from where it moves into place, else in the cache folder; `staging` names another folder. For a catalog
+    elsewhere no more than 1 GiB waits there: what comes beyond is sent while the rest is made.
     """
 
     def __init__(
@@ -134,6 +136,7 @@ class DatasetBuilder:
         self._options = base if given is None else replace(base, catalogs=given)
         self._chosen_staging = staging
         self._owned: Staging | None = None
+        self._outbox = Outbox(self._options)
         self._tables: dict[str, _StagedTable] = {}
         self._artifacts: dict[str, _StagedArtifact] = {}
         self._kept_tables: dict[str, _KeptTable] = {}
@@ -168,11 +171,16 @@ class DatasetBuilder:
     def _set_table(
         self, name: str, source: Any, options: ParquetOptions, *, optimize: bool = False
     ) -> DatasetBuilder:
-        paths = sources.parquet_paths(source, self._staging / "tables" / name, options)
-        if optimize:
-            paths = sources.rewrite(paths, self._staging / "optimized" / name, options)
-        digests = digested(paths)
-        facts = map_in_threads(_facts, list(zip(paths, digests, strict=True)))
+        shards = sources.table_shards(source, self._staging / "tables" / name, options, optimize=optimize)
+        if isinstance(shards, list):
+            digests = digested(shards)
+            facts = map_in_threads(_facts, list(zip(shards, digests, strict=True)))
+        else:
+            facts, digests = [], []
+            for path in shards:
+                digests.append(digest_file(path))
+                facts.append(_facts((path, digests[-1])))
+                self._outbox.put(path, digests[-1])
         sources.same_schema(facts, name)
         self._tables[name] = _StagedTable(facts, digests)
         return self
@@ -194,7 +202,9 @@ class DatasetBuilder:
             )
         is_tar = kind in model.TAR_KINDS
         staging = self._staging / "artifacts" / name
-        shards = pack_artifact(source, is_tar=is_tar, staging=staging, options=options)
+        shards = pack_artifact(
+            source, is_tar=is_tar, staging=staging, finished=self._outbox.put, options=options
+        )
         members = {m.name: m for shard in shards for m in shard.members}
         if not is_tar:
             members = _whole_files(shards)
@@ -212,11 +222,23 @@ class DatasetBuilder:
 
     def _add_episodes(self, name: str, source: Any, chunk_bytes: int) -> DatasetBuilder:
         staging = self._staging / "artifacts" / name
-        staged = staged_episodes(source, staging, chunk_bytes)
-        shards = whole_files(staged.shards)
-        self._artifacts[name] = _StagedArtifact(model.EPISODE_KIND, shards, _whole_files(shards))
-        if staged.edits:
-            self._metadata["edits"] = {**self._metadata.get("edits", {}), name: staged.edits}
+        episodes = StagedEpisodes(staging, chunk_bytes)
+        shards: dict[str | None, PackedShard] = {}
+        rows: list[dict[str, Any]] = []
+        for packed in episodes.packed(source):
+            made = whole_files(packed)
+            rows += episode_rows(name, made)
+            for each in made:
+                self._outbox.put(each.path, each.digest)
+            shards |= {each.name: each for each in made}
+        given = whole_files(episodes.given)
+        self._rows[name] = rows + episode_rows(name, given)
+        shards |= {each.name: each for each in given}
+        check_names(episodes.named)
+        ordered = [shards[each] for each, _ in episodes.named]
+        self._artifacts[name] = _StagedArtifact(model.EPISODE_KIND, ordered, _whole_files(ordered))
+        if episodes.edits:
+            self._metadata["edits"] = {**self._metadata.get("edits", {}), name: episodes.edits}
         return self
 
     def add_stored_episodes(self, name: str, stored: Iterable[StoredEpisode]) -> DatasetBuilder:
@@ -247,8 +269,7 @@ class DatasetBuilder:
                 columns[extension] = names
             else:
                 columns[extension] = [
-                    None if n is None else inline(read_packed(staged.shards, staged.members[n]).decode())
-                    for n in names
+                    None if n is None else inline(self._member(staged, n).decode()) for n in names
                 ]
         self.add_table(name, columns)
         for extension in extensions:
@@ -256,12 +277,17 @@ class DatasetBuilder:
                 self.bind(name, extension, artifact, default_ref_type(extension))
         return self
 
+    def _member(self, staged: _StagedArtifact, name: str) -> bytes:
+        member = staged.members[name]
+        shard = staged.shards[member.shard]
+        return self._outbox.read(shard.path, shard.digest, *member.read_range)
+
     def bind(
         self, table: str, column: str, artifact: str, ref_type: str = "file", *, addressing: str = "member"
     ) -> DatasetBuilder:
         """Say that a column points into an artifact; every value is checked before anything is published."""
-        if ref_type not in model.REF_TYPES or addressing not in model.ADDRESSINGS:
-            raise ValueError(f"unknown ref_type {ref_type!r} or addressing {addressing!r}")
+        require_word("ref_type", ref_type, model.REF_TYPES)
+        require_word("addressing", addressing, model.ADDRESSINGS)
         self._bindings.append(Binding(table, column, artifact, ref_type, addressing))
         return self
 
@@ -362,10 +388,13 @@ class DatasetBuilder:
         access = Access(self._options)
         try:
             if self._extends:
-                return publish_grown(access, self.name, self._grown, self._early(access), options)
-            manifest, uploads = self._built()
-            options = replace(options, bases=tuple(sorted(self._long_bases())))
-            return publish(access, self.name, manifest, uploads, options)
+                published = publish_grown(access, self.name, self._grown, self._early(access), options)
+            else:
+                manifest, uploads = self._built()
+                options = replace(options, bases=tuple(sorted(self._long_bases())))
+                published = publish(access, self.name, manifest, uploads, options)
+            sent, self._outbox.sent = self._outbox.sent, []
+            return with_early(published, sent)
         finally:
             access.close()
 
@@ -388,6 +417,7 @@ class DatasetBuilder:
 
     def close(self) -> None:
         """Delete what was staged."""
+        self._outbox.close()
         if self._owned is not None:
             self._owned.close()
 
@@ -513,7 +543,7 @@ class DatasetBuilder:
             tables[EPISODES_TABLE] = grown_episodes(base, rows, staging, uploads)
         elif rows and not any(a.kind == model.EPISODE_KIND for a in base.manifest.artifacts.values()):
             # Where older episodes have no table, one of the new ones alone would hide them.
-            paths = sources.parquet_paths(episodes_table(rows), staging, ParquetOptions())
+            paths = list(sources.table_shards(episodes_table(rows), staging, ParquetOptions()))
             digests = digested(paths)
             facts = [_facts(each) for each in zip(paths, digests, strict=True)]
             tables[EPISODES_TABLE] = self._table(EPISODES_TABLE, _StagedTable(facts, digests), uploads)
@@ -530,7 +560,7 @@ class DatasetBuilder:
         values = (
             [base.table(binding.table).select([binding.column]).rows_together().column(0).combine_chunks()]
             if table is None
-            else list(_values(binding, table))
+            else list(self._values(binding, table))
         )
         members = set() if staged is None else set(staged.members)
         sizes: list[int] = []
@@ -612,7 +642,20 @@ class DatasetBuilder:
         members = (
             artifact.members if isinstance(artifact, _StagedArtifact) else _kept_members(binding, artifact)
         )
-        check_binding(binding, _values(binding, table), members, _shard_sizes(artifact))
+        check_binding(binding, self._values(binding, table), members, _shard_sizes(artifact))
+
+    def _values(self, binding: Binding, table: _StagedTable | _KeptTable) -> Iterator[Any]:
+        """The values of a bound column, as Arrow arrays."""
+        if isinstance(table, _KeptTable):
+            view = table.dataset.table(binding.table).select([binding.column])
+            for batch in table.dataset.open_stream(view, StreamRequest(_CHECK_ROWS)):
+                yield batch.column(0)
+            return
+        for facts, digest in zip(table.facts, table.digests, strict=True):
+            if self._outbox.is_gone(facts.path):
+                yield from self._outbox.column(digest, facts.tail, binding.column)
+            else:
+                yield from sources.column_values(facts.path, binding.column)
 
     def _table(self, name: str, staged: _StagedTable, uploads: list[Upload]) -> TablePart:
         shards = []
@@ -658,6 +701,8 @@ class DatasetBuilder:
 
     def _upload(self, path: Path, digest: FileDigest) -> Upload:
         """A file as it was when it was added; one that is another by now is refused, even if it is there already."""
+        if self._outbox.is_gone(path):
+            return Upload(digest.sha256, digest.size)
         is_staged = path.is_relative_to(self._staging)
         if not is_staged:
             check_unchanged(path, digest)
@@ -732,17 +777,6 @@ def _column_names(table: _StagedTable | _KeptTable) -> list[str]:
     if isinstance(table, _KeptTable):
         return [str(field["name"]) for field in table.part.fields]
     return list(table.facts[0].schema.names)
-
-
-def _values(binding: Binding, table: _StagedTable | _KeptTable) -> Iterator[Any]:
-    """The values of a bound column, as Arrow arrays."""
-    if isinstance(table, _StagedTable):
-        for facts in table.facts:
-            yield from sources.column_values(facts.path, binding.column)
-        return
-    view = table.dataset.table(binding.table).select([binding.column])
-    for batch in table.dataset.open_stream(view, StreamRequest(_CHECK_ROWS)):
-        yield batch.column(0)
 
 
 def _kept_members(binding: Binding, artifact: _KeptArtifact) -> Iterable[str]:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog import refarray
@@ -36,10 +36,11 @@ from warpdata.catalog.table import (
     stream_request,
 )
 from warpdata.catalog.warm import WarmReport, verify_blobs, warm_blobs
+from warpdata.corpora.source import SourceKeywords
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.jobs import Runner
-from warpdata.errors import DatasetError, nearest
+from warpdata.errors import DatasetError, nearest, require_word
 from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, LANE_KIND, VECTOR_KIND, Manifest
 from warpdata.settings import Settings
 from warpdata.sql.engine import SqlResult, run_sql
@@ -132,22 +133,21 @@ class Dataset:
         """A table by name; nothing is read."""
         self._check_open()
         if name not in self._files:
-            raise DatasetError(f"no table {name!r} in {self.id}", hint=f"It has: {', '.join(self.tables)}.")
+            hint = f"It has: {', '.join(self.tables)}.{nearest(name, self.tables)}"
+            raise DatasetError(f"no table {name!r} in {self.id}", hint=hint)
         return Table(self, name, self._files[name])
 
     def artifact(self, name: str) -> Artifact:
         """An artifact by name; nothing is read."""
         self._check_open()
         if name not in self._artifacts:
-            raise DatasetError(
-                f"no artifact {name!r} in {self.id}", hint=f"It has: {', '.join(self.artifacts)}."
-            )
+            hint = f"It has: {', '.join(self.artifacts)}.{nearest(name, self.artifacts)}"
+            raise DatasetError(f"no artifact {name!r} in {self.id}", hint=hint)
         return self._artifacts[name]
 
     def ref(self, artifact: str, member: str, ref_type: str = "file") -> FileRef:
         """A reference to one member of an artifact."""
-        if ref_type not in REF_CLASSES:
-            raise ValueError(f"unknown ref_type {ref_type!r}; use one of {', '.join(REF_CLASSES)}")
+        require_word("ref_type", ref_type, REF_CLASSES)
         recipe = refarray.recipe_of(artifact, ref_type, self.recipe)
         return REF_CLASSES[ref_type](
             RefGroup(self.artifact(artifact), self.access.cache, [member], recipe), 0
@@ -254,7 +254,7 @@ class Dataset:
         table = self.table(EPISODES_TABLE)
         return (table if columns is None else table.select(columns)).rows_together()
 
-    def corpus(self, artifact: str | None = None, **options: Any) -> StoreShardSource:
+    def corpus(self, artifact: str | None = None, **options: Unpack[SourceKeywords]) -> StoreShardSource:
         """The published activation corpus as a source of rows, read by range."""
         return open_corpus(one_of_kind(self._artifacts, CORPUS_KIND, artifact), **options)
 
@@ -278,11 +278,22 @@ class Dataset:
         """What makes a folder for a query that needs more than memory; None where this disk may not be used."""
         return None if self.access.options.mode == "remote" else Staging
 
-    def plan(self, table: str = "main", **options: Any) -> ReadPlan:
+    def plan(
+        self,
+        table: str = "main",
+        *,
+        columns: str | Sequence[str] | None = None,
+        batch_size: int = 1000,
+        shard: Shard = None,
+        limit: int | None = None,
+        prefetch: str | int | None = None,
+        drop_last: bool = False,
+        pad: bool = False,
+    ) -> ReadPlan:
         """What a pass with these options of `batches` will read."""
-        columns = options.pop("columns", None)
         view = self.table(table) if columns is None else self.table(table).select(columns)
-        return self._streams.plan(view, stream_request(**options))
+        request = stream_request(batch_size, shard, limit, prefetch, drop_last=drop_last, pad=pad)
+        return self._streams.plan(view, request)
 
     def to_torch(
         self,

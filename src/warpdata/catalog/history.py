@@ -9,7 +9,8 @@ from typing import TypeVar
 from warpdata.bytekit.background import map_in_threads
 from warpdata.catalog.access import Access, Catalog
 from warpdata.catalog.claims import keeping
-from warpdata.catalog.names import DatasetName, check_tag, is_dataset_name, parse_name
+from warpdata.catalog.dataset_list import listed_datasets, written_datasets
+from warpdata.catalog.names import DatasetName, check_tag, parse_name
 from warpdata.catalog.pointer import Pointer, move_pointer, read_pointer
 from warpdata.catalog.resolve import Resolver
 from warpdata.catalog.roster import (
@@ -159,13 +160,22 @@ def delete_tag(catalog: Catalog, name: DatasetName, tag: str) -> None:
 
 
 def list_datasets(catalog: Catalog, workspace: str = "") -> list[ListedDataset]:
-    """The datasets of a workspace (or of all) and their latest versions: pointers only, however many versions."""
+    """The datasets of a workspace (or of all) and their latest versions: pointers only, however many versions.
+
+    Where a catalog cannot be listed, they are those that are written down.
+    """
     store = _store(catalog)
     chosen = workspace.strip("/")
-    workspaces = [chosen] if chosen else store.folders("datasets/")
-    below = map_in_threads(lambda each: store.folders(f"datasets/{each}/"), workspaces)
-    names = [f"{each}/{name}" for each, found in zip(workspaces, below, strict=True) for name in found]
-    ids = [parse_name(each) for each in names if is_dataset_name(each)]
+    try:
+        names = listed_datasets(store, chosen)
+    except UnavailableError:
+        raise
+    except StoreError:
+        written = written_datasets(store)
+        if written is None:
+            raise
+        names = [each for each in written if not chosen or each.startswith(f"{chosen}/")]
+    ids = [parse_name(each) for each in names]
     pointers = map_in_threads(lambda name: read_pointer(store, name.latest_key).pointer, ids)
     return [
         ListedDataset(name.dataset_id, pointer.version, pointer.sequence)

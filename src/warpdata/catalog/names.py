@@ -92,15 +92,18 @@ def check_tag(tag: str) -> str:
 
 def parse_size(text: str | float) -> int:
     """Bytes from a number or a text like "200GB", "10 GiB" or "512k"."""
-    if not isinstance(text, str):
-        if not 0 <= (size := float(text)) < 1 << 63:
-            raise ValueError(f"not a size: {size:g}")
-        return int(text)
+    size = _written_size(text) if isinstance(text, str) else text
+    if not 0 <= size < 1 << 63:
+        raise ValueError(f"not a size: {text!r}; write it like 500MB or 10GiB")
+    return int(size)
+
+
+def _written_size(text: str) -> float:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*", text)
     if found is None:
-        raise ValueError(f"not a size: {text!r}; write it like 500MB or 10GiB")
-    power = " kmgt".index(found[2].lower() or " ")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+        return -1
+    unit: int = (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " ")
+    return float(found[1]) * unit
 
 
 def parse_duration(text: str) -> float:

@@ -35,8 +35,12 @@ class PackedShard:
     members: tuple[Member, ...] = ()
 
 
+Finished = Callable[[Path, FileDigest], None]
+"""Told of every file that was written and hashed; it may take it away."""
+
+
 def pack_artifact(
-    source: Any, *, is_tar: bool, staging: Path, options: PackOptions | None = None
+    source: Any, *, is_tar: bool, staging: Path, finished: Finished, options: PackOptions | None = None
 ) -> list[PackedShard]:
     """The shards of an artifact: tar files are indexed, folders are packed, other kinds stay files."""
     paths = listed(source)
@@ -46,7 +50,11 @@ def pack_artifact(
         return _indexed(paths)
     staging.mkdir(parents=True, exist_ok=True)
     packed = pack_shards(_files(paths), staging, options or PackOptions())
-    return [PackedShard(path, None, digest_file(path), tuple(members)) for path, members in packed]
+    shards = []
+    for path, members in packed:
+        shards.append(PackedShard(path, None, digest_file(path), tuple(members)))
+        finished(path, shards[-1].digest)
+    return shards
 
 
 def webdataset_rows(shards: Sequence[PackedShard]) -> tuple[list[str], list[dict[str, str]]]:
@@ -63,13 +71,6 @@ def webdataset_rows(shards: Sequence[PackedShard]) -> tuple[list[str], list[dict
             key = f"{folder}{slash}{stem}"
             rows.setdefault(key, {"__key__": key})[extension.lower()] = member.name
     return list(extensions), list(rows.values())
-
-
-def read_packed(shards: Sequence[PackedShard], member: Member) -> bytes:
-    """One member of shards that are still on this disk."""
-    shard = shards[member.shard]
-    with DigestedFile(shard.path, shard.digest) as reader:
-        return bytes(reader.read(*member.read_range))
 
 
 def listed(source: Any) -> list[Path]:
@@ -142,6 +143,13 @@ def _opaque(paths: Sequence[Path]) -> list[PackedShard]:
 
 def whole_files(named: Sequence[tuple[str, Path]]) -> list[PackedShard]:
     """Files under their names as shards, in this order."""
+    check_names(named)
+    digests = digested([path for _, path in named])
+    return [PackedShard(path, name, digest) for (name, path), digest in zip(named, digests, strict=True)]
+
+
+def check_names(named: Sequence[tuple[str, Path]]) -> None:
+    """CorruptLayoutError unless the names are all different and safe."""
     seen: set[str] = set()
     for name, path in named:
         if name in seen:
@@ -149,8 +157,6 @@ def whole_files(named: Sequence[tuple[str, Path]]) -> list[PackedShard]:
         if not is_safe_name(name):
             raise CorruptLayoutError(f"unsafe file name {name!r}", path=path)
         seen.add(name)
-    digests = digested([path for _, path in named])
-    return [PackedShard(path, name, digest) for (name, path), digest in zip(named, digests, strict=True)]
 
 
 def digested(paths: Sequence[Path]) -> list[FileDigest]:

@@ -13,6 +13,7 @@ from warpdata.bytekit.background import map_in_threads
 from warpdata.catalog.access import Access, writable_catalog
 from warpdata.catalog.card import cards
 from warpdata.catalog.claims import Claim, keeping, wait_for_removers
+from warpdata.catalog.dataset_list import note_dataset
 from warpdata.catalog.names import DatasetName, check_tag
 from warpdata.catalog.pointer import PointerState, move_pointer, read_pointer
 from warpdata.catalog.roster import about_manifest, note_version
@@ -66,6 +67,15 @@ class Published:
 
     def __str__(self) -> str:
         return f"{self.dataset_id}@{self.version}"
+
+
+def with_early(published: Published, sent: Sequence[Upload]) -> Published:
+    """The same, with blobs that were sent before it was their version's turn."""
+    return replace(
+        published, blobs_sent=published.blobs_sent + len(sent),
+        bytes_sent=published.bytes_sent + sum(upload.size for upload in sent),
+        blobs_present=max(0, published.blobs_present - len(sent)),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +197,8 @@ def move_latest(store: BlobStore, name: DatasetName, version: str, seen: Pointer
     for attempt in range(retries + 1):
         try:
             move_pointer(store, name.latest_key, version, seen)
+            if seen.pointer is None:
+                note_dataset(store, name)
             return
         except ConflictError:
             if attempt == retries:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,92 +37,90 @@ _KNOWN = (
 Named = tuple[str, Path]
 
 
-@dataclass(frozen=True, slots=True)
-class StagedEpisodes:
-    """Shards to publish, one or several per episode, and the edits through which they are seen."""
-
-    shards: list[Named]
-    """The name and the file of each."""
-    edits: list[dict[str, Any]]
-
-
-def staged_episodes(source: Any, staging: Path, chunk_bytes: int = CHUNK_BYTES) -> StagedEpisodes:
-    """Every episode of a source as a shard of its own, or as chunks with their list where it is long."""
-    return _Staging(staging, chunk_bytes).staged(source)
-
-
 def staged_episode(
     episode: Episode, episode_id: str, staging: Path, chunk_bytes: int = CHUNK_BYTES
 ) -> list[Named]:
     """One episode under an id as a shard, or as chunks with their list where it is long."""
-    return list(_Staging(staging, chunk_bytes).of_episode(episode, episode_id))
+    return StagedEpisodes(staging, chunk_bytes).of_episode(episode, episode_id)
 
 
-class _Staging:
-    """Where shards are written that are not there yet, and what is known of them."""
+class StagedEpisodes:
+    """Every episode of a source as a shard of its own, or as chunks with their list where it is long."""
 
-    def __init__(self, folder: Path, chunk_bytes: int) -> None:
+    def __init__(self, folder: Path, chunk_bytes: int = CHUNK_BYTES) -> None:
         if chunk_bytes < 1:
             raise ValueError(f"chunk_bytes is positive, not {chunk_bytes}")
         self._folder = folder
         self._chunk_bytes = chunk_bytes
-        self._edits: list[dict[str, Any]] = []
+        self._names: set[str] = set()
+        self.named: list[Named] = []
+        """The name and the file of every shard, in order."""
+        self.given: list[Named] = []
+        """Those of them that lay there already."""
+        self.edits: list[dict[str, Any]] = []
+        """The edits through which the episodes are seen."""
 
-    def staged(self, source: Any) -> StagedEpisodes:
-        several = source if isinstance(source, list | tuple) and source else [source]
-        return StagedEpisodes([shard for each in several for shard in self._of_any(each)], self._edits)
+    def packed(self, source: Any) -> Iterator[list[Named]]:
+        """The files of each episode that had to be packed, as soon as they are there."""
+        for each in source if isinstance(source, list | tuple) and source else [source]:
+            for shards in self._of_any(each):
+                self.named += shards
+                if shards[0][1].is_relative_to(self._folder):
+                    yield shards
+                else:
+                    self.given += shards
 
-    def _of_any(self, source: Any) -> Iterator[Named]:
+    def _of_any(self, source: Any) -> Iterator[list[Named]]:
         if isinstance(source, Episodes):
             yield from self._of_episodes(source)
         elif isinstance(source, Episode):
-            yield from self.of_episode(source, source.id)
+            yield self.of_episode(source, source.id)
         else:
             for path in listed(source):
                 yield from self._of_path(path)
 
-    def _of_path(self, path: Path) -> Iterator[Named]:
+    def _of_path(self, path: Path) -> Iterator[list[Named]]:
         kind = _kind_of(path)
         if kind == "directory":
-            yield from self.of_episode(shown(path), path.name)
+            yield self.of_episode(shown(path), path.name)
         elif kind == "recordings":
             yield from self._of_episodes(LocalDataset(path))
         elif kind == "shards":
             for shard in sorted(path.rglob(f"*{SUFFIX}")):
-                yield from self._of_shard(shard, shard.relative_to(path).as_posix(), is_alone=False)
+                yield self._of_shard(shard, shard.relative_to(path).as_posix(), is_alone=False)
         else:
-            yield from self._of_shard(path, path.name, is_alone=True)
+            yield self._of_shard(path, path.name, is_alone=True)
 
-    def _of_episodes(self, episodes: Episodes) -> Iterator[Named]:
+    def _of_episodes(self, episodes: Episodes) -> Iterator[list[Named]]:
         if isinstance(episodes, LocalDataset):
             _check_finished(episodes)
-            self._edits += episodes.edits.log
+            self.edits += episodes.edits.log
         for name, episode in zip(episodes.ids, episodes, strict=True):
-            yield from self.of_episode(episode, name)
+            yield self.of_episode(episode, name)
 
-    def _of_shard(self, path: Path, name: str, *, is_alone: bool) -> Iterator[Named]:
+    def _of_shard(self, path: Path, name: str, *, is_alone: bool) -> list[Named]:
         """A shard as it is, or cut if it is long; a chunk list that stands alone brings its chunks along."""
         if path.stat().st_size > self._chunk_bytes and not _is_chunk(path):
-            yield from self.of_episode(episode_of_shard(ShardReader.open(path)), None)
-            return
-        yield name, path
-        if is_alone and file_kind(path) == "chunk-list":
-            chunks = read_chunk_list(path)
-            yield from ((entry.uri, chunks.chunk_path(entry)) for entry in chunks.chunks)
+            return self.of_episode(episode_of_shard(ShardReader.open(path)), None)
+        if not is_alone or file_kind(path) != "chunk-list":
+            return [(name, path)]
+        chunks = read_chunk_list(path)
+        return [(name, path), *((entry.uri, chunks.chunk_path(entry)) for entry in chunks.chunks)]
 
-    def of_episode(self, episode: Episode, name: str | None) -> Iterator[Named]:
+    def of_episode(self, episode: Episode, name: str | None) -> list[Named]:
+        """The shard of an episode, or its chunk list and the chunks."""
         name = name or episode.id
+        if name in self._names:
+            raise DatasetError(f"two recordings are called {name!r}")
+        self._names.add(name)
         self._folder.mkdir(parents=True, exist_ok=True)
         target = self._folder / f"{name}{SUFFIX}"
         count = -(-_size_of(episode) // self._chunk_bytes)
-        if target.exists() or (self._folder / list_name(name)).exists():
-            raise DatasetError(f"two recordings are called {name!r}")
         if count <= 1:
-            yield target.name, pack_episode(episode, target, episode_id=name)
-            return
+            return [(target.name, pack_episode(episode, target, episode_id=name, overwrite=True))]
         chunks = write_chunks(episode, self._folder, count=count, episode_id=name)
-        yield list_name(name), self._folder / list_name(name)
-        yield from ((entry.uri, chunks.chunk_path(entry)) for entry in chunks.chunks)
+        listed_there = (list_name(name), self._folder / list_name(name))
+        return [listed_there, *((entry.uri, chunks.chunk_path(entry)) for entry in chunks.chunks)]
 
 
 def _is_chunk(path: Path) -> bool:

@@ -43,14 +43,16 @@ class ParquetFacts:
     tail: bytes
 
 
-def parquet_paths(source: Any, staging: Path, options: ParquetOptions) -> list[Path]:
-    """The shards of a table: parquet files as they are, anything else written as parquet into `staging`."""
+def table_shards(
+    source: Any, staging: Path, options: ParquetOptions, *, optimize: bool = False
+) -> list[Path] | Iterator[Path]:
+    """The shards of a table: parquet files as they are unless optimised, all else as it is written into `staging`."""
     given = [source] if isinstance(source, str | os.PathLike) else source
     if isinstance(given, list | tuple) and given and all(isinstance(one, str | os.PathLike) for one in given):
         paths = [path for one in given for path in _table_files(one)]
         kinds = sorted({kind_of(path) for path in paths})
         if kinds == ["parquet"]:
-            return paths
+            return write_shards(_rewritten(paths, staging.name), staging, options) if optimize else paths
         if len(kinds) > 1:
             raise DatasetError(
                 f"a table is made of files of one kind, not {' and '.join(kinds)}", path=paths[0]
@@ -134,30 +136,31 @@ def column_values(path: Path, column: str) -> Iterator[Any]:
         raise CorruptLayoutError(f"column {column!r} cannot be read ({error})", path=path) from None
 
 
-def rewrite(paths: Sequence[Path], staging: Path, options: ParquetOptions) -> list[Path]:
-    """Write parquet files again with row groups and pages sized for range reads, and page checksums."""
+def _rewritten(paths: Sequence[Path], table: str) -> pa.RecordBatchReader:
+    """The rows of parquet files, to be written again with row groups sized for range reads, and page checksums."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         for path in paths:
-            with pq.ParquetFile(path) as file:
-                yield from file.iter_batches(65_536)
+            try:
+                with pq.ParquetFile(path) as file:
+                    yield from file.iter_batches(65_536)
+            except _ARROW_ERRORS as error:
+                raise CorruptLayoutError(f"it cannot be read ({error})", path=path) from None
 
-    schema = parquet_facts(paths[0]).schema
-    return write_shards(pa.RecordBatchReader.from_batches(schema, batches()), staging, options)
+    schema = same_schema([parquet_facts(path) for path in paths], table)
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
-def write_shards(reader: pa.RecordBatchReader, staging: Path, options: ParquetOptions) -> list[Path]:
-    """Write batches as parquet shards of about equal size; equal rows give equal bytes."""
+def write_shards(reader: pa.RecordBatchReader, staging: Path, options: ParquetOptions) -> Iterator[Path]:
+    """Write batches as parquet shards of about equal size, each given when it is whole; equal rows give equal bytes."""
     staging.mkdir(parents=True, exist_ok=True)
-    paths: list[Path] = []
     schema = _storable(reader.schema)
     groups = _row_groups(reader, options.row_group_rows)
     group = next(groups, None)
     if group is None:
         group = reader.schema.empty_table()
-    while group is not None:
-        path = staging / f"shard-{len(paths):06d}.parquet"
-        paths.append(path)
+    for number in itertools.count():
+        path = staging / f"shard-{number:06d}.parquet"
         with pq.ParquetWriter(
             path, schema, compression=options.compression, write_page_checksum=True,
             write_page_index=False, store_schema=True,
@@ -167,7 +170,9 @@ def write_shards(reader: pa.RecordBatchReader, staging: Path, options: ParquetOp
                 group = next(groups, None)
                 if path.stat().st_size >= options.shard_bytes:
                     break
-    return paths
+        yield path
+        if group is None:
+            return
 
 
 def _stored(group: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -20,7 +20,7 @@ from warpdata.bytekit.view import byte_view
 from warpdata.convert.npy import npy_header
 from warpdata.convert.place import Place, check_inside
 from warpdata.convert.stepped import Rows
-from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError
+from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError, nearest
 
 MAX_ARRAY_BYTES = 4 << 30
 MAX_MEMBERS = 1 << 16
@@ -70,7 +70,8 @@ class NpzFile:
         """Shape, order and dtype of an array; an array of objects, which would be a pickle, is refused."""
         if key not in self._entries:
             raise CorruptLayoutError(
-                f"there is no array {key!r}; there are {', '.join(self.keys)}", path=self.name
+                f"there is no array {key!r}; there are {', '.join(self.keys)}.{nearest(key, self.keys)}",
+                path=self.name,
             )
         head = self._read(key, 1 << 16)
         shape, is_fortran, dtype = npy_header(io.BytesIO(head), f"{self.name}:{key}")

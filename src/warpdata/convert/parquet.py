@@ -22,7 +22,7 @@ from warpdata.convert.pictures import PictureRows
 from warpdata.convert.place import Place
 from warpdata.convert.stepped import PartRows, Parts, Rows, SteppedEpisodes
 from warpdata.episodes.collection import Episodes
-from warpdata.errors import BlobNotFoundError, CorruptLayoutError, LimitExceededError
+from warpdata.errors import BlobNotFoundError, CorruptLayoutError, LimitExceededError, nearest
 from warpdata.formats.episodedir.stills import is_still
 from warpdata.timeline.meta import Kind
 
@@ -73,7 +73,8 @@ class ParquetEpisodes(SteppedEpisodes):
         if self._mapping.episodes is not None:
             if self._mapping.episodes not in table.leaves:
                 raise CorruptLayoutError(
-                    f"there is no column {self._mapping.episodes!r}; there are {', '.join(table.leaves)}",
+                    f"there is no column {self._mapping.episodes!r}; there are {', '.join(table.leaves)}."
+                    f"{nearest(self._mapping.episodes, table.leaves)}",
                     path=table.name,
                 )
             return self._mapping.episodes

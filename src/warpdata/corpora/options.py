@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ from warpdata.errors import nearest
 T = TypeVar("T")
 
 
-def options_of(kind: type[T], given: dict[str, Any], base: T | None = None) -> T:
+def options_of(kind: type[T], given: Mapping[str, Any], base: T | None = None) -> T:
     """An options class from keyword arguments, with the other fields as in `base`."""
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for name in given:
@@ -21,10 +21,3 @@ def options_of(kind: type[T], given: dict[str, Any], base: T | None = None) -> T
             )
     rest = {} if base is None else {name: getattr(base, name) for name in known}
     return kind(**{**rest, **given})
-
-
-def require_word(what: str, word: object, words: Iterable[str]) -> None:
-    """Refuse a word that is not one of a few."""
-    known = list(words)
-    if word not in known:
-        raise ValueError(f"{what} is one of {', '.join(known)}, not {word!r}.{nearest(str(word), known)}")

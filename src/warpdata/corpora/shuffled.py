@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
 from warpdata.corpora.batch import RowBatch, Rows
 from warpdata.corpora.decode import decode_rows, output_dtype, raw_dtype
-from warpdata.corpora.options import options_of, require_word
+from warpdata.corpora.options import options_of
 from warpdata.corpora.pool import Window, WindowPool
-from warpdata.errors import LimitExceededError
+from warpdata.errors import LimitExceededError, require_word
 from warpdata.ordering.epoch import EpochOrder, Segment, rank_slice
 from warpdata.ordering.quality import ShuffleQuality, measure_quality
 from warpdata.ordering.shape import DEFAULT_WINDOW_BLOCKS, ShuffleShape, default_block_rows, shuffle_shape
@@ -76,6 +76,28 @@ class ShuffleOptions:
         require_word("tail", self.tail, TAILS)
 
 
+class OrderKeywords(TypedDict, total=False):
+    """The fields of ShuffleOptions as keyword arguments, but for the size of batches."""
+
+    seed: int
+    epoch: int
+    rank: int
+    world: int
+    block_rows: int | None
+    window_blocks: int
+    lanes: int | None
+    tail: str
+    dtype: str | type | np.dtype[Any] | None
+    worker: int
+    workers: int
+
+
+class ShuffleKeywords(OrderKeywords, total=False):
+    """The fields of ShuffleOptions as keyword arguments."""
+
+    batch_size: int
+
+
 class ShuffledRows:
     """Batches of a shuffled corpus; the order depends on (seed, epoch, shape) and on nothing else.
 
@@ -85,7 +107,10 @@ class ShuffledRows:
     """
 
     def __init__(
-        self, source: FixedOrderSource, options: ShuffleOptions | None = None, **changes: Any
+        self,
+        source: FixedOrderSource,
+        options: ShuffleOptions | None = None,
+        **changes: Unpack[ShuffleKeywords],
     ) -> None:
         chosen = options_of(ShuffleOptions, changes, options)
         self.source = source

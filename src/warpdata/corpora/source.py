@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -18,12 +18,13 @@ from warpdata.corpora.decode import output_dtype
 from warpdata.corpora.direct import DirectSpans
 from warpdata.corpora.fixed_order import FixedOrderReader
 from warpdata.corpora.mapped import MappedSpans
-from warpdata.corpora.options import options_of, require_word
+from warpdata.corpora.options import options_of
 from warpdata.corpora.runs import CheckedRuns, FileRuns, ParallelRuns, RunReader
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.shuffled import ShuffleOptions
+from warpdata.corpora.shuffled import OrderKeywords, ShuffleOptions
 from warpdata.corpora.spans import CheckedSpans, SpanReader
 from warpdata.corpora.torch_dataset import torch_dataset
+from warpdata.errors import require_word
 
 if TYPE_CHECKING:
     from typing import Self
@@ -56,6 +57,17 @@ class SourceOptions:
             raise ValueError("batch_rows and prefetch_bytes are at least 1")
         if not self.copy and self.io == "direct":
             raise ValueError("views need the mapping; use io='mmap' with copy=False")
+
+
+class SourceKeywords(TypedDict, total=False):
+    """The fields of SourceOptions as keyword arguments."""
+
+    dtype: str | type | np.dtype[Any]
+    copy: bool
+    batch_rows: int
+    prefetch_bytes: int
+    io: str
+    verify: bool
 
 
 class FixedOrderSource(ABC):
@@ -158,7 +170,7 @@ class FixedOrderSource(ABC):
         again: Self = kind(*arguments)
         return again
 
-    def to_torch(self, batch_size: int = DEFAULT_BATCH_ROWS, **options: Any) -> Any:
+    def to_torch(self, batch_size: int = DEFAULT_BATCH_ROWS, **options: Unpack[OrderKeywords]) -> Any:
         """The shuffled corpus as a torch IterableDataset; keyword arguments as for ShuffledRows."""
         return torch_dataset(self, options_of(ShuffleOptions, {"batch_size": batch_size, **options}))
 
@@ -199,14 +211,16 @@ class MmapShardSource(FixedOrderSource):
             raise ValueError(f"copy=False cannot turn {shards.dtype} into {self._dtype}; use dtype='stored'")
 
     @classmethod
-    def open(cls, paths: Sequence[str | os.PathLike[str]], **options: Any) -> Self:
+    def open(cls, paths: Sequence[str | os.PathLike[str]], **options: Unpack[SourceKeywords]) -> Self:
         """Open these shard files; their order is the order of the rows."""
-        return cls(shard_sets.open_paths(paths), options_of(SourceOptions, options))
+        chosen = options_of(SourceOptions, options)
+        return cls(shard_sets.open_paths(paths), chosen)
 
     @classmethod
-    def open_dir(cls, folder: str | os.PathLike[str], **options: Any) -> Self:
+    def open_dir(cls, folder: str | os.PathLike[str], **options: Unpack[SourceKeywords]) -> Self:
         """Open every `.shard` file of a folder by name, or a bf16 directory."""
-        return cls(shard_sets.open_folder(folder), options_of(SourceOptions, options))
+        chosen = options_of(SourceOptions, options)
+        return cls(shard_sets.open_folder(folder), chosen)
 
     def _new_rows(self, take: int) -> Rows:
         if self.options.copy:

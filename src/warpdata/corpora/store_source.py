@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from warpdata.bytekit.background import map_in_threads
 from warpdata.bytekit.folders import FolderReader
@@ -14,7 +14,7 @@ from warpdata.corpora.options import options_of
 from warpdata.corpora.ranged import RangedSpans, read_with_retries
 from warpdata.corpora.runs import ParallelRuns, RunReader
 from warpdata.corpora.shards import ShardSet, bf16_shards, join_recorded, join_shards
-from warpdata.corpora.source import FixedOrderSource, SourceOptions
+from warpdata.corpora.source import FixedOrderSource, SourceKeywords, SourceOptions
 from warpdata.errors import BlobNotFoundError
 from warpdata.formats.bf16dir.layout import MANIFEST_NAME
 from warpdata.formats.bf16dir.reader import is_bf16_manifest, parse_directory
@@ -48,15 +48,20 @@ class StoreShardSource(FixedOrderSource):
 
     @classmethod
     def open(
-        cls, readers: Sequence[RangeReader], *, corpus: RangeReader | None = None, **options: Any
+        cls,
+        readers: Sequence[RangeReader],
+        *,
+        corpus: RangeReader | None = None,
+        **options: Unpack[SourceKeywords],
     ) -> Self:
         """Open the shards behind these readers in their order; `corpus` reads their corpus.json, to check rows."""
+        chosen = options_of(SourceOptions, options)
         infos = map_in_threads(read_header, readers, HEADER_THREADS)
         shards = join_shards(infos) if corpus is None else join_recorded(read_record(corpus), infos)
-        return cls(shards, readers, options_of(SourceOptions, options))
+        return cls(shards, readers, chosen)
 
     @classmethod
-    def open_folder(cls, folder: FolderReader, **options: Any) -> Self:
+    def open_folder(cls, folder: FolderReader, **options: Unpack[SourceKeywords]) -> Self:
         """Open the corpus of any folder: the shards its corpus.json lists, a bf16 directory, or every `.shard`."""
         corpus = _found(folder, layout.CORPUS_JSON)
         if corpus is not None:
@@ -80,7 +85,7 @@ class StoreShardSource(FixedOrderSource):
         return cls(shards, readers, options)
 
     @classmethod
-    def open_dir(cls, folder: str | os.PathLike[str], **options: Any) -> Self:
+    def open_dir(cls, folder: str | os.PathLike[str], **options: Unpack[SourceKeywords]) -> Self:
         """Open the corpus of a local folder by positioned reads, safe for files that may change."""
         return cls.open_folder(_LocalFolder(folder), **options)
 

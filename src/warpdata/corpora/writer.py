@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from warpdata.corpora.open_shard import (
     shard_name,
     stored_dtype,
 )
-from warpdata.corpora.options import options_of, require_word
+from warpdata.corpora.options import options_of
 from warpdata.corpora.side_table import COLUMN_DTYPES, extend_side_table, side_rows
 from warpdata.corpora.statistics import RowStatistics
 from warpdata.errors import (
@@ -36,6 +36,7 @@ from warpdata.errors import (
     SchemaMismatchError,
     WriterClosedError,
     nearest,
+    require_word,
 )
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.corpus_json import CorpusRecord, load_corpus, save_corpus
@@ -66,10 +67,20 @@ class CorpusOptions:
     """Survive power loss after every append, not only the death of the process."""
 
 
+class CorpusKeywords(TypedDict, total=False):
+    """The fields of CorpusOptions as keyword arguments."""
+
+    dtype: str
+    shard_bytes: int
+    columns: Mapping[str, str]
+    provenance: Mapping[str, Any]
+    sync_appends: bool
+
+
 class CorpusWriter:
     """Append rows to a corpus folder: an append that returned survives a kill; `close` completes it."""
 
-    def __init__(self, folder: str | os.PathLike[str], width: int, **options: Any) -> None:
+    def __init__(self, folder: str | os.PathLike[str], width: int, **options: Unpack[CorpusKeywords]) -> None:
         """Begin a corpus in a new or empty folder; keyword arguments are the fields of CorpusOptions."""
         chosen = options_of(CorpusOptions, options)
         stored_dtype(chosen.dtype)

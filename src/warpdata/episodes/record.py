@@ -19,7 +19,7 @@ from warpdata.episodes.local import LocalDatasetWriter
 from warpdata.episodes.packed import pack_episode
 from warpdata.episodes.provenance import environment
 from warpdata.episodes.values import Hints
-from warpdata.errors import ConflictError, RecordingError, WriterClosedError
+from warpdata.errors import ConflictError, RecordingError, WriterClosedError, require_word
 from warpdata.formats.episodedir.documents import plain_static
 from warpdata.formats.episodedir.images import VideoOptions
 from warpdata.formats.episodedir.names import check_name
@@ -62,10 +62,8 @@ class Recorder:
         compression: CompressionChoice = None,
         overwrite: bool = False,
     ) -> None:
-        if clock not in get_args(Clock):
-            raise ValueError(f"clock is one of {', '.join(get_args(Clock))}, not {clock!r}")
-        if outcome not in OUTCOMES:
-            raise ValueError(f"outcome is one of {', '.join(OUTCOMES)}, not {outcome!r}")
+        require_word("clock", clock, get_args(Clock))
+        require_word("outcome", outcome, OUTCOMES)
         Durability.parse(durability)
         environment(os.getcwd())  # asked now, because the first record must not wait for it
         self.target = Path(os.path.abspath(target))

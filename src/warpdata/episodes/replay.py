@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from warpdata.errors import nearest
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
 
@@ -49,7 +50,10 @@ def _chosen(
 ) -> dict[str, Signal]:
     for name in names or ():
         if name not in episode.signals:
-            raise KeyError(f"no signal {name!r} in this episode; it has {', '.join(episode.signals)}")
+            known = episode.signals
+            raise KeyError(
+                f"no signal {name!r} in this episode; it has {', '.join(known)}.{nearest(name, known)}"
+            )
     view = episode.time[start_ns:end_ns]
     return {name: view.signals[name] for name in (names or list(view.signals))}
 

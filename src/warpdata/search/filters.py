@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from warpdata.errors import require_word
+
 Scalar = str | bytes | int | float | bool | None
 
 OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in")
@@ -110,8 +112,7 @@ def _parse_operator(name: str, word: str, value: Any) -> Filter:
     if word in ("not in", "nin"):
         return Not(_compare(name, "in", value))
     found = _WORDS.get(word, word)
-    if found not in OPERATORS:
-        raise ValueError(f"unknown operator {word!r} in a filter; use one of {', '.join(OPERATORS)}, not in")
+    require_word("an operator of a filter", found, [*OPERATORS, "not in"])
     return _compare(name, found, value)
 
 

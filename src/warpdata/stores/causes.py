@@ -70,6 +70,7 @@ _REFUSALS: Mapping[str, tuple[type[StoreError], str, str]] = {
 
 _CONNECTIONS = (
     ("proxyerror", "the proxy failed"),
+    ("name lookup timed out", "no name server answered in time"),
     ("dns error", "its name is not known"),
     ("name resolution", "its name is not known"),
     ("getaddrinfo", "its name is not known"),

@@ -43,9 +43,11 @@ _PATIENCE = 10
 
 _CONCURRENCY = 16
 _REDIRECTS = 5
-_TOTAL = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_TOTAL = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _EMPTY = re.compile(r"bytes \*/0")
 _FORBIDDEN = "Ask for access to this path; where the address was signed, it may have expired: get a new one."
+_UNLISTED = "Name what you want, or ask the folder or object store behind this address: that can be listed."
 _READ_ONLY = "Publish to a folder or an object store; an http catalog is read only."
 
 
@@ -94,7 +96,10 @@ class HttpStore:
         if self._base.query:
             return self._head_by_get(key)
         answer = self._request("HEAD", key, {}, 0)
-        return _info(key, answer.headers, int(answer.headers.get("content-length") or 0))
+        length = answer.headers.get("content-length", "0")
+        if not _LENGTH.fullmatch(length):
+            raise StoreError("the server answers with a length that is none", path=self._name(key))
+        return _info(key, answer.headers, int(length))
 
     def _head_by_get(self, key: str) -> BlobInfo:
         """The same by the first byte: who signed an address for GET did not sign it for HEAD."""
@@ -141,11 +146,11 @@ class HttpStore:
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         """Refused: HTTP has no listing."""
-        raise StoreError("an http catalog cannot be listed", path=self._name(prefix), hint=_READ_ONLY)
+        raise StoreError("an http catalog cannot be listed", path=self._name(prefix), hint=_UNLISTED)
 
     def folders(self, prefix: str) -> Sequence[str]:
         """Refused: HTTP has no listing."""
-        raise StoreError("an http catalog cannot be listed", path=self._name(prefix), hint=_READ_ONLY)
+        raise StoreError("an http catalog cannot be listed", path=self._name(prefix), hint=_UNLISTED)
 
     def delete(self, key: str) -> None:
         """Refused: the store is read only."""
@@ -238,6 +243,12 @@ def _check_status(status: int, headers: Mapping[str, str], name: str, host: str)
 
 
 def _info(key: str, headers: Mapping[str, str], size: int) -> BlobInfo:
-    stamp = headers.get("last-modified")
-    modified = email.utils.parsedate_to_datetime(stamp).timestamp() if stamp else 0.0
-    return BlobInfo(key, size, headers.get("etag"), modified)
+    return BlobInfo(key, size, headers.get("etag"), _moment_s(headers.get("last-modified", "")))
+
+
+def _moment_s(stamp: str) -> float:
+    """The time a header names; one that names none says as little as one that is missing."""
+    try:
+        return email.utils.parsedate_to_datetime(stamp).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import email.utils
 import ipaddress
+import socket
 import time
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from warpdata.bytekit.background import ended_within
 from warpdata.bytekit.forks import tell_in_child
 from warpdata.errors import LimitExceededError, SettingsError, StoreError, UnavailableError
 from warpdata.stores.causes import connection_cause
@@ -135,7 +138,7 @@ def _open_manager(proxy: str, timeout_s: float, connections: int) -> urllib3.Poo
         "maxsize": connections,
     }
     if not proxy:
-        return urllib3.PoolManager(**options)
+        return _with_bounded_lookups(urllib3.PoolManager(**options))
     parts = urllib.parse.urlsplit(proxy)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingsError(
@@ -145,7 +148,54 @@ def _open_manager(proxy: str, timeout_s: float, connections: int) -> urllib3.Poo
     if parts.username:
         login = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
         options["proxy_headers"] = urllib3.make_headers(proxy_basic_auth=login)
-    return urllib3.ProxyManager(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", **options)
+    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    return _with_bounded_lookups(urllib3.ProxyManager(address, **options))
+
+
+def _with_bounded_lookups(manager: urllib3.PoolManager) -> urllib3.PoolManager:
+    """Its new connections wait for a name server no longer than for the server: the system would, for minutes."""
+
+    def bounded(kind: Any) -> Any:
+        return type(f"Bounded{kind.__name__}", (kind,), {"_new_conn": _connected})
+
+    pools: dict[str, Any] = manager.pool_classes_by_scheme
+    manager.pool_classes_by_scheme = {
+        scheme: type(pool.__name__, (pool,), {"ConnectionCls": bounded(pool.ConnectionCls)})
+        for scheme, pool in pools.items()
+    }
+    return manager
+
+
+def _connected(connection: Any) -> socket.socket:
+    """A socket to the first address of a host that answers, made as urllib3 does once the name is known."""
+    from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError
+
+    name, timeout_s = connection._dns_host, connection.timeout
+    try:
+        addresses = ended_within(partial(_addresses, name, connection.port), timeout_s, "name lookup")
+    except socket.gaierror as error:
+        raise NameResolutionError(name, connection, error) from error
+    except TimeoutError as error:
+        raise ConnectTimeoutError(connection, str(error)) from error
+    failed: HTTPError | None = None
+    for address in addresses:
+        # Together they get the time of one: a host whose addresses all hang has failed as soon as any other.
+        connection._dns_host, connection.timeout = address, timeout_s / len(addresses)
+        try:
+            opened: socket.socket = super(type(connection), connection)._new_conn()
+            return opened
+        except HTTPError as error:
+            failed = error
+        finally:
+            connection._dns_host, connection.timeout = name, timeout_s
+    assert failed is not None, "a name that is found has an address"
+    raise failed
+
+
+def _addresses(name: str, port: int) -> list[str]:
+    """The addresses of a host, each once, in the order they are to be tried."""
+    found = socket.getaddrinfo(name.strip("[]"), port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
 def host_of(url: urllib.parse.SplitResult) -> str:
@@ -199,9 +249,9 @@ def retry_after_s(value: str | None) -> float | None:
     """Seconds a Retry-After header asks to wait: a number or a date."""
     if value is None:
         return None
-    if value.strip().isdigit():
-        return float(value)
     try:
+        if value.strip().isdecimal():
+            return float(value)
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import TimeRangeError
+from warpdata.errors import TimeRangeError, nearest, require_word
 from warpdata.timeline.cards import html_table, sparkline_svg, text, titled
 from warpdata.timeline.collating import teach_torch
 from warpdata.timeline.meta import SignalMeta
@@ -52,7 +52,7 @@ class Samples(dict[str, NDArray[Any]]):
     def __missing__(self, key: str) -> Any:
         if key in _EXTRAS:
             return getattr(self, key)
-        raise KeyError(key)
+        raise KeyError(f"no signal {key!r} was sampled.{nearest(str(key), [*self, *_EXTRAS])}")
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name} {values.dtype}{list(values.shape[1:])}" for name, values in self.items())
@@ -172,8 +172,7 @@ def _nothing(meta: SignalMeta) -> Any:
 
 def check_align(align: str, meta: SignalMeta) -> None:
     """Raise unless values of this kind can be aligned that way."""
-    if align not in get_args(Align):
-        raise ValueError(f"align is one of {', '.join(get_args(Align))}, not {align!r}")
+    require_word("align", align, get_args(Align))
     if align == "linear" and (meta.dtype.kind != "f" or meta.kind == "image"):
         raise ValueError(f"align='linear' needs floats, not {meta.kind} values of {meta.dtype}")
     if align == "slerp" and not is_quaternion(meta):

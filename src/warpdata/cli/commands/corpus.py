@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from warpdata.cli import exits
 from warpdata.cli.console import add_json_flag, human_bytes, table
@@ -12,7 +12,7 @@ from warpdata.cli.console import add_json_flag, human_bytes, table
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
     from warpdata.corpora.batch import RowBatch
-    from warpdata.corpora.source import FixedOrderSource
+    from warpdata.corpora.source import FixedOrderSource, SourceKeywords
 
 _FILE_SUFFIXES = {
     ".npz",
@@ -53,7 +53,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     add_json_flag(parser)
 
 
-def _open(paths: list[str], **options: Any) -> FixedOrderSource:
+def _open(paths: list[str], **options: Unpack[SourceKeywords]) -> FixedOrderSource:
     from warpdata._api import open_corpus
 
     return open_corpus(paths, **options)

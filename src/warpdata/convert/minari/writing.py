@@ -31,7 +31,7 @@ from warpdata.convert.receipt import Note, Receipt, note_of
 from warpdata.convert.step_rows import StepColumn, counted, step_columns, usable
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import encoded_run
-from warpdata.errors import CorruptLayoutError, SchemaMismatchError
+from warpdata.errors import CorruptLayoutError, SchemaMismatchError, require_word
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.meta import Role
 
@@ -60,10 +60,9 @@ def write(
     the target. Minari wants an observation after the last action: where there is none, the last one is repeated, or
     the last step is dropped.
     """
-    if data_format is not None and data_format not in FORMATS:
-        raise ValueError(f"data_format is one of {', '.join(FORMATS)}, not {data_format!r}")
-    if final_observation not in ("repeat", "drop"):
-        raise ValueError(f"final_observation is 'repeat' or 'drop', not {final_observation!r}")
+    if data_format is not None:
+        require_word("data_format", data_format, FORMATS)
+    require_word("final_observation", final_observation, ("repeat", "drop"))
     kept = episodes.metadata.get("minari")
     told = dict(unpacked(kept.get("metadata", {}))) if isinstance(kept, Mapping) else {}
     kind = data_format or (told.get("data_format") if told.get("data_format") in FORMATS else None) or "hdf5"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.errors import require_word
 from warpdata.formats.episodedir import layout
 
 ENCODERS = {"h264": "libx264", "hevc": "libx265", "h265": "libx265", "av1": "libsvtav1", "ffv1": "ffv1"}
@@ -35,8 +36,8 @@ class VideoOptions:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        if self.codec is not None and self.codec not in ENCODERS:
-            raise ValueError(f"unknown codec {self.codec!r}; use one of {', '.join(ENCODERS)}")
+        if self.codec is not None:
+            require_word("codec", self.codec, ENCODERS)
         for name, least in (("gop_size", 1), ("threads", 0)):
             if operator.index(getattr(self, name)) < least:
                 raise ValueError(f"{name} is at least {least}, not {getattr(self, name)}")

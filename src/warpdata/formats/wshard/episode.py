@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.errors import SchemaMismatchError, nearest
+from warpdata.errors import SchemaMismatchError, nearest, require_word
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.residual import error_residual, pack_residual, sign2nddiff
@@ -39,6 +39,11 @@ class ChannelMap(UserDict[str, Channel]):
         channel.name = key
         super().__setitem__(key, channel)
 
+    def __missing__(self, key: str) -> Any:
+        known = list(self.data)
+        listed = f"; there are {', '.join(known[:20])}{', …' if len(known) > 20 else ''}" if known else ""
+        raise KeyError(f"no channel {key!r}{listed}.{nearest(str(key), known)}")
+
 
 class LaneMap(ChannelMap):
     """Channels by path, such as `joint_pos/dreamer`; `lanes["joint_pos"]["dreamer"]` is the same channel."""
@@ -57,7 +62,7 @@ class LaneMap(ChannelMap):
             name[len(key) + 1 :]: value for name, value in self.data.items() if name.startswith(key + "/")
         }
         if not below:
-            raise KeyError(key)
+            return self.__missing__(key)
         return _Branch(self, key, below)
 
     def __contains__(self, key: object) -> bool:
@@ -231,8 +236,7 @@ class WShardEpisode:
 
     def add_modality(self, group: str, modality: str, data: Any, **about: Any) -> Channel:
         """Add a multi-modal observation as `signal/<group>/<modality>`."""
-        if modality not in MODALITIES:
-            raise ValueError(f"{modality!r} is no modality; use one of {', '.join(MODALITIES)}")
+        require_word("a modality", modality, MODALITIES)
         name = f"{group}/{modality}"
         self.observations[name] = Channel(name, data, about={"modality": modality, **about})
         return self.observations[name]
