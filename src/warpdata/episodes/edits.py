@@ -242,14 +242,14 @@ class Edits:
 
     def _shifts(self, names: list[str], gap_ns: int) -> list[int]:
         entries = {e.id: e for e in self._fold(read_log(self.root)[0], self._numbers_in({"episodes": names}))}
-        shifts, end = [0], self._open(entries[names[0]]).last_ts
+        shifts, end = [0], self._open(entries[names[0]]).last_ts_ns
         for name in names[1:]:
             episode = self._open(entries[name])
-            filled = [signal.first_ts for signal in episode.signals.values() if len(signal)]
+            filled = [signal.first_ts_ns for signal in episode.signals.values() if len(signal)]
             if not filled:
                 raise ValueError(f"episode {name!r} has no records to move")
             shifts.append(end + gap_ns - min(filled))
-            end = episode.last_ts + shifts[-1]
+            end = episode.last_ts_ns + shifts[-1]
         return shifts
 
     def _open(self, entry: Entry) -> Episode:

@@ -51,11 +51,11 @@ def gather(windows: Windows, samples: Int64s, together: Together = None) -> Batc
     return out.batch(samples)
 
 
-def gather_at(windows: Windows, sample: int, episode: int, time: int) -> Batch:
+def gather_at(windows: Windows, sample: int, episode: int, ts_ns: int) -> Batch:
     """One sample at any time of an episode, whatever its number is."""
     out = _Buffers(windows, 1)
-    _read_at(windows.open_at(episode), time, out)
-    out.times = [time]
+    _read_at(windows.open_at(episode), ts_ns, out)
+    out.times = [ts_ns]
     return out.batch(np.array([sample], np.int64))
 
 
@@ -99,10 +99,10 @@ def _open_at(windows: Windows, position: int) -> OpenEpisode:
         raise named_fault(error, f"episode {windows.episodes.ids[position]!r}") from None
 
 
-def _read_at(opened: OpenEpisode, time: int, out: _Buffers) -> None:
+def _read_at(opened: OpenEpisode, ts_ns: int, out: _Buffers) -> None:
     for name, reader in opened.fields.items():
         if isinstance(reader, SignalReader):
-            at = reader.rows.at(np.array([time], np.int64))
+            at = reader.rows.at(np.array([ts_ns], np.int64))
             reader.write(at, np.zeros(1, np.int64), out.fields[name])
         else:
             reader.read(Group(0, [(0, 0)]), out.fields[name])
