@@ -241,3 +241,81 @@ def test_vector_environments(tmp_path: Path, mode: str) -> None:
         shown = [int(frame[0, 0, 0]) for frame in each["frame"].values()]
         assert len(shown) == (5 if mode == "SameStep" else 6)
         assert np.allclose(shown, [10 * k for k in range(len(shown))], atol=3)
+
+
+def as_directory(root: Path, _: Path) -> wd.Episode:
+    return wd.open_episode(root / "000000000000" / "000000000000")
+
+
+def as_edited(root: Path, _: Path) -> wd.Episode:
+    dataset = wd.LocalDataset(root)
+    dataset.edits.set_static(0, "note", "seen")
+    dataset.refresh()
+    return dataset[0]
+
+
+def as_trimmed_to_all(root: Path, _: Path) -> wd.Episode:
+    dataset = wd.LocalDataset(root)
+    dataset.edits.trim(0, 0, 10**12)
+    dataset.refresh()
+    return dataset[0]
+
+
+def as_packed(root: Path, folder: Path) -> wd.Episode:
+    return wd.open_episode(wd.pack_episode(as_directory(root, folder), folder / "e.wshard"))
+
+
+def as_unpacked(root: Path, folder: Path) -> wd.Episode:
+    wd.pack_episode(as_directory(root, folder), folder / "e.wshard")
+    return wd.open_episode(wd.unpack_episode(folder / "e.wshard", folder / "again"))
+
+
+def as_rows(root: Path, folder: Path) -> wd.Episode:
+    wd.save_wshard(as_directory(root, folder).tensors, folder / "rows.wshard")
+    return wd.open_episode(folder / "rows.wshard")
+
+
+def as_chunks(root: Path, folder: Path) -> wd.Episode:
+    return wd.open_episode(wd.chunk_episode(as_directory(root, folder), folder / "chunks", steps=3))
+
+
+def as_chunks_of_rows(root: Path, folder: Path) -> wd.Episode:
+    return wd.open_episode(wd.chunk_episode(as_directory(root, folder).tensors, folder / "chunks", steps=3))
+
+
+def as_published(root: Path, folder: Path) -> wd.Episode:
+    with wd.DatasetBuilder("lab/counting", catalog=folder / "catalog") as builder:
+        builder.add_episodes("demo", root, chunk_bytes=2000).publish()
+    return wd.open("lab/counting#000000000000", catalog=folder / "catalog")
+
+
+FORMS = [
+    as_directory, as_edited, as_trimmed_to_all, as_packed, as_unpacked, as_rows, as_chunks, as_chunks_of_rows,
+    as_published,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_row_k_in_every_form(tmp_path: Path, form: Any) -> None:
+    """Rewards and flags that came with the next observation belong to the action that led to them, wherever stored."""
+    env = wd.RecordEpisodes(Counting(8), tmp_path / "root")
+    env.reset(seed=1)
+    run(env, 8)
+    env.close()
+    episode = form(tmp_path / "root", tmp_path)
+    steps = episode.steps
+    assert steps.observations["observation"].data[:, 0].tolist() == list(range(8))
+    assert steps.actions["action"].data[:, 0].tolist() == [2000 + k for k in range(8)]
+    assert steps.rewards is not None
+    assert steps.rewards.data.tolist() == [1000 + k for k in range(8)]
+    assert steps.terminated is not None
+    assert steps.terminated.data.astype(bool).tolist() == [False] * 7 + [True]
+    assert steps.total_reward == sum(1000 + k for k in range(8))
+    has_final = form not in (
+        as_rows,
+        as_chunks_of_rows,
+    )  # rows have no place for what follows the last action
+    assert (steps.final_observations is not None and "observation" in steps.final_observations) is has_final
+    cut = episode.time[episode.first_ts_ns : episode.first_ts_ns + 3 * 20_000_000]
+    assert cut.steps.actions["action"].data[:, 0].tolist() == [2000, 2001, 2002]
+    assert cut.steps.observations["observation"].data[:, 0].tolist() == [0, 1, 2]
