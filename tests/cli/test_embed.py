@@ -66,7 +66,7 @@ def test_functions_options_and_processes(workplace: Path, capsys: pytest.Capture
     one = run_json(capsys, "embed", "root", "embed_model:joints", "--revision", "r", "--max-steps", "4")
     assert one["path"] == str(workplace / "root" / "joints.rvf")
     others = [
-        ("embed_model:many", "--output", "a.rvf", "--batch", "3"),
+        ("embed_model:many", "--output", "a.rvf", "--batch-size", "3"),
         ("embed_model:Model", "--output", "b.rvf", "--jobs", "2"),
     ]
     for options in others:

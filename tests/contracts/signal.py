@@ -49,7 +49,7 @@ class SignalContract:
             assert same(value, signal.values()[i])
         assert [ts for _, ts in signal] == stamps
         assert [ts for _, ts in reversed(signal)] == stamps[::-1]
-        assert (signal.first_ts, signal.last_ts) == (stamps[0], stamps[-1])
+        assert (signal.first_ts_ns, signal.last_ts_ns) == (stamps[0], stamps[-1])
 
     def test_knows_what_it_is(self, made: Any) -> None:
         signal, _, _ = made
@@ -241,7 +241,7 @@ class SignalContract:
             with pytest.raises(TimeRangeError):
                 empty.time[ask]
         with pytest.raises(TimeRangeError):
-            _ = empty.first_ts
+            _ = empty.first_ts_ns
 
     def test_survives_pickling(self, made: Any) -> None:
         signal, stamps, _ = made

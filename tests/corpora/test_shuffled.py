@@ -111,24 +111,44 @@ def test_workers_take_turns(
         assert merged == whole[start:]
 
 
-def test_the_tail_is_short_dropped_or_wrapped(tmp_path: Path) -> None:
+def test_the_tail_is_short_dropped_or_padded(tmp_path: Path) -> None:
     with opened(tmp_path, [50]) as source:
         common = {"batch_size": 16, "block_rows": 5, "window_blocks": 4}
         short = epoch_ids(ShuffledRows(source, **common))
         assert [len(batch) for batch in short] == [16, 16, 16, 2]
         assert epoch_ids(ShuffledRows(source, **common, tail="drop")) == short[:3]
-        wrapped = epoch_ids(ShuffledRows(source, **common, tail="wrap"))
-        assert wrapped[:3] == short[:3]
-        assert wrapped[3][:2] == short[3]
-        assert len(wrapped[3]) == 16
+        padded = epoch_ids(ShuffledRows(source, **common, tail="pad"))
+        assert padded[:3] == short[:3]
+        assert padded[3][:2] == short[3]
+        assert len(padded[3]) == 16
         order = ShuffledRows(source, **common).order()
-        assert wrapped[3][2:] == order.row_ids(0, 14).tolist()
+        assert padded[3][2:] == order.row_ids(0, 14).tolist()
         for world in (2, 4, 8):
             parts = [
-                epoch_ids(ShuffledRows(source, **common, tail="wrap", rank=rank, world=world))
+                epoch_ids(ShuffledRows(source, **common, tail="pad", rank=rank, world=world))
                 for rank in range(world)
             ]
-            assert [[e for part in parts for e in part[t]] for t in range(4)] == wrapped
+            assert [[e for part in parts for e in part[t]] for t in range(4)] == padded
+
+
+@pytest.mark.parametrize("window_blocks", [2, 64])
+@pytest.mark.parametrize("batch_size", [16, 64, 120])
+def test_padding_reads_windows_again(tmp_path: Path, batch_size: int, window_blocks: int) -> None:
+    """Also where the whole corpus is one window of each section, or smaller than a batch."""
+    with opened(tmp_path, [50]) as source:
+        common = {"batch_size": batch_size, "block_rows": 5, "window_blocks": window_blocks, "tail": "pad"}
+        rows = ShuffledRows(source, **common)
+        order = rows.order()
+        first = epoch_ids(rows)
+        assert [len(batch) for batch in first] == [batch_size] * -(-50 // batch_size)
+        assert [len(batch) for batch in epoch_ids(rows)] == [batch_size] * -(-50 // batch_size)
+        given = [row for batch in first for row in batch]
+        assert sorted(given[:50]) == list(range(50))
+        rest = len(given) - 50
+        filling = [row for n in range(0, rest, 50) for row in order.row_ids(0, min(50, rest - n)).tolist()]
+        assert given[50:] == filling
+        shares = [epoch_ids(ShuffledRows(source, **common, rank=rank, world=3)) for rank in range(3)]
+        assert [[row for part in shares for row in part[t]] for t in range(len(first))] == first
 
 
 def test_a_reused_buffer_and_element_types(tmp_path: Path) -> None:
@@ -251,7 +271,7 @@ def test_aligned_corpora_share_one_order(tmp_path: Path) -> None:
         stream.source.close()
 
 
-@pytest.mark.parametrize("options", [{"window_blocks": 10**9}, {"block_rows": 10**12}, {"lanes": 5000}])
+@pytest.mark.parametrize("options", [{"window_blocks": 10**9}, {"block_rows": 10**12}, {"sections": 5000}])
 def test_a_window_larger_than_the_corpus_is_a_full_shuffle(tmp_path: Path, options: dict[str, int]) -> None:
     """It takes the memory of the corpus, not of the window."""
     rows = np.arange(3000 * 4, dtype=np.float32).reshape(3000, 4)

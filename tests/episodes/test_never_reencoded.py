@@ -164,7 +164,7 @@ def test_a_cut_keeps_whole_groups_of_pictures(root: Path, tmp_path: Path) -> Non
     whole = (root / f"{0:012d}" / f"{0:012d}" / "cam.mp4").read_bytes()
     found = blocks(wd.pack_episode(wd.open(f"{root}#0"), tmp_path / "cut.wshard"))["video/cam.mp4"]
     camera = wd.open_episode(tmp_path / "cut.wshard")["cam"]
-    assert (len(camera), camera.first_ts) == (5, 13 * PAUSE)
+    assert (len(camera), camera.first_ts_ns) == (5, 13 * PAUSE)
     index = wd.DiskEpisode(root / f"{0:012d}" / f"{0:012d}")["cam"].frame_index()
     second = slice(int(index.offset[10]), int(index.offset[19] + index.size[19]))
     assert whole[second] in found

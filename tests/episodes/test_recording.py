@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
@@ -22,6 +23,7 @@ from tests.episodes.nursery import run_small
 from tests.sweeps import SOAK
 from tests.waiting import until
 from warpdata.episodes.salvage_folder import salvage_root
+from warpdata.episodes.statistics import ValueStatistics
 from warpdata.episodes.wakeup import Wakeup
 from warpdata.errors import (
     ConflictError,
@@ -611,3 +613,39 @@ def test_memory_stays_bounded_while_reading_a_dataset(tmp_path: Path) -> None:
         episode["x"].values()
     assert len(dataset._local._open) <= 3
     assert dataset[0] is dataset[0]
+
+
+def test_small_signals_are_written_and_counted_at_once(tmp_path: Path) -> None:
+    """What meta.json says of them, and what is read, is what it is for signals of any size."""
+    rng = np.random.default_rng(5)
+    rows = {
+        "f": rng.normal(size=(40, 3)).astype(np.float32), "d": rng.normal(size=40), "b": np.arange(40) % 3 == 0,
+        "i": rng.integers(-9, 9, (40, 2, 2)).astype(np.int16), "h": rng.normal(size=40).astype(np.float16),
+        "n": np.where(np.arange(40) % 7 == 0, np.nan, np.arange(40.0)), "large": rng.normal(size=(40, 500)),
+        "few": rng.normal(size=(7, 2)),
+    }  # fmt: skip
+    with wd.record(tmp_path / "root", clock="simulated") as rec:
+        for k in range(40):
+            for name, values in rows.items():
+                if k < len(values):
+                    rec.append(name, values[k], k * 1000)
+    episode = wd.open(tmp_path / "root")[0]
+    folder = tmp_path / "root" / "000000000000" / "000000000000"
+    for name, values in rows.items():
+        np.testing.assert_array_equal(episode[name].values(), values)
+        alone = ValueStatistics(values.shape[1:])
+        alone.add(values)
+        expected, stated = alone.to_json(), episode.meta["signals"][name]["values"]
+        assert stated["sketch"] == expected["sketch"]
+        for key in ("min", "max", "count", "invalid"):
+            assert stated[key] == expected[key]
+        for key in ("mean", "std", "sum"):
+            np.testing.assert_allclose(stated[key], expected[key], rtol=1e-12)
+        column = pq.ParquetFile(folder / f"{name}.parquet").metadata.row_group(0).column(1)
+        assert (column.compression == "UNCOMPRESSED") is (name != "large")
+    wd.pack_episode(folder, tmp_path / "e.wshard")
+    wd.unpack_episode(tmp_path / "e.wshard", tmp_path / "again")
+    for name in rows:
+        assert (tmp_path / "again" / f"{name}.parquet").read_bytes() == (
+            folder / f"{name}.parquet"
+        ).read_bytes()

@@ -101,10 +101,10 @@ def test_every_row_comes_exactly_once(table: wd.Table, phases: list[Phase]) -> N
 
 
 @QUIET
-@given(phases=PHASES, even=st.sampled_from(["drop", "pad"]))
-def test_equal_steps_stay_equal(table: wd.Table, phases: list[Phase], even: str) -> None:
+@given(phases=PHASES, tail=st.sampled_from(["drop", "pad"]))
+def test_equal_steps_stay_equal(table: wd.Table, phases: list[Phase], tail: str) -> None:
     """Full batches on every rank, as many on each; dropped or repeated is less than a batch and a row of each rank."""
-    run, seen, spare = Run(table, even=even), Counter[int](), 0
+    run, seen, spare = Run(table, tail=tail), Counter[int](), 0
     for number, phase in enumerate([*phases, phases[-1]]):
         run.go(phase, phase.steps if number < len(phases) else None)
         assert len({len(batches) for batches in run.batches}) == 1
@@ -112,7 +112,7 @@ def test_equal_steps_stay_equal(table: wd.Table, phases: list[Phase], even: str)
         seen.update(run.rows)
         spare += phase.world * (phase.batch_size + 1)
     last = phases[-1]
-    if even == "drop":
+    if tail == "drop":
         assert max(seen.values(), default=1) == 1
         assert ROWS - len(seen) < last.world * (last.batch_size + 1), (
             "less than a batch and a row of each rank"
@@ -141,25 +141,25 @@ def test_filtered_tails(
     table: wd.Table, size: int, stop: int, limit: int | None, data: st.DataObject
 ) -> None:
     """One reader of filtered rows: the last batch is short, dropped, or filled with the first rows."""
-    even = data.draw(st.sampled_from([None, "drop", "pad"]))
+    tail = data.draw(st.sampled_from(["short", "drop", "pad"]))
     rows = [row for row in range(ROWS) if row % 3 != 1][:limit]
     expected = [rows[at : at + size] for at in range(0, len(rows), size)]
-    if even == "drop" and len(expected[-1]) < size:
+    if tail == "drop" and len(expected[-1]) < size:
         expected.pop()
-    if even == "pad":
+    if tail == "pad":
         missing = size - len(expected[-1])
         expected[-1] += (rows * size)[:missing]
     phase = Phase(1, 1, size, stop)
-    run = Run(table.filter(KEPT), even=even, limit=limit)
+    run = Run(table.filter(KEPT), tail=tail, limit=limit)
     run.go(phase, stop)
     first = run.batches[0]
     run.go(phase, None)
     assert first + run.batches[0] == expected
 
 
-@pytest.mark.parametrize("even", [None, "drop", "pad"])
-def test_an_end_is_an_end(table: wd.Table, even: str | None) -> None:
-    run = Run(table, even=even)
+@pytest.mark.parametrize("tail", ["short", "drop", "pad"])
+def test_an_end_is_an_end(table: wd.Table, tail: str) -> None:
+    run = Run(table, tail=tail)
     phase = Phase(2, 2, 50, 0)
     run.go(phase, None)
     run.go(phase, None)
@@ -168,7 +168,7 @@ def test_an_end_is_an_end(table: wd.Table, even: str | None) -> None:
 
 def test_ranks_share_equally_where_steps_are_equal(table: wd.Table) -> None:
     """Four files over three ranks: whole files would cost a third of the rows."""
-    run = Run(table, even="drop")
+    run = Run(table, tail="drop")
     run.go(Phase(3, 1, 10, 0), None)
     assert len(run.rows) == 690
 
@@ -185,7 +185,7 @@ def test_states_of_the_first_format_go_on(table: wd.Table) -> None:
     again.load_state_dict(old)
     assert next(again)["id"][0].as_py() == 30
     with pytest.raises(ValueError, match="states of all"):
-        table.batches(30, shard=(0, 2), drop_last=True).load_state_dict({**old, "world": 2})
+        table.batches(30, shard=(0, 2), tail="drop").load_state_dict({**old, "world": 2})
 
 
 @QUIET

@@ -50,9 +50,9 @@ def test_every_row_once_and_the_same_for_any_ranks(table) -> None:
 def test_filters_limits_and_even_steps(table) -> None:
     assert sorted(ids(table.filter("id % 3 = 0").batches(50, shuffle=True))) == list(range(0, 1000, 3))
     assert sorted(ids(table.batches(50, shuffle=True, limit=120))) == list(range(120))
-    dropped = table.batches(64, shuffle=True, drop_last=True)
+    dropped = table.batches(64, shuffle=True, tail="drop")
     assert len(ids(dropped)) == 1000 // 64 * 64
-    padded = ids(table.batches(64, shuffle=True, pad=True))
+    padded = ids(table.batches(64, shuffle=True, tail="pad"))
     assert len(padded) == 1024
     assert padded[1000:] == padded[:24]
     assert ids(table.filter("id < 0").batches(50, shuffle=True)) == []
@@ -83,7 +83,7 @@ def torch_ids(batches) -> list[int]:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torch_has_the_same_order_epoch_after_epoch(table, workers) -> None:
     pytest.importorskip("torch")
-    options = {"shuffle": True, "seed": 3, "drop_last": workers > 0}
+    options = {"shuffle": True, "seed": 3, "tail": "drop" if workers > 0 else "short"}
     expected = [ids(table.batches(60, epoch=epoch, **options)) for epoch in (2, 3)]
     loader = table.to_torch(60, epoch=2, **options).loader(num_workers=workers)
     assert [torch_ids(loader) for _ in range(2)] == expected

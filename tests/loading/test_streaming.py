@@ -163,24 +163,37 @@ def test_an_empty_share_is_never_silent(table: wd.Table) -> None:
         table.batches(10, shard=(0, 5), limit=3)
 
 
-@pytest.mark.parametrize("even", ["drop_last", "pad"])
+@pytest.mark.parametrize("tail", ["drop", "pad"])
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
-def test_equal_steps_on_request(table: wd.Table, even: str, world: int) -> None:
-    steps = [list(table.batches(50, shard=(rank, world), **{even: True})) for rank in range(world)]
+def test_equal_steps_on_request(table: wd.Table, tail: str, world: int) -> None:
+    steps = [list(table.batches(50, rank=rank, world=world, tail=tail)) for rank in range(world)]
     assert len({len(s) for s in steps}) == 1
     assert all(b.num_rows == 50 for s in steps for b in s)
     seen = {i for s in steps for i in ids(s)}
-    assert seen == set(range(2200)) if even == "pad" else len(seen) == world * len(steps[0]) * 50
+    assert seen == set(range(2200)) if tail == "pad" else len(seen) == world * len(steps[0]) * 50
 
 
 def test_equal_steps_of_filtered_rows_need_one_rank(table: wd.Table) -> None:
     view = table.filter("id < 120")
-    assert [b.num_rows for b in view.batches(50, drop_last=True)] == [50, 50]
-    assert [b.num_rows for b in view.batches(50, pad=True)] == [50, 50, 50]
+    assert [b.num_rows for b in view.batches(50, tail="drop")] == [50, 50]
+    assert [b.num_rows for b in view.batches(50, tail="pad")] == [50, 50, 50]
     with pytest.raises(ValueError, match="filter"):
-        view.batches(50, shard=(0, 2), pad=True)
-    with pytest.raises(ValueError, match="exclude"):
-        table.batches(50, pad=True, drop_last=True)
+        view.batches(50, shard=(0, 2), tail="pad")
+    for options in ({}, {"shuffle": True}):
+        with pytest.raises(ValueError, match="tail is one of short, drop, pad, not 'wrap'"):
+            table.batches(50, tail="wrap", **options)
+
+
+def test_rank_and_world_say_what_shard_says(table: wd.Table) -> None:
+    for rank in range(3):
+        named = ids(table.batches(50, rank=rank, world=3))
+        assert named == ids(table.batches(50, shard=(rank, 3))) != []
+    with pytest.raises(ValueError, match="give both"):
+        table.batches(50, rank=1)
+    with pytest.raises(ValueError, match="one of them"):
+        table.batches(50, shard=(0, 2), rank=1, world=2)
+    with pytest.raises(ValueError, match="rank 3 is not one of 3"):
+        table.batches(50, rank=3, world=3)
 
 
 def test_options_may_be_given_by_position(table: wd.Table) -> None:

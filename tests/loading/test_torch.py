@@ -97,18 +97,18 @@ def test_workers_that_persist_do_not_miss_a_state(table: wd.Table) -> None:
         ids(loader)
 
 
-@pytest.mark.parametrize("even", ["drop_last", "pad"])
-def test_ranks_take_equal_steps_with_any_workers(table: wd.Table, even: str) -> None:
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+def test_ranks_take_equal_steps_with_any_workers(table: wd.Table, tail: str) -> None:
     for workers in (0, 2):
         steps, seen = set(), []
         for rank in range(3):
-            dataset = table.to_torch(32, (rank, 3), "off", **{even: True})
+            dataset = table.to_torch(32, (rank, 3), "off", tail=tail)
             batches = [batch["id"] for batch in loader_of(dataset, workers)]
             assert {len(batch) for batch in batches} == {32}
             steps.add(len(batches))
             seen += [row for batch in batches for row in batch.tolist()]
-        assert steps == {7 if even == "drop_last" else 8}
-        assert len(set(seen)) == (3 * 7 * 32 if even == "drop_last" else ROWS)
+        assert steps == {7 if tail == "drop" else 8}
+        assert len(set(seen)) == (3 * 7 * 32 if tail == "drop" else ROWS)
 
 
 def test_states_of_all_ranks_go_on_in_another_world(table: wd.Table) -> None:

@@ -272,7 +272,7 @@ def test_counting_opens_no_episode_where_the_facts_suffice(tmp_path, monkeypatch
     windows = wd.Windows(episodes, {"x": wd.Field("joints", past=2)}, anchor="joints")
     from warpdata.loading.windows.windows import Windows
 
-    monkeypatch.setattr(Windows, "opened", lambda *_: pytest.fail("an episode was opened"))
+    monkeypatch.setattr(Windows, "open_at", lambda *_: pytest.fail("an episode was opened"))
     assert len(windows) == 18
 
 
@@ -283,7 +283,7 @@ def test_the_index_is_counted_once_and_kept(monkeypatch) -> None:
     assert len(make()) == 3
     from warpdata.loading.windows.windows import Windows
 
-    monkeypatch.setattr(Windows, "opened", lambda *_: pytest.fail("counted again"))
+    monkeypatch.setattr(Windows, "open_at", lambda *_: pytest.fail("counted again"))
     assert len(make()) == 3
     changed = wd.Windows(episodes, {"x": wd.Field("a", past=3)}, **options)
     assert changed.id != make().id

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from tests.ordering.mixture_reference import mixture_schedule
 from warpdata.ordering import fraction, mixture, quality, splitmix, state
 from warpdata.ordering.epoch import EpochOrder, cut_blocks, rank_slice
-from warpdata.ordering.shape import ShuffleShape, choose_lanes, default_block_rows, shuffle_shape
+from warpdata.ordering.shape import ShuffleShape, choose_sections, default_block_rows, shuffle_shape
 
 SHAPES = st.builds(
     ShuffleShape,
     shard_rows=st.lists(st.integers(0, 60), min_size=1, max_size=6).filter(any).map(tuple),
     block_rows=st.integers(1, 20),
-    lanes=st.integers(1, 12),
-    lane_blocks=st.integers(1, 4),
+    sections=st.integers(1, 12),
+    section_blocks=st.integers(1, 4),
 )
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -138,10 +138,10 @@ def test_the_rows_of_a_span_do_not_depend_on_how_it_is_cut(
 @given(SHAPES, SEEDS)
 def test_windows_are_bounded_and_cut_between_blocks(shape: ShuffleShape, seed: int) -> None:
     order = EpochOrder(shape, seed, 0)
-    for lane in range(shape.lanes):
-        sizes = np.diff(order.window_bounds(lane))
+    for section in range(shape.sections):
+        sizes = np.diff(order.window_bounds(section))
         assert (sizes <= shape.window_rows).all()
-        assert sizes.sum() == order.lane_position(lane, shape.total_rows)
+        assert sizes.sum() == order.section_position(section, shape.total_rows)
 
 
 def test_blocks_never_cross_a_shard() -> None:
@@ -152,8 +152,8 @@ def test_blocks_never_cross_a_shard() -> None:
 
 def test_the_order_is_frozen() -> None:
     """These bits are a contract: a state taken with one release must mean the same in the next."""
-    shape = shuffle_shape([1000, 337, 0, 663], batch_size=48, block_rows=16, window_blocks=32, lanes=None)
-    assert (shape.lanes, shape.lane_blocks, shape.fingerprint()) == (24, 1, FROZEN_PLAN)
+    shape = shuffle_shape([1000, 337, 0, 663], batch_size=48, block_rows=16, window_blocks=32, sections=None)
+    assert (shape.sections, shape.section_blocks, shape.fingerprint()) == (24, 1, FROZEN_PLAN)
     ids = np.concatenate([EpochOrder(shape, 7, 3).row_ids(p, min(p + 48, 2000)) for p in range(0, 2000, 48)])
     assert hashlib.sha256(ids.astype("<u8").tobytes()).hexdigest()[:16] == FROZEN_ORDER
     assert ids[:6].tolist() == FROZEN_FIRST
@@ -173,23 +173,23 @@ def test_seed_and_epoch_change_everything() -> None:
 
 
 def test_shape_choices() -> None:
-    assert choose_lanes(4096, 64) == 32
-    assert choose_lanes(1000, 64) == 25
-    assert choose_lanes(7, 64) == 7
-    assert choose_lanes(4099, 64) == 1
+    assert choose_sections(4096, 64) == 32
+    assert choose_sections(1000, 64) == 25
+    assert choose_sections(7, 64) == 7
+    assert choose_sections(4099, 64) == 1
     assert default_block_rows(2304 * 4) == 113
     assert default_block_rows(0) == 1 << 20
     with pytest.raises(ValueError, match="at least"):
         ShuffleShape((1,), 0, 1, 1)
     with pytest.raises(ValueError, match="at least"):
-        shuffle_shape([1], batch_size=0, block_rows=1, window_blocks=1, lanes=None)
+        shuffle_shape([1], batch_size=0, block_rows=1, window_blocks=1, sections=None)
     prints = {ShuffleShape((5, 5), b, n, w).fingerprint() for b in (1, 2) for n in (1, 2) for w in (1, 2)}
     assert len(prints) == 8
 
 
 def test_quality_grows_with_the_window_up_to_uniform() -> None:
     def score(blocks: int) -> float:
-        shape = shuffle_shape([20_000], batch_size=64, block_rows=50, window_blocks=blocks, lanes=None)
+        shape = shuffle_shape([20_000], batch_size=64, block_rows=50, window_blocks=blocks, sections=None)
         return quality.measure_quality(EpochOrder(shape, 0, 0), 64).score
 
     scores = [score(blocks) for blocks in (1, 8, 64, 400)]

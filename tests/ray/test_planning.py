@@ -165,7 +165,10 @@ def test_tables_are_read_in_parts_that_make_the_whole(tmp_path) -> None:
         assert read == list(range(1000))
         parts = [(0, i, 5) for i in range(5)]  # of three row groups
         split = [
-            row for part in parts for table in view.pieces([part]) for row in table.column("id").to_pylist()
+            row
+            for part in parts
+            for table in view.row_groups([part])
+            for row in table.column("id").to_pylist()
         ]
         assert split == list(range(250))
         fewer = plan.where(pc.field("value") > 490).select(["id"])

@@ -61,7 +61,7 @@ def test_window_keeps_static_and_meta(episode: Episode) -> None:
     assert view["task"] == "pick"
     assert view.meta["uid"] == "u"
     assert len(episode.time[300:400]["slow"]) == 0
-    assert view.time[130:][("fast")].first_ts == 130
+    assert view.time[130:][("fast")].first_ts_ns == 130
     with pytest.raises(TypeError):
         episode.time["a":]
 

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-_MAGIC = b"\x89PNG\r\n\x1a\n"
+PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _GRAY, _COLOUR = 0, 2
 
 
@@ -27,7 +27,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
         + bytes([8, _COLOUR if is_colour else _GRAY, 0, 0, 0])
     )
     chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows.tobytes(), 6)), (b"IEND", b""))
-    return _MAGIC + b"".join(map(_chunk, chunks))
+    return PNG_MAGIC + b"".join(map(_chunk, chunks))
 
 
 def _chunk(named: tuple[bytes, bytes]) -> bytes:

@@ -42,6 +42,7 @@ from warpdata.episodes.collection import Episodes
 from warpdata.episodes.jobs import Runner
 from warpdata.errors import DatasetError, nearest, require_word
 from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, LANE_KIND, VECTOR_KIND, Manifest
+from warpdata.ordering.tail import Tail
 from warpdata.settings import Settings
 from warpdata.sql.engine import SqlResult, run_sql
 from warpdata.stores.cache import PageCache
@@ -304,8 +305,9 @@ class Dataset:
         table: str = "main",
         columns: str | Sequence[str] | None = None,
         limit: int | None = None,
-        drop_last: bool = False,
-        pad: bool = False,
+        rank: int | None = None,
+        world: int | None = None,
+        tail: Tail = "short",
         nulls: str = "error",
         shuffle: bool | str = False,
         seed: int = 0,
@@ -314,7 +316,7 @@ class Dataset:
         """A torch IterableDataset of a table's batches as tensors; see `Table.to_torch`."""
         return self.table(table).to_torch(
             batch_size, shard, prefetch,
-            columns=columns, limit=limit, drop_last=drop_last, pad=pad, nulls=nulls,
+            columns=columns, limit=limit, rank=rank, world=world, tail=tail, nulls=nulls,
             shuffle=shuffle, seed=seed, epoch=epoch,
         )  # fmt: skip
 

@@ -79,13 +79,13 @@ def compare_lane(
             signals = episodes[number].signals
             if not all(each in signals for each in sums):
                 continue
-            pieces = {each: list(_errors(signals[each], signals[total.of])) for each, total in sums.items()}
+            moments = {each: list(_errors(signals[each], signals[total.of])) for each, total in sums.items()}
         except WarpError as error:
             report.damaged[name] = str(error)
             continue
         report.episodes += 1
         for each, total in sums.items():
-            total.add(name, pieces[each])
+            total.add(name, moments[each])
     if progress is not None:
         progress(len(episodes), len(episodes))
     report.signals = [each.result() for each in sums.values()]
@@ -93,7 +93,7 @@ def compare_lane(
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _Moments:
     """Some moments of one episode: how far off each is."""
 
     times: NDArray[np.int64]
@@ -105,7 +105,7 @@ class _Piece:
     skipped: int
 
 
-def _errors(predicted: Signal, truth: Signal) -> Iterator[_Piece]:
+def _errors(predicted: Signal, truth: Signal) -> Iterator[_Moments]:
     step = max(1, _STEP_BYTES // max(8, 8 * math.prod(predicted.meta.shape)))
     for start in range(0, len(predicted), step):
         rows = range(start, min(start + step, len(predicted)))
@@ -118,7 +118,7 @@ def _errors(predicted: Signal, truth: Signal) -> Iterator[_Piece]:
         good = np.isfinite(off).all(axis=1)
         off = off[good]
         squares = (off * off).mean(axis=1) if off.shape[1] else np.zeros(len(off))
-        yield _Piece(
+        yield _Moments(
             times[known][good], np.sqrt(squares), float(np.abs(off).sum()), float((off * off).sum()), off.size,
             float(np.abs(off).max(initial=0.0)), len(rows) - len(off),
         )  # fmt: skip
@@ -138,17 +138,17 @@ class _Sums:
     def of(self) -> str:
         return self._found.of
 
-    def add(self, episode_id: str, pieces: list[_Piece]) -> None:
-        for piece in pieces:
-            self._found.moments += len(piece.times)
-            self._found.skipped += piece.skipped
-            self._abs += piece.abs_sum
-            self._square += piece.square_sum
-            self._numbers += piece.numbers
-            self._largest = max(self._largest, piece.largest)
-        if pieces:
-            times = np.concatenate([piece.times for piece in pieces])
-            errors = np.concatenate([piece.rms for piece in pieces])
+    def add(self, episode_id: str, moments: list[_Moments]) -> None:
+        for some in moments:
+            self._found.moments += len(some.times)
+            self._found.skipped += some.skipped
+            self._abs += some.abs_sum
+            self._square += some.square_sum
+            self._numbers += some.numbers
+            self._largest = max(self._largest, some.largest)
+        if moments:
+            times = np.concatenate([some.times for some in moments])
+            errors = np.concatenate([some.rms for some in moments])
             found = [
                 WorstMoment(episode_id, ts_ns, error) for ts_ns, error in _peaks(times, errors, self._wanted)
             ]

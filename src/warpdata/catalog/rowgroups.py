@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import Range, RangeReader, Span, check_range, coalesce
 from warpdata.errors import CorruptLayoutError, ManifestCorruptedError, TruncatedError
+from warpdata.formats.episodedir.layout import PARQUET_MAGIC
 from warpdata.stores.blobs import AnyBlobReader, LocalBlobReader, RangeBytes
 
-_MAGIC = b"PAR1"
 _TAIL_BYTES = 8
 _MAX_FOOTER_BYTES = 256 << 20
 _GAP_BYTES = 128 << 10
@@ -237,7 +237,7 @@ def read_tail(reader: RangeReader) -> bytes:
     if reader.size < 12:
         raise TruncatedError("too short for a parquet file", path=reader.name)
     guess = bytes(reader.read(max(0, reader.size - (64 << 10)), reader.size))
-    if guess[-4:] != _MAGIC:
+    if guess[-4:] != PARQUET_MAGIC:
         raise CorruptLayoutError("not a parquet file", path=reader.name)
     size = int.from_bytes(guess[-8:-4], "little") + _TAIL_BYTES
     if size > min(reader.size, _MAX_FOOTER_BYTES):
@@ -255,7 +255,7 @@ def parse_footer(tail: bytes, name: str) -> pq.FileMetaData:
 
 def _footer_file(tail: bytes) -> pa.Buffer:
     """A file of a footer only: enough for everything that looks at no rows."""
-    return pa.py_buffer(_MAGIC + tail)
+    return pa.py_buffer(PARQUET_MAGIC + tail)
 
 
 def schema_to_base64(schema: pa.Schema) -> str:

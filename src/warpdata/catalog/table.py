@@ -21,6 +21,7 @@ from warpdata.catalog.rowgroups import ShardFile, schema_from_base64
 from warpdata.errors import DatasetError, TooLargeError, nearest
 from warpdata.formats.manifest.guide import Guide, ShardGuide
 from warpdata.formats.manifest.model import TablePart
+from warpdata.ordering.tail import Tail
 from warpdata.sql.engine import ROW_NUMBER, arrow_source, check_condition, run_sql
 from warpdata.sql.enginetypes import EngineColumn
 from warpdata.sql.frames import pandas_from, polars_from
@@ -44,6 +45,7 @@ _AHEAD_BYTES = 256 << 20
 _ROW_FIELD = pa.field(ROW_NUMBER, pa.int64())
 
 Shard = tuple[int, int] | str | None
+"""(rank, world), "auto" or None for all of it: the document's word for what `rank=` and `world=` say."""
 
 ShardPart = tuple[int, int, int]
 """(k, i, n): of the row groups of file k, the i-th of n parts."""
@@ -57,8 +59,8 @@ class StreamRequest:
     shard: Shard = None
     limit: int | None = None
     prefetch: str | int | None = None
-    even: str | None = None
-    """None, "drop" or "pad": make all ranks yield the same number of batches."""
+    tail: Tail = "short"
+    """What becomes of a last batch that is not full; "drop" and "pad" give all ranks as many batches."""
     shuffle: bool | str = False
     """True or "blocks": blocks of rows in a random order, mixed a few at a time; "full": every row for itself."""
     seed: int = 0
@@ -250,20 +252,22 @@ class Table:
         limit: int | None = None,
         prefetch: str | int | None = None,
         *,
-        drop_last: bool = False,
-        pad: bool = False,
+        rank: int | None = None,
+        world: int | None = None,
+        tail: Tail = "short",
         shuffle: bool | str = False,
         seed: int = 0,
         epoch: int = 0,
     ) -> BatchStream:
         """Arrow record batches of exactly `batch_size` rows (the last may be shorter), in row order.
 
-        `drop_last` and `pad` make every rank yield the same number of batches, each of `batch_size` rows.
+        `rank` and `world` give the share of one rank (`shard=(rank, world)` says the same, `shard="auto"` finds both).
+        `tail="drop"` and `"pad"` make every rank yield the same number of batches, each of `batch_size` rows.
         `shuffle` gives every row once per epoch in an order that follows from `seed` and `epoch` alone: True mixes
         blocks of rows, "full" single rows (which reads a row group for each). Its state fits any number of ranks.
         """
-        even = _even(drop_last, pad)
-        request = StreamRequest(batch_size, shard, limit, prefetch, even, shuffle, seed, epoch)
+        own = share_asked_for(shard, rank, world)
+        request = StreamRequest(batch_size, own, limit, prefetch, tail, shuffle, seed, epoch)
         return self.dataset.open_stream(self._of(columns), request, bound=True)
 
     def batch_dicts(
@@ -274,15 +278,16 @@ class Table:
         limit: int | None = None,
         prefetch: str | int | None = None,
         *,
-        drop_last: bool = False,
-        pad: bool = False,
+        rank: int | None = None,
+        world: int | None = None,
+        tail: Tail = "short",
         shuffle: bool | str = False,
         seed: int = 0,
         epoch: int = 0,
     ) -> ChangedStream[dict[str, list[Any]]]:
         """The same batches as dictionaries of lists; bound columns are lists of references."""
-        even = _even(drop_last, pad)
-        request = StreamRequest(batch_size, shard, limit, prefetch, even, shuffle, seed, epoch)
+        own = share_asked_for(shard, rank, world)
+        request = StreamRequest(batch_size, own, limit, prefetch, tail, shuffle, seed, epoch)
         view = self._of(columns)
         types = view.ref_types()
         return ChangedStream(self.dataset.open_stream(view, request), lambda batch: bound_dict(batch, types))
@@ -295,8 +300,9 @@ class Table:
         *,
         columns: str | Sequence[str] | None = None,
         limit: int | None = None,
-        drop_last: bool = False,
-        pad: bool = False,
+        rank: int | None = None,
+        world: int | None = None,
+        tail: Tail = "short",
         nulls: str = "error",
         shuffle: bool | str = False,
         seed: int = 0,
@@ -309,8 +315,8 @@ class Table:
         `shuffle` as in `batches`: the first iteration gives `epoch`, each further one the next epoch, in one order
         for any number of workers.
         """
-        even = _even(drop_last, pad)
-        request = StreamRequest(batch_size, shard, limit, prefetch, even, shuffle, seed, epoch)
+        own = share_asked_for(shard, rank, world)
+        request = StreamRequest(batch_size, own, limit, prefetch, tail, shuffle, seed, epoch)
         return self.dataset.open_torch(self._of(columns), request, nulls)
 
     def _of(self, columns: str | Sequence[str] | None) -> Table:
@@ -418,7 +424,7 @@ class Table:
         stored = {column.field.name for column in columns} - {ROW_NUMBER}
         return self._read(stored, expression, [(number, 0, 1) for number in range(len(self.part.shards))])
 
-    def pieces(self, parts: Sequence[ShardPart] | None = None) -> Iterator[pa.Table]:
+    def row_groups(self, parts: Sequence[ShardPart] | None = None) -> Iterator[pa.Table]:
         """The rows of the view row group by row group, in order: all of them, or those in some parts of its files."""
         view = self.select(self.schema().names)
         names = view.schema().names
@@ -476,11 +482,23 @@ def stream_request(
     limit: int | None = None,
     prefetch: str | int | None = None,
     *,
-    drop_last: bool = False,
-    pad: bool = False,
+    rank: int | None = None,
+    world: int | None = None,
+    tail: Tail = "short",
 ) -> StreamRequest:
     """What the options of `batches` ask for."""
-    return StreamRequest(batch_size, shard, limit, prefetch, _even(drop_last, pad))
+    return StreamRequest(batch_size, share_asked_for(shard, rank, world), limit, prefetch, tail)
+
+
+def share_asked_for(shard: Shard, rank: int | None, world: int | None) -> Shard:
+    """Which share of a table is meant, said by `rank` and `world` or by `shard`."""
+    if rank is None and world is None:
+        return shard
+    if rank is None or world is None:
+        raise ValueError(f"rank is {rank} and world is {world}: give both, or neither")
+    if shard not in (None, "auto"):
+        raise ValueError("rank and world say the same as shard: give one of them")
+    return rank, world
 
 
 def _closed(predicate: str) -> str:
@@ -498,12 +516,6 @@ def _row_list(rows: Any, count: int) -> Positions:
         raise IndexError(f"row {outside[0]} of {count} rows")
     signed = numbers.astype(np.int64)
     return np.where(signed < 0, signed + count, signed)
-
-
-def _even(drop_last: bool, pad: bool) -> str | None:
-    if drop_last and pad:
-        raise ValueError("drop_last and pad exclude each other")
-    return "drop" if drop_last else "pad" if pad else None
 
 
 class ChangedStream(Generic[T]):

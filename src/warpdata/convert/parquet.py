@@ -23,17 +23,17 @@ from warpdata.convert.place import Place
 from warpdata.convert.stepped import PartRows, Parts, Rows, SteppedEpisodes
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import BlobNotFoundError, CorruptLayoutError, LimitExceededError, nearest
+from warpdata.formats.episodedir.layout import PARQUET_MAGIC
 from warpdata.formats.episodedir.stills import is_still
 from warpdata.timeline.meta import Kind
 
 _EPISODE_COLUMNS = ("episode_index", "episode_id", "episode")
-_MAGIC = b"PAR1"
 
 
 def matches(place: Place) -> bool:
     """Whether it is a Parquet file, or a folder of them."""
     if place.is_file:
-        return place.head(4) == _MAGIC
+        return place.head(4) == PARQUET_MAGIC
     return any(name.endswith(".parquet") for name in place.children())
 
 

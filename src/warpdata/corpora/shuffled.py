@@ -18,13 +18,12 @@ from warpdata.ordering.epoch import EpochOrder, Segment, rank_slice
 from warpdata.ordering.quality import ShuffleQuality, measure_quality
 from warpdata.ordering.shape import DEFAULT_WINDOW_BLOCKS, ShuffleShape, default_block_rows, shuffle_shape
 from warpdata.ordering.state import MAX_POSITION, PLAN_CHARS, OrderState, parse_state
+from warpdata.ordering.tail import Tail, check_tail
 
 if TYPE_CHECKING:
     from typing import Self
 
     from warpdata.corpora.source import FixedOrderSource
-
-TAILS = ("short", "drop", "wrap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,8 @@ class _Part:
 class _Planned:
     n_rows: int
     position_after: int
-    segments: tuple[tuple[int, Segment], ...]
-    """Each with the first row of its part inside the batch."""
+    parts: tuple[tuple[int, list[Segment]], ...]
+    """The segments of each part, with its first row inside the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +58,10 @@ class ShuffleOptions:
     """Rows read at a time; about 1 MiB unless told."""
     window_blocks: int = DEFAULT_WINDOW_BLOCKS
     """Blocks in play over all ranks: more shuffle better and take more memory."""
-    lanes: int | None = None
-    tail: str = "short"
-    """What becomes of a last batch that is not full: `short`, `drop`, or `wrap` to the epoch's first rows."""
+    sections: int | None = None
+    """Stretches of the permuted blocks that every batch draws from equally; chosen from `batch_size` unless told."""
+    tail: Tail = "short"
+    """What becomes of a last batch that is not full; `pad` fills it with the first rows of the epoch."""
     dtype: str | type | np.dtype[Any] | None = None
     """What rows come as; the source's choice unless told."""
     worker: int = 0
@@ -73,7 +73,7 @@ class ShuffleOptions:
             raise ValueError(f"rank {self.rank} of {self.world}")
         if not 0 <= self.worker < self.workers:
             raise ValueError(f"worker {self.worker} of {self.workers}")
-        require_word("tail", self.tail, TAILS)
+        check_tail(self.tail)
 
 
 class OrderKeywords(TypedDict, total=False):
@@ -124,7 +124,7 @@ class ShuffledRows:
             blocks = self._shards.run_rows or default_block_rows(self._shards.row_bytes)
         self.shape: ShuffleShape = shuffle_shape(
             self._shards.shard_rows, batch_size=chosen.batch_size, block_rows=blocks,
-            window_blocks=chosen.window_blocks, lanes=chosen.lanes,
+            window_blocks=chosen.window_blocks, sections=chosen.sections,
         )  # fmt: skip
         if self.shape.total_rows > MAX_POSITION:
             raise LimitExceededError(f"{self.shape.total_rows} rows are more than a shuffle can count")
@@ -198,11 +198,15 @@ class ShuffledRows:
         left = min(size, total - position)
         if left <= 0 or (self.options.tail == "drop" and left < size):
             return []
-        wrapped = min(size - left, position) if self.options.tail == "wrap" else 0
-        low, high = rank_slice(left + wrapped, self.options.rank, self.options.world)
-        parts = [_Part(position, position + left, min(low, left), min(high, left))]
-        if wrapped:
-            parts.append(_Part(0, wrapped, max(0, low - left), max(0, high - left)))
+        spans = [(position, position + left)]
+        filled = size if self.options.tail == "pad" else left
+        spans += [(0, min(total, filled - start)) for start in range(left, filled, total)]
+        low, high = rank_slice(filled, self.options.rank, self.options.world)
+        parts, first = [], 0
+        for start, end in spans:
+            rows = end - start
+            parts.append(_Part(start, end, min(max(low - first, 0), rows), min(max(high - first, 0), rows)))
+            first += rows
         return parts
 
     def close(self) -> None:
@@ -255,8 +259,11 @@ class _EpochStream:
         plan = self._planned.popleft()
         rows, ids = self._target(plan.n_rows, out), np.empty(plan.n_rows, np.int64)
         raw = rows if self._is_raw(rows) else self._scratch(plan.n_rows)
-        for first, segment in plan.segments:
-            self._give(segment, raw, ids, first + segment.out_row)
+        for number, (first, segments) in enumerate(plan.parts):
+            if number:
+                self._begin_again()
+            for segment in segments:
+                self._give(segment, raw, ids, first + segment.out_row)
         if raw is not rows:
             decode_rows(raw, rows, self._shards.dtype)
         self._plan_ahead()
@@ -270,18 +277,18 @@ class _EpochStream:
         window.rows.take(places, axis=0, out=raw[at : at + count], mode="clip")
         ids[at : at + count] = window.row_ids[segment.start : segment.end]
         if segment.ends_window:
-            del self._held[segment.lane]
+            del self._held[segment.section]
             self._pool.release(window)
 
     def _window(self, segment: Segment) -> Window:
-        held = self._held.get(segment.lane)
+        held = self._held.get(segment.section)
         if held is not None and held.key[1] == segment.window:
             return held
         if held is not None:
             self._pool.release(held)
         while self._pool.is_hungry and self._plan_one():
             pass
-        window = self._held[segment.lane] = self._pool.claim((segment.lane, segment.window))
+        window = self._held[segment.section] = self._pool.claim((segment.section, segment.window))
         return window
 
     def _plan_ahead(self) -> None:
@@ -293,22 +300,30 @@ class _EpochStream:
         parts = self._parts(self._plan_position)
         if not parts:
             return False
-        segments: list[tuple[int, Segment]] = []
+        planned: list[tuple[int, list[Segment]]] = []
         n_rows = 0
-        for part in parts:
+        for number, part in enumerate(parts):
+            if number:
+                self._asked.clear()
             found = self._order.segments(part.start, part.end, part.low, part.high)
             self._ask(found)
-            segments += [(n_rows, segment) for segment in found]
+            planned.append((n_rows, found))
             n_rows += part.high - part.low
         self._plan_position += self._stride
-        self._planned.append(_Planned(n_rows, parts[0].end, tuple(segments)))
+        self._planned.append(_Planned(n_rows, parts[0].end, tuple(planned)))
         return True
+
+    def _begin_again(self) -> None:
+        """What fills the last batch comes from the beginning of the epoch, in windows that are asked for anew."""
+        for window in self._held.values():
+            self._pool.release(window)
+        self._held.clear()
 
     def _ask(self, segments: list[Segment]) -> None:
         for segment in segments:
-            if self._asked.get(segment.lane) != segment.window:
-                self._asked[segment.lane] = segment.window
-                self._pool.ask((segment.lane, segment.window))
+            if self._asked.get(segment.section) != segment.window:
+                self._asked[segment.section] = segment.window
+                self._pool.ask((segment.section, segment.window))
 
     def _is_raw(self, rows: Rows) -> bool:
         return bool(rows.dtype == self._raw.dtype) and rows.flags.c_contiguous

@@ -58,8 +58,8 @@ def look(camera: Signal, states: Sequence[Signal]) -> Sight | None:
         return None
     rows = np.unique(np.linspace(0, len(camera) - 1, min(_MAX_VIEWS, len(camera))).astype(np.int64))
     views = np.stack([_small(camera[int(row)][0]) for row in rows])
-    first = max(signal.first_ts for signal in states)
-    last = min(signal.last_ts for signal in states)
+    first = max(signal.first_ts_ns for signal in states)
+    last = min(signal.last_ts_ns for signal in states)
     if last <= first:
         return None
     grid = np.linspace(first, last, _STATE_POINTS)

@@ -288,7 +288,7 @@ def _check_camera(place: _Place, signal: Signal, *, deep: bool) -> Iterator[Find
     longest = place.stated.get("longest_frozen_frames")
     if longest is None or deep:
         longest = _longest_frozen(signal)
-    seconds = (signal.last_ts - signal.first_ts) / 1e9
+    seconds = (signal.last_ts_ns - signal.first_ts_ns) / 1e9
     rate = (len(signal) - 1) / seconds if seconds else 0.0
     if len(signal) >= _MIN_RECORDS and longest >= max(2.0, _FROZEN_S * rate):
         yield place.found("frozen-camera", f"{longest + 1} equal images in a row", frames=longest + 1)

@@ -277,7 +277,7 @@ def remembered(name: str, episode: Episode, is_action: Callable[[str], bool]) ->
         try:
             signal = episode.signals[each]
             if len(signal):
-                member.seconds = max(member.seconds, (signal.last_ts - signal.first_ts) / 1e9)
+                member.seconds = max(member.seconds, (signal.last_ts_ns - signal.first_ts_ns) / 1e9)
             if signal.meta.kind == "image":
                 cameras[each] = signal
             elif not signal.meta.is_object and len(signal) >= _MIN_RECORDS:
@@ -302,7 +302,7 @@ def _track(member: Member, name: str, signal: Signal) -> None:
     if name.rpartition("/")[2].startswith("reward"):
         member.total_reward = float(values.sum())
         return
-    times = signal.timestamps - signal.first_ts
+    times = signal.timestamps - signal.first_ts_ns
     grid = np.linspace(0, float(times[-1]), _POINTS)
     shape = np.stack([np.interp(grid, times, column) for column in values.T], 1)
     low, high = np.quantile(values, (0.1, 0.9), axis=0)

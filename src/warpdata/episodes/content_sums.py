@@ -43,7 +43,7 @@ def sum_of(signal: Signal) -> ContentSum:
 
 def _frames(run: EncodedRun) -> ContentSum:
     digest, size = RunningXxh3128(), 0
-    for piece in run.pieces():
+    for piece in run.packet_bytes():
         digest.update(piece)
         size += len(piece)
     return ContentSum(size, xxh3_128=digest.digest().hex())

@@ -24,7 +24,7 @@ from warpdata.episodes.copied_video import copy_camera
 from warpdata.episodes.disk_writer import last_documents
 from warpdata.episodes.encode_cameras import RawCamera, encode_cameras
 from warpdata.episodes.encoded import camera_copy, encoded_camera, encoded_parts
-from warpdata.episodes.statistics import MAX_CHANNELS, SharedClocks, stated_together
+from warpdata.episodes.statistics import SharedClocks, are_few, stated_together
 from warpdata.episodes.tables import TableFile
 from warpdata.errors import FormatError
 from warpdata.formats.episodedir import layout
@@ -90,7 +90,6 @@ def _is_raw_camera(signal: Signal) -> bool:
     return is_image and encoded_parts(signal) is None and holds_frames(signal)
 
 
-_SMALL_VALUES = 1 << 14
 _SMALL_TOGETHER = 1 << 17
 
 
@@ -221,13 +220,7 @@ class _Copying:
 def _is_small(signal: Signal) -> bool:
     """Whether a signal holds numbers that fit into one block, with statistics of their own each."""
     meta = signal.meta
-    channels = math.prod(meta.shape)
-    return (
-        not meta.is_object
-        and 0 < len(signal) <= _BLOCK_ROWS
-        and 0 < channels <= MAX_CHANNELS
-        and len(signal) * channels <= _SMALL_VALUES
-    )
+    return not meta.is_object and len(signal) <= _BLOCK_ROWS and are_few(len(signal), math.prod(meta.shape))
 
 
 def _file(data: Any) -> dict[str, Any]:

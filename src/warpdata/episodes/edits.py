@@ -29,7 +29,7 @@ _OF_FILES = ("signals", "static_file")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RecordingPart:
     """Some of a recording: a window of time, maybe moved."""
 
     number: int
@@ -50,7 +50,7 @@ class Entry:
     """One episode of a dataset as readers see it."""
 
     id: str
-    parts: tuple[Part, ...]
+    parts: tuple[RecordingPart, ...]
     static: Mapping[str, Any] = field(default_factory=dict)
     is_dropped: bool = False
 
@@ -101,7 +101,7 @@ class Edits:
     @staticmethod
     def plain(numbers: Sequence[int]) -> list[Entry]:
         """The recordings as they were made."""
-        return [Entry(f"{number:012d}", (Part(number),)) for number in numbers]
+        return [Entry(f"{number:012d}", (RecordingPart(number),)) for number in numbers]
 
     def apply(self, numbers: Sequence[int]) -> Sequence[Entry]:
         """The episodes readers see."""
@@ -242,14 +242,14 @@ class Edits:
 
     def _shifts(self, names: list[str], gap_ns: int) -> list[int]:
         entries = {e.id: e for e in self._fold(read_log(self.root)[0], self._numbers_in({"episodes": names}))}
-        shifts, end = [0], self._open(entries[names[0]]).last_ts
+        shifts, end = [0], self._open(entries[names[0]]).last_ts_ns
         for name in names[1:]:
             episode = self._open(entries[name])
-            filled = [signal.first_ts for signal in episode.signals.values() if len(signal)]
+            filled = [signal.first_ts_ns for signal in episode.signals.values() if len(signal)]
             if not filled:
                 raise ValueError(f"episode {name!r} has no records to move")
             shifts.append(end + gap_ns - min(filled))
-            end = episode.last_ts + shifts[-1]
+            end = episode.last_ts_ns + shifts[-1]
         return shifts
 
     def _open(self, entry: Entry) -> Episode:
@@ -339,7 +339,9 @@ def _concat(entries: Entries, edit: Mapping[str, Any]) -> Entries:
     return out
 
 
-def _cut(parts: tuple[Part, ...], start_ns: int | None, end_ns: int | None) -> tuple[Part, ...]:
+def _cut(
+    parts: tuple[RecordingPart, ...], start_ns: int | None, end_ns: int | None
+) -> tuple[RecordingPart, ...]:
     """The parts inside a window of shown time."""
     if start_ns is not None and end_ns is not None and start_ns >= end_ns:
         raise ValueError(f"nothing lies between {start_ns} and {end_ns}")
@@ -351,7 +353,7 @@ def _cut(parts: tuple[Part, ...], start_ns: int | None, end_ns: int | None) -> t
     return tuple(out)
 
 
-def _back(ts_ns: int | None, part: Part) -> int | None:
+def _back(ts_ns: int | None, part: RecordingPart) -> int | None:
     return None if ts_ns is None else ts_ns - part.shift_ns
 
 
@@ -444,7 +446,7 @@ class EditedSource(EpisodeSource):
 
 
 class _EditedSignals(Mapping[str, Signal]):
-    def __init__(self, windows: Sequence[Part], parts: Sequence[EpisodeSource]) -> None:
+    def __init__(self, windows: Sequence[RecordingPart], parts: Sequence[EpisodeSource]) -> None:
         self._windows = windows
         self._parts = parts
         self._made: dict[str, Signal] = {}
@@ -452,14 +454,14 @@ class _EditedSignals(Mapping[str, Signal]):
 
     def __getitem__(self, name: str) -> Signal:
         if name not in self._made:
-            pieces = [
-                _piece(episode.signals[name], part)
+            signals = [
+                _cut_signal(episode.signals[name], part)
                 for episode, part in zip(self._parts, self._windows, strict=True)
                 if name in episode.signals
             ]
-            if not pieces:
+            if not signals:
                 raise KeyError(name)
-            self._made[name] = pieces[0] if len(pieces) == 1 else JoinedSignal(pieces)
+            self._made[name] = signals[0] if len(signals) == 1 else JoinedSignal(signals)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -472,7 +474,7 @@ class _EditedSignals(Mapping[str, Signal]):
         return name in self._names
 
 
-def _piece(signal: Signal, part: Part) -> Signal:
+def _cut_signal(signal: Signal, part: RecordingPart) -> Signal:
     cut = window(signal, slice(part.start_ns, part.end_ns))
     return ShiftedSignal(cut, part.shift_ns) if part.shift_ns else cut
 

@@ -305,10 +305,10 @@ class EncodedRun:
         for part in self.parts:
             yield from _packets(part)
 
-    def pieces(self) -> Iterator[bytes | memoryview]:
+    def packet_bytes(self) -> Iterator[bytes | memoryview]:
         """The bytes of all packets in decoding order, in pieces as large as they lie together."""
         for part in self.parts:
-            yield from _pieces(part)
+            yield from _packet_bytes(part)
 
     def frames(self) -> Iterator[EncodedFrame]:
         """The same, each with what is known of it."""
@@ -340,19 +340,19 @@ def _run_of(parts: Sequence[EncodedPart]) -> EncodedRun:
             f"the videos of {_named(parts[0].video)!r} are encoded differently and cannot be joined as they are",
             hint="Say reencode=True to encode them again, which changes pixels.",
         )
-    pieces = [_piece(part) for part in parts]
-    starts = np.cumsum([0, *(len(piece.shows) for piece in pieces)])
+    every = [_frames_of(part) for part in parts]
+    starts = np.cumsum([0, *(len(each.shows) for each in every)])
     stream, shape = _stream_of(parts[0].video)
     return EncodedRun(
         parts, entries[0], stream, shape,
-        np.concatenate([piece.ts_ns for piece in pieces]),
-        np.concatenate([piece.shown for piece in pieces]),
-        np.concatenate([piece.keyframe for piece in pieces]),
-        np.concatenate([piece.shows + start for piece, start in zip(pieces, starts.tolist(), strict=False)]),
+        np.concatenate([each.ts_ns for each in every]),
+        np.concatenate([each.shown for each in every]),
+        np.concatenate([each.keyframe for each in every]),
+        np.concatenate([each.shows + start for each, start in zip(every, starts.tolist(), strict=False)]),
     )  # fmt: skip
 
 
-class _Piece(NamedTuple):
+class _PartFrames(NamedTuple):
     """The frames of one part: times and what is shown by frame, the rest by packet."""
 
     ts_ns: NDArray[np.int64]
@@ -363,12 +363,12 @@ class _Piece(NamedTuple):
     size: NDArray[np.int64]
 
 
-def _piece(part: EncodedPart) -> _Piece:
+def _frames_of(part: EncodedPart) -> _PartFrames:
     if isinstance(part.video, StillsSignal):
         count = len(part.frames)
         yes, none = np.ones(count, np.bool_), np.empty(0, np.int64)
         times = part.video._ts_in(part.frames) + part.shift_ns
-        return _Piece(times, yes, yes, np.arange(count, dtype=np.int64), none, none)
+        return _PartFrames(times, yes, yes, np.arange(count, dtype=np.int64), none, none)
     index = part.video.frame_index()
     if index.offset is None:
         index = _known_index(part.video)
@@ -387,7 +387,7 @@ def _piece(part: EncodedPart) -> _Piece:
         )
     shown = np.zeros(high - low, np.bool_)
     shown[numbers - low] = True
-    return _Piece(
+    return _PartFrames(
         index.ts_ns[low:high] + part.shift_ns, shown, index.keyframe[low:high][order], order, offset, size
     )
 
@@ -401,11 +401,11 @@ def _packets(part: EncodedPart) -> Iterator[bytes]:
                 check_same(data, still, f"{where} (picture {row})")
                 yield data
         return
-    piece, reader = _piece(part), part.video.video_bytes()
-    sums = _sums(part.video, piece)
-    groups = np.cumsum(piece.size) // _READ_BYTES
-    for numbers in np.split(np.arange(len(piece.size)), np.flatnonzero(np.diff(groups)) + 1):
-        ranges = [(int(piece.offset[n]), int(piece.offset[n] + piece.size[n])) for n in numbers]
+    frames, reader = _frames_of(part), part.video.video_bytes()
+    sums = _sums(part.video, frames)
+    groups = np.cumsum(frames.size) // _READ_BYTES
+    for numbers in np.split(np.arange(len(frames.size)), np.flatnonzero(np.diff(groups)) + 1):
+        ranges = [(int(frames.offset[n]), int(frames.offset[n] + frames.size[n])) for n in numbers]
         for number, view in zip(numbers.tolist(), reader.read_many(ranges), strict=True):
             if sums is not None and crc32c(view) != sums[number]:
                 raise CorruptLayoutError(
@@ -415,13 +415,13 @@ def _packets(part: EncodedPart) -> Iterator[bytes]:
     reader.close()
 
 
-def _pieces(part: EncodedPart) -> Iterator[bytes | memoryview]:
+def _packet_bytes(part: EncodedPart) -> Iterator[bytes | memoryview]:
     """The bytes of packets that no checksum is known of are read where they lie, many at once."""
     if not isinstance(part.video, FileVideo):
         yield from _packets(part)
         return
-    piece, reader = _piece(part), part.video.video_bytes()
-    for start, stop in runs_of(piece.offset, piece.size, _HASH_BYTES):
+    frames, reader = _frames_of(part), part.video.video_bytes()
+    for start, stop in runs_of(frames.offset, frames.size, _HASH_BYTES):
         yield reader.read(start, stop)
     reader.close()
 
@@ -431,13 +431,13 @@ _READ_BYTES = 4 << 20
 _HASH_BYTES = 1 << 20
 
 
-def _sums(video: VideoSignal, piece: _Piece) -> NDArray[np.uint32] | None:
+def _sums(video: VideoSignal, frames: _PartFrames) -> NDArray[np.uint32] | None:
     """The checksum of each packet, where the index has them."""
     index = video.frame_index()
     if index.crc32c is None or index.offset is None:
         return None
     order = np.argsort(index.offset, kind="stable")
-    return index.crc32c[order][np.searchsorted(index.offset[order], piece.offset)]
+    return index.crc32c[order][np.searchsorted(index.offset[order], frames.offset)]
 
 
 def _entry_of(video: VideoSignal | StillsSignal) -> bytes:
@@ -551,12 +551,12 @@ def camera_copy(signal: Signal, rate_of: RateOf) -> CameraCopy | None:
         index = _described(known, video, rate_of(known.shown_ts_ns))
         return CameraCopy(video.suffix, b"", [whole], b"", index)
     run = _run_of(parts)
-    pieces = [_piece(part) for part in parts]
-    size = np.concatenate([piece.size for piece in pieces])
+    every = [_frames_of(part) for part in parts]
+    size = np.concatenate([each.size for each in every])
     around, index = _contained(run, size, rate_of(run.ts_ns[run.shown]))
     stretches = [
-        Stretches(video, list(runs_of(piece.offset, piece.size)), piece.offset, piece.size)
-        for video, piece in zip(videos, pieces, strict=True)
+        Stretches(video, list(runs_of(each.offset, each.size)), each.offset, each.size)
+        for video, each in zip(videos, every, strict=True)
     ]
     return CameraCopy(".mp4", around.head, stretches, around.tail, index)
 

@@ -89,9 +89,9 @@ def _edits(meta: Mapping[str, Any]) -> str | None:
 def _rate(signal: Any, stated: Any) -> float | None:
     if isinstance(stated, Mapping) and stated.get("rate_hz") is not None:
         return float(stated["rate_hz"])
-    if len(signal) < 2 or signal.last_ts == signal.first_ts:
+    if len(signal) < 2 or signal.last_ts_ns == signal.first_ts_ns:
         return None
-    return float((len(signal) - 1) * 1e9 / (signal.last_ts - signal.first_ts))
+    return float((len(signal) - 1) * 1e9 / (signal.last_ts_ns - signal.first_ts_ns))
 
 
 def _of_statics(episode: Episode) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def RecordEpisodes(  # noqa: N802 - it stands for the wrapper it returns
 ) -> Any:
     """Wrap an environment: each episode becomes an episode of the root `target`, frames and `info` included.
 
-    Of a vector environment every lane is recorded as episodes of its own. Times are `step * step_ns`
+    The environments of a vector are recorded each as episodes of its own. Times are `step * step_ns`
     (`clock="step"`, by default from the environment's `render_fps`) or the time of day (`clock="wall"`). The
     episode just ended can still be marked or discarded; it is finished by the next reset, `finish()` or `close()`.
     """
@@ -63,11 +64,12 @@ def RecordEpisodes(  # noqa: N802 - it stands for the wrapper it returns
     }  # fmt: skip
     has_frames = frames and env.render_mode == "rgb_array"
     if isinstance(env, vector.VectorEnv):
-        return _VectorRecorder(env, [_Lane(lane=number, **options) for number in range(env.num_envs)])
-    return _SingleRecorder(env, _Lane(**options), has_frames)
+        every = [_Environment(number=number, **options) for number in range(env.num_envs)]
+        return _VectorRecorder(env, every, has_frames)
+    return _SingleRecorder(env, _Environment(**options), has_frames)
 
 
-class _Lane:
+class _Environment:
     """One environment: the episode under way or just ended, and its clock."""
 
     def __init__(
@@ -80,34 +82,38 @@ class _Lane:
         info: bool,
         video: VideoOptions | None,
         durability: str,
-        lane: int | None = None,
+        number: int | None = None,
     ) -> None:
         self._root, self._video, self._durability = root, video, durability
-        self._static = dict(static) if lane is None else {**static, "lane": lane}
+        self._static = dict(static) if number is None else {**static, "env_index": number}
         self._wall, self._step_ns, self._info = wall, step_ns, info
         self.recorder: Recorder | None = None
         self.has_ended = False
+        self._has_acted = False
         self._step = 0
         self._last_ns = -1
         self._known: set[str] = set()
         self._left_out: set[str] = set()
 
-    def reset(self, observation: Any, info: Mapping[str, Any], seed: int | None, frame: Any = None) -> None:
-        """Begin an episode; the one before is finished."""
+    def reset(
+        self, observation: Any, info: Mapping[str, Any], seed: int | None, frame: Any = None, at_ns: int = 0
+    ) -> None:
+        """Begin an episode, on the wall clock at `at_ns` if that is over; the one before is finished."""
         self.finish()
         self.recorder = Recorder(
             self._root, static={**self._static, "seed": seed}, clock="wall" if self._wall else "simulated",
             step_clock=_ACTIONS, outcome="next", video=self._video, durability=self._durability,
         )  # fmt: skip
-        self.has_ended, self._step, self._last_ns = False, 0, -1
+        self.has_ended, self._has_acted, self._step, self._last_ns = False, False, 0, -1
         self._known, self._left_out = set(), set()
-        now = self._now()
+        now = self._now(at_ns)
         self._seen(observation, frame, now)
         self._informed(info, now)
 
     def act(self, action: Any) -> None:
         """Record the action that is about to be taken, at the time of the observation it answers."""
         if self.recorder is not None and not self.has_ended:
+            self._has_acted = True
             self._append("action", action, self._last_ns, "action", _ACTIONS)
 
     def result(
@@ -136,9 +142,11 @@ class _Lane:
                 self.recorder.mark(success=bool(found))
 
     def finish(self) -> None:
-        """Finish the episode under way or just ended."""
+        """Finish the episode under way or just ended; one in which nothing was done is none."""
         recorder, self.recorder, self.has_ended = self.recorder, None, False
-        if recorder is not None:
+        if recorder is not None and not self._has_acted:
+            recorder.discard()
+        elif recorder is not None:
             if self._left_out:
                 recorder.mark(info_left_out=sorted(self._left_out))
             recorder.close()
@@ -156,8 +164,8 @@ class _Lane:
             raise RecordingError("there is no episode to mark: none was begun, or it is finished")
         self.recorder.mark(**facts)
 
-    def _now(self) -> int:
-        now = time.time_ns() if self._wall else self._step * self._step_ns
+    def _now(self, at_ns: int = 0) -> int:
+        now = (at_ns or time.time_ns()) if self._wall else self._step * self._step_ns
         self._last_ns = max(now, self._last_ns + 1)
         return self._last_ns
 
@@ -187,118 +195,140 @@ class _Lane:
 class _SingleRecorder(gymnasium.Wrapper):
     """A recorded environment."""
 
-    def __init__(self, env: Any, lane: _Lane, has_frames: bool) -> None:
+    def __init__(self, env: Any, recorded: _Environment, has_frames: bool) -> None:
         super().__init__(env)
-        self._lane = lane
+        self._recorded = recorded
         self._has_frames = has_frames
 
     @property
     def recorder(self) -> Recorder | None:
         """The recorder of the episode under way or just ended, to add signals or static items of one's own."""
-        return self._lane.recorder
+        return self._recorded.recorder
 
     def mark(self, **facts: Any) -> None:
         """Say something of the episode under way or just ended, such as `success=True`."""
-        self._lane.mark(facts)
+        self._recorded.mark(facts)
 
     def discard(self) -> None:
         """Remove the episode under way or just ended."""
-        self._lane.discard()
+        self._recorded.discard()
 
     def finish(self) -> None:
         """Finish the episode under way or just ended; the next one begins with `reset`."""
-        self._lane.finish()
+        self._recorded.finish()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; the one before is finished."""
-        self._lane.finish()
+        self._recorded.finish()
         observation, info = self.env.reset(seed=seed, options=options)
-        self._lane.reset(observation, info, seed, self._frame())
+        self._recorded.reset(observation, info, seed, self._frame())
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step and record it: the action at its time, what came of it one step later."""
-        self._lane.act(action)
+        self._recorded.act(action)
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self._lane.result(observation, reward, terminated, truncated, info, self._frame())
+        self._recorded.result(observation, reward, terminated, truncated, info, self._frame())
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
         """Finish the episode under way and close the environment."""
-        self._lane.finish()
+        self._recorded.finish()
         super().close()
 
     def _frame(self) -> Any:
-        is_needed = self._has_frames and not self._lane.has_ended
+        is_needed = self._has_frames and not self._recorded.has_ended
         return self.env.render() if is_needed else None
 
 
 class _VectorRecorder(vector.VectorWrapper):
-    """Recorded environments side by side: one episode per lane at a time."""
+    """Recorded environments side by side: one episode of each at a time."""
 
-    def __init__(self, env: Any, lanes: list[_Lane]) -> None:
+    def __init__(self, env: Any, recorded: list[_Environment], has_frames: bool) -> None:
         super().__init__(env)
-        self._lanes = lanes
+        self._recorded = recorded
+        self._has_frames = has_frames
         mode = env.metadata.get("autoreset_mode", vector.AutoresetMode.NEXT_STEP)
         self._mode = vector.AutoresetMode(mode)
-        self._restarts = [False] * len(lanes)
-        """Which lanes the next step only begins anew."""
+        self._restarts = [False] * len(recorded)
+        """Which environments the next step only begins anew."""
+        self._begun: dict[int, tuple[tuple[Any, Mapping[str, Any], Any], int]] = {}
+        """What the step that ended an episode saw of the next one, which begins with the next step."""
 
     @property
     def recorders(self) -> list[Recorder | None]:
-        """The recorder of each lane's episode under way or just ended."""
-        return [lane.recorder for lane in self._lanes]
+        """The recorder of each environment's episode under way or just ended."""
+        return [each.recorder for each in self._recorded]
 
-    def mark(self, lane: int, **facts: Any) -> None:
-        """Say something of a lane's episode under way or just ended."""
-        self._lanes[lane].mark(facts)
+    def mark(self, number: int, **facts: Any) -> None:
+        """Say something of the episode of environment `number` under way or just ended."""
+        self._recorded[number].mark(facts)
 
-    def discard(self, lane: int) -> None:
-        """Remove a lane's episode under way or just ended."""
-        self._lanes[lane].discard()
+    def discard(self, number: int) -> None:
+        """Remove the episode of environment `number` under way or just ended."""
+        self._recorded[number].discard()
 
     def finish(self) -> None:
         """Finish all episodes under way or just ended."""
-        for lane in self._lanes:
-            lane.finish()
+        for each in self._recorded:
+            each.finish()
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every lane, or in those that `options["reset_mask"]` names."""
+        """Begin an episode in every environment, or in those that `options["reset_mask"]` names."""
+        chosen = (options or {}).get("reset_mask")  # environments take it out of the options
         observations, infos = self.env.reset(seed=seed, options=options)
-        chosen = (options or {}).get("reset_mask")
-        seeds = seed if isinstance(seed, list | tuple) else [seed] * len(self._lanes)
-        for number, lane in enumerate(self._lanes):
+        seeds = seed if isinstance(seed, list | tuple) else [seed] * len(self._recorded)
+        frames = self._frames()
+        for number, each in enumerate(self._recorded):
             if chosen is None or chosen[number]:
                 self._restarts[number] = False
+                self._begun.pop(number, None)
                 own = seeds[number] if not isinstance(seed, int) else seed + number
-                lane.reset(_row(observations, number), _info_of(infos, number), own)
+                each.reset(_row(observations, number), _info_of(infos, number), own, frames[number])
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Take a step in every lane and record each."""
-        restarts, self._restarts = self._restarts, [False] * len(self._lanes)
-        for number, lane in enumerate(self._lanes):
+        """Take a step in every environment and record each."""
+        for number, ((seen, info, frame), at_ns) in self._begun.items():
+            self._recorded[number].reset(seen, info, None, frame, at_ns)
+        self._begun.clear()
+        restarts, self._restarts = self._restarts, [False] * len(self._recorded)
+        for number, each in enumerate(self._recorded):
             if not restarts[number]:
-                lane.act(_row(actions, number))
+                each.act(_row(actions, number))
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        for number, lane in enumerate(self._lanes):
+        frames = self._frames()
+        for number, each in enumerate(self._recorded):
             seen, info = _row(observations, number), _info_of(infos, number)
             if restarts[number]:  # this call only began the next episode: its action was not taken
-                lane.reset(seen, info, None)
+                each.reset(seen, info, None, frames[number])
                 continue
-            ended = bool(terminated[number] or truncated[number])
-            last, begun = seen, info
-            if ended and self._mode is vector.AutoresetMode.SAME_STEP:
-                last = info.get("final_obs", seen)
-                begun = {key: value for key, value in info.items() if not key.startswith("final_")}
-                info = dict(info.get("final_info") or {})
-            lane.result(last, rewards[number], bool(terminated[number]), bool(truncated[number]), info)
-            self._restarts[number] = ended and self._mode is vector.AutoresetMode.NEXT_STEP
-            if ended and self._mode is vector.AutoresetMode.SAME_STEP:
-                lane.reset(seen, begun, None)
+            outcome = (rewards[number], bool(terminated[number]), bool(truncated[number]))
+            self._came_of(number, seen, outcome, info, frames[number])
         return observations, rewards, terminated, truncated, infos
+
+    def _came_of(
+        self, number: int, seen: Any, outcome: tuple[Any, bool, bool], info: dict[str, Any], frame: Any
+    ) -> None:
+        """Record what an action led to; where it ended an episode, `seen` may be of the next one already."""
+        has_ended = outcome[1] or outcome[2]
+        self._restarts[number] = has_ended and self._mode is vector.AutoresetMode.NEXT_STEP
+        if not has_ended or self._mode is not vector.AutoresetMode.SAME_STEP:
+            self._recorded[number].result(seen, *outcome, info, frame)
+            return
+        last, said = info.get("final_obs", seen), dict(info.get("final_info") or {})
+        self._recorded[number].result(last, *outcome, said)
+        begun = {key: value for key, value in info.items() if not key.startswith("final_")}
+        self._begun[number] = (copy.deepcopy((seen, begun, frame)), time.time_ns())
+
+    def _frames(self) -> Sequence[Any]:
+        """What every environment shows now."""
+        shown = self.env.render() if self._has_frames else None
+        return (
+            shown if shown is not None and len(shown) == len(self._recorded) else [None] * len(self._recorded)
+        )
 
     def close(self, **kwargs: Any) -> Any:
         """Finish all episodes under way and close the environments."""
@@ -307,7 +337,7 @@ class _VectorRecorder(vector.VectorWrapper):
 
 
 def _row(batch: Any, number: int) -> Any:
-    """What belongs to one lane of a batched value."""
+    """What belongs to one environment of a batched value."""
     if isinstance(batch, Mapping):
         return {key: _row(value, number) for key, value in batch.items()}
     if isinstance(batch, tuple) and not hasattr(batch, "shape"):
@@ -317,11 +347,11 @@ def _row(batch: Any, number: int) -> Any:
 
 
 def _info_of(infos: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """What the infos of a vector environment say of one lane: `_key` says in which lanes `key` is there."""
-    return dict(_lane_infos(infos, number))
+    """What the infos of a vector environment say of one: `_key` says for which `key` is there."""
+    return dict(_infos_of(infos, number))
 
 
-def _lane_infos(infos: Mapping[str, Any], number: int) -> Iterator[tuple[str, Any]]:
+def _infos_of(infos: Mapping[str, Any], number: int) -> Iterator[tuple[str, Any]]:
     for key, value in infos.items():
         if key.startswith("_") and key[1:] in infos:
             continue

@@ -9,6 +9,7 @@ from typing import Any
 
 from warpdata.bytekit.commit import (
     commit_together,
+    fsync_file,
     fsync_files,
     fsync_folder,
     map_os_errors,
@@ -20,7 +21,7 @@ from warpdata.episodes.durability import Durability
 from warpdata.episodes.journals import REVISION, FrameJournals, SignalsJournal, remove_folder
 from warpdata.episodes.statistics import SharedClocks
 from warpdata.episodes.status import SignalStatus, remove_status, write_status
-from warpdata.episodes.tables import EventRecorder, NumberRecorder, TableFile
+from warpdata.episodes.tables import EventRecorder, NumberRecorder, TableFile, TableRecorder, count_together
 from warpdata.episodes.threads import RecordingThreads
 from warpdata.episodes.values import Hints, as_timestamp, describe
 from warpdata.errors import JournalInUseError
@@ -136,16 +137,19 @@ class Recording:
     def finish(self, targets: Targets, root: Path, documents: Documents) -> None:
         """Complete all files and give them their names at once, the documents last; then the journals go.
 
-        `documents` makes them from what is to be said of each signal. The disk writes the files while that is found
-        out; then all are synced at the same time, and folders below `root` once: nothing waits for the disk twice.
+        `documents` makes them from what is to be said of each signal; the files are synced while that is found out.
+        Folders below `root` are synced once.
         """
         files = []
         for temp, target in self._completed(targets):
             start_writing(temp)
             files.append((temp, target))
-        last = self._documents(documents)
         self._threads.chores.submit(partial(fsync_files, [temp for temp, _ in files]))
-        fsync_files([temp for temp, _ in last])
+        last = self._documents(documents)
+        for temp, _ in last[:-1]:  # two threads wait for the disk at the same time
+            self._threads.chores.submit(partial(fsync_file, temp))
+        for temp, _ in last[-1:]:
+            fsync_file(temp)
         self._threads.chores.settle()
         commit_together([*files, *last], root)
         self.remove()
@@ -184,6 +188,9 @@ class Recording:
     def _documents(self, documents: Documents) -> list[tuple[Path, Path]]:
         """The documents written, with the names they are to have, once the files of every signal are complete."""
         clocks, files = SharedClocks(), []
+        count_together(
+            each for each in self.signals.values() if isinstance(each, TableRecorder) and each.count
+        )
         found = {name: each.facts(clocks) for name, each in self.signals.items() if each.count}
         for target, data in documents(found).items():
             temp = self.folder / target.name

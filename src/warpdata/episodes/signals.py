@@ -98,7 +98,7 @@ class SimpleSignal(ClockedSignal):
         if data is None:
             about = self._about()
             stamps, values = read_signal(open_bytes(self.path, self.folder), self._expected)
-            if len(stamps) != about.count or (len(stamps) and int(stamps[-1]) != about.last_ts):
+            if len(stamps) != about.count or (len(stamps) and int(stamps[-1]) != about.last_ts_ns):
                 raise CorruptLayoutError(
                     "the records do not match what the episode says of them", path=self.path
                 )
@@ -110,7 +110,7 @@ class SimpleSignal(ClockedSignal):
 
     def _edge(self, index: int) -> int:
         about = self._about()
-        edge = about.first_ts if index == 0 else about.last_ts
+        edge = about.first_ts_ns if index == 0 else about.last_ts_ns
         return super()._edge(index) if edge is None else edge
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
@@ -229,7 +229,7 @@ class VideoSignal(ClockedSignal):
 
     def _edge(self, index: int) -> int:
         about = self._summary
-        edge = None if about is None else (about.first_ts if index == 0 else about.last_ts)
+        edge = None if about is None else (about.first_ts_ns if index == 0 else about.last_ts_ns)
         return super()._edge(index) if edge is None else edge
 
     def _values_at(self, indices: NDArray[np.int64]) -> NDArray[Any]:

@@ -37,8 +37,8 @@ class ClockStatistics:
     """Count, rate, jitter and gaps of a clock, from its timestamps in pieces."""
 
     count: int = 0
-    first_ts: int | None = None
-    last_ts: int | None = None
+    first_ts_ns: int | None = None
+    last_ts_ns: int | None = None
     _sketch: Sketch = field(default_factory=lambda: Sketch(1))
     _longest: int = 0
     _longest_at: int = 0
@@ -52,12 +52,12 @@ class ClockStatistics:
         if not len(stamps):
             return
         self._stated = None
-        before = [] if self.last_ts is None else [self.last_ts]
+        before = [] if self.last_ts_ns is None else [self.last_ts_ns]
         pauses = np.diff(np.concatenate([np.array(before, np.int64), stamps]))
-        if self.first_ts is None:
-            self.first_ts = int(stamps[0])
+        if self.first_ts_ns is None:
+            self.first_ts_ns = int(stamps[0])
         self.count += len(stamps)
-        self.last_ts = int(stamps[-1])
+        self.last_ts_ns = int(stamps[-1])
         if not len(pauses):
             return
         at = int(pauses.argmax())
@@ -82,8 +82,8 @@ class ClockStatistics:
     def _to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "count": self.count,
-            "first_ts_ns": self.first_ts,
-            "last_ts_ns": self.last_ts,
+            "first_ts_ns": self.first_ts_ns,
+            "last_ts_ns": self.last_ts_ns,
         }
         pauses = self.count - 1
         if pauses < 1:
@@ -230,10 +230,18 @@ class ValueStatistics:
         return made if shapes == {made.channels} else None
 
 
+_FEW_VALUES = 1 << 14
+
+
+def are_few(rows: int, channels: int) -> bool:
+    """Whether `stated_together` may be asked for the statistics of so many records."""
+    return 0 < channels <= MAX_CHANNELS and 0 < rows * channels <= _FEW_VALUES
+
+
 def stated_together(columns: Sequence[NDArray[Any]]) -> list[dict[str, Any]]:
     """What `ValueStatistics.to_json` says of each of several signals of as many records, computed in one go.
 
-    Each has at most MAX_CHANNELS numbers per record: most of what such statistics cost is calls, not numbers.
+    Of few numbers each: most of what such statistics cost is calls.
     """
     rows = len(columns[0])
     flat = [np.asarray(values).reshape(rows, -1) for values in columns]

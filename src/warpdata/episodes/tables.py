@@ -6,6 +6,7 @@ import io
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,13 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import commit_together, fsync_file, map_os_errors
 from warpdata.bytekit.dtype import dtype_named, dtype_of
 from warpdata.episodes.journals import SignalsJournal
-from warpdata.episodes.statistics import ClockStatistics, SharedClocks, ValueStatistics
+from warpdata.episodes.statistics import (
+    ClockStatistics,
+    SharedClocks,
+    ValueStatistics,
+    are_few,
+    stated_together,
+)
 from warpdata.episodes.values import (
     BEGIN,
     CLOSED,
@@ -28,7 +35,7 @@ from warpdata.episodes.values import (
     refused,
 )
 from warpdata.formats.episodedir import layout
-from warpdata.formats.episodedir.arrow import TableWriter, signal_schema
+from warpdata.formats.episodedir.arrow import TableWriter, plain_table, signal_schema
 from warpdata.formats.episodedir.signal_file import Description
 from warpdata.formats.journal.writer import StepRecord
 
@@ -110,6 +117,8 @@ class TableFile:
         """Where it grows, and waits for its name."""
         self.rows = 0
         """How many records are in it."""
+        self.stated: dict[str, Any] | None = None
+        """The statistics of its values, where they were found together with those of others."""
         self._file: SummedFile | None = None
         self._table: TableWriter | None = None
 
@@ -131,6 +140,16 @@ class TableFile:
             self._table = TableWriter(self._buffer, signal_schema(about), about)
         self._table.write(stamps, values)
         self.rows += len(stamps)
+
+    def write_all(self, stamps: NDArray[np.int64], values: NDArray[Any]) -> None:
+        """Write all records of a file that has none yet; few of them make a plain file."""
+        data = plain_table(self.description.to_json(), stamps, values)
+        if data is None:
+            self.write_rows(stamps, values)
+            return
+        self._file = SummedFile(self.path)
+        self._file.write(data)
+        self.rows = len(stamps)
 
     def count(self, stamps: NDArray[np.int64], values: NDArray[Any]) -> None:
         """Add records that were written to the statistics."""
@@ -155,15 +174,14 @@ class TableFile:
 
     def complete(self) -> None:
         """Write the end of the file, which still has no name."""
-        if self._table is None:
+        if self._file is None:
             self.write(
                 np.empty(0, np.int64), np.empty((0, *self.description.shape), _dtype(self.description))
             )
-        assert self._table is not None
-        assert self._buffer is not None
         assert self._file is not None
-        self._table.close()
-        self._buffer.flush()
+        if self._table is not None and self._buffer is not None:
+            self._table.close()
+            self._buffer.flush()
         self._file.let_go()
 
     def facts(self) -> dict[str, Any]:
@@ -171,7 +189,7 @@ class TableFile:
         assert self._file is not None
         found = {**self.description.to_json(), **self.clock.to_json()}
         if self.values is not None:
-            found["values"] = self.values.to_json()
+            found["values"] = self.values.to_json() if self.stated is None else self.stated
         found["file"] = {"bytes": self._file.size_bytes, "crc32c": f"{self._file.crc32c:08x}"}
         return found
 
@@ -186,6 +204,20 @@ class TableFile:
         """Close the file, whole or not."""
         if self._file is not None:
             self._file.let_go()
+
+
+def count_together(recorders: Iterable[TableRecorder]) -> None:
+    """Find the statistics of complete small recordings in as few steps as possible."""
+    small: dict[int, list[tuple[TableRecorder, NDArray[Any]]]] = {}
+    for each in recorders:
+        values = each.uncounted
+        if values is not None:
+            small.setdefault(each.count, []).append((each, values))
+    for together in small.values():
+        for stated, (each, _) in zip(
+            stated_together([values for _, values in together]), together, strict=True
+        ):
+            each.file.stated = stated
 
 
 def write_empty(path: Path) -> None:
@@ -227,19 +259,25 @@ class TableRecorder(ABC):
         self._jobs.settle()  # the file counts rows before they are written: only an empty queue says it is idle
         rest = [part[self.file.rows - self._first :] for part in self._block(self.count - self._first)]
         if len(rest[0]):
-            self.file.write_rows(*rest)
+            (self.file.write_rows if self.file.rows else self.file.write_all)(*rest)
         self._rest = rest
         self.file.complete()
 
     def facts(self, clocks: SharedClocks) -> dict[str, Any]:
         """What meta.json says of the signal once its file is complete; `clocks` are those of the episode."""
         stamps, values = self._rest
-        if (
-            len(stamps) == self.count
-        ):  # nothing was counted yet: others may have been recorded at the same times
+        if len(stamps) == self.count:  # nothing was counted yet: others may be on the same clock
             self.file.use_clock(clocks.of(stamps))
-        self.file.count(stamps, values)
+        if self.file.stated is None:
+            self.file.count(stamps, values)
         return self.file.facts()
+
+    @property
+    def uncounted(self) -> NDArray[Any] | None:
+        """All its values, where they are few numbers that no statistics were made of yet."""
+        stamps, values = self._rest
+        is_whole = len(stamps) == self.count and self.file.values is not None
+        return values if is_whole and are_few(self.count, values[0].size) else None
 
     def files(self, data: Path, _frames: Path) -> list[tuple[Path, Path]]:
         """The complete file and the name it is to have."""

@@ -19,6 +19,7 @@ from warpdata.loading.row_ranges import (
     total_rows,
     within,
 )
+from warpdata.ordering.tail import Tail, check_tail
 
 STATE_FORMAT = 2
 _IDENTITY = ("dataset", "version", "table", "filter", "limit")
@@ -36,8 +37,8 @@ class Progress:
 class Share:
     """The rows a rank gives from here to the end of the pass, split over its readers.
 
-    `gives` rows are the rank's, as many as any rank's. With `even` its readers give them in whole batches: the last
-    rows are left over ("drop"), or some rows of the rank come a second time after them ("pad").
+    `gives` rows are the rank's, as many as any rank's. Unless `tail` is "short" its readers give them in
+    whole batches: the last rows are left over ("drop"), or some rows of the rank come again after them ("pad").
     """
 
     rank: int
@@ -45,7 +46,7 @@ class Share:
     ranges: RowRanges
     gives: int
     batch_size: int
-    even: str | None
+    tail: Tail
     readers: int
     progress: Mapping[int, Progress]
     """Of the readers it is known of."""
@@ -54,11 +55,11 @@ class Share:
 
     def part(self, reader: int, group_rows: GroupRows) -> tuple[RowRanges, int]:
         """The ranges of one reader, and how many rows it gives."""
-        if self.even is None:
+        if self.tail == "short":
             ranges = share_of(self.ranges, group_rows, reader, self.readers)
             return ranges, total_rows(ranges)
         size = self.batch_size
-        steps = self.gives // size if self.even == "drop" else -(-self.gives // size)
+        steps = self.gives // size if self.tail == "drop" else -(-self.gives // size)
         low, high = steps * reader // self.readers * size, steps * (reader + 1) // self.readers * size
         return first_rows(remaining(self.ranges, low), high - low), high - low
 
@@ -66,7 +67,9 @@ class Share:
         """The rows that no reader has given yet, also those that would be left over."""
         parts = [self.part(reader, group_rows)[0] for reader in range(self.readers)]
         rest = [remaining(part, self.progress[reader].rows) for reader, part in enumerate(parts)]
-        return merged([*rest, remaining(self.ranges, sum(map(total_rows, parts)))] if self.even else rest)
+        return merged(
+            [*rest, remaining(self.ranges, sum(map(total_rows, parts)))] if self.tail != "short" else rest
+        )
 
     @property
     def is_known(self) -> bool:
@@ -95,7 +98,7 @@ class Share:
             "pieces": [[piece.shard, piece.start, piece.end] for piece in self.ranges],
             "gives": self.gives,
             "batch_size": self.batch_size,
-            "even": self.even,
+            "even": None if self.tail == "short" else self.tail,
             "readers": self.readers,
             "progress": [[reader, each.rows, each.given] for reader, each in sorted(self.progress.items())],
             "given_before": self.given_before,
@@ -110,16 +113,16 @@ class Split:
     world: int
     readers: int
     batch_size: int
-    even: str | None
+    tail: Tail
     group_rows: GroupRows
 
     def begin(self, ranges: RowRanges, given_before: int = 0) -> Share:
         """The share of this rank of rows that all ranks split."""
-        if self.even is None:
+        if self.tail == "short":
             own = share_of(ranges, self.group_rows, self.rank, self.world)
             return self._share(own, total_rows(own), given_before)
         rows, world = total_rows(ranges), self.world
-        gives = rows // world if self.even == "drop" else -(-rows // world)
+        gives = rows // world if self.tail == "drop" else -(-rows // world)
         return self._share(equal_run(ranges, self.rank, world), gives, given_before)
 
     def resume(self, states: Sequence[Share], everything: RowRanges) -> Share:
@@ -130,7 +133,7 @@ class Split:
         if len({state.rank for state in states}) != len(states):
             raise ValueError("two of the states are of the same rank")
         own = next((s for s in states if (s.rank, s.world) == (self.rank, self.world)), None)
-        if own is not None and (own.even == self.even or self.even is None or self.world == 1):
+        if own is not None and (own.tail == self.tail or self.tail == "short" or self.world == 1):
             return self._go_on(own, everything)
         if len(states) != old_world:
             ranks = ", ".join(str(state.rank) for state in states)
@@ -148,17 +151,17 @@ class Split:
 
     def _go_on(self, own: Share, everything: RowRanges) -> Share:
         """The same rank: its readers go on, or others share what they left."""
-        if (own.readers, own.even) == (self.readers, self.even) and self.batch_size == own.batch_size:
+        if (own.readers, own.tail) == (self.readers, self.tail) and self.batch_size == own.batch_size:
             return own
         _require_known(own)
         left = within(own.left(self.group_rows), everything)
-        gives = max(0, own.gives - own.done) if own.even == self.even and self.even else total_rows(left)
+        gives = max(0, own.gives - own.done) if own.tail == self.tail != "short" else total_rows(left)
         return self._share(left, gives, own.given)
 
     def _share(self, ranges: RowRanges, gives: int, given_before: int) -> Share:
         """A share nobody has begun."""
         return Share(
-            self.rank, self.world, ranges, gives, self.batch_size, self.even, self.readers,
+            self.rank, self.world, ranges, gives, self.batch_size, self.tail, self.readers,
             {reader: Progress() for reader in range(self.readers)}, given_before,
         )  # fmt: skip
 
@@ -196,29 +199,27 @@ def parse_share(state: Any, identity: Mapping[str, Any], shard_rows: Sequence[in
 
 
 def _parsed_2(state: Mapping[str, Any]) -> Share:
-    even = state["even"]
-    if even not in (None, "drop", "pad"):
-        raise ValueError(f"even is {even!r}")
+    tail = check_tail("short" if state["even"] is None else state["even"])
     readers = _count(state["readers"], at_least=1)
     progress = {_count(r): Progress(_count(rows), _count(given)) for r, rows, given in state["progress"]}
     if not progress or max(progress) >= readers:
         raise ValueError(f"progress of readers {sorted(progress)} of {readers}")
     return Share(
-        _count(state["rank"]), _count(state["world"], at_least=1), _pieces(state["pieces"]),
-        _count(state["gives"]), _count(state["batch_size"], at_least=1), even, readers, progress,
+        _count(state["rank"]), _count(state["world"], at_least=1), _row_ranges(state["pieces"]),
+        _count(state["gives"]), _count(state["batch_size"], at_least=1), tail, readers, progress,
         _count(state["given_before"]),
     )  # fmt: skip
 
 
 def _parsed_1(state: Mapping[str, Any]) -> Share:
     """The first format: one reader, and no equal steps that could be gone on with."""
-    ranges = _pieces(state["pieces"])
+    ranges = _row_ranges(state["pieces"])
     progress = {0: Progress(_count(state["rows"]), _count(state["rows_out"]))}
     rank, world = _count(state["rank"]), _count(state["world"], at_least=1)
-    return Share(rank, world, ranges, total_rows(ranges), 1, None, 1, progress)
+    return Share(rank, world, ranges, total_rows(ranges), 1, "short", 1, progress)
 
 
-def _pieces(raw: Sequence[Sequence[int]]) -> RowRanges:
+def _row_ranges(raw: Sequence[Sequence[int]]) -> RowRanges:
     return tuple(RowRange(_count(shard), _count(start), _count(end)) for shard, start, end in raw)
 
 

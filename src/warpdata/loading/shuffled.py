@@ -20,6 +20,7 @@ from warpdata.loading.stream import TableStream
 from warpdata.ordering.blocks import BlockOrder, BlockShape
 from warpdata.ordering.epoch import rank_slice
 from warpdata.ordering.state import MAX_EPOCH, MAX_POSITION, MAX_SEED, checked_integer
+from warpdata.ordering.tail import check_tail
 from warpdata.stores.readahead import ReadAhead
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class ShuffledStream:
         if request.shuffle is not True and request.shuffle not in _KNOWN:
             near = nearest(str(request.shuffle), _KNOWN)
             raise ValueError(f"shuffle is True, 'blocks', 'full' or False, not {request.shuffle!r}.{near}")
+        check_tail(request.tail)
         if request.limit is not None and request.limit < 0:
             raise ValueError("limit must not be negative")
         self._table = table
@@ -121,7 +123,7 @@ class ShuffledStream:
     def steps_left(self, position: int) -> int:
         """How many steps the ranks take from a position of an epoch on."""
         left, size = self.total - position, self._request.batch_size * self._world
-        return left // size if self._request.even == "drop" else -(-left // size)
+        return left // size if self._request.tail == "drop" else -(-left // size)
 
     def read_steps(
         self, epoch: int, position: int, worker: int = 0, workers: int = 1
@@ -159,7 +161,7 @@ class ShuffledStream:
     def _mine(self, start: int) -> NDArray[np.int64]:
         """The positions of this rank in the global batch that begins at `start`; padding comes from the beginning."""
         size, total = self._request.batch_size * self._world, self.total
-        count = size if self._request.even == "pad" else min(size, total - start)
+        count = size if self._request.tail == "pad" else min(size, total - start)
         low, high = rank_slice(count, self._rank, self._world)
         positions = np.arange(start + low, start + high, dtype=np.int64)
         return np.where(positions < total, positions, positions - total)

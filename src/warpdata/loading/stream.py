@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 from warpdata.catalog.dataset import ReadPlan
 from warpdata.catalog.rowfilter import RowFilter
 from warpdata.catalog.table import StreamRequest, Table
-from warpdata.errors import DatasetError, nearest
+from warpdata.errors import DatasetError
 from warpdata.loading import fetch
 from warpdata.loading.batch import batches_of, cut_batches, exact_batches, joined, with_positions
 from warpdata.loading.ranks import rank_and_world
 from warpdata.loading.row_ranges import RowRanges, remaining, total_rows, whole_table
 from warpdata.loading.share import STATE_FORMAT, Progress, Split, parse_share
+from warpdata.ordering.tail import Tail, check_tail
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _POSITION = "__warp_position__"
 _DECODE_ROWS = 65_536
-_EVEN = ("drop", "pad")
 
 
 class TableStream:
@@ -35,19 +35,18 @@ class TableStream:
     def __init__(self, table: Table, request: StreamRequest, reader: int = 0, readers: int = 1) -> None:
         if request.batch_size < 1:
             raise ValueError("batch_size must be at least 1")
-        if request.even is not None and request.even not in _EVEN:
-            raise ValueError(f"even is {request.even!r}; use drop or pad.{nearest(request.even, _EVEN)}")
+        check_tail(request.tail)
         self._table = table
         self._request = request
         self._reader = reader
         rank, world = rank_and_world(request.shard)
         self._is_alone = world * readers == 1
-        if request.even and table.is_filtered and not self._is_alone:
+        if request.tail != "short" and table.is_filtered and not self._is_alone:
             raise ValueError(
                 "equal steps of several ranks or workers cannot be known beforehand with a filter"
             )
-        even = None if table.is_filtered else request.even
-        self._split = Split(rank, world, readers, request.batch_size, even, self._group_rows)
+        tail: Tail = "short" if table.is_filtered else request.tail
+        self._split = Split(rank, world, readers, request.batch_size, tail, self._group_rows)
         self._everything = self._all_rows()
         self._share = self._split.begin(self._everything)
         self._iterator: Iterator[pa.RecordBatch] | None = None
@@ -120,14 +119,14 @@ class TableStream:
 
     def _filtered_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows that satisfy the filter; only the last batch can be short, and is dropped or filled on request."""
-        size, even = self._request.batch_size, self._request.even
+        size, tail = self._request.batch_size, self._request.tail
         source = self._matches(self._left(), self._progress.rows, self._share.given)
         for batch in exact_batches(source, size):
-            if even == "drop" and batch.num_rows < size:
+            if tail == "drop" and batch.num_rows < size:
                 return
             self._advance(int(batch.column(_POSITION)[batch.num_rows - 1].as_py()) + 1, batch.num_rows)
             whole = batch.drop_columns([_POSITION])
-            if even == "pad" and batch.num_rows < size:
+            if tail == "pad" and batch.num_rows < size:
                 whole = joined([whole, *self._padding(0, size - batch.num_rows)])
             yield whole
 
@@ -147,7 +146,7 @@ class TableStream:
             start = 0
 
     def _plain(self, ranges: RowRanges) -> Iterator[pa.RecordBatch]:
-        """Rows straight from parquet: no engine in between."""
+        """Rows straight from parquet: no SQL in between."""
         columns = self._table.columns
         first_rows = min(max(self._request.batch_size, 1024), _DECODE_ROWS)
         for batch in fetch.stream_rows(self._table, ranges, columns, first_rows, self._workers):

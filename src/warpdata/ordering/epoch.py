@@ -1,6 +1,6 @@
-"""The order of one epoch: blocks are permuted, dealt to lanes, and mixed inside windows.
+"""The order of one epoch: blocks are permuted, dealt to sections, and mixed inside windows.
 
-Position p of the epoch belongs to lane (L − 1 − p mod L): after p rows lane l has given floor((p + l) / L).
+Position p of the epoch belongs to section (L − 1 − p mod L): after p rows section l has given floor((p + l) / L).
 So the rows [a, b) of an epoch are the same set whatever the batch size, the rank or the number of ranks.
 """
 
@@ -32,8 +32,8 @@ class Segment(NamedTuple):
     """A piece of a batch: rows [start, end) of one window, and where in the batch they go."""
 
     need: int
-    """The lane position at which the window begins: segments sort in the order windows are needed."""
-    lane: int
+    """The section position at which the window begins: segments sort in the order windows are needed."""
+    section: int
     window: int
     start: int
     end: int
@@ -61,34 +61,34 @@ class EpochOrder:
         np.cumsum(rows[order], out=starts[1:])
         return first[order], starts
 
-    def lane_start(self, lane: int) -> int:
-        """Where a lane begins in the concatenated order of blocks."""
-        whole, rest = divmod(self.total_rows, self.shape.lanes)
-        return whole * lane + max(0, lane - (self.shape.lanes - rest))
+    def section_start(self, section: int) -> int:
+        """Where a section begins in the concatenated order of blocks."""
+        whole, rest = divmod(self.total_rows, self.shape.sections)
+        return whole * section + max(0, section - (self.shape.sections - rest))
 
-    def lane_position(self, lane: int, position: int) -> int:
-        """How many rows a lane has given after `position` rows of the epoch."""
-        return (position + lane) // self.shape.lanes
+    def section_position(self, section: int, position: int) -> int:
+        """How many rows a section has given after `position` rows of the epoch."""
+        return (position + section) // self.shape.sections
 
-    def window_bounds(self, lane: int) -> I64:
-        """Lane positions at which the windows of a lane begin, and its end: cut only between blocks."""
-        found = self._bounds.get(lane)
+    def window_bounds(self, section: int) -> I64:
+        """Section positions at which the windows of a section begin, and its end: cut only between blocks."""
+        found = self._bounds.get(section)
         if found is None:
-            found = self._bounds[lane] = self._cut_windows(lane)
+            found = self._bounds[section] = self._cut_windows(section)
         return found
 
-    def _cut_windows(self, lane: int) -> I64:
+    def _cut_windows(self, section: int) -> I64:
         starts = self._blocks[1]
-        low, high = self.lane_start(lane), self.lane_start(lane + 1)
+        low, high = self.section_start(section), self.section_start(section + 1)
         first, last = np.searchsorted(starts, low, "right"), np.searchsorted(starts, high, "left")
-        stagger = lane % self.shape.lane_blocks
-        inner = starts[first + stagger : last : self.shape.lane_blocks]
+        stagger = section % self.shape.section_blocks
+        inner = starts[first + stagger : last : self.shape.section_blocks]
         return np.concatenate([[low], inner, [high]]).astype(np.int64) - low
 
-    def window_runs(self, lane: int, window: int) -> list[Run]:
+    def window_runs(self, section: int, window: int) -> list[Run]:
         """The runs of rows a window holds, in the concatenated order."""
         first_rows, starts = self._blocks
-        bounds, base = self.window_bounds(lane), self.lane_start(lane)
+        bounds, base = self.window_bounds(section), self.section_start(section)
         low, high = base + int(bounds[window]), base + int(bounds[window + 1])
         begin = int(np.searchsorted(starts, low, "right")) - 1
         runs = []
@@ -99,48 +99,50 @@ class EpochOrder:
             low, begin = end, begin + 1
         return runs
 
-    def window_permutation(self, lane: int, window: int) -> I64:
+    def window_permutation(self, section: int, window: int) -> I64:
         """In which order the rows of a window are given."""
-        bounds = self.window_bounds(lane)
-        key = stream_key(self.seed, self.epoch, WINDOW_STREAM, lane, window)
+        bounds = self.window_bounds(section)
+        key = stream_key(self.seed, self.epoch, WINDOW_STREAM, section, window)
         return keyed_permutation(int(bounds[window + 1] - bounds[window]), key)
 
-    def window_row_ids(self, lane: int, window: int) -> I64:
+    def window_row_ids(self, section: int, window: int) -> I64:
         """The row ids of a window in the order they are given."""
-        return run_row_ids(self.window_runs(lane, window))[self.window_permutation(lane, window)]
+        return run_row_ids(self.window_runs(section, window))[self.window_permutation(section, window)]
 
     def segments(self, start: int, end: int, low: int, high: int) -> list[Segment]:
-        """Rows [low, high) of the lane-major batch of positions [start, end), in the order windows begin."""
+        """Rows [low, high) of the section-major batch of positions [start, end), in the order windows begin."""
         found: list[Segment] = []
         out = -low
-        for lane in range(self.shape.lanes):
-            begin, stop = self.lane_position(lane, start), self.lane_position(lane, end)
+        for section in range(self.shape.sections):
+            begin, stop = self.section_position(section, start), self.section_position(section, end)
             if out + stop - begin > 0:
-                found += self._lane_segments(lane, (begin, stop), (out, high - low))
+                found += self._section_segments(section, (begin, stop), (out, high - low))
             out += stop - begin
             if out >= high - low:
                 break
         found.sort()
         return found
 
-    def _lane_segments(self, lane: int, span: tuple[int, int], out: tuple[int, int]) -> Iterator[Segment]:
-        """The part of lane positions `span` that lands in rows [0, limit) of the batch, cut at windows."""
+    def _section_segments(
+        self, section: int, span: tuple[int, int], out: tuple[int, int]
+    ) -> Iterator[Segment]:
+        """The part of section positions `span` that lands in rows [0, limit) of the batch, cut at windows."""
         first, limit = out
         shift = first - span[0]
         begin, stop = max(span[0], -shift), min(span[1], limit - shift)
         while begin < stop:
-            window, base, edge = self._window_at(lane, begin)
+            window, base, edge = self._window_at(section, begin)
             until = min(stop, edge)
-            yield Segment(base, lane, window, begin - base, until - base, begin + shift, span[1] >= edge)
+            yield Segment(base, section, window, begin - base, until - base, begin + shift, span[1] >= edge)
             begin = until
 
-    def _window_at(self, lane: int, position: int) -> tuple[int, int, int]:
-        """Number, begin and end of the window that holds a lane position; the last answer is remembered."""
-        found = self._current.get(lane)
+    def _window_at(self, section: int, position: int) -> tuple[int, int, int]:
+        """Number, begin and end of the window that holds a section position; the last answer is remembered."""
+        found = self._current.get(section)
         if found is None or not found[1] <= position < found[2]:
-            bounds = self.window_bounds(lane)
+            bounds = self.window_bounds(section)
             window = int(np.searchsorted(bounds, position, "right")) - 1
-            found = self._current[lane] = (window, int(bounds[window]), int(bounds[window + 1]))
+            found = self._current[section] = (window, int(bounds[window]), int(bounds[window + 1]))
         return found
 
     def row_ids(self, start: int, end: int, low: int = 0, high: int | None = None) -> I64:
@@ -148,7 +150,7 @@ class EpochOrder:
         high = end - start if high is None else high
         ids = np.empty(high - low, np.int64)
         for part in self.segments(start, end, low, high):
-            given = self.window_row_ids(part.lane, part.window)[part.start : part.end]
+            given = self.window_row_ids(part.section, part.window)[part.start : part.end]
             ids[part.out_row : part.out_row + len(given)] = given
         return ids
 

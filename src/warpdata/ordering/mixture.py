@@ -77,22 +77,22 @@ class PeriodicSchedule:
 class WeightSchedule:
     """Schedules one after the other: other weights from a position on."""
 
-    def __init__(self, pieces: Sequence[tuple[int, Sequence[float]]]) -> None:
-        self._starts = np.array([start for start, _ in pieces], np.int64)
-        self._schedules = [PeriodicSchedule(weights) for _, weights in pieces]
-        base = np.zeros(len(pieces[0][1]), np.int64)
+    def __init__(self, stages: Sequence[tuple[int, Sequence[float]]]) -> None:
+        self._starts = np.array([start for start, _ in stages], np.int64)
+        self._schedules = [PeriodicSchedule(weights) for _, weights in stages]
+        base = np.zeros(len(stages[0][1]), np.int64)
         self._bases = [base]
-        for number in range(1, len(pieces)):
+        for number in range(1, len(stages)):
             span = int(self._starts[number] - self._starts[number - 1])
             base = base + self._schedules[number - 1].given(span)
             self._bases.append(base)
 
     def at(self, positions: I64) -> tuple[I64, I64]:
         """The source at each position, and how many of that source came before."""
-        pieces = self._starts.searchsorted(positions, "right") - 1
+        stage = self._starts.searchsorted(positions, "right") - 1
         source, before = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
-        for number in np.unique(pieces).tolist():
-            here = pieces == number
+        for number in np.unique(stage).tolist():
+            here = stage == number
             source[here], inside = self._schedules[number].at(positions[here] - self._starts[number])
             before[here] = inside + self._bases[number][source[here]]
         return source, before

@@ -31,7 +31,7 @@ class ShuffleQuality:
 def measure_quality(order: EpochOrder, batch_size: int, batches: int = 16) -> ShuffleQuality:
     """Measure `batches` batches spread over the epoch."""
     blocks = cut_blocks(order.shape)
-    in_play = min(len(blocks[0]), order.shape.lanes * order.shape.lane_blocks)
+    in_play = min(len(blocks[0]), order.shape.sections * order.shape.section_blocks)
     return quality_of(order.row_ids, blocks, in_play, batch_size, batches)
 
 

@@ -11,24 +11,26 @@ DEFAULT_BLOCK_BYTES = 1 << 20
 DEFAULT_WINDOW_BLOCKS = 64
 ORDER_VERSION = 1
 MAX_COUNT = (1 << 63) - 1
-MAX_LANES = 32
-"""More lanes cost time in every batch; ranks beyond this number share lanes."""
+MAX_SECTIONS = 32
+"""More sections cost time in every batch; ranks beyond this number share sections."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShuffleShape:
-    """Rows per shard, cut into blocks, dealt to lanes, mixed in windows of whole blocks."""
+    """Rows per shard, cut into blocks, dealt to sections, mixed in windows of whole blocks."""
 
     shard_rows: tuple[int, ...]
     block_rows: int
-    lanes: int
-    lane_blocks: int
+    sections: int
+    section_blocks: int
 
     def __post_init__(self) -> None:
-        if min(self.block_rows, self.lanes, self.lane_blocks) < 1:
-            raise ValueError("a shuffle needs at least one row per block, one lane and one block per window")
-        if max(self.block_rows, self.lanes, self.lane_blocks) > MAX_COUNT:
-            raise ValueError(f"a shuffle counts rows, lanes and blocks up to {MAX_COUNT}")
+        if min(self.block_rows, self.sections, self.section_blocks) < 1:
+            raise ValueError(
+                "a shuffle needs at least one row per block, one section and one block per window"
+            )
+        if max(self.block_rows, self.sections, self.section_blocks) > MAX_COUNT:
+            raise ValueError(f"a shuffle counts rows, sections and blocks up to {MAX_COUNT}")
 
     @property
     def total_rows(self) -> int:
@@ -37,29 +39,29 @@ class ShuffleShape:
 
     @property
     def window_rows(self) -> int:
-        """The most rows one lane mixes at a time."""
-        return self.block_rows * self.lane_blocks
+        """The most rows one section mixes at a time."""
+        return self.block_rows * self.section_blocks
 
     @property
     def most_window_rows(self) -> int:
-        """The most rows a window of this corpus really has: a lane may be shorter than a window."""
-        return min(self.window_rows, -(-self.total_rows // self.lanes))
+        """The most rows a window of this corpus really has: a section may be shorter than a window."""
+        return min(self.window_rows, -(-self.total_rows // self.sections))
 
     @property
     def pool_rows(self) -> int:
-        """The most rows in play at a time over all lanes."""
-        return self.window_rows * self.lanes
+        """The most rows in play at a time over all sections."""
+        return self.window_rows * self.sections
 
     def fingerprint(self) -> str:
         """Eight characters that differ for shapes whose orders differ."""
-        text = f"{ORDER_VERSION}|{self.block_rows}|{self.lanes}|{self.lane_blocks}|{self.shard_rows}"
+        text = f"{ORDER_VERSION}|{self.block_rows}|{self.sections}|{self.section_blocks}|{self.shard_rows}"
         return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:6]).decode()
 
 
-def choose_lanes(batch_size: int, window_blocks: int) -> int:
-    """The largest divisor of the global batch, up to MAX_LANES, that leaves every lane a block."""
-    most = min(batch_size, window_blocks, MAX_LANES)
-    return max(lanes for lanes in range(1, most + 1) if batch_size % lanes == 0)
+def choose_sections(batch_size: int, window_blocks: int) -> int:
+    """The largest divisor of the global batch, up to MAX_SECTIONS, that leaves every section a block."""
+    most = min(batch_size, window_blocks, MAX_SECTIONS)
+    return max(sections for sections in range(1, most + 1) if batch_size % sections == 0)
 
 
 def default_block_rows(row_bytes: int) -> int:
@@ -68,10 +70,10 @@ def default_block_rows(row_bytes: int) -> int:
 
 
 def shuffle_shape(
-    shard_rows: Sequence[int], *, batch_size: int, block_rows: int, window_blocks: int, lanes: int | None
+    shard_rows: Sequence[int], *, batch_size: int, block_rows: int, window_blocks: int, sections: int | None
 ) -> ShuffleShape:
-    """The shape for a global batch: `window_blocks` blocks in play, spread over the lanes."""
+    """The shape for a global batch: `window_blocks` blocks in play, spread over the sections."""
     if batch_size < 1 or window_blocks < 1:
         raise ValueError("batch_size and window_blocks are at least 1")
-    chosen = choose_lanes(batch_size, window_blocks) if lanes is None else lanes
+    chosen = choose_sections(batch_size, window_blocks) if sections is None else sections
     return ShuffleShape(tuple(shard_rows), block_rows, chosen, max(1, window_blocks // max(1, chosen)))

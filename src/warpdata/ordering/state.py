@@ -59,6 +59,6 @@ def parse_state(state: Mapping[str, Any], plan: str) -> OrderState:
     if not isinstance(state["plan"], str) or state["plan"][:PLAN_CHARS] != plan[:PLAN_CHARS]:
         raise ValueError(
             f"the state was taken with plan {state['plan']!r}, this stream has {plan!r}: another corpus, "
-            "batch_size, block_rows, window_blocks or lanes"
+            "batch_size, block_rows, window_blocks or sections"
         )
     return OrderState(state["seed"], state["epoch"], state["position"], plan)

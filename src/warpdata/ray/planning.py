@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from warpdata.catalog.dataset import Dataset, reopened_dataset
 from warpdata.catalog.table import ShardPart, Table
 from warpdata.errors import NoStepsError, nearest
 from warpdata.formats.manifest.model import EPISODE_KIND
+from warpdata.ordering.tail import Tail, check_tail
 from warpdata.ray.rows import EPISODE, KEY, reference_type
 from warpdata.ray.rows import open as open_row
 from warpdata.sql.engine import matching_rows
@@ -38,8 +39,6 @@ _PIECE_BYTES = 32 << 20
 """Windows that are handed on together."""
 
 Block: TypeAlias = "pa.Table | dict[str, NDArray[Any]]"
-Tail = Literal["drop", "pad", "short"]
-TAILS: tuple[Tail, ...] = ("drop", "pad", "short")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,7 @@ def _facts(dataset: Dataset, where: str | None, columns: Sequence[str], artifact
     if table is not None and {"id", "artifact", "blob"} <= set(table.schema().names):
         wanted = list(dict.fromkeys(["id", "artifact", "blob", *columns]))
         view = table.select(wanted) if where is None else table.select(wanted).filter(where)
-        found = list(view.pieces())
+        found = list(view.row_groups())
         whole = pa.concat_tables(found) if found else view.schema().empty_table()
         return whole.filter(pc.is_in(whole.column("artifact"), pa.array(names)))
     # Versions from before there was such a table: every episode is asked.
@@ -238,8 +237,7 @@ class Windows:
             raise ValueError(
                 f"windows have 1 step at least and move by 1, not {self.length} and {self.stride}"
             )
-        if self.tail not in TAILS:
-            raise ValueError(f"tail is {', '.join(TAILS)}, not {self.tail!r}.{nearest(self.tail, TAILS)}")
+        check_tail(self.tail)
 
     def starts(self, steps: int) -> NDArray[np.int64]:
         """The first step of every window; unless the tail is dropped, the windows hold every step."""
@@ -250,7 +248,7 @@ class Windows:
         rest = int(whole[-1]) + self.stride if len(whole) else 0
         return np.append(whole, rest) if rest < steps else whole
 
-    def pieces(self, episode_id: str, episode: Episode, wanted: Sequence[str] | None) -> Iterator[Block]:
+    def blocks(self, episode_id: str, episode: Episode, wanted: Sequence[str] | None) -> Iterator[Block]:
         """The windows of an episode, so many at a time as memory allows; `wanted` are the columns to read."""
         steps = episode.steps
         names = self._names(episode)
@@ -353,7 +351,7 @@ def plan_windows(
 
 def _windows(rows: pa.Table, windows: Windows, wanted: Sequence[str] | None) -> Iterator[Block]:
     for row in rows.to_pylist():
-        yield from windows.pieces(row[KEY], open_row(row), wanted)
+        yield from windows.blocks(row[KEY], open_row(row), wanted)
 
 
 # Tables.
@@ -414,4 +412,4 @@ def _table_rows(recipe: str, chosen: tuple[Any, ...], parts: Sequence[ShardPart]
     dataset = reopened_dataset(recipe)
     view = Table(dataset, name, dataset.table(name).files, columns, predicate, expression)
     yield view.schema().empty_table()  # so that there are columns where there are no rows
-    yield from view.pieces(parts)
+    yield from view.row_groups(parts)

@@ -19,7 +19,8 @@ from warpdata.catalog.stored import EpisodeStore, StoredEpisode
 from warpdata.catalog.table import Table
 from warpdata.episodes.jobs import Runner
 from warpdata.errors import MissingExtraError, nearest
-from warpdata.ray.planning import Plan, TablePlan, Tail, Windows, plan_episodes, plan_windows
+from warpdata.ordering.tail import Tail
+from warpdata.ray.planning import Plan, TablePlan, Windows, plan_episodes, plan_windows
 from warpdata.ray.rows import KEY, changed_row, store_rows
 from warpdata.settings import Settings
 from warpdata.timeline.episode import Episode

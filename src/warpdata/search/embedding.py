@@ -406,7 +406,7 @@ class EmbedRun:
         self._job = job
         self._ids = job.episodes.ids
         self._contents = job.episodes.contents
-        self._held = _Held(held, job)
+        self._held = _EarlierVectors(held, job)
         self._parts: dict[int, Path] = {}
         self.without: dict[str, str] = {}
         self.computed = self.resumed = self.reused = 0
@@ -503,7 +503,7 @@ class EmbedRun:
         return self._held.vectors(self._name(position))
 
 
-class _Held:
+class _EarlierVectors:
     """The vectors of an earlier file that was made in the same way, by episode and content."""
 
     def __init__(self, store: VectorStore | None, job: EmbedJob) -> None:

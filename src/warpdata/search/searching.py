@@ -49,7 +49,7 @@ class Searcher:
         self._counts_hits = counts_hits
         self._dim = content.dim
         self._rows: RowData | None = None
-        self._engine: MemorySearch | None = None
+        self._memory: MemorySearch | None = None
         self._probed: list[Ints] = []
         self._partial = PartialReader(content, self._probed)
         self._is_followed = False
@@ -141,71 +141,71 @@ class Searcher:
 
     def quick(self, query: Any, k: int, ef: int) -> tuple[Ints, Floats] | None:
         """The shortest way for one query of a warm store, without a lock; None if it does not apply."""
-        engine = self._engine
-        if engine is None or type(query) is not np.ndarray or query.dtype is not _F32:
+        memory = self._memory
+        if memory is None or type(query) is not np.ndarray or query.dtype is not _F32:
             return None
         if query.ndim != 1 or len(query) != self._dim or type(k) is not int or type(ef) is not int:
             return None
         if not 0 < k <= ef:
             return None
-        found = engine.quick(query, k, ef)
-        if len(engine.quick_hits) >= HITS_BUFFER:
-            self._count(engine.drain_hits())
+        found = memory.quick(query, k, ef)
+        if len(memory.quick_hits) >= HITS_BUFFER:
+            self._count(memory.drain_hits())
         return found
 
     def close(self) -> None:
         """Forget what is loaded."""
-        self._engine = None
+        self._memory = None
         self._partial = PartialReader(self._content, [])
 
     # -- search --------------------------------------------------------------------------------------
 
     def search(self, queries: ArrayLike, k: int, ef: int, filter_: Any, exact: bool) -> tuple[Ints, Floats]:
         """Ids and distances of the nearest vectors."""
-        engine = self._engine
-        if engine is None:
+        memory = self._memory
+        if memory is None:
             self._content.check_comparable()
-        matrix, single = self._queries(queries)
+        matrix, is_one = self._queries(queries)
         k, ef = _checked_effort(k, ef)
         if not len(matrix):
             return _nothing(0, False, min(k, self.live_count))
-        if engine is not None and filter_ is None and not exact:
-            engine.refresh()
-            if engine.is_plain and k <= len(engine.rows.base_ids) and is_ordinary(matrix):
-                rows, distances = engine.plain_search(matrix, k, ef)
-                return self._answer(engine, rows, distances, single)
-        return self._general(matrix, single, k, ef, filter_, exact)
+        if memory is not None and filter_ is None and not exact:
+            memory.refresh()
+            if memory.is_plain and k <= len(memory.rows.base_ids) and is_ordinary(matrix):
+                rows, distances = memory.plain_search(matrix, k, ef)
+                return self._answer(memory, rows, distances, is_one)
+        return self._general(matrix, is_one, k, ef, filter_, exact)
 
     def _general(
-        self, matrix: Floats, single: bool, k: int, ef: int, filter_: Any, exact: bool
+        self, matrix: Floats, is_one: bool, k: int, ef: int, filter_: Any, exact: bool
     ) -> tuple[Ints, Floats]:
         if not exact and self._is_partial_query(len(matrix)):
             found = self._from_parts(matrix, k, ef, filter_)
             if found is not None:
                 ids, distances = found
-                return (ids[0], distances[0]) if single else (ids, distances)
-        engine = self.warm()
+                return (ids[0], distances[0]) if is_one else (ids, distances)
+        memory = self.warm()
         allowed = None if filter_ is None else self._mask(filter_)
         possible = (
-            int((engine.rows.live & allowed).sum()) if allowed is not None else int(engine.rows.live.sum())
+            int((memory.rows.live & allowed).sum()) if allowed is not None else int(memory.rows.live.sum())
         )
         count = min(k, possible)
         if count == 0:
-            return _nothing(len(matrix), single)
-        rows, distances = engine.search(matrix, count, max(ef, count), allowed, exact)
-        return self._answer(engine, rows, distances, single)
+            return _nothing(len(matrix), is_one)
+        rows, distances = memory.search(matrix, count, max(ef, count), allowed, exact)
+        return self._answer(memory, rows, distances, is_one)
 
     def _answer(
-        self, engine: MemorySearch, rows: Ints, distances: Floats, single: bool
+        self, memory: MemorySearch, rows: Ints, distances: Floats, is_one: bool
     ) -> tuple[Ints, Floats]:
-        table = engine.rows
+        table = memory.rows
         ids = table.base_ids[rows] if len(table) == table.indexed else table.ids[rows]
         if rows[0, -1] < 0 or (len(rows) > 1 and (rows[:, -1] < 0).any()):
             missing = rows < 0
             ids[missing], distances[missing] = -1, np.inf
-        if engine.has_many_hits:
-            self._count(engine.drain_hits())
-        return (ids[0], distances[0]) if single else (ids, distances)
+        if memory.has_many_hits:
+            self._count(memory.drain_hits())
+        return (ids[0], distances[0]) if is_one else (ids, distances)
 
     def _queries(self, queries: ArrayLike) -> tuple[Floats, bool]:
         array = np.asarray(queries)
@@ -217,7 +217,7 @@ class Searcher:
 
     @property
     def _is_unloaded(self) -> bool:
-        return self._engine is None and self._rows is None
+        return self._memory is None and self._rows is None
 
     def _from_parts(self, matrix: Floats, k: int, ef: int, filter_: Any) -> tuple[Ints, Floats] | None:
         """The answer out of a few partitions; None if everything should be loaded."""
@@ -238,12 +238,12 @@ class Searcher:
 
     def warm(self) -> MemorySearch:
         """Everything in memory, loaded once."""
-        if self._engine is None:
+        if self._memory is None:
             self._content.check_comparable()
-            self._engine = self._load_engine()
-            self._engine.counts_hits = self._counts_hits
+            self._memory = self._load_memory()
+            self._memory.counts_hits = self._counts_hits
             self._partial = PartialReader(self._content, self._probed, self._partial.served)
-        return self._engine
+        return self._memory
 
     # -- single vectors ------------------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ class Searcher:
         table = self.rows.table
         return table.ids[table.alive].astype(np.int64)
 
-    def _load_engine(self) -> MemorySearch:
+    def _load_memory(self) -> MemorySearch:
         content, metric = self._content, self._content.profile.metric
         payload = content.graph()
         if payload is not None and payload.trailer is not None:
@@ -391,8 +391,8 @@ class Searcher:
         return self.sketch.total_accesses - self._counted_before
 
     def _count_rest(self) -> None:
-        if self._engine is not None and (self._engine.hits or self._engine.quick_hits):
-            self._count(self._engine.drain_hits())
+        if self._memory is not None and (self._memory.hits or self._memory.quick_hits):
+            self._count(self._memory.drain_hits())
 
     def hot_ids(self, limit: int) -> NDArray[np.uint64]:
         """Ids of the partitions asked for most, as many as may be hot."""
@@ -413,13 +413,13 @@ class Searcher:
         """How queries are answered now."""
         plan = self._content.profile.index
         codes = self._content.profile.codes
-        stage = "memory" if self._engine is not None else "partitions" if self._partial.prober else "closed"
+        stage = "memory" if self._memory is not None else "partitions" if self._partial.prober else "closed"
         return {
             "index": None if plan is None else plan.kind,
             "codes": None if codes is None else codes.kind,
             "layers": [name for number, name in enumerate("ABC") if number in self._content.layers],
             "stage": stage,
-            "cold_queries": self._partial.served,
+            "queries_from_parts": self._partial.served,
             "unindexed_segments": len(self._content.tail_entries),
         }
 
@@ -438,6 +438,6 @@ def _checked_effort(k: int, ef: int) -> tuple[int, int]:
     return k, ef
 
 
-def _nothing(count: int, single: bool, k: int = 0) -> tuple[Ints, Floats]:
+def _nothing(count: int, is_one: bool, k: int = 0) -> tuple[Ints, Floats]:
     ids, distances = np.zeros((count, k), np.int64), np.zeros((count, k), np.float32)
-    return (ids[0], distances[0]) if single else (ids, distances)
+    return (ids[0], distances[0]) if is_one else (ids, distances)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _StoredBlob:
     data: bytes
     info: BlobInfo
 
@@ -33,7 +33,7 @@ class MemoryStore:
     def __init__(self, name: str = "scratch", now_s: Callable[[], float] = time.time) -> None:
         self.address = f"memory://{name}"
         self._now_s = now_s
-        self._blobs: dict[str, _Held] = {}
+        self._blobs: dict[str, _StoredBlob] = {}
         self._lock = threading.Lock()
         self._writes = 0
 
@@ -110,10 +110,10 @@ class MemoryStore:
     def _put(self, key: str, data: bytes) -> BlobInfo:
         self._writes += 1
         info = BlobInfo(check_key(key), len(data), f"m{self._writes}", self._now_s())
-        self._blobs[key] = _Held(data, info)
+        self._blobs[key] = _StoredBlob(data, info)
         return info
 
-    def _held(self, key: str) -> _Held:
+    def _held(self, key: str) -> _StoredBlob:
         held = self._blobs.get(check_key(key))
         if held is None:
             raise BlobNotFoundError("no such blob", path=self._name(key))

@@ -120,8 +120,8 @@ class SequentialReads:
 class SequentialReader:
     """One of the blobs as a range reader that reads on behind sequential reads."""
 
-    def __init__(self, following: SequentialReads, blob: int, reader: AnyBlobReader) -> None:
-        self._following = following
+    def __init__(self, reads: SequentialReads, blob: int, reader: AnyBlobReader) -> None:
+        self._reads = reads
         self._blob = blob
         self._reader = reader
         self.name = reader.name
@@ -133,8 +133,8 @@ class SequentialReader:
 
     def read_many(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Exactly the bytes of each range."""
-        self._following.go_on([(self._blob, wanted) for wanted in ranges])
-        found = self._following.served(self._blob, ranges)
+        self._reads.go_on([(self._blob, wanted) for wanted in ranges])
+        found = self._reads.served(self._blob, ranges)
         return [
             self._reader.read(*r) if view is None else view for r, view in zip(ranges, found, strict=True)
         ]

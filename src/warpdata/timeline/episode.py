@@ -154,17 +154,17 @@ class Episode(Mapping[str, Any]):
     @property
     def first_ts_ns(self) -> int:
         """The first record of any signal."""
-        return min(signal.first_ts for signal in self._filled())
+        return min(signal.first_ts_ns for signal in self._filled())
 
     @property
     def last_ts_ns(self) -> int:
         """The last record of any signal."""
-        return max(signal.last_ts for signal in self._filled())
+        return max(signal.last_ts_ns for signal in self._filled())
 
     @property
     def start_ts(self) -> int:
         """The latest first record: from here on every signal with records has a value."""
-        return max(signal.first_ts for signal in self._filled())
+        return max(signal.first_ts_ns for signal in self._filled())
 
     @property
     def last_ts(self) -> int:
@@ -249,8 +249,8 @@ class Episode(Mapping[str, Any]):
         if not isinstance(rate_hz, int | float) or isinstance(rate_hz, bool) or not 0 < rate_hz < 1e9:
             raise ValueError(f"rate_hz is a positive number, not {rate_hz!r}")
         gated = [signal for signal in self._filled() if signal.meta.role in _GATED] or self._filled()
-        start = max(signal.first_ts for signal in gated)
-        stop = max(signal.last_ts for signal in gated)
+        start = max(signal.first_ts_ns for signal in gated)
+        stop = max(signal.last_ts_ns for signal in gated)
         count = int((stop - start) * rate_hz / 1e9) + 1
         grid(0, count, 1)  # refuses a grid that is too large
         times = start + np.round(np.arange(count) * (1e9 / rate_hz)).astype(np.int64)
@@ -347,7 +347,7 @@ def same_clock(a: Signal, b: Signal) -> bool:
     """Whether two signals have the same times; looks at the times only where it must."""
     if a.meta.clock is not None and a.meta.clock == b.meta.clock:
         return True
-    if len(a) != len(b) or (len(a) and (a.first_ts, a.last_ts) != (b.first_ts, b.last_ts)):
+    if len(a) != len(b) or (len(a) and (a.first_ts_ns, a.last_ts_ns) != (b.first_ts_ns, b.last_ts_ns)):
         return False
     return bool(np.array_equal(a.timestamps, b.timestamps))
 
@@ -396,5 +396,5 @@ class EpisodeTime:
     def _grid(self, key: slice) -> NDArray[np.int64]:
         step = positive_step(key.step)
         start = self._episode.start_ts if key.start is None else as_int(key.start, "a time")
-        stop = self._episode.last_ts + 1 if key.stop is None else as_int(key.stop, "a time")
+        stop = self._episode.last_ts_ns + 1 if key.stop is None else as_int(key.stop, "a time")
         return grid(start, stop, step)

@@ -108,9 +108,9 @@ class JoinedSignal(Signal):
         for earlier, later in pairwise(kept):
             if not earlier.meta.same_values(later.meta):
                 raise SchemaMismatchError(f"cannot join {later.meta} behind {earlier.meta}")
-            if later.first_ts <= earlier.last_ts:
+            if later.first_ts_ns <= earlier.last_ts_ns:
                 raise TimestampOrderError(
-                    f"a part begins at {later.first_ts}, which is not after {earlier.last_ts}",
+                    f"a part begins at {later.first_ts_ns}, which is not after {earlier.last_ts_ns}",
                     hint="Move later parts behind the ones before: gap_ns=…, --gap on the command line.",
                 )
         self._parts = kept

@@ -153,16 +153,6 @@ class Signal(Sequence[Record]):
         """The time of the last record."""
         return self._edge(len(self) - 1)
 
-    @property
-    def first_ts(self) -> int:
-        """The time of the first record."""
-        return self._edge(0)
-
-    @property
-    def last_ts(self) -> int:
-        """The time of the last record."""
-        return self._edge(len(self) - 1)
-
     def _edge(self, index: int) -> int:
         if not len(self):
             raise TimeRangeError("the signal has no records")
@@ -195,8 +185,8 @@ class SignalTime:
         step = positive_step(key.step)
         if not len(signal) and (key.start is None or key.stop is None):
             return SignalView(signal, range(0))
-        start = signal.first_ts if key.start is None else as_int(key.start, "a time")
-        stop = signal.last_ts + 1 if key.stop is None else as_int(key.stop, "a time")
+        start = signal.first_ts_ns if key.start is None else as_int(key.start, "a time")
+        stop = signal.last_ts_ns + 1 if key.stop is None else as_int(key.stop, "a time")
         return sampled(signal, grid(start, stop, step))
 
 
@@ -227,7 +217,7 @@ def before_first(signal: Signal, ts_ns: int) -> TimeRangeError:
     """The error for a time at which the signal has no value yet."""
     if not len(signal):
         return TimeRangeError(f"no value at {ts_ns}: the signal has no records")
-    return TimeRangeError(f"no value at {ts_ns}: the first record is at {signal.first_ts}")
+    return TimeRangeError(f"no value at {ts_ns}: the first record is at {signal.first_ts_ns}")
 
 
 def positive_step(step: Any) -> int:

@@ -162,7 +162,7 @@ class Steps:
         return {
             name: signal[-1][0]
             for name, signal in self._signals.items()
-            if signal.meta.role == "observation" and len(signal) and (end is None or signal.last_ts > end)
+            if signal.meta.role == "observation" and len(signal) and (end is None or signal.last_ts_ns > end)
         }
 
     @property

@@ -448,14 +448,14 @@ def _described(number: int, name: str, signal: Signal) -> dict[str, Any]:
         "names": meta.names, "clock": meta.clock, "count": count,
     }  # fmt: skip
     if count:
-        first, last = signal.first_ts, signal.last_ts
+        first, last = signal.first_ts_ns, signal.last_ts_ns
         rate = (count - 1) * 1e9 / (last - first) if last > first else None
         found |= {"first_ns": str(first), "last_ns": str(last), "rate_hz": rate}
     return found
 
 
 def _start_of(episode: Episode) -> int:
-    return min((each.first_ts for each in episode.signals.values() if len(each)), default=0)
+    return min((each.first_ts_ns for each in episode.signals.values() if len(each)), default=0)
 
 
 def _steps(episode: Episode) -> dict[str, Any] | None:

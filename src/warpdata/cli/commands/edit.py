@@ -13,7 +13,7 @@ from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
-    from warpdata.episodes.edits import Edits, Effect, Entry, Part
+    from warpdata.episodes.edits import Edits, Effect, Entry, RecordingPart
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +108,7 @@ def _line(entry: Entry) -> str:
     return f"{entry.id}: {shown}{items}{', dropped' if entry.is_dropped else ''}"
 
 
-def _part_text(part: Part) -> str:
+def _part_text(part: RecordingPart) -> str:
     window = ""
     if part.start_ns is not None or part.end_ns is not None:
         ends = ["" if end is None else str(end) for end in (part.start_ns, part.end_ns)]

@@ -46,7 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="look only at this signal or camera (may be repeated)",
     )
     parser.add_argument(
-        "--batch", type=int, metavar="N", help="call the function with arrays of N moments by channel at once"
+        "--batch-size",
+        type=int,
+        metavar="N",
+        help="call the function with arrays of N moments by channel at once",
     )
     parser.add_argument("--where", metavar="SQL", help="only episodes whose facts satisfy this")
     parser.add_argument("--metric", choices=("cosine", "l2", "ip"), help="how vectors are compared")
@@ -79,7 +82,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         made = embed(
             args.address, embedder, name=args.name, per=args.per, rate_hz=args.rate, clock=args.clock,
             max_steps=args.max_steps, window=args.window, stride=args.stride, signals=args.signal,
-            batch_size=args.batch, revision=args.revision, metric=args.metric, where=args.where, output=args.output,
+            batch_size=args.batch_size, revision=args.revision, metric=args.metric, where=args.where,
+            output=args.output,
             overwrite=args.overwrite, index=args.index, catalog=args.catalog, jobs=args.jobs, ray=ray_of(args),
             message=args.message, tags=args.tag, sign_key=args.sign, progress=progress,
         )  # fmt: skip

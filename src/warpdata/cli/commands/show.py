@@ -105,7 +105,11 @@ def _row(name: str, episode: Any) -> dict[str, Any]:
         kind = meta.kind if meta.is_object else f"{meta.dtype}{list(meta.shape) if meta.shape else ''}"
         row |= {"kind": meta.kind, "type": kind, "count": count, "units": meta.units}
         if count:
-            row |= {"first_ts_ns": signal.first_ts, "last_ts_ns": signal.last_ts, "sparkline": _spark(signal)}
+            row |= {
+                "first_ts_ns": signal.first_ts_ns,
+                "last_ts_ns": signal.last_ts_ns,
+                "sparkline": _spark(signal),
+            }
     except WarpError as error:
         row |= {"error": str(error), "sparkline": f"error[{error.code}]"}
     return row

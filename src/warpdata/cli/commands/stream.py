@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from warpdata.cli import exits
 
@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp stream`."""
     from warpdata.cli.commands._dataset import add_dataset_arguments
+    from warpdata.ordering.tail import Tail
 
     add_dataset_arguments(parser, json=False)
     parser.add_argument("--table", default="main")
     parser.add_argument("--batch-size", type=int, default=50_000)
     parser.add_argument("--columns", help="names separated by commas")
     parser.add_argument("--filter", help="a SQL condition")
-    parser.add_argument("--shard", help="auto, or rank/world such as 0/8")
+    parser.add_argument("--rank", type=int, help="give the share of this rank, counted from 0")
+    parser.add_argument("--world", type=int, help="how many ranks there are")
+    parser.add_argument("--shard", help="rank/world such as 0/8, or auto: RANK and WORLD_SIZE say it")
+    parser.add_argument(
+        "--tail", choices=get_args(Tail), default="short", help="what becomes of a short last batch"
+    )
     parser.add_argument("--limit", type=int)
     parser.add_argument("--format", choices=("arrow", "ndjson", "parquet"), default="arrow")
     parser.add_argument(
@@ -43,7 +49,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
             view = view.select([name.strip() for name in args.columns.split(",")])
         if args.filter:
             view = view.filter(args.filter)
-        batches = view.batches(args.batch_size, shard=_shard(args.shard), limit=args.limit)
+        batches = view.batches(
+            args.batch_size, shard=_shard(args.shard), limit=args.limit,
+            rank=args.rank, world=args.world, tail=args.tail,
+        )  # fmt: skip
         write_batches(_watched(batches, args.table), view.schema(), args.format, sys.stdout.buffer)
         sys.stdout.buffer.flush()
     return exits.OK

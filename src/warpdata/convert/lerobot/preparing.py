@@ -37,27 +37,27 @@ _BLOCK_BYTES = 8 << 20
 class Packets:
     """Encoded frames in decoding order, to be taken once; to another process they travel as a file."""
 
-    def __init__(self, packets: Iterator[bytes], spool: Path) -> None:
-        self._packets, self._spool = packets, spool
+    def __init__(self, packets: Iterator[bytes], path: Path) -> None:
+        self._packets, self._path = packets, path
 
     def __iter__(self) -> Iterator[bytes]:
         return self._packets
 
     def __reduce__(self) -> tuple[Any, ...]:
         sizes: list[int] = []
-        with open(self._spool, "xb") as out:
+        with open(self._path, "xb") as out:
             for data in self._packets:
                 sizes.append(len(data))
                 out.write(data)
-        return (_spooled, (self._spool, sizes))
+        return (_from_file, (self._path, sizes))
 
 
-def _spooled(spool: Path, sizes: list[int]) -> Packets:
-    return Packets(then_removed(_read(spool, sizes), spool), spool)
+def _from_file(path: Path, sizes: list[int]) -> Packets:
+    return Packets(then_removed(_read(path, sizes), path), path)
 
 
-def _read(spool: Path, sizes: list[int]) -> Iterator[bytes]:
-    with open(spool, "rb") as file:
+def _read(path: Path, sizes: list[int]) -> Iterator[bytes]:
+    with open(path, "rb") as file:
         for size in sizes:
             yield _exactly(file, size)
 

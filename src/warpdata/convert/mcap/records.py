@@ -47,7 +47,7 @@ _RECOVER = "What can be read of a damaged file: read(…, recover=True), or -o r
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RecordRun:
     """A run of records: a chunk, or messages outside of one."""
 
     file: int
@@ -59,7 +59,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class _Found:
+class _ChannelMessages:
     """The messages of one channel."""
 
     channel: Channel
@@ -81,7 +81,7 @@ class _Entries:
     size: Ints
 
     @classmethod
-    def of(cls, found: _Found, path: str) -> _Entries:
+    def of(cls, found: _ChannelMessages, path: str) -> _Entries:
         times = np.array(found.log, np.uint64)
         sent = np.array(found.publish, np.uint64)
         if len(times) and max(int(times.max()), int(sent.max())) >= 1 << 63:
@@ -99,8 +99,8 @@ class _Entries:
 class _Contents:
     """Everything that one pass over the files finds."""
 
-    parts: list[Part] = field(default_factory=list)
-    found: dict[tuple[Any, ...], _Found] = field(default_factory=dict)
+    parts: list[RecordRun] = field(default_factory=list)
+    found: dict[tuple[Any, ...], _ChannelMessages] = field(default_factory=dict)
     header: dict[str, str] = field(default_factory=dict)
     metadata: list[dict[str, Any]] = field(default_factory=list)
     attachments: list[Attachment] = field(default_factory=list)
@@ -249,7 +249,9 @@ def _joined(parts: list[tuple[Ints, Payloads]]) -> Payloads:
     return Payloads(found.data, found.starts[at], found.sizes[at])
 
 
-def _unpacked(part: Part, stored: memoryview, path: str, *, is_known: bool = False) -> bytes | memoryview:
+def _unpacked(
+    part: RecordRun, stored: memoryview, path: str, *, is_known: bool = False
+) -> bytes | memoryview:
     """The records of a chunk; bounded before anything is allocated, and compared with its checksum once."""
     if part.size > MAX_CHUNK_BYTES:
         raise LimitExceededError(f"a chunk of {part.size} bytes", path=path)
@@ -326,7 +328,7 @@ class _Scan:
         self._recover = recover
         self._schemas: dict[int, tuple[str, str, bytes]] = {}
         self._channels: dict[int, Channel] = {}
-        self._targets: dict[int, _Found] = {}
+        self._targets: dict[int, _ChannelMessages] = {}
         self._count = 0
         self._stated: int | None = None
         self._summary_at = 0
@@ -494,9 +496,9 @@ class _Scan:
         found = Channel(topic, *self._schemas.get(schema, ("", "", b"")), encoding, metadata)
         if self._channels.setdefault(number, found).key != found.key:
             raise CorruptLayoutError(f"two channels have the number {number}", path=self._path)
-        self._targets[number] = self._out.found.setdefault(found.key, _Found(found))
+        self._targets[number] = self._out.found.setdefault(found.key, _ChannelMessages(found))
 
-    def _target(self, number: int) -> _Found:
+    def _target(self, number: int) -> _ChannelMessages:
         found = self._targets.get(number)
         if found is None:
             raise CorruptLayoutError(f"a message of channel {number}, which is not there", path=self._path)
@@ -523,7 +525,7 @@ class _Scan:
     def _close_run(self) -> None:
         if self._run:
             begin, end = self._run[0][0], self._run[-1][1]
-            self._out.parts.append(Part(self._number, begin, end - begin, end - begin, "", 0))
+            self._out.parts.append(RecordRun(self._number, begin, end - begin, end - begin, "", 0))
             self._run = []
 
     def _chunk(self, body: memoryview, at: int) -> None:
@@ -533,7 +535,7 @@ class _Scan:
         stored = cursor.number(8)
         offset = at + cursor.at
         data = cursor.take(stored)
-        part = Part(self._number, offset, stored, size, compression, crc)
+        part = RecordRun(self._number, offset, stored, size, compression, crc)
         try:
             self._chunk_records(_unpacked(part, data, self._path))
         except FormatError as error:

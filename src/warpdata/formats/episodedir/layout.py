@@ -26,8 +26,8 @@ SIGNAL_SUFFIX = ".parquet"
 FRAMES_SUFFIX = ".frames.parquet"
 VIDEO_SUFFIXES = (".mp4", ".mkv")
 
-PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 JPEG_MAGIC = b"\xff\xd8\xff"
+PARQUET_MAGIC = b"PAR1"
 
 TIME_COLUMN = "timestamp"
 VALUE_COLUMN = "value"

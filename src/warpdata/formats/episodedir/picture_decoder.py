@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.png import PNG_MAGIC
 from warpdata.errors import CorruptLayoutError, FormatError, MissingExtraError
 from warpdata.formats.episodedir.images import FrameShape
-from warpdata.formats.episodedir.layout import PNG_MAGIC
 from warpdata.formats.episodedir.picture_head import PNG_HEAD_BYTES, read_head
 from warpdata.formats.episodedir.video import PngLines
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from warpdata.bytekit.png import PNG_MAGIC
 from warpdata.errors import CorruptLayoutError, LimitExceededError, UnsupportedDtypeError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.images import FrameShape, Stream
-from warpdata.formats.episodedir.layout import JPEG_MAGIC, PNG_MAGIC
+from warpdata.formats.episodedir.layout import JPEG_MAGIC
 
 MAX_PIXELS = 1 << 27
 """More pixels than this in one picture are an attack, not a camera."""

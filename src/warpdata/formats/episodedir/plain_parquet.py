@@ -20,7 +20,6 @@ from warpdata.formats.episodedir import layout
 MAX_PLAIN_BYTES = 16 << 10
 """Of the values of all columns together: more is worth compressing."""
 
-_MAGIC = b"PAR1"
 _CREATED_BY = b"warpdata"
 _I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
 """Types of the compact protocol."""
@@ -70,7 +69,7 @@ def plain_bytes(columns: Sequence[PlainColumn]) -> int:
 def plain_file(columns: Sequence[PlainColumn], description: bytes, arrow_schema: bytes = b"") -> bytes:
     """A whole file of at least one row; `description` is ours, `arrow_schema` says how Arrow shows lists."""
     rows = len(columns[0].values)
-    pieces, chunks, at = [_MAGIC], [], len(_MAGIC)
+    pieces, chunks, at = [layout.PARQUET_MAGIC], [], len(layout.PARQUET_MAGIC)
     for column in columns:
         page = _page(column)
         head = _page_head(column.values.size, page)
@@ -82,10 +81,18 @@ def plain_file(columns: Sequence[PlainColumn], description: bytes, arrow_schema:
     schema = _schema(tuple((each.name, each.dtype, each.per_row is not None) for each in columns))
     end = _end(len(columns), description, arrow_schema)
     group = b"".join(
-        (b"\x19", _list(_STRUCT, chunks), b"\x16", _zigzag(at - len(_MAGIC)), b"\x16", count, b"\0")
+        (
+            b"\x19",
+            _list(_STRUCT, chunks),
+            b"\x16",
+            _zigzag(at - len(layout.PARQUET_MAGIC)),
+            b"\x16",
+            count,
+            b"\0",
+        )
     )
     footer = b"".join((b"\x15\x04", schema, b"\x16", count, b"\x19", _list(_STRUCT, [group]), end))
-    pieces += [footer, len(footer).to_bytes(4, "little"), _MAGIC]
+    pieces += [footer, len(footer).to_bytes(4, "little"), layout.PARQUET_MAGIC]
     return b"".join(pieces)
 
 

@@ -73,8 +73,8 @@ class Summary:
 
     description: Description
     count: int
-    first_ts: int | None
-    last_ts: int | None
+    first_ts_ns: int | None
+    last_ts_ns: int | None
 
 
 def read_summary(reader: RangeReader) -> Summary:

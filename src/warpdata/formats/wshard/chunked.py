@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit.commit import TEMP_MARK, commit_file, map_os_errors
+from warpdata.bytekit.commit import TEMP_MARK, NewFile, commit_file, map_os_errors
+from warpdata.bytekit.jsontext import dump_json
 from warpdata.errors import ConflictError, CorruptLayoutError, RecordingError, SchemaMismatchError, WarpError
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.chunks import (
@@ -30,9 +31,9 @@ from warpdata.formats.wshard.compression import CompressionChoice, check_compat
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.reader import ShardReader, Verify
-from warpdata.formats.wshard.restamp import restamp_episode
 from warpdata.formats.wshard.save import save_wshard
 from warpdata.formats.wshard.slicing import join_episodes, slice_episode
+from warpdata.formats.wshard.writer import ShardWriter
 
 
 class ChunkedEpisodeWriter:
@@ -177,7 +178,7 @@ class ChunkedEpisodeWriter:
         with ShardReader.open(path) as shard:
             if shard.read_json(layout.META_EPISODE).get("total_chunks") != total:
                 with commit_file(path) as out:
-                    restamp_episode(shard, out, {"total_chunks": total})
+                    _restamped(shard, out, {"total_chunks": total})
         return replace(entry, sha256=file_sha256(path))
 
 
@@ -188,6 +189,18 @@ def _is_chunk_of(path: Path, episode_id: str) -> bool:
     except WarpError:
         return False
     return meta.get("episode_id") == episode_id and "chunk_index" in meta
+
+
+def _restamped(shard: ShardReader, out: NewFile, changes: Mapping[str, Any]) -> None:
+    """Write `shard` again into `out` with these keys of `meta/episode` replaced; data is not recompressed."""
+    writer = ShardWriter(out, shard.names, role=shard.role)
+    for name in shard.names:
+        if name == layout.META_EPISODE:
+            meta = {**shard.read_json(name), **changes}
+            writer.add_bytes(name, dump_json(meta), layout.CONTENT_JSON)
+        else:
+            writer.add_stored(shard.block(name), shard.stored(name))
+    writer.finish()
 
 
 class ChunkedEpisodeReader:

@@ -75,8 +75,8 @@ class Anchors:
         assert self.rate_hz is not None
         if not used:
             return np.empty(0, np.int64)
-        start = max(signal.first_ts for signal in used.values())
-        stop = max(signal.last_ts for signal in used.values())
+        start = max(signal.first_ts_ns for signal in used.values())
+        stop = max(signal.last_ts_ns for signal in used.values())
         count = int((stop - start) * self.rate_hz / 1e9) + 2
         if count > MAX_GRID:
             raise ValueError(f"a grid of {count} anchors is too large; at most {MAX_GRID}")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from warpdata.episodes.signals import VideoSignal
 from warpdata.errors import DatasetError, WarpError
-from warpdata.loading.windows.opened import DAMAGE, OpenEpisode, SignalReader
+from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, SignalReader
 from warpdata.loading.windows.order import Chosen
 from warpdata.loading.windows.windows import Windows
 from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
@@ -42,7 +42,7 @@ class Verdicts:
         known = self._known[number]
         if episode not in known:
             try:
-                check_episode(self._sources[number].opened(episode))
+                check_episode(self._sources[number].open_at(episode))
                 known[episode] = None
             except DAMAGE as error:
                 known[episode] = str(error)

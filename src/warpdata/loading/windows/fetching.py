@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpdata.loading.windows.opened import Group, SignalReader
+from warpdata.loading.windows.open_episode import Group, SignalReader
 from warpdata.loading.windows.windows import Windows
 
 
@@ -21,7 +21,7 @@ def is_near(windows: Windows, group: Group) -> bool:
 
 def prefetch(windows: Windows, group: Group) -> None:
     """Open an episode and read what a batch needs of it, so that its bytes are in the cache."""
-    opened = windows.opened(group.episode)
+    opened = windows.open_at(group.episode)
     for reader in opened.fields.values():
         if isinstance(reader, SignalReader):
             reader.bring(group.anchors)

@@ -10,7 +10,7 @@ from warpdata.bytekit.background import ThreadPool
 from warpdata.errors import WarpError
 from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.batch import Batch, Sample
-from warpdata.loading.windows.opened import (
+from warpdata.loading.windows.open_episode import (
     FieldOut,
     Group,
     OpenEpisode,
@@ -40,7 +40,7 @@ def gather(windows: Windows, samples: Int64s, together: Together = None) -> Batc
 
     def read(groups: list[Group]) -> None:
         for group in groups:
-            _read_group(_opened(windows, group.episode), group, out)
+            _read_group(_open_at(windows, group.episode), group, out)
 
     groups = planned(windows, samples)
     if together is None:
@@ -51,18 +51,18 @@ def gather(windows: Windows, samples: Int64s, together: Together = None) -> Batc
     return out.batch(samples)
 
 
-def gather_at(windows: Windows, sample: int, episode: int, time: int) -> Batch:
+def gather_at(windows: Windows, sample: int, episode: int, ts_ns: int) -> Batch:
     """One sample at any time of an episode, whatever its number is."""
     out = _Buffers(windows, 1)
-    _read_at(windows.opened(episode), time, out)
-    out.times = [time]
+    _read_at(windows.open_at(episode), ts_ns, out)
+    out.times = [ts_ns]
     return out.batch(np.array([sample], np.int64))
 
 
 def read_one(windows: Windows, sample: int) -> Sample:
     """One sample as `windows[i]` gives it, without the cost of a batch of one."""
     episode, anchor = windows.table.place_of(sample)
-    opened = _opened(windows, episode)
+    opened = _open_at(windows, episode)
     values, masks, ages = {}, {}, {}
     for name, reader in opened.fields.items():
         try:
@@ -92,17 +92,17 @@ def _read_group(opened: OpenEpisode, group: Group, out: _Buffers) -> None:
             raise _near(error, opened, group.pairs[0][0], name) from None
 
 
-def _opened(windows: Windows, position: int) -> OpenEpisode:
+def _open_at(windows: Windows, position: int) -> OpenEpisode:
     try:
-        return windows.opened(position)
+        return windows.open_at(position)
     except WarpError as error:
         raise named_fault(error, f"episode {windows.episodes.ids[position]!r}") from None
 
 
-def _read_at(opened: OpenEpisode, time: int, out: _Buffers) -> None:
+def _read_at(opened: OpenEpisode, ts_ns: int, out: _Buffers) -> None:
     for name, reader in opened.fields.items():
         if isinstance(reader, SignalReader):
-            at = reader.rows.at(np.array([time], np.int64))
+            at = reader.rows.at(np.array([ts_ns], np.int64))
             reader.write(at, np.zeros(1, np.int64), out.fields[name])
         else:
             reader.read(Group(0, [(0, 0)]), out.fields[name])
@@ -142,7 +142,7 @@ class _Buffers:
         )
 
 
-def single(batch: Batch) -> Sample:
+def first_sample(batch: Batch) -> Sample:
     """The first sample of a batch, without the axis of samples."""
     return Sample(
         {name: each[0] for name, each in batch.items()},

@@ -36,10 +36,10 @@ from warpdata.loading.windows.windows import SHORT_DATA, SHORT_ID, Windows
 from warpdata.ordering.epoch import rank_slice
 from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
+from warpdata.ordering.tail import Tail, check_tail
 from warpdata.stores.readahead import CORES, ReadAhead
 from warpdata.stores.traffic import traffic
 
-Tail = Literal["short", "drop", "pad"]
 OnError = Literal["raise", "skip"]
 SampleTransform = Callable[[dict[str, Any], np.random.Generator], Mapping[str, Any] | None]
 
@@ -97,7 +97,7 @@ class Loader:
         self.windows = windows
         self.batch_size = batch_size
         self.rank, self.world = _rank(rank, world)
-        self.tail: Tail = _one_of("tail", tail, get_args(Tail))
+        self.tail = check_tail(tail)
         self.on_error: OnError = _one_of("on_error", on_error, get_args(OnError))
         self.threads = min(4, CORES) if threads is None else threads
         self._shuffle: Shuffle = shuffle

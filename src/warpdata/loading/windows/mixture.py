@@ -141,9 +141,9 @@ class Mixture:
 
     def quotas(self, epoch: int = 0) -> dict[str, dict[str, float]]:
         """For each source how many samples it gives in an epoch, and how often that goes through it."""
-        pieces = WeightSchedule(self.schedule)
+        schedule = WeightSchedule(self.schedule)
         start = epoch * self.length
-        given = pieces.given(start + self.length) - pieces.given(start)
+        given = schedule.given(start + self.length) - schedule.given(start)
         return {
             name: {"samples": int(count), "passes": int(count) / max(1, len(windows))}
             for name, windows, count in zip(self.names, self.sources, given, strict=True)
@@ -193,7 +193,7 @@ class MixtureCourse:
 
     def __init__(self, mixture: Mixture, seed: int, shuffle: Shuffle) -> None:
         self._mixture = mixture
-        self._pieces = WeightSchedule(mixture.schedule)
+        self._weights_at = WeightSchedule(mixture.schedule)
         self.sources = mixture.sources
         self.names = mixture.names
         # Sources with the same samples must not be in step with each other.
@@ -222,7 +222,7 @@ class MixtureCourse:
     def chosen(self, epoch: int, start: int, stop: int) -> Chosen:
         """The samples at positions [start, stop) of an epoch."""
         first = epoch * len(self)
-        source, before = self._pieces.at(np.arange(first + start, first + stop, dtype=np.int64))
+        source, before = self._weights_at.at(np.arange(first + start, first + stop, dtype=np.int64))
         epochs, samples = np.empty(len(source), np.int64), np.empty(len(source), np.int64)
         for number in np.unique(source).tolist():
             here = source == number

@@ -26,9 +26,9 @@ from warpdata.loading.windows.anchors import Anchors
 from warpdata.loading.windows.batch import Batch, Sample
 from warpdata.loading.windows.conditions import matching_anchors
 from warpdata.loading.windows.field import Field, _seconds
-from warpdata.loading.windows.following import FollowedSource
-from warpdata.loading.windows.gathering import gather, gather_at, read_one, single
-from warpdata.loading.windows.opened import DAMAGE, OpenEpisode
+from warpdata.loading.windows.gathering import first_sample, gather, gather_at, read_one
+from warpdata.loading.windows.growing_root import GrowingRoot
+from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode
 from warpdata.loading.windows.schema import FieldSchema, find_schema, unknown_signal
 from warpdata.loading.windows.statistics import FieldStatistics, window_statistics
 from warpdata.loading.windows.table import SampleTable, keep_table, kept_table
@@ -256,7 +256,7 @@ class Windows:
         if not self.follow:
             raise ValueError("only windows with follow=True can grow")
         before = len(self.table)
-        assert isinstance(self.episodes.source, FollowedSource)
+        assert isinstance(self.episodes.source, GrowingRoot)
         self.episodes.source.refresh()
         for name in ("ids", "_contents", "id"):
             self.__dict__.pop(name, None)
@@ -269,13 +269,13 @@ class Windows:
     def _grown(self) -> SampleTable:
         """The samples known so far, and after them those that have become fixed since."""
         table = self.__dict__.get("table") or SampleTable.of_counts([])
-        assert isinstance(self.episodes.source, FollowedSource)
+        assert isinstance(self.episodes.source, GrowingRoot)
         for position in range(len(self.episodes)):
             if position in self._done:
                 continue
             is_finished = self.episodes.source.is_finished(position)
             try:
-                found = self.opened(position)
+                found = self.open_at(position)
             except DAMAGE as error:
                 if is_finished:
                     self._note(position, error)
@@ -318,7 +318,7 @@ class Windows:
     def _kept(self, position: int) -> Int64s:
         """The anchors of an episode that are samples."""
         try:
-            found = self.opened(position)
+            found = self.open_at(position)
         except DAMAGE as error:
             self._note(position, error)
             return np.empty(0, np.int64)
@@ -358,7 +358,7 @@ class Windows:
         times = np.empty(len(numbers), np.int64)
         for each in np.unique(episodes).tolist():
             chosen = episodes == each
-            times[chosen] = self.opened(each).times[anchors[chosen]]
+            times[chosen] = self.open_at(each).times[anchors[chosen]]
         return episodes, times
 
     # Reading.
@@ -380,12 +380,12 @@ class Windows:
     def at(self, episode: int | str, ts_ns: int) -> Sample:
         """The sample at any time of an episode (by position or id); `sample_id` is -1 where that is no anchor."""
         position = self._position(episode)
-        found = self.opened(position)
+        found = self.open_at(position)
         time = as_int(ts_ns, "a time")
         anchor = int(found.times.searchsorted(time))
         is_anchor = anchor < len(found.times) and int(found.times[anchor]) == time
         number = self.table.number_of(position, anchor) if is_anchor else -1
-        return single(gather_at(self, number, position, time))
+        return first_sample(gather_at(self, number, position, time))
 
     def _position(self, episode: int | str) -> int:
         if isinstance(episode, str):
@@ -401,7 +401,7 @@ class Windows:
         """An episode if it is open already."""
         return self._open.get(position)
 
-    def opened(self, position: int) -> OpenEpisode:
+    def open_at(self, position: int) -> OpenEpisode:
         """An episode ready to be read; the last ones used stay open."""
         found = self._open.get(position)
         if found is not None:
@@ -475,7 +475,7 @@ def _followed(given: Any) -> Episodes:
         raise TypeError(
             "follow=True is for a whole root of recordings (wd.open_recordings); choose with where="
         )
-    return Episodes(FollowedSource(given))
+    return Episodes(GrowingRoot(given))
 
 
 def _as_episodes(given: Any) -> Episodes:

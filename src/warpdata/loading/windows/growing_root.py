@@ -13,7 +13,7 @@ from warpdata.errors import BlobNotFoundError
 from warpdata.timeline.episode import Episode
 
 
-class FollowedSource(EpisodesSource):
+class GrowingRoot(EpisodesSource):
     """The episodes of a root in the order they were seen: finished ones, and those being recorded."""
 
     def __init__(self, dataset: LocalDataset, ids: Sequence[str] = ()) -> None:
@@ -67,4 +67,4 @@ class FollowedSource(EpisodesSource):
         return self._dataset.source.address()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (FollowedSource, (self._dataset, self._ids))
+        return (GrowingRoot, (self._dataset, self._ids))

@@ -110,29 +110,27 @@ def test_what_fails_ahead_fails_only_when_it_is_asked_for() -> None:
     store.put_if_absent("b", data)
     store.bad_from = 3 << 20
     reader = BlobReader(BlobAddress("", len(data), "b", "blob"), store, None)
-    following = SequentialReads(lambda _: reader, [len(data)])
+    reads = SequentialReads(lambda _: reader, [len(data)])
     ranges = [(i * 1000, i * 1000 + 1000) for i in range(10)]
-    following.go_on([(0, wanted) for wanted in ranges])
-    assert following.served(0, [(20_000, 30_000)]) == [data[20_000:30_000]]
-    assert following.served(0, [(4 << 20, (4 << 20) + 5)]) == [None]
-    assert following.served(0, [((2 << 20) - 70_000, (2 << 20) + 70_000)]) == [None], (
-        "half of it did not come"
-    )
+    reads.go_on([(0, wanted) for wanted in ranges])
+    assert reads.served(0, [(20_000, 30_000)]) == [data[20_000:30_000]]
+    assert reads.served(0, [(4 << 20, (4 << 20) + 5)]) == [None]
+    assert reads.served(0, [((2 << 20) - 70_000, (2 << 20) + 70_000)]) == [None], "half of it did not come"
     store.bad_from = 1 << 60
-    following.go_on([(0, (10_000, 11_000))])
-    following.close()
-    assert following.served(0, [(20_000, 30_000)]) == [None]
+    reads.go_on([(0, (10_000, 11_000))])
+    reads.close()
+    assert reads.served(0, [(20_000, 30_000)]) == [None]
 
 
 def test_a_range_across_two_spans_is_joined() -> None:
     store, data = MemoryStore(), np.random.default_rng(0).bytes(6 << 20)
     store.put_if_absent("b", data)
     reader = BlobReader(BlobAddress("", len(data), "b", "blob"), store, None)
-    following = SequentialReads(lambda _: reader, [len(data)])
-    following.go_on([(0, (i * 1000, i * 1000 + 1000)) for i in range(10)])
+    reads = SequentialReads(lambda _: reader, [len(data)])
+    reads.go_on([(0, (i * 1000, i * 1000 + 1000)) for i in range(10)])
     low, high = (2 << 20) - 70_000, (2 << 20) + 70_000
-    assert following.served(0, [(low, high)]) == [data[low:high]]
-    following.close()
+    assert reads.served(0, [(low, high)]) == [data[low:high]]
+    reads.close()
 
 
 def test_damage_ahead_is_an_error_that_names_the_member(s3_catalog: str, tmp_path: Path) -> None:
