@@ -22,7 +22,7 @@ from warpdata.catalog.dataset import Dataset, opened_version
 from warpdata.catalog.names import DatasetName, check_tag
 from warpdata.catalog.packing import digested
 from warpdata.catalog.pointer import read_pointer
-from warpdata.catalog.publish import Published, PublishOptions, publish_after
+from warpdata.catalog.publish import Published, PublishOptions, publish_after, with_early
 from warpdata.catalog.recordings import episodes_table
 from warpdata.catalog.rowgroups import schema_fields, schema_from_base64, schema_to_base64
 from warpdata.catalog.sources import ParquetFacts, ParquetOptions, parquet_facts, write_shards
@@ -85,12 +85,7 @@ def publish_grown(
                 manifest, uploads = build(base)
                 bases = () if base is None else (name.version_key(base.version),)
                 given = replace(options, retries=0, bases=bases)
-                published = publish_after(store, name, seen, manifest, uploads, given)
-                return replace(
-                    published, blobs_sent=published.blobs_sent + len(sent),
-                    bytes_sent=published.bytes_sent + sum(upload.size for upload in sent),
-                    blobs_present=max(0, published.blobs_present - len(sent)),
-                )  # fmt: skip
+                return with_early(publish_after(store, name, seen, manifest, uploads, given), sent)
         except PointerMovedError:
             if attempt == options.retries:
                 raise
