@@ -270,7 +270,7 @@ def test_a_dropped_block_is_an_error_and_not_a_smaller_dataset(catalog: str) -> 
         mapped = wd.ray.map_episodes(mapped, broken)
         with pytest.raises(DatasetError, match="max_errored_blocks"):
             wd.ray.publish(mapped, "lab/fast", catalog=catalog)
-        with pytest.raises(DatasetError, match="7 of 8 episodes"):
+        with pytest.raises(DatasetError, match=r"7 episodes .* 8 were expected"):
             wd.ray.publish(mapped, "lab/fast", catalog=catalog, expect=8)
         with pytest.raises(DatasetError, match="ep05"):
             wd.ray.publish(mapped, "lab/fast", catalog=catalog, expect=[f"ep{n:02d}" for n in range(8)])
@@ -289,7 +289,9 @@ def test_one_key_with_two_contents_is_a_conflict(catalog: str) -> None:
         wd.ray.publish(mapped.union(mapped), "lab/fast", catalog=catalog)
     assert latest("lab/fast", catalog) is None
     same = wd.ray.map_episodes("lab/arm", speed, catalog=catalog)
-    wd.ray.publish(same.union(same), "lab/fast", catalog=catalog)
+    with pytest.raises(DatasetError, match="8 episodes came to be stored, and 16 were expected"):
+        wd.ray.publish(same.union(same), "lab/fast", catalog=catalog, expect=16)
+    wd.ray.publish(same.union(same), "lab/fast", catalog=catalog, expect=8)
     with wd.dataset("lab/fast", catalog=catalog) as dataset:
         assert len(dataset.episodes) == 8
 
@@ -342,6 +344,10 @@ def test_errors_of_a_cluster_are_ours(tmp_path: Path) -> None:
 def test_rows_that_are_no_episodes_are_told(catalog: str) -> None:
     with pytest.raises(ValueError, match="no column 'episode_id' but id"):
         wd.ray.publish(ray.data.range(3), "lab/fast", catalog=catalog)
+    with pytest.raises(TypeError, match="a list is no Ray dataset"):
+        wd.ray.publish([wd.ray.row(made(1))], "lab/fast", catalog=catalog)
+    with pytest.raises(TypeError, match="a list is no published dataset"):
+        wd.ray.map_episodes([made(1)], speed)
     assert latest("lab/fast", catalog) is None
 
 
