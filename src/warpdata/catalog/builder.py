@@ -352,7 +352,8 @@ class DatasetBuilder:
 
         `retries`: how often to move `latest` after all when somebody else moved it meanwhile (after `extend`: how
         often to go on from the newer version instead); writers with retries queue up, so that versions are a line;
-        `expect_latest`: the version it must still point at; `repair`: read back what is there already and replace what is damaged.
+        `expect_latest`: the version it must still point at; `repair`: read back what is there already and replace
+        what is damaged.
         """
         options = PublishOptions(
             set_latest, (tags,) if isinstance(tags, str) else tuple(tags), message,
