@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import subprocess
 import sys
 import warnings
@@ -239,12 +240,14 @@ def test_a_driver_killed_before_it_commits_publishes_nothing(
     assert latest("lab/fast", catalog) is None
     stored = blobs(catalog) - before
     assert len(stored) == 8
+    numbers = {path.name: path.stat().st_ino for path in Path(catalog, "blobs").rglob("*") if path.is_file()}
     published = wd.ray.publish(
         wd.ray.map_episodes("lab/arm", speed, catalog=catalog), "lab/fast", catalog=catalog
     )
     assert published.version == expected
-    assert stored <= blobs(catalog)
-    assert published.blobs_sent < 8, "episodes are not sent again"
+    after = {path.name: path.stat().st_ino for path in Path(catalog, "blobs").rglob("*") if path.is_file()}
+    assert numbers.items() <= after.items(), "no blob is written again"
+    assert published.blobs_sent == len(after) - len(numbers)
 
 
 def broken(episode: wd.Episode) -> dict[str, np.ndarray]:
@@ -339,6 +342,17 @@ def test_errors_of_a_cluster_are_ours(tmp_path: Path) -> None:
     with pytest.raises(wd.WarpError):
         wd.import_episodes(source, tmp_path / "ours", ray=True)
     assert not (tmp_path / "ours").exists()
+
+
+def test_a_cluster_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the cluster of the other tests, which would be found."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda address, **_: (_ for _ in ()).throw(ConnectionError("none runs")))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody else gets it, and nobody answers
+        for address in (f"127.0.0.1:{taken.getsockname()[1]}", "127.0.0.1:70000", "auto", None):
+            with pytest.raises(wd.WarpError, match="there is no Ray cluster to work on"):
+                list(verbs.runner(address).run(str, [1]))
 
 
 def test_rows_that_are_no_episodes_are_told(catalog: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import sysconfig
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,9 @@ R = TypeVar("R")
 
 _AHEAD = 2
 """Tasks per processor that are handed out before their turn."""
+
+_CONNECT_S = 10.0
+"""Whoever takes longer to answer is not there."""
 
 
 class PlannedDatasource(Datasource):  # type: ignore[misc]
@@ -197,7 +201,7 @@ class RayRunner:
         """What `work` gives for each position, as it comes in; lost workers are replaced by Ray."""
         was_running = ray.is_initialized()
         if not was_running:
-            ray.init(self._address, log_to_driver=False, logging_level="warning")
+            _connect(self._address)
         try:
             with _carried(work):
                 boxed = [ray.put(work)]
@@ -205,6 +209,19 @@ class RayRunner:
         finally:
             if not was_running:
                 ray.shutdown()
+
+
+def _connect(address: str | None) -> None:
+    """Join the cluster at an address, or start one here; Ray itself takes minutes to find out that none is there."""
+    try:
+        host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+        if host and port.isdecimal():
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        ray.init(address, log_to_driver=False, logging_level="warning")
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
+        hint = "Start one there with `ray start --head`, or name no address to have one on this machine."
+        where = "" if address is None else f" at {address}"
+        raise WarpError(f"there is no Ray cluster to work on{where} ({error})", hint=hint) from None
 
 
 @contextlib.contextmanager
