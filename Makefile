@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # More than cores: many tests wait for disks, servers and processes that were killed.
 WORKERS ?= 3
 
-.PHONY: demo test test-ray test-all setup lint check bench soak coverage format viewer clean
+.PHONY: demo test test-all setup lint check bench soak coverage format viewer clean
 
 demo: $(VENV)/.installed
 	$(BIN)/warp demo
@@ -15,7 +15,7 @@ test: setup lint
 	$(BIN)/python -m compileall -q src tests
 	$(BIN)/python -m pytest -n $(WORKERS) tests bench
 
-setup: $(VENV)/.installed-test $(VENV)/.installed-typescript $(VENV)/.installed-go
+setup: $(VENV)/.installed-test $(VENV)/.installed-ray $(VENV)/.installed-typescript $(VENV)/.installed-go
 
 check: lint
 	$(BIN)/python -m pytest -n $(WORKERS) tests/docs tests/architecture
@@ -25,10 +25,6 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-
-# What needs Ray, which is large and slow to start: beside the rest, so that `make test` stays as short as it is.
-test-ray: $(VENV)/.installed-ray
-	PATH="$(abspath $(BIN)):$$PATH" $(VENV)/ray/bin/python -m pytest -n 0 tests/ray
 
 # The wheel on every Python that is here, and once with the oldest libraries it claims.
 test-all:
@@ -81,11 +77,10 @@ $(VENV)/.installed-test: $(VENV)/.installed pyproject.toml
 		|| echo "azurite cannot be installed: the store contract on Azure will skip"
 	touch $@
 
+# Some 240 MB for the tests on a cluster; not an extra of the tests, because not every machine has a Ray.
 $(VENV)/.installed-ray: $(VENV)/.installed-test
-	$(BIN)/python -m venv --clear $(VENV)/ray
-	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-		> "$$($(VENV)/ray/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
-	$(VENV)/ray/bin/python -m pip install -q --disable-pip-version-check 'ray[data]>=2.60'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[ray]' 'ray[train]' \
+		|| echo "Ray cannot be installed: the tests on a cluster will skip"
 	touch $@
 
 # The readers in other languages; where one cannot be installed its tests skip and say so.

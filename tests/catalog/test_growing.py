@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import pytest
 
 import warpdata as wd
 from tests.catalog.test_trust import new_key
-from warpdata.catalog import expiry, growing, roster, turns
+from warpdata.catalog import expiry, growing, publish, roster, turns
 from warpdata.catalog.access import Access, access_options
 from warpdata.catalog.copying import copy_dataset
 from warpdata.catalog.expiry import expire_versions
@@ -278,6 +279,49 @@ def test_many_processes_publish_at_once_and_nothing_is_lost(local_catalog: str, 
     store = Access(access_options(Settings.from_env(), catalogs=(local_catalog,))).catalogs[0].store
     assert set(roster.read_roster(store, parse_name(NAME)).versions) == set(line)
     assert not list((Path(local_catalog) / "claims").rglob("*.json"))
+
+
+def publish_one(catalog: str, value: int, **options: Any) -> Any:
+    """A version of its own, which goes on from nothing."""
+    with wd.DatasetBuilder(NAME, catalog=catalog) as builder:
+        return builder.add_table("main", {"x": [value]}).publish(message=str(value), **options)
+
+
+def test_versions_that_replace_each_other_are_a_line_too(local_catalog: str, monkeypatch) -> None:
+    monkeypatch.setattr(turns, "_MAX_PAUSE_S", 0.03)
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda value: publish_one(local_catalog, value, retries=20), range(12)))
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        parents = {each.version: each.parent for each in ds.versions()}
+        assert set(parents) == {each.version for each in made}
+        line: list[str | None] = [ds.version]
+    while line[-1] is not None:
+        with wd.dataset(f"{NAME}@{line[-1]}", catalog=local_catalog) as ds:
+            assert ds.manifest.metadata.get("parent") == parents[line[-1]]
+        line.append(parents[line[-1]])
+    assert len(line) == 13, "from the newest version every other one is reached"
+
+
+def test_a_version_overtaken_at_the_last_moment_follows_the_one_that_overtook_it(
+    local_catalog: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = publish_one(local_catalog, 0)
+    bring, rivals = publish._bring, iter([1])
+
+    def overtaken(*args: Any) -> Any:
+        for rival in rivals:
+            publish_one(local_catalog, rival)  # which takes no turn
+        return bring(*args)
+
+    monkeypatch.setattr(publish, "_bring", overtaken)
+    publish_one(local_catalog, 2, retries=1)
+    with wd.dataset(NAME, catalog=local_catalog) as ds:
+        line = ds.versions()
+    assert [each.message for each in line] == ["2", "1", "0"]
+    assert [each.parent for each in line] == [line[1].version, first.version, None]
+    rivals = iter([3])
+    with pytest.raises(ConflictError, match=r"not .* as expected"):
+        publish_one(local_catalog, 4, retries=5, expect_latest=line[0].version)
 
 
 def test_a_turn_of_somebody_who_died_is_taken(local_catalog: str, tmp_path: Path, monkeypatch) -> None:

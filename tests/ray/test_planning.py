@@ -15,6 +15,7 @@ from tests.ray.sets import made, publish_arm
 from warpdata.errors import NoStepsError
 from warpdata.ray import rows
 from warpdata.ray.planning import TASK_BYTES, TablePlan, Windows, plan_episodes, plan_windows, runs
+from warpdata.timeline.source import StepClock
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,8 @@ def test_columns_and_conditions_reach_the_plan(catalog: str) -> None:
         assert task.read()[0].to_pydict() == {"episode_id": ["ep03", "ep05", "ep07"]}
         with pytest.raises(ValueError, match="Did you mean 'task'"):
             plan_episodes(dataset, where=None, columns=("tsk",), artifact=None)
+        with pytest.raises(ValueError, match="'episode' is a column of every row"):
+            plan_episodes(dataset, where=None, columns=("episode",), artifact=None)
         with pytest.raises(wd.WarpError, match="episodes"):
             plan_episodes(dataset, where=None, columns=(), artifact="nothing")
 
@@ -135,6 +138,16 @@ def test_windows_read_only_the_signals_that_are_wanted(catalog: str) -> None:
     assert list(block) == ["episode_id", "start", "ts_ns", "action", "action.valid"]
     block = next(iter(plan.select(["start", "action"]).tasks(1)[0].read()))
     assert list(block) == ["start", "action"]
+
+
+def test_a_signal_that_would_hide_a_column_is_told() -> None:
+    times = np.arange(9) * 10**8
+    signals = {name: wd.ArraySignal(times, np.arange(9.0)) for name in ("a", "a.valid", "start")}
+    episode = wd.Episode.of(signals, id="odd", steps=StepClock("a"))
+    assert len(list(Windows(3, 3, signals=("a",)).pieces("odd", episode, None))) == 1
+    for chosen in (None, ("a", "a.valid"), ("start",)):
+        with pytest.raises(ValueError, match=r"a column '(a.valid|start)' already"):
+            list(Windows(3, 3, signals=chosen).pieces("odd", episode, None))
 
 
 def test_episodes_without_steps_have_no_windows(tmp_path) -> None:
@@ -197,11 +210,28 @@ def test_a_changed_row_is_the_episode_with_what_was_made(catalog: str) -> None:
         rows.changed_row(lambda _: None, row)
 
 
-def test_a_recording_is_a_row(tmp_path) -> None:
-    with wd.record(tmp_path / "root") as recorder:
+def recorded(target):
+    with wd.record(target) as recorder:
         for step in range(12):
             recorder.append("joints", np.arange(3.0), ts_ns=step * 10**8)
-    row = wd.ray.row(next((tmp_path / "root").rglob("meta.json")).parent, "one")
-    assert wd.ray.open(row).id == "one"
+    return recorder
+
+
+def test_a_recording_is_a_row(tmp_path, catalog: str) -> None:
+    recorder, shard = recorded(tmp_path / "root"), recorded(tmp_path / "one.wshard")
+    with wd.dataset("lab/arm", catalog=catalog) as dataset:
+        given = plan_episodes(dataset, where=None, columns=(), artifact=None).rows.to_pylist()[2]
+    for form in (recorder, recorder.path, str(tmp_path / "root"), shard, tmp_path / "one.wshard"):
+        row = wd.ray.row(form, "one")
+        assert wd.ray.open(row).id == "one"
+        changed = wd.ray.open(rows.changed_row(lambda _, made=form: made, given))
+        assert (changed.id, len(changed["joints"])) == ("ep02", 12)
+    changed = wd.ray.open(rows.changed_row(lambda episode: episode.tensors, given))
+    assert np.array_equal(changed["joints"].values(), made(2)["joints"].values())
+    recorded(tmp_path / "root")
+    with pytest.raises(wd.WarpError, match="holds 2 episodes, and one is wanted"):
+        wd.ray.row(tmp_path / "root", "one")
+    with pytest.raises(wd.WarpError, match="nothing was recorded"):
+        wd.ray.row(wd.record(tmp_path / "empty"), "one")
     with pytest.raises(TypeError, match="no episode"):
         wd.ray.open({"episode_id": "x", "episode": 7})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import subprocess
 import sys
 import warnings
@@ -239,12 +240,14 @@ def test_a_driver_killed_before_it_commits_publishes_nothing(
     assert latest("lab/fast", catalog) is None
     stored = blobs(catalog) - before
     assert len(stored) == 8
+    numbers = {path.name: path.stat().st_ino for path in Path(catalog, "blobs").rglob("*") if path.is_file()}
     published = wd.ray.publish(
         wd.ray.map_episodes("lab/arm", speed, catalog=catalog), "lab/fast", catalog=catalog
     )
     assert published.version == expected
-    assert stored <= blobs(catalog)
-    assert published.blobs_sent < 8, "episodes are not sent again"
+    after = {path.name: path.stat().st_ino for path in Path(catalog, "blobs").rglob("*") if path.is_file()}
+    assert numbers.items() <= after.items(), "no blob is written again"
+    assert published.blobs_sent == len(after) - len(numbers)
 
 
 def broken(episode: wd.Episode) -> dict[str, np.ndarray]:
@@ -270,7 +273,7 @@ def test_a_dropped_block_is_an_error_and_not_a_smaller_dataset(catalog: str) -> 
         mapped = wd.ray.map_episodes(mapped, broken)
         with pytest.raises(DatasetError, match="max_errored_blocks"):
             wd.ray.publish(mapped, "lab/fast", catalog=catalog)
-        with pytest.raises(DatasetError, match="7 of 8 episodes"):
+        with pytest.raises(DatasetError, match=r"7 episodes .* 8 were expected"):
             wd.ray.publish(mapped, "lab/fast", catalog=catalog, expect=8)
         with pytest.raises(DatasetError, match="ep05"):
             wd.ray.publish(mapped, "lab/fast", catalog=catalog, expect=[f"ep{n:02d}" for n in range(8)])
@@ -289,7 +292,9 @@ def test_one_key_with_two_contents_is_a_conflict(catalog: str) -> None:
         wd.ray.publish(mapped.union(mapped), "lab/fast", catalog=catalog)
     assert latest("lab/fast", catalog) is None
     same = wd.ray.map_episodes("lab/arm", speed, catalog=catalog)
-    wd.ray.publish(same.union(same), "lab/fast", catalog=catalog)
+    with pytest.raises(DatasetError, match="8 episodes came to be stored, and 16 were expected"):
+        wd.ray.publish(same.union(same), "lab/fast", catalog=catalog, expect=16)
+    wd.ray.publish(same.union(same), "lab/fast", catalog=catalog, expect=8)
     with wd.dataset("lab/fast", catalog=catalog) as dataset:
         assert len(dataset.episodes) == 8
 
@@ -339,9 +344,24 @@ def test_errors_of_a_cluster_are_ours(tmp_path: Path) -> None:
     assert not (tmp_path / "ours").exists()
 
 
+def test_a_cluster_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the cluster of the other tests, which would be found."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda address, **_: (_ for _ in ()).throw(ConnectionError("none runs")))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody else gets it, and nobody answers
+        for address in (f"127.0.0.1:{taken.getsockname()[1]}", "127.0.0.1:70000", "auto", None):
+            with pytest.raises(wd.WarpError, match="there is no Ray cluster to work on"):
+                list(verbs.runner(address).run(str, [1]))
+
+
 def test_rows_that_are_no_episodes_are_told(catalog: str) -> None:
     with pytest.raises(ValueError, match="no column 'episode_id' but id"):
         wd.ray.publish(ray.data.range(3), "lab/fast", catalog=catalog)
+    with pytest.raises(TypeError, match="a list is no Ray dataset"):
+        wd.ray.publish([wd.ray.row(made(1))], "lab/fast", catalog=catalog)
+    with pytest.raises(TypeError, match="a list is no published dataset"):
+        wd.ray.map_episodes([made(1)], speed)
     assert latest("lab/fast", catalog) is None
 
 

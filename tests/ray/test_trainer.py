@@ -16,7 +16,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'warpdata[ray]'")
     pytest.importorskip("torch", reason="torch is not installed")
-    pytest.importorskip("ray.train.torch", reason="Ray Train is not installed: pip install 'ray[train]'")
+    pytest.importorskip(
+        "ray.train.torch", reason="Ray Train is not installed: pip install 'ray[train]'", exc_type=ImportError
+    )
 
 
 def test_workers_of_a_trainer_find_themselves_and_another_number_goes_on(tmp_path: Path) -> None:

@@ -377,8 +377,9 @@ class DatasetBuilder:
         """Send what is missing, then the manifest, then move the pointers; running it again is harmless.
 
         `retries`: how often to move `latest` after all when somebody else moved it meanwhile (after `extend`: how
-        often to go on from the newer version instead); `expect_latest`: the version it must still point at;
-        `repair`: read back what is there already and replace what is damaged.
+        often to go on from the newer version instead); writers with retries queue up, so that versions are a line;
+        `expect_latest`: the version it must still point at; `repair`: read back what is there already and replace
+        what is damaged.
         """
         options = PublishOptions(
             set_latest, (tags,) if isinstance(tags, str) else tuple(tags), message,

@@ -61,7 +61,7 @@ def copy_dataset(
         versions.append(wanted)
     named = roster_of(_asked(catalog), name).tags if tags else {}
     moves = str(name) == name.dataset_id if set_latest is None else set_latest
-    options = PublishOptions(progress=progress, workers=workers)
+    options = PublishOptions(retries=5, progress=progress, workers=workers)
     sent: list[Upload] = []
     moved: dict[str, str] = {}
     brought = _Brought()
@@ -71,7 +71,7 @@ def copy_dataset(
         with storing(store, name, files, uploads, replace(options, bases=bases)) as stored:
             sent += stored.uploads
             if version == wanted and moves:
-                move_latest(store, name, version, read_pointer(store, name.latest_key), retries=5)
+                move_latest(store, name, version, read_pointer(store, name.latest_key), options)
             for tag in (tag for tag, pointed in named.items() if pointed == version):
                 move_pointer(store, name.tag_key(tag), version, read_pointer(store, name.tag_key(tag)))
                 moved[tag] = version

@@ -288,12 +288,13 @@ class Dataset:
         shard: Shard = None,
         limit: int | None = None,
         prefetch: str | int | None = None,
-        drop_last: bool = False,
-        pad: bool = False,
+        rank: int | None = None,
+        world: int | None = None,
+        tail: Tail = "short",
     ) -> ReadPlan:
         """What a pass with these options of `batches` will read."""
         view = self.table(table) if columns is None else self.table(table).select(columns)
-        request = stream_request(batch_size, shard, limit, prefetch, drop_last=drop_last, pad=pad)
+        request = stream_request(batch_size, shard, limit, prefetch, rank=rank, world=world, tail=tail)
         return self._streams.plan(view, request)
 
     def to_torch(

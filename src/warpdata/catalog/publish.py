@@ -20,6 +20,7 @@ from warpdata.catalog.roster import about_manifest, note_version
 from warpdata.catalog.signing import SUFFIX as SIGNATURE
 from warpdata.catalog.signing import sign_version
 from warpdata.catalog.transfer import Progress, Sent, Upload, send
+from warpdata.catalog.turns import turn
 from warpdata.errors import BlobNotFoundError, ConflictError, ManifestCorruptedError, PointerMovedError
 from warpdata.formats.manifest.fields import check_portable
 from warpdata.formats.manifest.layout import MAX_MANIFEST_BYTES
@@ -122,8 +123,13 @@ def publish_to(
     uploads: Sequence[Upload],
     options: PublishOptions,
 ) -> Published:
-    """The same, to an open store."""
-    return publish_after(store, name, read_pointer(store, name.latest_key), manifest, uploads, options)
+    """The same, to an open store; whoever may try again waits for his turn, so that versions are a line."""
+    if not (options.retries and options.set_latest):
+        return publish_after(store, name, read_pointer(store, name.latest_key), manifest, uploads, options)
+    early = send(store, uploads, progress=options.progress, workers=options.workers).uploads
+    with turn(store, name.turn_key):
+        seen = read_pointer(store, name.latest_key)
+        return with_early(publish_after(store, name, seen, manifest, uploads, options), early)
 
 
 def publish_after(
@@ -147,15 +153,16 @@ def publish_after(
             _check_notes(manifest, stored.manifest, name)
             signed_by = sign_version(store, name, version, stored.manifest, options.sign_key)
         if options.set_latest:
-            move_latest(store, name, version, seen, options.retries)
+            seen = move_latest(store, name, version, seen, options)
         for tag in options.tags:
             key = name.tag_key(tag)
             move_pointer(store, key, version, read_pointer(store, key))
-    parent = manifest.metadata.get("parent")
-    # What lies there counts: a version that was there before has the notes it had.
-    there = manifest if stored.is_new else parse_manifest(stored.manifest)
-    about = about_manifest(there)
-    note_version(store, name, version, parent=parent, tags=options.tags, about=about)
+    before = None if seen.pointer is None else seen.pointer.version
+    # What lies there counts: a version that was there before has the notes it had. A new one that was overtaken on its
+    # way names an older one than that which it came to follow.
+    about = about_manifest(manifest if stored.is_new else parse_manifest(stored.manifest))
+    about = replace(about, parent=before) if stored.is_new else about
+    note_version(store, name, version, parent=before, tags=options.tags, about=about)
     sent = stored.uploads
     return Published(
         name.dataset_id, version, store.address, len(sent), sum(upload.size for upload in sent),
@@ -192,18 +199,22 @@ def _put_beside(store: BlobStore, name: DatasetName, files: VersionFiles, suffix
     return True
 
 
-def move_latest(store: BlobStore, name: DatasetName, version: str, seen: PointerState, retries: int) -> None:
-    """Point `latest` at a version; what moved it meanwhile is a conflict unless there are retries."""
-    for attempt in range(retries + 1):
+def move_latest(
+    store: BlobStore, name: DatasetName, version: str, seen: PointerState, options: PublishOptions
+) -> PointerState:
+    """Point `latest` at a version and give what it was; moved meanwhile, it is a conflict unless there are retries."""
+    for attempt in range(options.retries + 1):
         try:
             move_pointer(store, name.latest_key, version, seen)
             if seen.pointer is None:
                 note_dataset(store, name)
-            return
+            return seen
         except ConflictError:
-            if attempt == retries:
+            if attempt == options.retries:
                 raise
             seen = read_pointer(store, name.latest_key)
+            _check_expected(seen, options, name)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _bring(

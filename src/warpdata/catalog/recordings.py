@@ -18,8 +18,11 @@ from warpdata.episodes.local import LocalDataset
 from warpdata.episodes.opening import episode_of_shard
 from warpdata.episodes.packed import pack_episode
 from warpdata.episodes.packed_chunks import write_chunks
+from warpdata.episodes.record import Recorder
+from warpdata.episodes.shard_folder import ShardFolderSource
 from warpdata.errors import BadMagicError, DatasetError, WarpError
 from warpdata.formats.wshard.chunks import list_name, read_chunk_list
+from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.layout import META_EPISODE, ROLE_CHUNK_LIST, ROLE_EPISODE
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
@@ -42,6 +45,31 @@ def staged_episode(
 ) -> list[Named]:
     """One episode under an id as a shard, or as chunks with their list where it is long."""
     return StagedEpisodes(staging, chunk_bytes).of_episode(episode, episode_id)
+
+
+def one_episode(source: Episode | WShardEpisode | Recorder | str | os.PathLike[str]) -> Episode:
+    """The episode that something stands for which holds one: an episode, a recorder that is done, or a path."""
+    if isinstance(source, Recorder):
+        if source.path is None:
+            raise DatasetError("nothing was recorded", path=source.target)
+        source = source.path
+    if isinstance(source, WShardEpisode):
+        found: Episode = source.in_time
+        return found
+    if isinstance(source, Episode):
+        return source
+    path = Path(os.path.abspath(source))
+    kind = _kind_of(path)
+    if kind == "directory":
+        return shown(path)
+    if kind not in ("recordings", "shards"):
+        return episode_of_shard(ShardReader.open(path))
+    several = LocalDataset(path) if kind == "recordings" else Episodes(ShardFolderSource(path))
+    if isinstance(several, LocalDataset):
+        _check_finished(several)
+    if len(several) != 1:
+        raise DatasetError(f"holds {len(several)} episodes, and one is wanted", path=path)
+    return several[0]
 
 
 class StagedEpisodes:

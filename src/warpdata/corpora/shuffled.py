@@ -13,7 +13,7 @@ from warpdata.corpora.batch import RowBatch, Rows
 from warpdata.corpora.decode import decode_rows, output_dtype, raw_dtype
 from warpdata.corpora.options import options_of
 from warpdata.corpora.pool import Window, WindowPool
-from warpdata.errors import LimitExceededError, require_word
+from warpdata.errors import LimitExceededError
 from warpdata.ordering.epoch import EpochOrder, Segment, rank_slice
 from warpdata.ordering.quality import ShuffleQuality, measure_quality
 from warpdata.ordering.shape import DEFAULT_WINDOW_BLOCKS, ShuffleShape, default_block_rows, shuffle_shape

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import sysconfig
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,9 @@ R = TypeVar("R")
 
 _AHEAD = 2
 """Tasks per processor that are handed out before their turn."""
+
+_CONNECT_S = 10.0
+"""Whoever takes longer to answer is not there."""
 
 
 class PlannedDatasource(Datasource):  # type: ignore[misc]
@@ -156,15 +160,23 @@ def _check_counts(stored: Sequence[StoredEpisode], rows: int, expect: int | Coll
     hint = "Nothing was published. Run it again: what is stored already is used again."
     if len(stored) != rows:
         raise DatasetError(f"{rows} rows were written, and {len(stored)} episodes stored", hint=hint)
-    if isinstance(expect, int) and len(stored) != expect:
-        raise DatasetError(f"{len(stored)} of {expect} episodes came to be stored", hint=hint)
-    if expect is not None and not isinstance(expect, int):
-        wanted, there = set(map(str, expect)), {each.id for each in stored}
-        if wanted != there:
-            odd = sorted(wanted ^ there)
-            some = ", ".join(odd[:5]) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
-            fact = f"{len(wanted - there)} expected episodes are missing and {len(there - wanted)} are not expected"
-            raise DatasetError(f"{fact}: {some}", hint=hint)
+    if expect is None:
+        return
+    there = {each.id for each in stored}  # rows would count one that came twice for one that is missing
+    if isinstance(expect, int):
+        if len(there) != expect:
+            raise DatasetError(
+                f"{len(there)} episodes came to be stored, and {expect} were expected", hint=hint
+            )
+        return
+    wanted = set(map(str, expect))
+    if wanted != there:
+        odd = sorted(wanted ^ there)
+        some = ", ".join(odd[:5]) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
+        fact = (
+            f"{len(wanted - there)} expected episodes are missing and {len(there - wanted)} are not expected"
+        )
+        raise DatasetError(f"{fact}: {some}", hint=hint)
 
 
 def own_error(error: BaseException | None) -> WarpError | None:
@@ -189,7 +201,7 @@ class RayRunner:
         """What `work` gives for each position, as it comes in; lost workers are replaced by Ray."""
         was_running = ray.is_initialized()
         if not was_running:
-            ray.init(self._address, log_to_driver=False, logging_level="warning")
+            _connect(self._address)
         try:
             with _carried(work):
                 boxed = [ray.put(work)]
@@ -197,6 +209,19 @@ class RayRunner:
         finally:
             if not was_running:
                 ray.shutdown()
+
+
+def _connect(address: str | None) -> None:
+    """Join the cluster at an address, or start one here; Ray itself takes minutes to find out that none is there."""
+    try:
+        host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+        if host and port.isdecimal():
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        ray.init(address, log_to_driver=False, logging_level="warning")
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
+        hint = "Start one there with `ray start --head`, or name no address to have one on this machine."
+        where = "" if address is None else f" at {address}"
+        raise WarpError(f"there is no Ray cluster to work on{where} ({error})", hint=hint) from None
 
 
 @contextlib.contextmanager

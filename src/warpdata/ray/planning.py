@@ -38,6 +38,9 @@ _SMALL_BYTES = 1 << 20
 _PIECE_BYTES = 32 << 20
 """Windows that are handed on together."""
 
+_OF_WINDOWS = (KEY, "start", "ts_ns")
+"""The columns of windows beside those of signals."""
+
 Block: TypeAlias = "pa.Table | dict[str, NDArray[Any]]"
 
 
@@ -150,6 +153,9 @@ def plan_episodes(
     dataset: Dataset, *, where: str | None, columns: Sequence[str], artifact: str | None
 ) -> EpisodesPlan:
     """The episodes of a version; only the columns that are needed of the table `episodes` are read."""
+    for name in columns:
+        if name in (KEY, EPISODE):
+            raise ValueError(f"{name!r} is a column of every row: a fact of that name cannot stand beside it")
     facts = _facts(dataset, where, ("bytes", *columns), artifact)
     return _planned(dataset, facts, columns)
 
@@ -283,14 +289,18 @@ class Windows:
 
     def _names(self, episode: Episode) -> list[str]:
         known = [name for name, signal in episode.signals.items() if not signal.meta.is_object]
-        if self.signals is None:
-            return known
-        for name in self.signals:
+        chosen = known if self.signals is None else list(self.signals)
+        columns = {*_OF_WINDOWS, *(f"{name}.valid" for name in chosen)}
+        for name in chosen:
             if name not in known:
                 raise KeyError(
                     f"no signal {name!r} of numbers in episode {episode.id}.{nearest(name, known)}"
                 )
-        return list(self.signals)
+            if name in columns:
+                raise ValueError(
+                    f"windows have a column {name!r} already: choose others than the signal of that name with signals="
+                )
+        return chosen
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,13 @@ import pyarrow as pa
 
 from warpdata.catalog.artifact_contents import PublishedSource
 from warpdata.catalog.dataset import reopened_episodes
+from warpdata.catalog.recordings import one_episode
 from warpdata.catalog.stored import EpisodeStore, StoredEpisode, packed_bytes
 from warpdata.episodes.derived import with_signals
-from warpdata.episodes.edits import shown
 from warpdata.episodes.opening import episode_of_shard
+from warpdata.episodes.record import Recorder
 from warpdata.errors import nearest
+from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.timeline.episode import Episode
 
@@ -41,8 +43,8 @@ def open(row: Mapping[str, Any] | bytes) -> Episode:  # noqa: A001 - wd.ray.open
 def row(
     episode: Episode | str | os.PathLike[str], episode_id: str | None = None, **columns: Any
 ) -> dict[str, Any]:
-    """A row to publish, of an episode or of the folder of a recording; the same episode gives the same bytes."""
-    opened = shown(episode)
+    """A row to publish, of an episode or of where a recording lies; the same episode gives the same bytes."""
+    opened = one_episode(episode)
     name = episode_id or opened.id
     if not name:
         raise ValueError("the episode has no id: give one with episode_id=")
@@ -53,12 +55,12 @@ def changed_row(change: Callable[[Episode], Any], given: Mapping[str, Any]) -> d
     """A row with what `change` made of its episode; the id and the other columns stay."""
     episode = open(given)
     made = change(episode)
-    if isinstance(made, str | os.PathLike):
-        made = shown(made)
-    if not isinstance(made, Mapping):  # which an Episode is too
-        hint = "give an Episode, the folder of a recording, or a dict of arrays by signal"
+    if isinstance(made, Mapping):  # which an Episode is too
+        made = with_signals(episode, made)
+    elif not isinstance(made, Recorder | WShardEpisode | str | os.PathLike):
+        hint = "give an Episode, a recording (its recorder or where it lies), or a dict of arrays by signal"
         raise TypeError(f"for episode {given[KEY]} there came a {type(made).__name__}: {hint}")
-    return {**given, EPISODE: packed_bytes(with_signals(episode, made), str(given[KEY]))}
+    return {**given, EPISODE: packed_bytes(one_episode(made), str(given[KEY]))}
 
 
 def store_rows(

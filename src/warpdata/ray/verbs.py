@@ -90,7 +90,7 @@ def map_episodes(
     """A Ray dataset of what `fn(episode)` makes of every episode, to be published.
 
     The source is the name of a published dataset, a Dataset, or a Ray dataset from `read_episodes`. `fn` gives an
-    Episode, the folder of a recording, or a dict of arrays by name: signals with one row per step, which are added to
+    Episode, a recording (or where it lies), or a dict of arrays: signals with one row per step, which are added to
     the episode. Its id stays. A class is made once per worker and then called. Further options are those of
     `ray.data.Dataset.map` (`concurrency`, `num_gpus`, …).
     """
@@ -142,10 +142,13 @@ def publish(
 
     Workers store the episodes as blobs named by their content; this process then publishes once, in the order of the
     keys. Whatever fails before that publishes nothing, and a second run uses what is stored. One key with two contents
-    is a ConflictError. `expect`: how many rows, or which keys, there must be; without it, Ray must not be allowed to
-    drop blocks. `extend` adds to the newest version; the rest is as for `DatasetBuilder.publish`.
+    is a ConflictError. `expect`: how many episodes, or which keys, there must be; without it, Ray must not be allowed
+    to drop blocks. `extend` adds to the newest version; the rest is as for `DatasetBuilder.publish`.
     """
     adapter = _adapter()
+    if not adapter.is_dataset(dataset):
+        hint = "rows come from wd.ray.read_episodes, wd.ray.map_episodes or wd.ray.row"
+        raise TypeError(f"a {type(dataset).__name__} is no Ray dataset to publish: {hint}")
     tags = (tags,) if isinstance(tags, str) else tuple(tags)
     for tag in tags:
         check_tag(tag)
@@ -193,6 +196,8 @@ def _opened(
         if catalog is not None:
             raise ValueError("a dataset that is open has its catalog already")
         return contextlib.nullcontext(name)
+    if not isinstance(name, str):
+        raise TypeError(f"a {type(name).__name__} is no published dataset: give its name, or a wd.Dataset")
     given = access_options(Settings.from_env(), catalogs=catalog_tuple(catalog))
     return open_recipe({"name": name, "catalogs": given.catalogs})
 
