@@ -11,7 +11,7 @@ import pytest
 
 import warpdata as wd
 from tests.catalog.test_trust import new_key
-from warpdata.catalog.lanes import LaneAbout, Place
+from warpdata.catalog.lanes import LaneAbout, LanePlace
 from warpdata.errors import DatasetError, WarpError
 
 STEP_NS = 20_000_000
@@ -351,7 +351,7 @@ def test_two_lanes_and_a_version_that_was_overtaken(catalog: Path, tmp_path: Pat
 
 
 def test_names_of_predictions_say_what_they_are_about() -> None:
-    place = Place("demos", "a/b.wshard", "0" * 64)
+    place = LanePlace("demos", "a/b.wshard", "0" * 64)
     assert place.lane_member == f"demos/a/b/{'0' * 64}.wshard"
 
 

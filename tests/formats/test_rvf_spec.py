@@ -48,7 +48,7 @@ TABLES = [
     ("Meta header", records.MetaHeader, records.META_HEADER),
     ("Witness link", records.WitnessLink, records.WITNESS_LINK),
     ("Crypto head", records.CryptoHead, records.CRYPTO_HEAD),
-    ("Writer lock", layout.WriterLock, layout.WRITER_LOCK),
+    ("Writer lock", layout.WriterLockRecord, layout.WRITER_LOCK),
     ("Runtime manifest head", records.RuntimeManifestHead, records.RUNTIME_MANIFEST_HEAD),
     ("Runtime segment", records.RuntimeSegment, records.RUNTIME_SEGMENT),
 ]

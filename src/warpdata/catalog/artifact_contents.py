@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from warpdata.bytekit.arrow_arrays import text_to_arrow
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.catalog.artifacts import Artifact
-from warpdata.catalog.lanes import Lane, LanedSource, Place
+from warpdata.catalog.lanes import Lane, LanedSource, LanePlace
 from warpdata.catalog.recordings import SUFFIX
 from warpdata.corpora.source import SourceKeywords
 from warpdata.corpora.store_source import StoreShardSource
@@ -107,10 +107,10 @@ class PublishedSource(EpisodesSource):
         found = self._artifact.find([name])[0]
         source = episode_of(self._artifact, found).source
         if self._lanes:
-            source = self._with_lanes(source, Place(self._artifact.name, name, self._hash_of(found)))
+            source = self._with_lanes(source, LanePlace(self._artifact.name, name, self._hash_of(found)))
         return Episode(PublishedEpisode(source, self._recipe, self._artifact.name, name))
 
-    def _with_lanes(self, source: EpisodeSource, place: Place) -> EpisodeSource:
+    def _with_lanes(self, source: EpisodeSource, place: LanePlace) -> EpisodeSource:
         """An episode with what models said about these very bytes of it."""
         current = [lane for lane in self._lanes if lane.has([place])[0]]
         return LanedSource(source, current, place) if current else source
@@ -118,10 +118,10 @@ class PublishedSource(EpisodesSource):
     def _hash_of(self, member: Member) -> str:
         return self._artifact.part.shards[member.shard].hash
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[LanePlace]:
         """The bytes of every episode, in order."""
         found = self._artifact.find(self.members)
-        return [Place(self._artifact.name, each.name, self._hash_of(each)) for each in found]
+        return [LanePlace(self._artifact.name, each.name, self._hash_of(each)) for each in found]
 
     def lane_contents(self, signals: Collection[str] | None) -> list[str] | None:
         """Which bytes of the lanes that have such signals lie beside each episode."""

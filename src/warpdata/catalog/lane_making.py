@@ -22,7 +22,7 @@ from warpdata.catalog.lanes import (
     LANE_NAME,
     SUFFIX,
     LaneAbout,
-    Place,
+    LanePlace,
     check_lane_shard,
     part_name,
     signal_name,
@@ -90,7 +90,7 @@ class LaneTask:
     """Computes the predictions about the episode at a position; it travels to other processes."""
 
     sources: Mapping[str, PublishedSource]
-    places: Sequence[Place]
+    places: Sequence[LanePlace]
     about: LaneAbout
     function: Called
 
@@ -153,7 +153,7 @@ def make_lane(
     return LaneMade(published, len(missing) - len(without), resumed, len(held), lacking)
 
 
-def _places(dataset: Dataset) -> list[Place]:
+def _places(dataset: Dataset) -> list[LanePlace]:
     """The bytes of every episode."""
     return [place for source in _sources(dataset).values() for place in source.places()]
 
@@ -170,11 +170,11 @@ def _folder(dataset: Dataset, about: LaneAbout) -> Path:
     return cache / "lanes" / sha256_hex(identity)[:24]
 
 
-def _file(folder: Path, place: Place) -> Path:
+def _file(folder: Path, place: LanePlace) -> Path:
     return folder / f"{sha256_hex(place.lane_member.encode())[:40]}{SUFFIX}"
 
 
-def _held(dataset: Dataset, about: LaneAbout, places: Sequence[Place]) -> set[Place]:
+def _held(dataset: Dataset, about: LaneAbout, places: Sequence[LanePlace]) -> set[LanePlace]:
     """The bytes for which the lane, as it is published in a version, holds already."""
     lane = dataset.lanes.get(about.name)
     if lane is None or lane.about != about:
@@ -182,7 +182,7 @@ def _held(dataset: Dataset, about: LaneAbout, places: Sequence[Place]) -> set[Pl
     return {place for place, has in zip(places, lane.has(places), strict=True) if has}
 
 
-def _is_whole(path: Path, about: LaneAbout, place: Place) -> bool:
+def _is_whole(path: Path, about: LaneAbout, place: LanePlace) -> bool:
     """Whether a file holds these very predictions, every byte of them as it was written."""
     try:
         with ShardReader.open(path) as shard:
@@ -196,7 +196,7 @@ def _is_whole(path: Path, about: LaneAbout, place: Place) -> bool:
     return True
 
 
-def _predicted(function: Predict, episode: Episode, about: LaneAbout, place: Place) -> Episode:
+def _predicted(function: Predict, episode: Episode, about: LaneAbout, place: LanePlace) -> Episode:
     """What the function says about an episode, as an episode of predictions only."""
     said = function(episode)
     of = list(about.signals.values())
@@ -246,7 +246,7 @@ def _checked(said: Any, truth: Signal, of: str, model: str) -> Signal:
 
 
 def _publish(
-    dataset: Dataset, about: LaneAbout, files: Mapping[Place, Path], options: PublishOptions
+    dataset: Dataset, about: LaneAbout, files: Mapping[LanePlace, Path], options: PublishOptions
 ) -> Published:
     digests = {place: digest_file(path) for place, path in files.items()}
     fresh = {

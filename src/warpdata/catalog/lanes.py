@@ -30,7 +30,7 @@ _MAX_ABOUT_BYTES = 1 << 20
 _VERSION = 1
 
 
-class Place(NamedTuple):
+class LanePlace(NamedTuple):
     """The bytes of a published episode: its artifact, its member there, and their hash."""
 
     artifact: str
@@ -152,11 +152,11 @@ class Lane:
         """Which function or weights computed it."""
         return self.about.revision
 
-    def has(self, places: Sequence[Place]) -> list[bool]:
+    def has(self, places: Sequence[LanePlace]) -> list[bool]:
         """For which of these bytes there are predictions."""
         return self.artifact.has([place.lane_member for place in places])
 
-    def hashes(self, places: Sequence[Place]) -> list[str | None]:
+    def hashes(self, places: Sequence[LanePlace]) -> list[str | None]:
         """The hash of the predictions about each of these bytes; None where there are none."""
         there = self.has(places)
         found = iter(
@@ -164,14 +164,14 @@ class Lane:
         )
         return [self.artifact.part.shards[next(found).shard].hash if has else None for has in there]
 
-    def open(self, place: Place) -> Mapping[str, Signal]:
+    def open(self, place: LanePlace) -> Mapping[str, Signal]:
         """The predictions about these bytes by name."""
         reader = self.artifact.member_reader(place.lane_member)
         source = episode_of_shard(ShardReader.open(reader)).source
         check_lane_shard(source, self.about, place, reader.name)
         return source.signals
 
-    def status(self, known: Mapping[Place, str]) -> LaneStatus:
+    def status(self, known: Mapping[LanePlace, str]) -> LaneStatus:
         """What holds for these bytes of episodes, given with their ids."""
         places = list(known)
         there = dict(zip(places, self.has(places), strict=True))
@@ -188,7 +188,7 @@ class Lane:
         return f"<Lane {self.name!r} of {', '.join(self.of)}>"
 
 
-def check_lane_shard(source: EpisodeSource, about: LaneAbout, place: Place, path: str) -> None:
+def check_lane_shard(source: EpisodeSource, about: LaneAbout, place: LanePlace, path: str) -> None:
     """Raise unless a shard holds what a lane said about these very bytes."""
     stated = source.meta.get("lane")
     expected = {"name": about.name, "revision": about.revision, "source": place.sha256}
@@ -199,7 +199,7 @@ def check_lane_shard(source: EpisodeSource, about: LaneAbout, place: Place, path
 class LanedSource(SourceAround):
     """A published episode with the signals of its lanes, each lane opened when one of its signals is asked for."""
 
-    def __init__(self, inner: EpisodeSource, lanes: Sequence[Lane], place: Place) -> None:
+    def __init__(self, inner: EpisodeSource, lanes: Sequence[Lane], place: LanePlace) -> None:
         super().__init__(inner)
         self._signals = _LanedSignals(inner.signals, lanes, place)
 
@@ -210,7 +210,7 @@ class LanedSource(SourceAround):
 
 
 class _LanedSignals(Mapping[str, Signal]):
-    def __init__(self, recorded: Mapping[str, Signal], lanes: Sequence[Lane], place: Place) -> None:
+    def __init__(self, recorded: Mapping[str, Signal], lanes: Sequence[Lane], place: LanePlace) -> None:
         self._recorded = recorded
         self._lane_of = {name: lane for lane in lanes for name in lane.signals if name not in recorded}
         self._place = place

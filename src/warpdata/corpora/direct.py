@@ -13,7 +13,7 @@ from warpdata.corpora import spans
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.spans import FarSpans, Span, now_truncated
+from warpdata.corpora.spans import FarSpans, RowSpan, now_truncated
 from warpdata.errors import StoreError
 
 DIRECT_ALIGN = 4096
@@ -29,7 +29,7 @@ class DirectSpans(FarSpans):
         self._free: list[mmap.mmap] = []
         self._is_direct = bool(system.DIRECT)
 
-    def fetch(self, span: Span) -> Rows:
+    def fetch(self, span: RowSpan) -> Rows:
         """Read the blocks of the disk that hold the span and see the rows inside them."""
         info = self._shards.shards[span.shard]
         start, end = info.row_offset(span.start), info.row_offset(span.end)
@@ -60,7 +60,7 @@ class DirectSpans(FarSpans):
             system.was_read(self._fd(shard), offset, view.nbytes)
         return got
 
-    def release(self, span: Span, rows: Rows) -> None:
+    def release(self, span: RowSpan, rows: Rows) -> None:
         """Take the buffer back; close the file after its last span."""
         base = rows.base
         while isinstance(base, np.ndarray) and base.base is not None:

@@ -17,7 +17,7 @@ from warpdata.bytekit.system import has_idle_core
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode_ahead import AHEAD_BATCHES, MAX_BYTES, MIN_BYTES, DecodeAhead
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.spans import Copier, Span, SpanReader
+from warpdata.corpora.spans import Copier, RowSpan, SpanReader
 from warpdata.errors import ResidencyError
 
 SPAN_BYTES = 4 << 20
@@ -37,7 +37,7 @@ _CORES = os.cpu_count() or 1
 class LoadedSpan:
     """A span that is in memory, and how many of its rows have been given."""
 
-    span: Span
+    span: RowSpan
     rows: Rows
     copy: Copier
     n_rows: int
@@ -97,10 +97,10 @@ class FixedOrderReader:
         self._decoded.drop()
         if not self._is_planned:
             self._pass_near()
-        self._plan: Iterator[Span] = iter(())
+        self._plan: Iterator[RowSpan] = iter(())
         self._is_planned = False  # until something is not near
-        self._next: Span | None = None
-        self._waiting: deque[tuple[Span, bool]] = deque()
+        self._next: RowSpan | None = None
+        self._waiting: deque[tuple[RowSpan, bool]] = deque()
         self._waiting_bytes = 0
         self._held: LoadedSpan | None = None
         self._lent: list[LoadedSpan] = []
@@ -274,7 +274,7 @@ class FixedOrderReader:
             self._waiting.append((span, is_near))
             self._waiting_bytes += self._bytes(span)
 
-    def _extended(self, span: Span) -> Span:
+    def _extended(self, span: RowSpan) -> RowSpan:
         """A near span together with the near ones after it: they cost nothing to have, so take many at once."""
         while (
             self._next is not None
@@ -282,7 +282,7 @@ class FixedOrderReader:
             and self._bytes(span) + self._bytes(self._next) <= NEAR_BYTES
             and self._spans.is_near(self._next)
         ):
-            span = Span(span.shard, span.start, self._next.end)
+            span = RowSpan(span.shard, span.start, self._next.end)
             self._next = next(self._plan, None)
         return span
 
@@ -301,13 +301,13 @@ class FixedOrderReader:
         step = self._span_rows
         self._skip = row % step
         self._plan = (
-            Span(index, start, min(start + step, info.n_rows))
+            RowSpan(index, start, min(start + step, info.n_rows))
             for index, info in enumerate(self._shards.shards[shard:], shard)
             for start in range(row - row % step if index == shard else 0, info.n_rows, step)
         )
         self._next, self._is_planned = next(self._plan, None), True
 
-    def _bytes(self, span: Span) -> int:
+    def _bytes(self, span: RowSpan) -> int:
         return (span.end - span.start) * self._row_bytes
 
     def _copy(self, copies: list[Copy]) -> None:

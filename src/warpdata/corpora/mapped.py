@@ -14,7 +14,7 @@ from warpdata.bytekit.dtype import DType
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import decode_rows, raw_dtype
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.spans import Copier, Span, now_truncated, open_shard, read_rows
+from warpdata.corpora.spans import Copier, RowSpan, now_truncated, open_shard, read_rows
 from warpdata.formats.gamsae.reader import ShardInfo
 
 
@@ -61,25 +61,25 @@ class MappedSpans:
             size = mapping.row_bytes
             pages.release(mapping.address + start * size, (end - start) * size)
 
-    def is_near(self, span: Span) -> bool:
+    def is_near(self, span: RowSpan) -> bool:
         """True if the last byte is in the page cache: faults then cost less than a thread."""
         offset = self._shards[span.shard].row_offset(span.end) - 1
         return system.read_cached(self._mapping(span.shard).fd, self._probe, offset) == 1
 
-    def load(self, span: Span) -> Rows:
+    def load(self, span: RowSpan) -> Rows:
         """Hand out a view; a file that was cut is an error, not a signal."""
         mapping, info = self._mapping(span.shard), self._shards[span.shard]
         self._require(mapping, info, info.row_offset(span.end))
         return mapping.rows[span.start : span.end]
 
-    def fetch(self, span: Span) -> Rows:
+    def fetch(self, span: RowSpan) -> Rows:
         """Load a span that is not cached: fault it in with one call that reads in long runs."""
         view = self.load(span)
         address = self._mapping(span.shard).address
         pages.populate(address + span.start * view.strides[0], view.nbytes)
         return view
 
-    def copier(self, span: Span, rows: Rows) -> Copier:
+    def copier(self, span: RowSpan, rows: Rows) -> Copier:
         """Where no decoding is needed the kernel copies: it pays for no page of ours."""
         mapping, info = self._mapping(span.shard), self._shards[span.shard]
         stored, first, row_bytes = info.dtype, info.row_offset(span.start), info.row_bytes
@@ -105,7 +105,7 @@ class MappedSpans:
         """All rows of a shard as a view of its mapping."""
         return self._mapping(shard).rows
 
-    def release(self, span: Span, rows: Rows) -> None:
+    def release(self, span: RowSpan, rows: Rows) -> None:
         """Unmap the pages of the span; drop the mapping after the last one."""
         address = self._mapping(span.shard).address
         pages.release(address + span.start * rows.strides[0], rows.nbytes)

@@ -14,7 +14,7 @@ from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.runs import RunReader
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.spans import Span
+from warpdata.corpora.spans import RowSpan
 from warpdata.errors import ResidencyError
 from warpdata.ordering.epoch import EpochOrder, Run, run_row_ids
 from warpdata.ordering.splitmix import I64
@@ -42,7 +42,7 @@ class Window:
 class _Asked:
     key: WindowKey
     runs: list[Run]
-    spans: list[Span]
+    spans: list[RowSpan]
 
 
 class WindowPool:
@@ -115,21 +115,21 @@ class WindowPool:
             self._free += list(slab)
         return self._free.pop()
 
-    def _spans(self, runs: list[Run]) -> list[Span]:
+    def _spans(self, runs: list[Run]) -> list[RowSpan]:
         spans = []
         for run in runs:
             shard = bisect_right(self._bases, run.first_row) - 1
             start = run.first_row - self._bases[shard]
-            spans.append(Span(shard, start, start + run.n_rows))
+            spans.append(RowSpan(shard, start, start + run.n_rows))
         return spans
 
 
-def _hint(runs: RunReader, spans: list[Span]) -> None:
+def _hint(runs: RunReader, spans: list[RowSpan]) -> None:
     for span in spans:
         runs.hint(span)
 
 
-def _fill(runs: RunReader, spans: list[Span], buffer: Rows) -> Rows:
+def _fill(runs: RunReader, spans: list[RowSpan], buffer: Rows) -> Rows:
     done = 0
     for span in spans:
         count = span.end - span.start

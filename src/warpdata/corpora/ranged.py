@@ -11,7 +11,7 @@ from warpdata.bytekit.ranges import RangeReader
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.spans import FarSpans, Span
+from warpdata.corpora.spans import FarSpans, RowSpan
 from warpdata.errors import UnavailableError
 
 
@@ -27,7 +27,7 @@ class RangedSpans(FarSpans):
         self._retries = retries
         self._backoff_s = backoff_s
 
-    def fetch(self, span: Span) -> Rows:
+    def fetch(self, span: RowSpan) -> Rows:
         """Fetch exactly the bytes of the span."""
         info = self._shards[span.shard]
         start, end = info.row_offset(span.start), info.row_offset(span.end)
@@ -37,7 +37,7 @@ class RangedSpans(FarSpans):
     def _read(self, reader: RangeReader, start: int, end: int) -> memoryview:
         return read_with_retries(lambda: reader.read(start, end), self._retries, self._backoff_s)
 
-    def release(self, span: Span, rows: Rows) -> None:
+    def release(self, span: RowSpan, rows: Rows) -> None:
         """Nothing is kept."""
 
     def close(self) -> None:

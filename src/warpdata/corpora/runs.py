@@ -15,7 +15,7 @@ from warpdata.bytekit.background import OrderedWorker
 from warpdata.corpora.batch import Rows
 from warpdata.corpora.decode import raw_dtype
 from warpdata.corpora.shards import ShardSet
-from warpdata.corpora.spans import Span, SpanReader, check_runs, open_shard, read_rows
+from warpdata.corpora.spans import RowSpan, SpanReader, check_runs, open_shard, read_rows
 
 MAX_OPEN_FILES = 64
 
@@ -23,10 +23,10 @@ MAX_OPEN_FILES = 64
 class RunReader(Protocol):
     """Fills a buffer with a run of rows."""
 
-    def hint(self, span: Span) -> None:
+    def hint(self, span: RowSpan) -> None:
         """These rows will be asked for soon."""
 
-    def read(self, span: Span, out: Rows) -> None:
+    def read(self, span: RowSpan, out: Rows) -> None:
         """Fill `out` with the raw rows of the span."""
 
     def close(self) -> None:
@@ -40,13 +40,13 @@ class FileRuns:
         self._shards = shards.shards
         self._open: OrderedDict[int, int] = OrderedDict()
 
-    def hint(self, span: Span) -> None:
+    def hint(self, span: RowSpan) -> None:
         """Ask the system to start reading."""
         info = self._shards[span.shard]
         size = (span.end - span.start) * info.row_bytes
         system.will_read(self._fd(span.shard), info.row_offset(span.start), size)
 
-    def read(self, span: Span, out: Rows) -> None:
+    def read(self, span: RowSpan, out: Rows) -> None:
         """Let the kernel copy the rows into the buffer."""
         info = self._shards[span.shard]
         read_rows(self._fd(span.shard), out, info.row_offset(span.start), info)
@@ -74,15 +74,15 @@ class ParallelRuns:
         self._readers = readers[1:]
         self._aside = readers[0]
         self._workers: list[OrderedWorker[Rows]] = [OrderedWorker("warpdata-fetch") for _ in self._readers]
-        self._wanted: deque[Span] = deque()
-        self._started: deque[tuple[Span, int]] = deque()
+        self._wanted: deque[RowSpan] = deque()
+        self._started: deque[tuple[RowSpan, int]] = deque()
 
-    def hint(self, span: Span) -> None:
+    def hint(self, span: RowSpan) -> None:
         """Fetch it as soon as a reader is free; runs are read in the order they were announced."""
         self._wanted.append(span)
         self._start()
 
-    def read(self, span: Span, out: Rows) -> None:
+    def read(self, span: RowSpan, out: Rows) -> None:
         """Take what was fetched; what was not announced is fetched now."""
         reader = self._aside
         if self._started and self._started[0][0] == span:
@@ -91,7 +91,7 @@ class ParallelRuns:
         else:
             rows = reader.fetch(span)
         np.copyto(out, rows)
-        reader.release(Span(span.shard, span.start, span.start), rows)
+        reader.release(RowSpan(span.shard, span.start, span.start), rows)
         self._start()
 
     def _start(self) -> None:
@@ -120,11 +120,11 @@ class CheckedRuns:
         self._shards = shards
         self._seen = [np.zeros(len(crcs), np.bool_) for crcs in shards.run_crcs]
 
-    def hint(self, span: Span) -> None:
+    def hint(self, span: RowSpan) -> None:
         """Pass it on."""
         self._inner.hint(span)
 
-    def read(self, span: Span, out: Rows) -> None:
+    def read(self, span: RowSpan, out: Rows) -> None:
         """Read the span; a run that is only partly in it is read whole, once, to be checked."""
         self._inner.read(span, out)
         seen = self._seen[span.shard]
@@ -136,7 +136,7 @@ class CheckedRuns:
 
     def _check_whole(self, shard: int, run: int) -> None:
         info, step = self._shards.shards[shard], self._shards.run_rows
-        whole = Span(shard, run * step, min((run + 1) * step, info.n_rows))
+        whole = RowSpan(shard, run * step, min((run + 1) * step, info.n_rows))
         rows = np.empty((whole.end - whole.start, info.width), raw_dtype(info.dtype))
         self._inner.read(whole, rows)
         check_runs(self._shards, whole, rows, self._seen[shard])

@@ -28,7 +28,7 @@ Copier = Callable[[int, Rows], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RowSpan:
     """Rows [start, end) of one shard."""
 
     shard: int
@@ -45,19 +45,19 @@ class SpanReader(Protocol):
     def passed(self, shard: int, start: int, end: int) -> None:
         """Rows [start, end) that were read near are behind the cursor."""
 
-    def is_near(self, span: Span) -> bool:
+    def is_near(self, span: RowSpan) -> bool:
         """True if `load` would not wait for anything, so that no thread is needed for it."""
 
-    def load(self, span: Span) -> Rows:
+    def load(self, span: RowSpan) -> Rows:
         """The raw rows of a span that is near."""
 
-    def fetch(self, span: Span) -> Rows:
+    def fetch(self, span: RowSpan) -> Rows:
         """The raw rows of a span that is not; called from the read-ahead thread."""
 
-    def copier(self, span: Span, rows: Rows) -> Copier:
+    def copier(self, span: RowSpan, rows: Rows) -> Copier:
         """What copies rows out of a loaded span: made once for many batches."""
 
-    def release(self, span: Span, rows: Rows) -> None:
+    def release(self, span: RowSpan, rows: Rows) -> None:
         """The span is behind the cursor."""
 
     def close(self) -> None:
@@ -76,20 +76,20 @@ class FarSpans(ABC):
     def passed(self, shard: int, start: int, end: int) -> None:  # noqa: B027
         """Nothing was read near."""
 
-    def is_near(self, span: Span) -> bool:  # noqa: ARG002
+    def is_near(self, span: RowSpan) -> bool:  # noqa: ARG002
         """Never."""
         return False
 
-    def copier(self, span: Span, rows: Rows) -> Copier:  # noqa: ARG002
+    def copier(self, span: RowSpan, rows: Rows) -> Copier:  # noqa: ARG002
         """Decode rows of the span."""
         return partial(decode_part, rows, self._dtype)
 
-    def load(self, span: Span) -> Rows:
+    def load(self, span: RowSpan) -> Rows:
         """The same as `fetch`."""
         return self.fetch(span)
 
     @abstractmethod
-    def fetch(self, span: Span) -> Rows:
+    def fetch(self, span: RowSpan) -> Rows:
         """Bring the rows of a span."""
 
 
@@ -110,7 +110,7 @@ class CheckedSpans:
         """Pass it on."""
         self._inner.passed(shard, start, end)
 
-    def is_near(self, span: Span) -> bool:
+    def is_near(self, span: RowSpan) -> bool:
         """True if there is nothing to read from the disk and nothing left to check."""
         return self._is_seen(span.shard, span.start, span.end) and self._inner.is_near(span)
 
@@ -118,21 +118,21 @@ class CheckedSpans:
         step = self._shards.run_rows
         return bool(self._seen[shard][start // step : -(-end // step)].all())
 
-    def load(self, span: Span) -> Rows:
+    def load(self, span: RowSpan) -> Rows:
         """Everything in it was checked before."""
         return self._inner.load(span)
 
-    def fetch(self, span: Span) -> Rows:
+    def fetch(self, span: RowSpan) -> Rows:
         """Load the span and check every run of it not checked before."""
         rows = self._inner.load(span) if self._inner.is_near(span) else self._inner.fetch(span)
         check_runs(self._shards, span, rows, self._seen[span.shard])
         return rows
 
-    def copier(self, span: Span, rows: Rows) -> Copier:
+    def copier(self, span: RowSpan, rows: Rows) -> Copier:
         """Pass it on."""
         return self._inner.copier(span, rows)
 
-    def release(self, span: Span, rows: Rows) -> None:
+    def release(self, span: RowSpan, rows: Rows) -> None:
         """Pass it on."""
         self._inner.release(span, rows)
 
@@ -141,7 +141,7 @@ class CheckedSpans:
         self._inner.close()
 
 
-def check_runs(shards: ShardSet, span: Span, rows: Rows, seen: Rows) -> None:
+def check_runs(shards: ShardSet, span: RowSpan, rows: Rows, seen: Rows) -> None:
     """Compare the whole runs inside a span with their CRC32C, and remember those that passed."""
     assert shards.run_crcs is not None
     step, info = shards.run_rows, shards.shards[span.shard]

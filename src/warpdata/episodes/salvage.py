@@ -25,7 +25,7 @@ from warpdata.episodes.salvage_folder import (
     salvage_signal,
     set_aside,
 )
-from warpdata.episodes.step_journal import KIND, Run, step_episode
+from warpdata.episodes.step_journal import KIND, StepRun, step_episode
 from warpdata.episodes.stream_writer import owner_of
 from warpdata.episodes.unfinished import open_recording
 from warpdata.errors import (
@@ -217,14 +217,14 @@ def _episode(source: str, descriptor: Mapping[str, Any], scan: Scan) -> WShardEp
     return episode
 
 
-def _runs(records: Records, stride: int) -> list[Run]:
+def _runs(records: Records, stride: int) -> list[StepRun]:
     """Records that follow each other in the file, as runs."""
     if not len(records):
         return []
     breaks = np.flatnonzero(np.diff(records.offset) != stride) + 1
     starts = np.concatenate(([0], breaks))
     counts = np.diff(np.concatenate((starts, [len(records)])))
-    return [Run(int(records.offset[at]), int(n)) for at, n in zip(starts, counts, strict=True)]
+    return [StepRun(int(records.offset[at]), int(n)) for at, n in zip(starts, counts, strict=True)]
 
 
 def _keep_times(episode: WShardEpisode, records: Records) -> None:

@@ -92,17 +92,19 @@ class StepLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StepRun:
     """Records of one size that follow each other without a gap."""
 
     offset: int
     count: int
 
 
-class StepColumn:
+class JournalColumn:
     """The rows of one field over all records of a journal, gathered a window at a time."""
 
-    def __init__(self, path: str, runs: Sequence[Run], stride: int, offset: int, spec: TensorSpec) -> None:
+    def __init__(
+        self, path: str, runs: Sequence[StepRun], stride: int, offset: int, spec: TensorSpec
+    ) -> None:
         self.path = path
         self._runs = runs
         self._stride = stride
@@ -149,7 +151,7 @@ class StepColumn:
 class TextColumn:
     """The texts or JSON values of one field over all records of a journal."""
 
-    def __init__(self, column: StepColumn, encoding: str, name: str) -> None:
+    def __init__(self, column: JournalColumn, encoding: str, name: str) -> None:
         self._column = column
         self._encoding = encoding
         self._name = name
@@ -170,12 +172,14 @@ class TextColumn:
         return out
 
 
-def step_episode(path: str, descriptor: Mapping[str, Any], runs: Sequence[Run], stride: int) -> WShardEpisode:
+def step_episode(
+    path: str, descriptor: Mapping[str, Any], runs: Sequence[StepRun], stride: int
+) -> WShardEpisode:
     """The episode a step journal holds, its channels still in the journal."""
     layout = StepLayout.from_json(descriptor, path)
 
-    def column(each: StepField) -> StepColumn:
-        return StepColumn(path, runs, stride, each.offset, each.tensor)
+    def column(each: StepField) -> JournalColumn:
+        return JournalColumn(path, runs, stride, each.offset, each.tensor)
 
     episode = _identity(descriptor, path)
     episode.length = sum(run.count for run in runs)
@@ -194,12 +198,12 @@ def step_episode(path: str, descriptor: Mapping[str, Any], runs: Sequence[Run], 
     if ever & GIVEN_TRUNCATED:
         episode.truncations = Channel.over("truncated", column(layout.flags["truncated"]))
     if episode.timebase.type == "timestamps_ns" or (episode.length and always & GIVEN_TIME):
-        stamps = StepColumn(path, runs, stride, _TS_OFFSET, TensorSpec(dtype_named("i64"), ()))
+        stamps = JournalColumn(path, runs, stride, _TS_OFFSET, TensorSpec(dtype_named("i64"), ()))
         episode.set_clock(stamps)
     return episode
 
 
-def _channel(each: StepField, column: StepColumn) -> Channel:
+def _channel(each: StepField, column: JournalColumn) -> Channel:
     if each.encoding is not None:
         return Channel.over(each.path, TextColumn(column, each.encoding, each.id), about=each.about)
     if each.lane == "residual" and f"/{SIGN_BITS}" in each.path:

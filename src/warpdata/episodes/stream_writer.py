@@ -20,8 +20,8 @@ from warpdata.episodes.step_journal import (
     GIVEN_TIME,
     GIVEN_TRUNCATED,
     KIND,
-    Run,
     StepLayout,
+    StepRun,
     step_episode,
 )
 from warpdata.episodes.threads import RecordingThreads
@@ -175,7 +175,7 @@ class WShardStreamWriter:
             raise self._not_recording()
         journal = self._release()
         try:
-            runs = [Run(journal.records_offset, self.steps)]
+            runs = [StepRun(journal.records_offset, self.steps)]
             episode = step_episode(self.partial_path, self._descriptor, runs, self._record.size)
             save_wshard(episode, self.path, self._layout.compression(), compat=self._descriptor["compat"])
         except WarpError as error:

@@ -26,7 +26,7 @@ _IDENTITY = ("dataset", "version", "table", "filter", "limit")
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReaderProgress:
     """How far one reader is: rows of its part that are done, and rows that satisfied the filter and were given."""
 
     rows: int = 0
@@ -48,7 +48,7 @@ class Share:
     batch_size: int
     tail: Tail
     readers: int
-    progress: Mapping[int, Progress]
+    progress: Mapping[int, ReaderProgress]
     """Of the readers it is known of."""
     given_before: int = 0
     """What this rank gave before, of what was split in another way."""
@@ -86,7 +86,7 @@ class Share:
         """Rows that this rank gave in the whole pass so far."""
         return self.given_before + sum(each.given for each in self.progress.values())
 
-    def at(self, reader: int, progress: Progress) -> Share:
+    def at(self, reader: int, progress: ReaderProgress) -> Share:
         """The same with a reader at another place."""
         return replace(self, progress={**self.progress, reader: progress})
 
@@ -106,7 +106,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class ReaderSplit:
     """How a stream splits rows: over ranks, over the readers of a rank, and whether into equal steps."""
 
     rank: int
@@ -162,7 +162,7 @@ class Split:
         """A share nobody has begun."""
         return Share(
             self.rank, self.world, ranges, gives, self.batch_size, self.tail, self.readers,
-            {reader: Progress() for reader in range(self.readers)}, given_before,
+            {reader: ReaderProgress() for reader in range(self.readers)}, given_before,
         )  # fmt: skip
 
 
@@ -201,7 +201,9 @@ def parse_share(state: Any, identity: Mapping[str, Any], shard_rows: Sequence[in
 def _parsed_2(state: Mapping[str, Any]) -> Share:
     tail = check_tail("short" if state["even"] is None else state["even"])
     readers = _count(state["readers"], at_least=1)
-    progress = {_count(r): Progress(_count(rows), _count(given)) for r, rows, given in state["progress"]}
+    progress = {
+        _count(r): ReaderProgress(_count(rows), _count(given)) for r, rows, given in state["progress"]
+    }
     if not progress or max(progress) >= readers:
         raise ValueError(f"progress of readers {sorted(progress)} of {readers}")
     return Share(
@@ -214,7 +216,7 @@ def _parsed_2(state: Mapping[str, Any]) -> Share:
 def _parsed_1(state: Mapping[str, Any]) -> Share:
     """The first format: one reader, and no equal steps that could be gone on with."""
     ranges = _row_ranges(state["pieces"])
-    progress = {0: Progress(_count(state["rows"]), _count(state["rows_out"]))}
+    progress = {0: ReaderProgress(_count(state["rows"]), _count(state["rows_out"]))}
     rank, world = _count(state["rank"]), _count(state["world"], at_least=1)
     return Share(rank, world, ranges, total_rows(ranges), 1, "short", 1, progress)
 

@@ -16,7 +16,7 @@ from warpdata.loading import fetch
 from warpdata.loading.batch import batches_of, cut_batches, exact_batches, joined, with_positions
 from warpdata.loading.ranks import rank_and_world
 from warpdata.loading.row_ranges import RowRanges, remaining, total_rows, whole_table
-from warpdata.loading.share import STATE_FORMAT, Progress, Split, parse_share
+from warpdata.loading.share import STATE_FORMAT, ReaderProgress, ReaderSplit, parse_share
 from warpdata.ordering.tail import Tail, check_tail
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class TableStream:
                 "equal steps of several ranks or workers cannot be known beforehand with a filter"
             )
         tail: Tail = "short" if table.is_filtered else request.tail
-        self._split = Split(rank, world, readers, request.batch_size, tail, self._group_rows)
+        self._split = ReaderSplit(rank, world, readers, request.batch_size, tail, self._group_rows)
         self._everything = self._all_rows()
         self._share = self._split.begin(self._everything)
         self._iterator: Iterator[pa.RecordBatch] | None = None
@@ -65,7 +65,7 @@ class TableStream:
         """Where the stream is: enough to go on at the next row; with those of all ranks, in another world too."""
         return self.state_of({self._reader: self._progress})
 
-    def state_of(self, progress: dict[int, Progress]) -> dict[str, Any]:
+    def state_of(self, progress: dict[int, ReaderProgress]) -> dict[str, Any]:
         """The state of this rank with its readers at these places."""
         share = replace(self._share, progress=progress)
         return {"format": STATE_FORMAT, **self._identity(), **share.to_dict()}
@@ -95,12 +95,12 @@ class TableStream:
         return -(-(self._part()[1] - self._progress.rows) // self._request.batch_size)
 
     @property
-    def progress(self) -> dict[int, Progress]:
+    def progress(self) -> dict[int, ReaderProgress]:
         """How far every reader of this rank is, as far as this one knows."""
         return dict(self._share.progress)
 
     @property
-    def _progress(self) -> Progress:
+    def _progress(self) -> ReaderProgress:
         return self._share.progress[self._reader]
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -131,7 +131,7 @@ class TableStream:
             yield whole
 
     def _advance(self, rows: int, given: int) -> None:
-        self._share = self._share.at(self._reader, Progress(rows, self._progress.given + given))
+        self._share = self._share.at(self._reader, ReaderProgress(rows, self._progress.given + given))
 
     def _padding(self, start: int, rows: int) -> Iterator[pa.RecordBatch]:
         """`rows` rows of this rank from the beginning of the pass, again and again, without the first `start`."""

@@ -14,7 +14,7 @@ from warpdata.corpora.torch_epochs import Place, torch_epochs
 from warpdata.corpora.torch_passes import Passes, StatefulLoader, imported_torch, worker_info
 from warpdata.loading.arrays import Numbers, check_nulls, numbers_of
 from warpdata.loading.ranks import known_rank
-from warpdata.loading.share import Progress
+from warpdata.loading.share import ReaderProgress
 from warpdata.loading.shuffled import ShuffledStream, TableStep
 from warpdata.loading.stream import TableStream
 
@@ -56,7 +56,7 @@ class _TorchTable:
         """Where this worker begins, if its loader keeps a state for each worker."""
         self._stream: TableStream | None = None
         """What this process reads."""
-        self._noted: dict[int, Progress] = {}
+        self._noted: dict[int, ReaderProgress] = {}
         """How far readers are whose batches a loader handed over."""
         self._noted_readers = 0
         self._plan: TableStream | None = None
@@ -105,7 +105,7 @@ class _TorchTable:
     def note(self, tag: Tag) -> None:
         """A loader handed the batch with this tag over."""
         reader, self._noted_readers, rows, given = tag
-        self._noted[reader] = Progress(rows, given)
+        self._noted[reader] = ReaderProgress(rows, given)
 
     def note_end(self) -> None:
         """The pass is over: the next one begins."""

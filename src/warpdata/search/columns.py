@@ -22,7 +22,7 @@ _BATCH_ROWS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class VectorRows:
     """Some vectors with their ids and metadata, if the source has them."""
 
     vectors: NDArray[Any]
@@ -39,7 +39,7 @@ class Columns:
     metadata: tuple[str, ...] = ()
 
 
-def read_batches(path: str, columns: Columns) -> Iterator[Batch]:
+def read_batches(path: str, columns: Columns) -> Iterator[VectorRows]:
     """Batches of a .npy or .parquet file."""
     if not os.path.exists(path):
         raise BlobNotFoundError("no such file", path=path)
@@ -51,7 +51,7 @@ def read_batches(path: str, columns: Columns) -> Iterator[Batch]:
         raise ValueError(f"vectors come from .npy, .parquet or - for JSON lines, not {path!r}")
 
 
-def _npy_batches(path: str) -> Iterator[Batch]:
+def _npy_batches(path: str) -> Iterator[VectorRows]:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
@@ -59,10 +59,10 @@ def _npy_batches(path: str) -> Iterator[Batch]:
     if array.ndim != 2:
         raise ValueError(f"a .npy file of vectors has two dimensions, not {array.ndim}: {path}")
     for start in range(0, len(array), _BATCH_ROWS):
-        yield Batch(np.asarray(array[start : start + _BATCH_ROWS]))
+        yield VectorRows(np.asarray(array[start : start + _BATCH_ROWS]))
 
 
-def _parquet_batches(path: str, columns: Columns) -> Iterator[Batch]:
+def _parquet_batches(path: str, columns: Columns) -> Iterator[VectorRows]:
     wanted = [columns.vector, *([columns.id] if columns.id else []), *columns.metadata]
     try:
         file = pyarrow.parquet.ParquetFile(path)
@@ -77,7 +77,7 @@ def _parquet_batches(path: str, columns: Columns) -> Iterator[Batch]:
         raise CorruptLayoutError(f"damaged parquet file ({error})", path=path) from None
 
 
-def _from_arrow(batch: Any, columns: Columns, path: str) -> Batch:
+def _from_arrow(batch: Any, columns: Columns, path: str) -> VectorRows:
     vectors = batch.column(columns.vector)
     if vectors.null_count or not hasattr(vectors, "flatten"):
         raise ValueError(f"the column {columns.vector!r} is not a list of numbers without gaps: {path}")
@@ -88,10 +88,10 @@ def _from_arrow(batch: Any, columns: Columns, path: str) -> Batch:
     metadata = None
     if columns.metadata:
         metadata = [dict(row) for row in batch.select(list(columns.metadata)).to_pylist()]
-    return Batch(flat.reshape(len(vectors), -1), ids, metadata)
+    return VectorRows(flat.reshape(len(vectors), -1), ids, metadata)
 
 
-def json_batches(lines: Iterable[str]) -> Iterator[Batch]:
+def json_batches(lines: Iterable[str]) -> Iterator[VectorRows]:
     """Lines of JSON: a list of numbers each, {"vector": [...], "id": 1, "metadata": {...}}, or a list of such."""
     pending: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
@@ -120,7 +120,7 @@ def _json_row(value: Any, number: int) -> dict[str, Any]:
     return row
 
 
-def _joined(rows: list[dict[str, Any]]) -> Batch:
+def _joined(rows: list[dict[str, Any]]) -> VectorRows:
     with_id = [row for row in rows if "id" in row]
     if with_id and len(with_id) != len(rows):
         raise ValueError("either every line has an id, or none")
@@ -129,7 +129,7 @@ def _joined(rows: list[dict[str, Any]]) -> Batch:
     except (ValueError, TypeError):
         raise ValueError("the vectors of the lines differ in length or are not numbers") from None
     metadata = [dict(row.get("metadata") or {}) for row in rows]
-    return Batch(
+    return VectorRows(
         vectors, [row["id"] for row in rows] if with_id else None, metadata if any(metadata) else None
     )
 

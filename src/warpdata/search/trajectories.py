@@ -17,9 +17,9 @@ from warpdata.search.observation import Observation, as_observation
 from warpdata.search.trajectory_index import (
     Condition,
     DeepDataIndex,
+    EpisodeRecord,
     FileIndex,
     Hit,
-    Record,
     TrajectoryIndex,
 )
 from warpdata.search.trajectory_words import EPISODES, TIMESTEPS
@@ -166,8 +166,8 @@ class TrajectoryIngestor:
         """The time of a step: who shows it need not choose the same steps again."""
         return {"ts_ns": int(found.times_ns[step])} if self._index.keeps_times else {}
 
-    def _record(self, key: str, observation: Observation, metadata: dict[str, Any]) -> Record:
-        return Record(key, embedded(self._embedder, observation), metadata)
+    def _record(self, key: str, observation: Observation, metadata: dict[str, Any]) -> EpisodeRecord:
+        return EpisodeRecord(key, embedded(self._embedder, observation), metadata)
 
     def close(self) -> None:
         """Let go of the file; everything added is in it."""

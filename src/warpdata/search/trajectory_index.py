@@ -23,7 +23,7 @@ Condition = tuple[str, str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class EpisodeRecord:
     """One vector with its id and what is known about it."""
 
     id: str
@@ -48,7 +48,7 @@ class TrajectoryIndex(Protocol):
     keeps_times: bool
     """Whether whole numbers of nanoseconds are kept as they are."""
 
-    def insert(self, collection: str, file_path: str, records: Sequence[Record]) -> None:
+    def insert(self, collection: str, file_path: str, records: Sequence[EpisodeRecord]) -> None:
         """Add the records of one file to a collection; those it had there before go."""
 
     def search(
@@ -86,7 +86,7 @@ class FileIndex:
         if not writes:
             self._store = VectorStore.open(self._path)
 
-    def insert(self, collection: str, file_path: str, records: Sequence[Record]) -> None:
+    def insert(self, collection: str, file_path: str, records: Sequence[EpisodeRecord]) -> None:
         """Add the records of one file to a collection; those it had there before go."""
         store = self._opened(len(records[0].vector))
         self._forget(store, collection, file_path)
@@ -196,7 +196,7 @@ class DeepDataIndex:
             pass  # it exists already
         self._known.add(collection)
 
-    def insert(self, collection: str, file_path: str, records: Sequence[Record]) -> None:  # noqa: ARG002
+    def insert(self, collection: str, file_path: str, records: Sequence[EpisodeRecord]) -> None:  # noqa: ARG002
         """Add records in batches; ids that are known are replaced."""
         dim = len(records[0].vector)
         self.ensure(collection, dim)

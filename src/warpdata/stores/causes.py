@@ -90,7 +90,7 @@ _CONNECTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BucketPlace:
     """Where a bucket was asked for."""
 
     endpoint: str
@@ -98,7 +98,7 @@ class Place:
 
 
 def refusal(
-    text: str, place: Place, name: str, headers: Mapping[str, str] | None = None
+    text: str, place: BucketPlace, name: str, headers: Mapping[str, str] | None = None
 ) -> StoreError | None:
     """The error that the answer of an S3 server names, if it names one; nothing else of it is shown."""
     found = _CODE.search(text)
@@ -112,7 +112,7 @@ def refusal(
     return kind(f"{fact} ({code} from {place.endpoint})", path=name, hint=hint)
 
 
-def no_location(place: Place, name: str) -> StoreError:
+def no_location(place: BucketPlace, name: str) -> StoreError:
     """The error for a redirect to nowhere, which is how a server answers for a bucket of another region."""
     return _wrong_region("", "", place, name)
 
@@ -129,7 +129,7 @@ def _region(text: str, headers: Mapping[str, str]) -> str:
     return inside or headers.get(_REGION_HEADER, "")
 
 
-def _wrong_region(code: str, region: str, place: Place, name: str) -> StoreError:
+def _wrong_region(code: str, region: str, place: BucketPlace, name: str) -> StoreError:
     where = f"region {region!r}" if region else "another region"
     source = f"{code} from {place.endpoint}" if code else place.endpoint
     hint = f"Set AWS_REGION={region or '<the region of the bucket>'}, or add ?region= to the address."

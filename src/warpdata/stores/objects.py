@@ -356,9 +356,9 @@ class ObjectStore:
         )
 
     @property
-    def _place(self) -> causes.Place:
+    def _place(self) -> causes.BucketPlace:
         region = self._where.region or "us-east-1"
-        return causes.Place(s3_host(self._where.endpoint, region), region)
+        return causes.BucketPlace(s3_host(self._where.endpoint, region), region)
 
     def _ask_first(self, key: str) -> None:
         """Where the store has just asked for patience: whether it still does, and for how long."""

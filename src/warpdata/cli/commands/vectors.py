@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from warpdata.cli.console import Console
-    from warpdata.search.columns import Batch
+    from warpdata.search.columns import VectorRows
 
 _METRICS = ("l2", "ip", "cosine")
 _DTYPES = ("f32", "f16", "bf16", "i8", "u8", "i4", "binary")
@@ -133,7 +133,7 @@ def _create(args: argparse.Namespace, console: Console) -> int:
     return exits.OK
 
 
-def _batches(source: str, args: argparse.Namespace) -> Iterator[Batch]:
+def _batches(source: str, args: argparse.Namespace) -> Iterator[VectorRows]:
     from warpdata.search.columns import Columns, json_batches, read_batches
 
     if source == "-":

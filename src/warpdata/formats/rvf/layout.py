@@ -355,7 +355,7 @@ ARRAY_CONTAINER_MAX = 4096
 BITMAP_CONTAINER_BYTES = 8192
 
 
-class WriterLock(NamedTuple):
+class WriterLockRecord(NamedTuple):
     """The lock file beside a store that is being written."""
 
     magic: bytes

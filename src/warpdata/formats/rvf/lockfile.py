@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf import layout
-from warpdata.formats.rvf.layout import WriterLock
+from warpdata.formats.rvf.layout import WriterLockRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class LockOwner:
 def pack_lock(owner: LockOwner) -> bytes:
     """The 104 bytes of a lock file."""
     host = owner.hostname.encode()[:64]
-    record = WriterLock(
+    record = WriterLockRecord(
         layout.WRITER_LOCK_MAGIC, owner.pid, host, owner.timestamp_ns, owner.writer_id,
         layout.WRITER_LOCK_VERSION, 0,
     )  # fmt: skip
@@ -35,7 +35,7 @@ def unpack_lock(data: bytes, where: str = "") -> LockOwner:
     """Who holds the lock; torn or foreign bytes are a CorruptLayoutError."""
     if len(data) != layout.WRITER_LOCK.size:
         raise CorruptLayoutError("a lock file has 104 bytes", path=where or None)
-    record = WriterLock._make(layout.WRITER_LOCK.unpack(data))
+    record = WriterLockRecord._make(layout.WRITER_LOCK.unpack(data))
     if record.magic != layout.WRITER_LOCK_MAGIC or record.checksum != zlib.crc32(data[:-4]):
         raise CorruptLayoutError("a lock file is damaged", path=where or None)
     host = record.hostname.rstrip(b"\0").decode("utf-8", "replace")

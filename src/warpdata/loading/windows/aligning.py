@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.loading.windows.field import Rows
+from warpdata.loading.windows.field import FieldRows
 from warpdata.timeline.sampling import Align
 
 Int64s = NDArray[np.int64]
@@ -64,7 +64,7 @@ class Clock:
 
 
 def align_rows(
-    rows: Rows, align: Align, clock: Clock, anchors: Int64s, end_ns: int, max_age_ns: int | None
+    rows: FieldRows, align: Align, clock: Clock, anchors: Int64s, end_ns: int, max_age_ns: int | None
 ) -> Aligned:
     """The rows of a field at these anchors. `end_ns` is the end of the episode: a moment after it is outside."""
     if not len(clock):
@@ -79,7 +79,12 @@ def align_rows(
 
 
 def _counted(
-    rows: Rows, clock: Clock, anchors: Int64s, own: Int64s, bounds: tuple[Any, Any], max_age_ns: int | None
+    rows: FieldRows,
+    clock: Clock,
+    anchors: Int64s,
+    own: Int64s,
+    bounds: tuple[Any, Any],
+    max_age_ns: int | None,
 ) -> Aligned:
     """Records counted from the one at the anchor; only that one can be too old."""
     steps = np.array(rows.steps, np.int64)
@@ -92,7 +97,7 @@ def _counted(
 
 
 def _timed(
-    rows: Rows,
+    rows: FieldRows,
     align: Align,
     clock: Clock,
     anchors: Int64s,

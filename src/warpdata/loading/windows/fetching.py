@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpdata.loading.windows.open_episode import Group, SignalReader
+from warpdata.loading.windows.open_episode import SampleGroup, SignalReader
 from warpdata.loading.windows.windows import Windows
 
 
@@ -13,13 +13,13 @@ def is_remote(windows: Windows) -> bool:
     return any(signal._is_far() for signal in windows.episodes[0].signals.values())
 
 
-def is_near(windows: Windows, group: Group) -> bool:
+def is_near(windows: Windows, group: SampleGroup) -> bool:
     """Whether an episode is open and nothing of it has to be fetched."""
     opened = windows.peek(group.episode)
     return opened is not None and opened.is_near
 
 
-def prefetch(windows: Windows, group: Group) -> None:
+def prefetch(windows: Windows, group: SampleGroup) -> None:
     """Open an episode and read what a batch needs of it, so that its bytes are in the cache."""
     opened = windows.open_at(group.episode)
     for reader in opened.fields.values():

@@ -39,7 +39,7 @@ class _Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class FieldRows:
     """Which rows of a signal a field has: moments around the anchor, or records counted from the one at the anchor."""
 
     when: When
@@ -53,7 +53,7 @@ class Rows:
         return len(self.offsets_ns) if self.when == "times" else len(self.steps)
 
     @property
-    def outermost(self) -> Rows:
+    def outermost(self) -> FieldRows:
         """The first and the last moment, or record: no other row reaches further."""
         if self.when == "times":
             return replace(self, offsets_ns=(min(self.offsets_ns), max(self.offsets_ns)))
@@ -114,7 +114,7 @@ class Field:
             raise ValueError(f"records counted from the anchor are not aligned: leave align={align!r} out")
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> FieldRows:
         """Which rows a sample has."""
         return self._rows
 
@@ -194,7 +194,7 @@ def _field_again(signal: str, options: _Options, transform: Transform | None, sa
     return made
 
 
-def _rows_of(options: _Options) -> Rows:
+def _rows_of(options: _Options) -> FieldRows:
     """The rows of a field, or ValueError unless they are said in exactly one way."""
     is_grid = options.past_s is not None or options.future_s is not None
     ways = {
@@ -207,16 +207,16 @@ def _rows_of(options: _Options) -> Rows:
     if is_grid != (options.rate_hz is not None):
         raise ValueError("past_s and future_s go with rate_hz, and rate_hz with one of them")
     if options.past is not None:
-        return Rows("records", steps=tuple(range(1 - options.past, 1)))
+        return FieldRows("records", steps=tuple(range(1 - options.past, 1)))
     if options.horizon is not None:
-        return Rows("records", steps=tuple(range(options.horizon)))
+        return FieldRows("records", steps=tuple(range(options.horizon)))
     if options.offsets_s is not None:
         if not options.offsets_s or len(options.offsets_s) > MAX_ROWS:
             raise ValueError(f"offsets_s has from 1 to {MAX_ROWS} moments, not {len(options.offsets_s)}")
-        return Rows("times", tuple(round(each * 1e9) for each in options.offsets_s))
+        return FieldRows("times", tuple(round(each * 1e9) for each in options.offsets_s))
     if is_grid and options.rate_hz is not None:
-        return Rows("times", _grid(options.past_s or 0.0, options.future_s or 0.0, options.rate_hz))
-    return Rows("times", (round((options.at_s or 0.0) * 1e9),), has_axis=False)
+        return FieldRows("times", _grid(options.past_s or 0.0, options.future_s or 0.0, options.rate_hz))
+    return FieldRows("times", (round((options.at_s or 0.0) * 1e9),), has_axis=False)
 
 
 def _grid(past_s: float, future_s: float, rate_hz: float) -> tuple[int, ...]:

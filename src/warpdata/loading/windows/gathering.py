@@ -12,8 +12,8 @@ from warpdata.loading.windows.aligning import Int64s
 from warpdata.loading.windows.batch import Batch, Sample
 from warpdata.loading.windows.open_episode import (
     FieldOut,
-    Group,
     OpenEpisode,
+    SampleGroup,
     SignalReader,
     named_fault,
 )
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 Together = tuple[ThreadPool, int] | None
 
 
-def planned(windows: Windows, samples: Int64s) -> list[Group]:
+def planned(windows: Windows, samples: Int64s) -> list[SampleGroup]:
     """The samples of a batch by episode."""
     episodes, anchors = windows.table.locate(samples)
     found: dict[int, list[tuple[int, int]]] = {}
     for place, (episode, anchor) in enumerate(zip(episodes.tolist(), anchors.tolist(), strict=True)):
         found.setdefault(episode, []).append((anchor, place))
-    return [Group(episode, found[episode]) for episode in sorted(found)]
+    return [SampleGroup(episode, found[episode]) for episode in sorted(found)]
 
 
 def gather(windows: Windows, samples: Int64s, together: Together = None) -> Batch:
     """Read samples, by several threads where they are given and how many of them are to take part."""
     out = _Buffers(windows, len(samples))
 
-    def read(groups: list[Group]) -> None:
+    def read(groups: list[SampleGroup]) -> None:
         for group in groups:
             _read_group(_open_at(windows, group.episode), group, out)
 
@@ -78,7 +78,7 @@ def _near(error: WarpError, opened: OpenEpisode, anchor: int, field: str) -> War
     return named_fault(error, f"episode {opened.episode.id!r} near {at}, field {field!r}")
 
 
-def _read_group(opened: OpenEpisode, group: Group, out: _Buffers) -> None:
+def _read_group(opened: OpenEpisode, group: SampleGroup, out: _Buffers) -> None:
     times, time_of = out.times, opened.times.item
     for anchor, place in group.pairs:
         times[place] = time_of(anchor)
@@ -105,7 +105,7 @@ def _read_at(opened: OpenEpisode, ts_ns: int, out: _Buffers) -> None:
             at = reader.rows.at(np.array([ts_ns], np.int64))
             reader.write(at, np.zeros(1, np.int64), out.fields[name])
         else:
-            reader.read(Group(0, [(0, 0)]), out.fields[name])
+            reader.read(SampleGroup(0, [(0, 0)]), out.fields[name])
 
 
 class _Buffers:
@@ -115,7 +115,7 @@ class _Buffers:
         self._schema = windows.schema
         self.fields = {name: FieldOut(each, count) for name, each in self._schema.items()}
         self.times = [0] * count
-        self.copied: dict[tuple[str, str], list[Group]] = {}
+        self.copied: dict[tuple[str, str], list[SampleGroup]] = {}
         """Samples whose mask and ages of a field are those of another."""
 
     def batch(self, samples: Int64s) -> Batch:

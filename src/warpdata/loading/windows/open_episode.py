@@ -33,7 +33,7 @@ _ASK_EVERY = 16
 """Reads after which it is asked again whether the bytes of a signal have all come near."""
 
 
-class Group:
+class SampleGroup:
     """Samples of a batch that lie in one episode: which anchors, and where in the batch they go."""
 
     __slots__ = ("episode", "pairs")
@@ -202,7 +202,7 @@ class StaticReader:
         """Whether the value can be relied on: an item, or a signal, that is not there may still come."""
         return self._is_there
 
-    def read(self, group: Group, out: FieldOut, *, marks: bool = True) -> None:
+    def read(self, group: SampleGroup, out: FieldOut, *, marks: bool = True) -> None:
         """Write the value to the places of a group."""
         places = group.places
         if self.schema.is_static and self.schema.dtype == np.dtype(object):
@@ -335,7 +335,7 @@ class SignalReader:
         """At which anchors no record that is still to come can change a row."""
         return self.rows.settled()
 
-    def read(self, group: Group, out: FieldOut, *, marks: bool = True) -> None:
+    def read(self, group: SampleGroup, out: FieldOut, *, marks: bool = True) -> None:
         """Put the values of a group to their places of a batch, and mask and ages where these are asked for."""
         runs = self._runs
         if runs is None and (runs := self._all_runs()) is None:
@@ -384,7 +384,7 @@ class SignalReader:
             self._direct = MappedRows(direct.rows)
         return direct.rows[start:stop]
 
-    def _note(self, direct: MappedRows, runs: Runs, group: Group, out: FieldOut) -> None:
+    def _note(self, direct: MappedRows, runs: Runs, group: SampleGroup, out: FieldOut) -> None:
         rows, check = direct
         width, starts, lying = self._width, runs.starts, out.lying
         for anchor, place in group.pairs:
@@ -396,7 +396,7 @@ class SignalReader:
             else:
                 lying[place] = self._lying(direct, start)
 
-    def _read_runs(self, runs: Runs, group: Group, out: NDArray[Any]) -> None:
+    def _read_runs(self, runs: Runs, group: SampleGroup, out: NDArray[Any]) -> None:
         """Runs of records straight to where they go; the few that are no runs by number."""
         anchors, places = group.anchors, group.places
         starts = runs.firsts[anchors]
@@ -478,7 +478,7 @@ def _one(reader: SignalReader | StaticReader, anchor: int) -> One:
     """One anchor read as a batch of one."""
     schema = reader.schema
     out = FieldOut(schema, 1)
-    reader.read(Group(0, [(anchor, 0)]), out)
+    reader.read(SampleGroup(0, [(anchor, 0)]), out)
     out.complete()
     is_flat = not schema.has_axis and not schema.is_static
     found = (out.values[0], out.mask[0], out.age_ns[0])
