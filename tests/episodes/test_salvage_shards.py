@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import warpdata as wd
 from tests.formats.test_wshard_repair import finished_file, stream_data
+from tests.sweeps import thinned
+from warpdata.bytekit.ranges import BytesRangeReader
 from warpdata.cli.main import main
-from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError
+from warpdata.errors import ChecksumError, CorruptLayoutError, FormatError, WarpError
+from warpdata.formats.journal.reader import JournalReader
 from warpdata.formats.wshard.reader import ShardReader
 
 STEPS = 60
@@ -247,3 +254,55 @@ def test_the_time_of_a_receipt_is_from_the_first_record_kept_to_the_last(tmp_pat
     episode = wd.open_episode(tmp_path / "ep")
     assert receipt.time_kept_s == episode.duration_s == 29
     assert (receipt.steps_kept, receipt.channels) == (20, {"early": 10, "late": 10})
+
+
+def places_of(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place inside a JSON value."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*at, key)
+        yield from places_of(value[key], (*at, key))
+
+
+def test_whatever_a_journal_says_of_its_steps_is_refused_or_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channels = [
+        {"id": "a", "dtype": "f32", "shape": [2]},
+        {"id": "t", "dtype": "text"},
+        {"id": "b", "dtype": "u8", "lane": "action", "compression": "zstd"},
+    ]
+    path = tmp_path / "j.wshard"
+    writer = wd.WShardStreamWriter(path, "j", channels)
+    writer.begin_episode()
+    for _ in range(3):
+        writer.write_timestep({"a": [1, 2], "t": "hi", "b": 3}, reward=1.0, done=False)
+    journal = (tmp_path / "j.wshard.partial").read_bytes()
+    described = JournalReader.open(BytesRangeReader(journal)).descriptor
+    odd = [None, -1, 2**70, "x", [], {}, 1.5, [["x"]], "flag", "f32", [2**40, 2**40], 0, KeyError]
+    partial = tmp_path / "k.wshard.partial"
+    real, refused = JournalReader.open.__func__, 0
+    for place, value in thinned(itertools.product(list(places_of(described)), odd), 120):
+        changed = copy.deepcopy(described)
+        inside = changed
+        for key in place[:-1]:
+            inside = inside[key]
+        if value is KeyError:
+            del inside[place[-1]]
+        else:
+            inside[place[-1]] = value
+
+        def opened(cls: Any, source: Any, changed: Any = changed) -> Any:
+            found = real(cls, source)
+            found.descriptor = changed
+            return found
+
+        monkeypatch.setattr(JournalReader, "open", classmethod(opened))
+        partial.write_bytes(journal)
+        try:
+            wd.salvage(partial, overwrite=True)
+        except WarpError:
+            refused += 1
+            assert partial.exists(), "what could not be read is kept"
+    assert refused > 10
+    monkeypatch.undo()
+    writer.end_episode()

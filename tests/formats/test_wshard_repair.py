@@ -13,6 +13,7 @@ from warpdata.bytekit.align import align_up
 from warpdata.bytekit.checksum import crc32c, xxh64
 from warpdata.errors import ConflictError, CorruptLayoutError
 from warpdata.formats.wshard import layout
+from warpdata.formats.wshard.pieces import PieceChecksums
 
 CHANNELS = [
     {"id": "joint", "dtype": "f32", "shape": [7]},
@@ -175,3 +176,51 @@ def test_other_damage_is_not_called_a_stream(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(CorruptLayoutError, match="streaming writer"):
         wd.salvage(path)
+
+
+@pytest.mark.parametrize(
+    ("channel", "says"),
+    [
+        ({"id": "a", "dtype": "f32", "shape": [-7]}, "list of sizes"),
+        ({"id": "a", "dtype": "u8", "shape": [-9]}, "list of sizes"),
+        ({"id": "a", "dtype": "f32", "shape": 5}, "list of sizes"),
+        ({"id": "a", "dtype": "f32", "shape": "ab"}, "list of sizes"),
+        ({"id": "a", "dtype": "f32", "shape": [True]}, "list of sizes"),
+        ({"id": "a", "dtype": "f32", "lane": "signl"}, "Did you mean 'signal'"),
+        ({"id": "a", "dtype": "f33"}, "Did you mean 'f32'"),
+        ({"id": "../a", "dtype": "f32"}, "no channel id"),
+        ({"dtype": "f32"}, "has no 'id'"),
+        ({"id": "a"}, "has no 'dtype'"),
+    ],
+)
+def test_a_wrong_description_of_a_partial_file_is_refused(
+    tmp_path: Path, channel: dict[str, object], says: str
+) -> None:
+    partial = tmp_path / "py.wshard.partial"
+    partial.write_bytes(bytes(5000))
+    with pytest.raises(ValueError, match=says):
+        wd.salvage(partial, channels=[channel], flush_interval=3)
+    with pytest.raises(TypeError, match="list of dicts"):
+        wd.salvage(partial, channels=[5], flush_interval=3)
+    with pytest.raises(ValueError, match="the same id"):
+        wd.salvage(partial, channels=[CHANNELS[0], CHANNELS[0]], flush_interval=3)
+    with pytest.raises(ValueError, match="flush_interval"):
+        wd.salvage(partial, channels=CHANNELS, flush_interval=0)
+    partial.write_bytes(bytes(50))
+    with pytest.raises(CorruptLayoutError, match="shorter than the space"):
+        wd.salvage(partial, channels=CHANNELS, flush_interval=3)
+    assert [path.name for path in tmp_path.iterdir()] == [partial.name], "nothing was made, nothing removed"
+
+
+@pytest.mark.parametrize("data", [b"", b"1234567", bytes(8)], ids=["none", "cut", "pieces of no rows"])
+def test_lists_of_piece_checksums_that_are_none(data: bytes) -> None:
+    with pytest.raises(CorruptLayoutError, match="piece checksums"):
+        PieceChecksums.unpack(memoryview(data), "x.wshard")
+
+
+def test_fewer_piece_checksums_than_pieces() -> None:
+    block = bytes(range(64))
+    pieces = PieceChecksums(2, np.array([crc32c(block[:16])], np.uint32))
+    pieces.check(memoryview(block[:16]), 0, 8, "signal/x", "x.wshard")
+    with pytest.raises(CorruptLayoutError, match="fewer piece checksums"):
+        pieces.check(memoryview(block), 0, 8, "signal/x", "x.wshard")

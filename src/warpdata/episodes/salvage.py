@@ -39,6 +39,7 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.documents import read_meta
 from warpdata.formats.journal.layout import record_span
 from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_journal, is_live
+from warpdata.formats.wshard.compression import Compression
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.intact import IntactBlocks
 from warpdata.formats.wshard.load import load_wshard
@@ -200,8 +201,11 @@ def _compression(source: str, descriptor: Mapping[str, Any]) -> dict[str, str]:
         for each in channels
         if each["compression"]
     }
-    if not all(isinstance(each, str) for each in wanted.values()):
-        raise CorruptLayoutError("the journal names an unknown compression", path=source)
+    try:
+        for each in wanted.values():
+            Compression.parse(each)
+    except (TypeError, ValueError):
+        raise CorruptLayoutError("the journal names an unknown compression", path=source) from None
     return wanted
 
 

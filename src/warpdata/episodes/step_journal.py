@@ -82,9 +82,19 @@ class StepLayout:
                 not 0 <= each.offset <= size - each.tensor.row_bytes for each in [*channels, *flags.values()]
             ):
                 raise ValueError("a field lies outside the record")
+            if any(each.lane not in LANES for each in channels):
+                raise ValueError("a channel lies in no lane")
+            if flags["given"].tensor != TensorSpec(dtype_named("u8"), ()):
+                raise ValueError("what was given with a step is no byte")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptLayoutError(f"the journal describes no steps ({error})", path=path) from None
         return cls(channels, flags, size)
+
+    def flag(self, name: str, path: str) -> StepField:
+        """Where a flag lies that steps were given with."""
+        if name not in self.flags:
+            raise CorruptLayoutError(f"the journal does not say where {name!r} lies", path=path)
+        return self.flags[name]
 
     def compression(self) -> dict[str, str]:
         """The compression wanted for each block of the finished file."""
@@ -192,11 +202,11 @@ def step_episode(
     given = column(layout.flags["given"]).rows(0, episode.length)
     ever, always = int(np.bitwise_or.reduce(given, initial=0)), int(np.bitwise_and.reduce(given, initial=255))
     if ever & GIVEN_REWARD:
-        episode.rewards = Channel.over("reward", column(layout.flags["reward"]))
+        episode.rewards = Channel.over("reward", column(layout.flag("reward", path)))
     if ever & GIVEN_DONE:
-        episode.terminations = Channel.over("done", column(layout.flags["done"]))
+        episode.terminations = Channel.over("done", column(layout.flag("done", path)))
     if ever & GIVEN_TRUNCATED:
-        episode.truncations = Channel.over("truncated", column(layout.flags["truncated"]))
+        episode.truncations = Channel.over("truncated", column(layout.flag("truncated", path)))
     if episode.timebase.type == "timestamps_ns" or (episode.length and always & GIVEN_TIME):
         stamps = JournalColumn(path, runs, stride, _TS_OFFSET, TensorSpec(dtype_named("i64"), ()))
         episode.set_clock(stamps)

@@ -14,7 +14,7 @@ from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.bytekit.ranges import RangeReader
-from warpdata.errors import ChecksumError, CorruptLayoutError, WarpError
+from warpdata.errors import ChecksumError, CorruptLayoutError, WarpError, require_word
 from warpdata.formats.wshard import layout
 from warpdata.formats.wshard.channel import Channel
 from warpdata.formats.wshard.episode import WShardEpisode
@@ -145,6 +145,8 @@ def repair_partial(
     if flush_interval <= 0:
         raise ValueError(f"flush_interval must be positive, not {flush_interval}")
     streams = [_channel_stream(each) for each in channels]
+    if len({each.name for each in streams}) != len(streams):
+        raise ValueError("two channels have the same id in the same lane")
     streams += [_Stream(name, TensorSpec(dtype_named(dtype), ())) for name, dtype in _FLAG_SPECS.items()]
     start = _reserved_bytes([each.name.partition("/")[2] for each in streams[: len(channels)]])
     step = sum(each.spec.row_bytes for each in streams)
@@ -168,13 +170,17 @@ def _reserved_bytes(ids: Sequence[str]) -> int:
 
 
 def _channel_stream(each: Mapping[str, Any]) -> _Stream:
+    if not isinstance(each, Mapping):
+        raise TypeError("channels is a list of dicts with 'id', 'dtype' and 'shape'")
     for key in ("id", "dtype"):
         if key not in each:
             raise ValueError(f"channel {each.get('id', each)!r:.80} has no {key!r}")
-    channel_id, lane = str(each["id"]), str(each.get("lane", "signal"))
+    channel_id, lane, shape = str(each["id"]), each.get("lane", "signal"), each.get("shape", ())
     check_channel_id(channel_id)
-    spec = TensorSpec(dtype_named(str(each["dtype"])), tuple(int(size) for size in each.get("shape", ())))
-    return _Stream(f"{lane}/{channel_id}", spec)
+    require_word(f"the lane of {channel_id!r}", lane, ("signal", "action"))
+    if not isinstance(shape, list | tuple) or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"the shape of {channel_id!r} is a list of sizes such as [7], not {shape!r:.80}")
+    return _Stream(f"{lane}/{channel_id}", TensorSpec(dtype_named(str(each["dtype"])), tuple(shape)))
 
 
 def _stream_spec(block: Block, schema: EpisodeSchema, path: str) -> TensorSpec:
