@@ -348,11 +348,11 @@ def names(count: int, letter: str = "f") -> list[str]:
 
 
 def test_ten_new_files_among_many_write_little(local_catalog: str, tmp_path: Path) -> None:
-    grow_files(local_catalog, tmp_path / "old", *names(2000))
+    grow_files(local_catalog, tmp_path / "old", *names(700))
     before = {
         path: path.stat().st_size for path in (Path(local_catalog) / "blobs").rglob("*") if path.is_file()
     }
-    done = grow_files(local_catalog, tmp_path / "new", *names(10, "f1000-"))
+    done = grow_files(local_catalog, tmp_path / "new", *names(10, "f0400-"))
     after = {
         path: path.stat().st_size for path in (Path(local_catalog) / "blobs").rglob("*") if path.is_file()
     }
@@ -362,8 +362,8 @@ def test_ten_new_files_among_many_write_little(local_catalog: str, tmp_path: Pat
     assert done.blobs_sent <= len(new)
     with wd.dataset(NAME, catalog=local_catalog) as ds:
         assert isinstance(ds.manifest.artifacts["raw"].shards, LongList)
-        assert len(ds.artifact("raw")) == 2010
-        assert ds.artifact("raw").read_names(["f1000-0007"])[0] == b"bytes of f1000-0007"
+        assert len(ds.artifact("raw")) == 710
+        assert ds.artifact("raw").read_names(["f0400-0007"])[0] == b"bytes of f0400-0007"
         manifest = Path(local_catalog) / parse_name(NAME).version_key(ds.version)
         assert manifest.stat().st_size < 3000
 
@@ -477,8 +477,8 @@ def test_verify_names_a_damaged_part(local_catalog: str, tmp_path: Path, short_l
 
 
 def test_a_diff_names_what_was_added_and_reads_few_parts(local_catalog: str, tmp_path: Path) -> None:
-    first = grow_files(local_catalog, tmp_path / "files", *names(2000))
-    second = grow_files(local_catalog, tmp_path / "files", "f0500x", "g")
+    first = grow_files(local_catalog, tmp_path / "files", *names(700))
+    second = grow_files(local_catalog, tmp_path / "files", "f0300x", "g")
     with wd.dataset(f"{NAME}@{first.version}", catalog=local_catalog) as ds:
         asked: list[str] = []
         other = wd.dataset(f"{NAME}@{second.version}", catalog=local_catalog)
@@ -488,9 +488,9 @@ def test_a_diff_names_what_was_added_and_reads_few_parts(local_catalog: str, tmp
             source = shards._source
             shards._source = lambda refs, source=source: (asked.extend(r.hash for r in refs), source(refs))[1]
         diff = ds.diff(other)
-        assert diff.artifacts[0].shards_added == ("f0500x", "g")
+        assert diff.artifacts[0].shards_added == ("f0300x", "g")
         assert diff.artifacts[0].shards_removed == ()
-        assert (diff.bytes_added, diff.bytes_removed) == (len("bytes of f0500x") + len("bytes of g"), 0)
+        assert (diff.bytes_added, diff.bytes_removed) == (len("bytes of f0300x") + len("bytes of g"), 0)
         assert diff.bytes_shared == ds.manifest.total_bytes
         assert len(asked) <= 8
         other.close()
