@@ -60,7 +60,7 @@ def imported(episodes: Episodes, folder: Path, kind: str, name: str = "x") -> Ep
 
 
 def hdf5_content(path: Path) -> dict[str, Any]:
-    """All groups, arrays and attributes of an HDF5 file with their types."""
+    """All groups, arrays and attributes of an HDF5 file with their types; the receipt of an export left out."""
     found: dict[str, Any] = {}
 
     def add(name: str, item: Any) -> None:
@@ -78,4 +78,5 @@ def hdf5_content(path: Path) -> dict[str, Any]:
     with h5py.File(path) as file:
         add("/", file)
         file.visititems(add)
+    found.pop("/@warpdata", None)
     return found

@@ -177,7 +177,8 @@ def test_raw_frames_say_that_they_were_encoded(tmp_path: Path) -> None:
             assert np.array_equal(a[name].values(), b[name].values()), name
             assert a[name].meta.dtype == b[name].meta.dtype
     stored = json.loads((tmp_path / "image/meta/warpdata.json").read_text())
-    assert stored["receipt"] == exact.to_json()
+    told = exact.to_json()
+    assert stored["receipt"] == {key: told[key] for key in told if key not in ("continued", "target")}
 
 
 def test_other_rates_are_aligned_as_told(tmp_path: Path) -> None:

@@ -118,7 +118,9 @@ def test_a_row_that_is_an_observation_only_is_no_step(tmp_path: Path) -> None:
 def test_what_minari_asks_for_and_nobody_has_is_told(tmp_path: Path) -> None:
     episodes = hdf5.read(sample("robomimic", "gen_libero_style_demo.hdf5"))[:1]
     receipt = minari.write(episodes, tmp_path / "repeated")
-    assert receipt.signals["obs/ee_pos"].why == ["the last observation is repeated"]
+    assert receipt.signals["obs/ee_pos"].why == [
+        "the last observation is repeated; called 'observations/ee_pos' there"
+    ]
     assert "not in the source" in receipt.signals["truncations"].why[0]
     seen = minari.read(tmp_path / "repeated")[0]["observations/ee_pos"].values()
     np.testing.assert_array_equal(seen[-1], seen[-2])

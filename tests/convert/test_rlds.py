@@ -119,9 +119,9 @@ def test_what_was_rlds_comes_out_as_it_was(tmp_path: Path) -> None:
     assert receipt.is_exact
     for name in ("dataset_info.json", "features.json"):
         assert (tmp_path / "out" / name).read_bytes() == (SYNTH / name).read_bytes()
-    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == [
-        path.name for path in sorted(SYNTH.iterdir())
-    ]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+        ["warpdata.json", *(path.name for path in SYNTH.iterdir())]
+    )
     for a, b in zip(examples(SYNTH), examples(tmp_path / "out"), strict=True):
         assert same_lists(a, b)
 

@@ -51,7 +51,7 @@ def test_bags_become_mcap_with_every_message(kind: str, tmp_path: Path) -> None:
     told = next(each for each in BAGS if each["bag"].endswith("gen_v8_sqlite3_msgzstd"))
     episodes = imported(rosbag2.read(sample(*Path(told["bag"]).parts)), tmp_path / "ours", kind, "rosbag2")
     assert mcap.write(episodes, tmp_path / "out").is_exact
-    (path,) = (tmp_path / "out").iterdir()
+    (path,) = (tmp_path / "out").glob("*.mcap")
     messages = content(path)[1]
     for topic, about in told["topics"].items():
         data = b"".join(each[4] for each in messages if each[0] == topic)

@@ -86,7 +86,10 @@ def test_numbers_pictures_and_frames_are_sent(rerun: Any, tmp_path: Path) -> Non
     episodes = mcap.read(sample("mcap", "gen", "ros2_cdr_zstd.mcap"))
     receipt = rrd.write(episodes, tmp_path / "out")
     (stream,) = Stream.made
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["ros2_cdr_zstd.rrd"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "ros2_cdr_zstd.rrd",
+        "warpdata.json",
+    ]
     ((index, columns),) = stream.sent["joint_states/position"]
     np.testing.assert_array_equal(
         index.named["timestamp"], episodes[0]["joint_states/position"].timestamps.astype("datetime64[ns]")

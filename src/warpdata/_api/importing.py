@@ -129,12 +129,14 @@ def export_episodes(
     format: str,  # noqa: A002 - the word of the command
     *,
     source_format: str | None = None,
+    source_options: Mapping[str, Any] | None = None,
     jobs: int = 1,
     progress: Counted | None = None,
     **options: Any,
 ) -> Receipt:
     """Write episodes of any address as a foreign set; the options are those of `wd.convert.<format>.write`.
 
+    A source that is foreign too is opened with `source_options`, which are those of `wd.convert.<source_format>.read`.
     `jobs` processes do the work where the format allows it; what is written does not depend on how many there are.
     """
     import inspect
@@ -153,10 +155,24 @@ def export_episodes(
     if isinstance(source, Several):
         episodes = source
     else:
-        named = None if source_format is None else foreign_episodes(source, source_format)
-        episodes = any_episodes(os.fspath(source)) if named is None else named
+        episodes = _opened(os.fspath(source), source_format, source_options or {})
     receipt: Receipt = module.write(episodes, target, progress=progress, **options)
     return receipt
+
+
+def _opened(address: str, name: str | None, options: Mapping[str, Any]) -> Episodes:
+    """The episodes of an address; options are for those of a foreign format."""
+    if name is None and (not options or _is_ours(address)):
+        if options:
+            raise ValueError(
+                f"{address} holds episodes of our own, which are opened without {', '.join(options)}"
+            )
+        return any_episodes(address)
+    from warpdata.convert.formats import known_format
+
+    found = foreign_episodes(address, name or known_format(place_at(divided_address(address)[0])), **options)
+    assert found is not None
+    return found
 
 
 def any_episodes(address: str) -> Episodes:

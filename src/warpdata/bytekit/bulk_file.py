@@ -74,24 +74,33 @@ class BulkFile:
 
     def _flush(self) -> None:
         size = self._held
-        rest = self._view[: -(-size // _ALIGNED) * _ALIGNED if self._is_direct else size]
+        whole = size - size % _ALIGNED if self._is_direct else size
+        self._put(self._view[:whole])
+        if (
+            whole < size
+        ):  # padded and cut off again, the last block would have to be read from the disk once more
+            self._leave_direct()
+            self._put(self._view[whole:size])
+        self._written += size
+        self._held = 0
+
+    def _put(self, rest: memoryview) -> None:
         while rest.nbytes:
             try:
                 rest = rest[os.write(self._fd, rest) :]
             except OSError:
                 if not self._is_direct:
                     raise
-                system.through_cache(self._fd)  # a file system may say only now that it cannot
-                self._is_direct = False
-        self._written += size
-        self._held = 0
+                self._leave_direct()  # a file system may say only now that it cannot
+
+    def _leave_direct(self) -> None:
+        if self._is_direct:
+            system.through_cache(self._fd)
+            self._is_direct = False
 
     def finish(self) -> None:
         """Write what is left, and close the file."""
-        padded = self._held % _ALIGNED
         self._flush()
-        if padded and os.fstat(self._fd).st_size > self._written:
-            os.ftruncate(self._fd, self._written)
         self.let_go()
 
     def let_go(self) -> None:

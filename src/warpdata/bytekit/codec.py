@@ -14,6 +14,8 @@ from warpdata.bytekit.view import byte_view
 from warpdata.errors import CorruptLayoutError, LimitExceededError
 
 if TYPE_CHECKING:
+    from typing import BinaryIO
+
     from typing_extensions import Buffer
 
 CODEC_NAMES = ("none", "zstd", "lz4")
@@ -100,20 +102,25 @@ def zstd_frame_size(data: Buffer) -> int | None:
 
 def decode_zstd_bounded(data: Buffer, max_bytes: int) -> bytes:
     """Decompress zstd frames of unknown size to at most `max_bytes`, or raise a FormatError."""
-    pieces, total = [], 0
+    found = b"".join(decoded_zstd_pieces(byte_view(data), max_bytes))
+    if not found and byte_view(data).nbytes:
+        raise CorruptLayoutError("a zstd frame that ends before its first byte")
+    return found
+
+
+def decoded_zstd_pieces(source: memoryview | BinaryIO, max_bytes: int) -> Iterator[bytes]:
+    """What zstd frames hold, piece by piece and at most `max_bytes` of it; the rest is a FormatError."""
+    total = 0
     context = _zstd.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
     try:
-        with context.stream_reader(byte_view(data), read_across_frames=True) as stream:
+        with context.stream_reader(source, read_across_frames=True) as stream:
             while piece := stream.read(1 << 20):
                 total += len(piece)
                 if total > max_bytes:
                     raise LimitExceededError(f"more than {max_bytes} bytes in a zstd frame")
-                pieces.append(piece)
+                yield piece
     except _zstd.ZstdError as error:
         raise CorruptLayoutError(f"damaged zstd frame ({error})") from None
-    if not total and byte_view(data).nbytes:
-        raise CorruptLayoutError("a zstd frame that ends before its first byte")
-    return b"".join(pieces)
 
 
 def _zstd_decode(data: memoryview, raw_size: int) -> bytes:

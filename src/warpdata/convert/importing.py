@@ -13,7 +13,7 @@ import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +24,7 @@ from warpdata.bytekit.commit import TEMP_MARK, map_os_errors, write_file
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.bytekit.locks import FileLock
 from warpdata.convert.each_episode import EpisodeTask, OnError, Progress, check_on_error, in_episode
+from warpdata.convert.plain_names import RENAMED, names_behind, under_plain_names
 from warpdata.convert.receipt import Note, Receipt, note_of, noted
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.content_sums import ContentSum
@@ -139,6 +140,7 @@ def _run(
     waiting = [position for position in range(len(ids)) if not place.is_done(position)]
     receipt = Receipt("import", plan.format, plan.source, str(place.path), plan.version)
     receipt.supplied = dict(plan.supplied)
+    receipt.tell_rate(episodes)
     receipt.continued = done = len(ids) - len(waiting)
     if progress is not None:
         progress(done, len(ids))
@@ -197,7 +199,7 @@ class _Entries:
 
 
 def _write(place: Target, plan: ImportPlan, position: int, episode: Episode) -> Any:
-    return place.write(position, episode, plan)
+    return place.write(position, under_plain_names(episode), plan)
 
 
 class Target(ABC):
@@ -299,6 +301,7 @@ class RootTarget(Target):
         def meta_of(sums: Mapping[str, ContentSum]) -> Mapping[str, Any]:
             signals = episode.signals
             notes.update({name: _root_note(signals[name], each, plan) for name, each in sums.items()})
+            _tell_names(notes, episode)
             return _noted_meta(episode, plan, notes)
 
         copy_to_directory(episode, episode_path(self.path, position), meta_of, video=plan.video)
@@ -415,6 +418,7 @@ class _Noted(SourceAround):
     def __init__(self, episode: Episode, plan: ImportPlan) -> None:
         super().__init__(episode.source)
         self.notes = {name: note_of(signal) for name, signal in episode.signals.items()}
+        _tell_names(self.notes, episode)
         self._meta = _noted_meta(episode, plan, self.notes)
 
     @property
@@ -430,14 +434,25 @@ def _noted_meta(episode: Episode, plan: ImportPlan, notes: Mapping[str, Note]) -
         key: _plain(value) for key, value in episode.meta.items() if key not in ("signals", "static_file")
     }
     clock = episode.source.step_clock
+    renamed = names_behind(episode)
     return {
         "schema_version": layout.SCHEMA_VERSION,
         "uid": identity.hexdigest()[:32],
         "writer": {"name": "warpdata.convert.importing", "version": __version__},
         **plain,
         **({} if clock is None else {"steps": clock.to_json()}),
-        NOTES: {"format": plan.format, "version": plan.version, "id": episode.id, "signals": stated},
-    }
+        NOTES: {
+            "format": plan.format, "version": plan.version, "id": episode.id, "signals": stated,
+            **({RENAMED: dict(renamed)} if renamed else {}),
+        },
+    }  # fmt: skip
+
+
+def _tell_names(notes: dict[str, Note], episode: Episode) -> None:
+    """Say of signals that had other names which ones."""
+    for name, was in names_behind(episode).items():
+        if name in notes:
+            notes[name] = replace(notes[name], why=f"called {was!r} in the source")
 
 
 def _plain(value: Any) -> Any:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
+from warpdata._version import __version__
+from warpdata.bytekit.jsontext import dump_json
+from warpdata.episodes.collection import Episodes
 from warpdata.episodes.content_sums import ContentSum, sum_of
-from warpdata.errors import CorruptLayoutError
+from warpdata.errors import CorruptLayoutError, WarpError
 from warpdata.timeline.signal import Signal
 
 How = Literal["kept", "retyped", "resampled", "reencoded", "dropped"]
 HOW: tuple[How, ...] = get_args(How)
+RECEIPT_FILE = "warpdata.json"
+"""In a folder that was exported: who wrote it, and the receipt."""
 _WORDS = {
     "kept": "kept exactly", "retyped": "re-typed", "resampled": "resampled", "reencoded": "re-encoded",
     "dropped": "dropped",
@@ -62,6 +68,13 @@ def note_of(signal: Signal, how: How = "kept", why: str = "", **more: int) -> No
 def noted(records: int, found: ContentSum, how: How = "kept", why: str = "", **more: int) -> Note:
     """A note of a signal whose sum is known."""
     return Note(how, records, found.bytes, found.sha256, why, xxh3_128=found.xxh3_128, **more)
+
+
+def called(note: Note, name: str, there: str) -> Note:
+    """The note of a signal, with the name it has in the target where that is another one."""
+    if name == there:
+        return note
+    return replace(note, why="; ".join([*([note.why] if note.why else []), f"called {there!r} there"]))
 
 
 @dataclass(slots=True)
@@ -125,6 +138,31 @@ class Receipt:
     notes: list[str] = field(default_factory=list)
     """What concerns no single signal."""
 
+    @classmethod
+    def of_export(
+        cls,
+        format: str,  # noqa: A002 - the word of the commands
+        episodes: Episodes,
+        target: str | os.PathLike[str],
+        version: str = "",
+        supplied: Mapping[str, Any] | None = None,
+    ) -> Receipt:
+        """The receipt of an export that begins; it says where the rate of the steps is from."""
+        made = cls("export", format, episodes.source.name, os.fspath(target), version)
+        made.supplied = dict(supplied or {})
+        made.tell_rate(episodes)
+        return made
+
+    def tell_rate(self, episodes: Episodes) -> None:
+        """Say where the rate of the steps is from, unless the source states it."""
+        about = _first_meta(episodes)
+        if about.get("fps_from") == "user":
+            self.supplied.setdefault("fps", about.get("fps"))
+        if about.get("fps_from") == "assumed":
+            self.notes.append(
+                f"the source does not say its rate: {about.get('fps'):g} steps a second are assumed; say fps= (--fps)"
+            )
+
     def add(self, notes: Mapping[str, Note]) -> None:
         """Count one more episode, in the order of the source."""
         self.episodes += 1
@@ -155,6 +193,10 @@ class Receipt:
         """What is kept in the target: the same bytes wherever that lies and however often a run was interrupted."""
         return {key: value for key, value in self.to_json().items() if key not in ("continued", "target")}
 
+    def document(self) -> bytes:
+        """What an exported set keeps of it."""
+        return dump_json({"writer": f"warpdata {__version__}", "receipt": self.to_keep()})
+
     def lines(self) -> Iterator[str]:
         """The receipt for a person."""
         version = f" {self.version}" if self.version else ""
@@ -173,6 +215,16 @@ class Receipt:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+
+def _first_meta(episodes: Episodes) -> Mapping[str, Any]:
+    """The metadata of the first episode that can be read."""
+    for position in range(len(episodes)):
+        try:
+            return episodes[position].meta
+        except WarpError:
+            continue
+    return {}
 
 
 def _said(each: SignalReceipt) -> str:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from warpdata.bytekit.commit import commit_folder
 from warpdata.convert.importing import Progress
 from warpdata.convert.place import Place
-from warpdata.convert.receipt import Note, Receipt, note_of
+from warpdata.convert.plain_names import under_own_names
+from warpdata.convert.receipt import RECEIPT_FILE, Note, Receipt, note_of
 from warpdata.convert.step_rows import source_id
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import EncodedRun, encoded_run
@@ -48,7 +49,8 @@ def write(episodes: Episodes, target: str | os.PathLike[str], *, progress: Progr
     pictures are copied, other cameras are raw images, text is a log. Bytes have no place.
     """
     rerun = _rerun()
-    receipt = Receipt("export", "rrd", episodes.source.name, os.fspath(target), str(rerun.__version__))
+    episodes = under_own_names(episodes)
+    receipt = Receipt.of_export("rrd", episodes, target, str(rerun.__version__))
     if os.fspath(target).endswith(".rrd"):
         if len(episodes) != 1:
             raise ValueError(f"{target} is one file, and there are {len(episodes)} episodes: name a folder")
@@ -56,7 +58,7 @@ def write(episodes: Episodes, target: str | os.PathLike[str], *, progress: Progr
         if path.exists():
             raise ConflictError("the file exists already", path=path)
         with commit_folder(path.with_name(f".{path.name}.folder"), durable=False) as folder:
-            receipt.add(_write_file(rerun, episodes[0], folder / path.name))
+            _write_file(rerun, episodes[0], folder / path.name, receipt, is_alone=True)
             os.rename(folder / path.name, path)
         path.with_name(f".{path.name}.folder").rmdir()
         return receipt
@@ -66,9 +68,10 @@ def write(episodes: Episodes, target: str | os.PathLike[str], *, progress: Progr
             path = folder / f"{name}.rrd"
             if path.exists():
                 path = folder / f"{name}_{done}.rrd"
-            receipt.add(_write_file(rerun, episode, path))
+            _write_file(rerun, episode, path, receipt)
             if progress is not None:
                 progress(done + 1, len(episodes))
+        (folder / RECEIPT_FILE).write_bytes(receipt.document())
     return receipt
 
 
@@ -80,7 +83,10 @@ def _rerun() -> Any:
     return rerun
 
 
-def _write_file(rerun: Any, episode: Episode, path: Path) -> dict[str, Note]:
+def _write_file(
+    rerun: Any, episode: Episode, path: Path, receipt: Receipt, *, is_alone: bool = False
+) -> None:
+    """One episode as a file; one that is all of the target keeps the receipt too."""
     recording = rerun.RecordingStream(_APPLICATION, recording_id=source_id(episode))
     recording.save(str(path))
     notes = {}
@@ -88,9 +94,12 @@ def _write_file(rerun: Any, episode: Episode, path: Path) -> dict[str, Note]:
     recording.log("static", rerun.TextDocument(static, media_type="application/json"), static=True)
     for name, signal in episode.signals.items():
         notes[name] = _send(rerun, recording, name, signal)
+    receipt.add(notes)
+    if is_alone:
+        told = rerun.TextDocument(receipt.document().decode(), media_type="application/json")
+        recording.log("receipt", told, static=True)
     recording.flush()
     recording.disconnect()
-    return notes
 
 
 def _send(rerun: Any, recording: Any, name: str, signal: Signal) -> Note:

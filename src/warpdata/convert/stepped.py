@@ -204,6 +204,9 @@ class Parts:
 class SteppedEpisodes(EpisodesSource):
     """A foreign set as episodes: subclasses say which there are and what each is made of."""
 
+    _fps: float | None = None
+    """Steps per second, where the caller said it."""
+
     @abstractmethod
     def parts(self, position: int) -> Parts:
         """What the episode at a position is made of; nothing of its rows is read."""
@@ -220,6 +223,8 @@ def _source_of(episodes: SteppedEpisodes, position: int) -> ForeignSource:
         raise LimitExceededError(f"episode {parts.id!r} claims {parts.steps} steps", path=place)
     fps = parts.fps or _rate_of(parts.times) or parts.usual_fps
     said = "times" if parts.times is not None else "assumed" if parts.fps is None else "source"
+    if said == "source" and episodes._fps is not None:
+        said = "user"
     times = partial(step_times, fps=fps, known=parts.times)
     meta = {"steps": StepClock(STEPS, parts.outcome).to_json(), "fps": fps, "fps_from": said, **parts.meta}
     return ForeignSource(
@@ -241,6 +246,12 @@ def step_times(count: int, *, fps: float, known: Times | None = None) -> Times:
     more = max(0, count - len(known))
     step = int(known[-1] - known[-2]) if len(known) > 1 else round(1e9 / fps)
     return frozen(np.concatenate([known[:count], known[-1] + step * np.arange(1, more + 1, dtype=np.int64)]))
+
+
+def positive(number: Any) -> float | None:
+    """A rate that makes sense."""
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    return float(number) if is_number and 0 < number < 1e6 else None
 
 
 def seconds_as_times(seconds: NDArray[Any], place: str) -> Times:

@@ -10,6 +10,8 @@ from warpdata.cli.commands._runner import add_runner, ray_of
 from warpdata.cli.console import add_json_flag
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from warpdata.cli.console import Console
     from warpdata.convert.receipt import Receipt
     from warpdata.formats.episodedir.images import VideoOptions
@@ -27,16 +29,17 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         default="stop",
         help="skip: go on behind a damaged episode, and count it",
     )
+    parser.add_argument("--fps", type=float, help="steps per second, where the source does not say")
+    parser.add_argument(
+        "--codec",
+        help="encode raw frames as h264, h265 or av1; without it an import keeps every pixel, and LeRobot has av1",
+    )
     add_json_flag(parser)
 
 
 def add_import(parser: argparse.ArgumentParser) -> None:
     """Arguments of bringing a set in."""
     add_runner(parser, "convert episodes")
-    parser.add_argument("--fps", type=float, help="steps per second, where the source does not say")
-    parser.add_argument(
-        "--codec", help="encode raw frames as h264, h265 or av1; without it every pixel is kept"
-    )
     parser.add_argument("--catalog", help="the catalog of a published target (default: WARP_CATALOG)")
 
 
@@ -49,14 +52,24 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--version", dest="format_version", metavar="V", help="of the format: v3.0, v2.1, …")
     parser.add_argument("--task", help="the task of episodes that have none")
+    parser.add_argument(
+        "--from",
+        dest="source_format",
+        metavar="FORMAT",
+        help="the format of the source, if it does not say it",
+    )
+    parser.add_argument(
+        "--read", action="append", default=[], metavar="NAME=VALUE",
+        help="an option of the source's format, as wd.convert.<format>.read has it",
+    )  # fmt: skip
 
 
-def options_of(args: argparse.Namespace) -> dict[str, Any]:
+def options_of(given: Sequence[str]) -> dict[str, Any]:
     """The options that were given by name."""
     import json
 
     found: dict[str, Any] = {}
-    for each in args.option:
+    for each in given:
         name, mark, text = each.partition("=")
         if not mark:
             raise ValueError(f"{each!r} is not NAME=VALUE")
@@ -69,23 +82,28 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
 
 def import_options(args: argparse.Namespace) -> dict[str, Any]:
     """What `wd.import_episodes` gets, and the options of the format."""
-    more = {"fps": args.fps} if args.fps is not None else {}
     return {"jobs": args.jobs, "ray": ray_of(args), "on_error": args.on_error, "catalog": args.catalog,
-            "video": _codec(args.codec), **more, **options_of(args)}  # fmt: skip
+            "video": _codec(args.codec), **_fps(args), **options_of(args.option)}  # fmt: skip
 
 
-def _codec(name: str | None) -> VideoOptions | None:
+def _fps(args: argparse.Namespace) -> dict[str, Any]:
+    return {} if args.fps is None else {"fps": args.fps}
+
+
+def _codec(name: str | None, **more: Any) -> VideoOptions | None:
     from warpdata.formats.episodedir.images import VideoOptions
 
-    return None if name is None else VideoOptions(codec=name)
+    return None if name is None else VideoOptions(codec=name, **more)
 
 
 def export_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of the format that were given, by option or by name."""
+    """What `wd.export_episodes` gets, and the options of the format, by option or by name."""
     said = {"rate": args.rate, "clock": args.clock, "align": args.align, "version": args.format_version,
             "task": args.task, "on_error": args.on_error if args.on_error != "stop" else None,
-            "jobs": args.jobs if args.jobs != 1 else None}  # fmt: skip
-    return {**{name: value for name, value in said.items() if value is not None}, **options_of(args)}
+            "jobs": args.jobs if args.jobs != 1 else None, "source_format": args.source_format,
+            "source_options": _fps(args) | options_of(args.read) or None,
+            "video": _codec(args.codec, gop_size=2)}  # fmt: skip
+    return {**{name: value for name, value in said.items() if value is not None}, **options_of(args.option)}
 
 
 def show(receipt: Receipt, console: Console) -> int:

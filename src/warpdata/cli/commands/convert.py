@@ -12,10 +12,13 @@ from warpdata.cli.commands._foreign import (
     add_import,
     export_options,
     import_options,
+    options_of,
     show,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from warpdata.cli.console import Console
 
 _SUFFIXES = {".zarr": "zarr", ".zip": "zarr", ".hdf5": "hdf5", ".h5": "hdf5", ".mcap": "mcap", ".rrd": "rrd"}
@@ -27,13 +30,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", metavar="B", help="a new folder or file; without --to it says its format itself"
     )
-    parser.add_argument(
-        "--from", dest="source_format", metavar="FORMAT", help="the format of A, if A does not say it"
-    )
     parser.add_argument("--to", metavar="FORMAT", help="the format of B, or root, shards, published")
     add_export(parser)
     add_import(parser)
     add_common(parser)
+
+
+_OF_EXPORTS = {
+    "rate": "--rate",
+    "clock": "--clock",
+    "align": "--align",
+    "format_version": "--version",
+    "task": "--task",
+}
+_OF_IMPORTS = {"ray": "--ray", "catalog": "--catalog"}
+
+
+def _refuse(args: argparse.Namespace, names: Mapping[str, str], target: str) -> None:
+    """Raise where something was asked for that this target knows nothing of."""
+    for name, flag in names.items():
+        if getattr(args, name) is not None:
+            raise ValueError(f"{flag} says nothing of a target that is {target}: leave it out")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -41,21 +58,20 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from warpdata._api.importing import export_episodes, import_episodes
 
     to = args.to or _SUFFIXES.get(os.path.splitext(args.target.rstrip("/"))[1].lower())
+    is_ours = to is None or to in ("root", "shards", "published")
+    _refuse(args, _OF_EXPORTS if is_ours else _OF_IMPORTS, "ours" if is_ours else str(to))
     with console.progress("converting") as progress:
-        if to in (None, "root", "shards", "published"):
+        if is_ours:
             receipt = import_episodes(
                 args.source,
                 args.target,
                 format=args.source_format,
                 to=to,
                 progress=progress,
-                **import_options(args),
+                **(options_of(args.read) | import_options(args)),
             )
-        elif args.ray is not None:
-            raise ValueError(f"{to} is written on this machine: leave out --ray")
         else:
             receipt = export_episodes(
-                args.source, args.target, to, source_format=args.source_format, progress=progress,
-                **export_options(args),
-            )  # fmt: skip
+                args.source, args.target, str(to), progress=progress, **export_options(args)
+            )
     return show(receipt, console)

@@ -16,7 +16,8 @@ from warpdata.bytekit.commit import commit_file, commit_folder
 from warpdata.convert.dreamer.names import NOBODY, ChunkName, chunk_name, uuid_bytes, uuid_text
 from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.npz_file import write_npz
-from warpdata.convert.receipt import Note, Receipt, note_of
+from warpdata.convert.plain_names import under_own_names
+from warpdata.convert.receipt import RECEIPT_FILE, Note, Receipt, note_of
 from warpdata.convert.step_rows import StepColumn, step_columns, usable
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import CorruptLayoutError, SchemaMismatchError
@@ -48,7 +49,8 @@ def write(
         raise ValueError(f"chunk_length is at least 1, not {chunk_length}")
     if final_observation not in ("repeat", "drop"):
         raise ValueError(f"final_observation is 'repeat' or 'drop', not {final_observation!r}")
-    receipt = Receipt("export", "dreamer", episodes.source.name, os.fspath(target))
+    episodes = under_own_names(episodes)
+    receipt = Receipt.of_export("dreamer", episodes, target)
     episodes = usable(episodes, on_error, receipt)
     known = _known_streams(episodes)
     done = 0
@@ -64,6 +66,7 @@ def write(
                 if progress is not None:
                     progress(done, len(episodes))
             stream.finish()
+        (folder / RECEIPT_FILE).write_bytes(receipt.document())
     return receipt
 
 

@@ -18,7 +18,7 @@ from warpdata.convert.hdf5.file import Hdf5File
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.mapping import FileMapping
 from warpdata.convert.pictures import PictureRows
-from warpdata.convert.stepped import Column, JoinedRows, PartRows, Parts, Rows
+from warpdata.convert.stepped import Column, JoinedRows, PartRows, Parts, Rows, positive
 from warpdata.errors import (
     CorruptLayoutError,
     FormatError,
@@ -677,12 +677,6 @@ def json_object(text: Any) -> dict[str, Any]:
     except FormatError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def positive(number: Any) -> float | None:
-    """A rate that makes sense."""
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    return float(number) if is_number and 0 < number < 1e6 else None
 
 
 def _whole_number(value: Any, default: Any = None) -> Any:

@@ -64,6 +64,7 @@ class Hdf5Episodes(SteppedEpisodes):
         self._layout = layout
         self._mapping = mapping
         self._options = options
+        self._fps = options.fps
         _ = self.files  # what is no HDF5 file, or of no known layout, is told at once
 
     @cached_property

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from warpdata.convert.each_episode import OnError, Progress, exported
 from warpdata.convert.hdf5.file import Hdf5Out, writing
 from warpdata.convert.kept_values import packed, unpacked
-from warpdata.convert.receipt import Note, Receipt
+from warpdata.convert.plain_names import under_own_names
+from warpdata.convert.receipt import Note, Receipt, called
 from warpdata.convert.step_rows import StepColumn, source_id, step_columns, without_last
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import CorruptLayoutError
@@ -48,7 +49,8 @@ def write(
     """
     if compression not in ("gzip", "none"):
         raise ValueError(f"compression is 'gzip' or 'none', not {compression!r}")
-    receipt = Receipt("export", "hdf5", episodes.source.name, os.fspath(target), version="robomimic")
+    episodes = under_own_names(episodes)
+    receipt = Receipt.of_export("hdf5", episodes, target, "robomimic")
     kept = episodes.metadata.get("hdf5")
     kept = kept if isinstance(kept, Mapping) and "files" not in kept else {}
     ids = [source_id(episode) for episode in episodes]
@@ -70,6 +72,7 @@ def write(
             episodes = episodes[written]
             names, ids = ([each[position] for position in written] for each in (names, ids))
         _write_set(out, kept, names, ids, episodes, total, env_args, receipt)
+        out.attribute("/", "warpdata", receipt.document().decode())
     return receipt
 
 
@@ -116,7 +119,8 @@ class _Demo:
         notes: dict[str, Note] = {}
         actions = [name for name, column in columns.items() if column.meta.role == "action"]
         for name, column in columns.items():
-            notes[name] = self._column(self._name(name, column, actions), column)
+            there = self._name(name, column, actions)
+            notes[name] = called(self._column(there, column), name, there)
         if not self._is_own:
             self._complete(columns, actions, len(steps), notes)
         self._attributes(len(steps))

@@ -252,16 +252,19 @@ def _read_v3(made: Documents) -> None:
     files = _episode_files(place)
     if not files:
         raise BlobNotFoundError("no episodes are listed", path=f"{place.name}/meta/episodes")
-    starts: dict[str, int] = {}
     for file in files:
         names = [name for name in tables.schema(file).names if not name.startswith("stats/")]
         rows = tables.columns(file, tuple(names), 0, tables.rows(file)).table.to_pylist()
         for at, row in enumerate(rows):
             episode = _episode(row, file, (file, at), place)
-            episode.data_file, start = _v3_data(made, row, file)
-            episode.data_start = start - starts.setdefault(episode.data_file, start)
+            episode.data_file, episode.data_start = _v3_data(made, row, file)
             made.episodes.append(episode)
     made.episodes.sort(key=lambda each: each.number)
+    first: dict[str, int] = {}
+    for episode in made.episodes:
+        first[episode.data_file] = min(episode.data_start, first.get(episode.data_file, episode.data_start))
+    for episode in made.episodes:
+        episode.data_start -= first[episode.data_file]
 
 
 def _v3_data(made: Documents, row: Mapping[str, Any], file: str) -> tuple[str, int]:

@@ -106,7 +106,8 @@ class Tables:
         self._files: OrderedDict[str, Any] = OrderedDict()
         self._kept: OrderedDict[tuple[Any, ...], KeptRows] = OrderedDict()
         self._kept_bytes = 0
-        self._kinds: tuple[Any, dict[str, ColumnKind]] | None = None
+        self._kinds: tuple[bytes | None, Any, dict[str, ColumnKind]] | None = None
+        """Of the file looked at last: its schema, as Arrow and as Parquet have it, and its columns."""
 
     def schema(self, file: str) -> Any:
         """The Arrow schema of a file."""
@@ -120,15 +121,17 @@ class Tables:
         self, file: str, features: Mapping[str, Mapping[str, Any]], path: str
     ) -> Mapping[str, ColumnKind]:
         """The columns of a file, those of videos excepted; a declared one that is missing is an error."""
-        schema = self.schema(file)
+        opened = self._file(file)
+        about = (opened.metadata.metadata or {}).get(b"ARROW:schema")
         known = self._kinds
-        if known is not None and known[0].equals(schema):
-            return known[1]  # the files of a set are alike
+        if known is not None and known[0] == about and known[1].equals(opened.schema):
+            return known[2]  # the files of a set are alike
+        schema = opened.schema_arrow
         found: dict[str, ColumnKind] = {}
         declared = [name for name, each in features.items() if each.get("dtype") != "video"]
         for name in dict.fromkeys([*declared, *schema.names]):
             found[name] = ColumnKind(name, require(schema, name, path), features.get(name, {}), path)
-        self._kinds = (schema, found)
+        self._kinds = (about, opened.schema, found)
         return found
 
     def columns(self, file: str, names: tuple[str, ...], start: int, stop: int) -> KeptRows:

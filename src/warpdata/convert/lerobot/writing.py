@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata._version import __version__
 from warpdata.bytekit.commit import commit_folder, map_os_errors
 from warpdata.convert.aligning import Alignment, Hold, exact_rate
 from warpdata.convert.each_episode import OnError, Progress, check_on_error, exported
@@ -25,6 +24,7 @@ from warpdata.convert.lerobot.preparing import Frames, Prepared, Preparing, is_t
 from warpdata.convert.lerobot.reading import FORMAT
 from warpdata.convert.lerobot.statistics import SetStatistics, of_rows
 from warpdata.convert.place import check_inside
+from warpdata.convert.plain_names import under_own_names
 from warpdata.convert.receipt import Receipt
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import ConflictError, SchemaMismatchError, WarpError, nearest
@@ -92,7 +92,9 @@ def write(
         for key, value in (("names", names), ("task", task), ("robot_type", robot_type))
         if value is not None
     }
-    receipt = Receipt("export", FORMAT, source or episodes.source.name, str(path), version, supplied=said)
+    episodes = under_own_names(episodes)
+    receipt = Receipt.of_export(FORMAT, episodes, path, version, said)
+    receipt.source = source or receipt.source
     with map_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -198,6 +200,8 @@ class _Set:
                     raise
         self.robot_of_first = first.static.get("robot_type")
         fps = self.info.get("fps", first.static.get("fps"))
+        if first.meta.get("fps_from") == "user":
+            fps = first.meta.get("fps")
         self.fps = fps if isinstance(fps, int | float) and not isinstance(fps, bool) and fps > 0 else None
         for each in self.features.found:
             if each.name != each.signal:
@@ -390,8 +394,7 @@ class _Set:
             place = self._below(name)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(file_bytes(kept))
-        about = {"writer": f"warpdata {__version__}", "receipt": self.receipt.to_keep()}
-        self._json(OURS, about)
+        (self.folder / OURS).write_bytes(self.receipt.document())
 
     def let_go(self) -> None:
         """Close whatever is open."""

@@ -22,10 +22,11 @@ from warpdata.convert.mcap.container import Compression, McapFile
 from warpdata.convert.messages import encoding
 from warpdata.convert.messages.episode import ATTACHMENTS, KEPT
 from warpdata.convert.messages.log import Attachment, Channel
-from warpdata.convert.messages.own import OWN
+from warpdata.convert.messages.own import OWN, RECEIPT
 from warpdata.convert.messages.packets import decoder_config, stream_packet
 from warpdata.convert.messages.restored import RestoredTopic
-from warpdata.convert.receipt import Note, Receipt, note_of
+from warpdata.convert.plain_names import under_own_names
+from warpdata.convert.receipt import RECEIPT_FILE, Note, Receipt, note_of
 from warpdata.convert.step_rows import source_id
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import EncodedRun, encoded_run
@@ -67,12 +68,13 @@ def write(
     they are encoded, `sensor_msgs/Image` for frames that are not. `jobs` processes write files; `on_error="skip"`
     leaves out episodes that cannot be read, and counts them.
     """
-    receipt = Receipt("export", "mcap", episodes.source.name, os.fspath(target))
+    episodes = under_own_names(episodes)
+    receipt = Receipt.of_export("mcap", episodes, target)
     check_on_error(on_error)
     if os.fspath(target).endswith(".mcap"):
         if len(episodes) != 1:
             raise ValueError(f"{target} is one file, and there are {len(episodes)} episodes: name a folder")
-        receipt.add(_write_file(episodes[0], Path(target), compression))
+        _write_file(episodes[0], Path(target), compression, receipt=receipt)
         return receipt
     with commit_folder(target) as folder:
         work = partial(_write_part, folder, compression)
@@ -85,6 +87,7 @@ def write(
             taken.add(name)
             (folder / f".{position}.part").rename(folder / f"{name}.mcap")
             receipt.add(notes)
+        (folder / RECEIPT_FILE).write_bytes(receipt.document())
     return receipt
 
 
@@ -97,8 +100,14 @@ def _write_part(
 
 
 def _write_file(
-    episode: Episode, path: Path, compression: Compression, *, durable: bool = True
+    episode: Episode,
+    path: Path,
+    compression: Compression,
+    *,
+    durable: bool = True,
+    receipt: Receipt | None = None,
 ) -> dict[str, Note]:
+    """One episode as a file; one that is all of the target keeps the receipt too."""
     made = _EpisodeMessages(episode)
     with commit_file(path, replace=False, durable=durable) as out:
         file = McapFile(out, profile=made.profile, compression=compression)
@@ -110,6 +119,10 @@ def _write_file(
             file.attachment(attachment)
         for name, values in made.metadata:
             file.metadata(name, values)
+        if receipt is not None:
+            receipt.add(made.notes)
+        if receipt is not None and made.has_own:  # a recording that is all as it was gets nothing of ours
+            file.metadata(RECEIPT, {"receipt": receipt.document().decode()})
         file.finish()
     return made.notes
 
@@ -148,6 +161,11 @@ class _EpisodeMessages:
         ]
 
     @property
+    def has_own(self) -> bool:
+        """Whether there is anything that did not come from a recording."""
+        return bool(self._own) or not self._kept
+
+    @property
     def profile(self) -> str:
         """That of the source, where all is from it; that of ROS 2 for what we write."""
         header = self._kept.get("header")
@@ -159,13 +177,13 @@ class _EpisodeMessages:
         """The records of the source, and one of ours where the episode has what no message says."""
         found: list[tuple[str, Mapping[str, str]]] = []
         for each in self._kept.get("metadata", ()):
-            if each.get("name") != OWN:
+            if each.get("name") not in (OWN, RECEIPT):
                 found.append((str(each["name"]), dict(each["metadata"])))
         told = {
             "id": source_id(self._episode), "static": packed(dict(self._episode.static)),
             "meta": packed({key: value for key, value in self._episode.meta.items() if key not in _NOT_KEPT}),
         }  # fmt: skip
-        if self._own or not self._kept:
+        if self.has_own:
             found.append((OWN, {"episode": json.dumps(told, allow_nan=False)}))
         return found
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.messages.log import Attachment, MessageLog
-from warpdata.convert.messages.names import plain_name
 from warpdata.convert.messages.own import OWN, own_signal
 from warpdata.convert.messages.topic import TimeKind, Topic
+from warpdata.convert.plain_names import plain_name
 from warpdata.errors import WarpError, nearest
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import OBJECT, SignalMeta

@@ -18,6 +18,8 @@ from warpdata.timeline.meta import OBJECT, SignalMeta, as_kind, as_role
 from warpdata.timeline.signal import Signal
 
 OWN = "warpdata"
+RECEIPT = "warpdata.receipt"
+"""The metadata record of the receipt, in a file that was exported alone."""
 """In the metadata of a channel: what the signal was that it was written from."""
 VALUE, DATA = "value", "data"
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from warpdata.convert.messages.log import Channel, Ints, MessageLog, Payloads, Stamps
-from warpdata.convert.messages.names import plain_name
 from warpdata.convert.messages.payload import Payload, is_whole
 from warpdata.convert.messages.topic import (
     BYTES,
@@ -18,6 +17,7 @@ from warpdata.convert.messages.topic import (
     SEQUENCE,
     Topic,
 )
+from warpdata.convert.plain_names import plain_name
 from warpdata.episodes.encoded import encoded_run
 from warpdata.errors import WarpError
 from warpdata.timeline.episode import Episode

@@ -10,13 +10,13 @@ from typing import Any
 
 from warpdata.bytekit.jsontext import parse_json_object
 from warpdata.convert.hdf5.file import Hdf5File
-from warpdata.convert.hdf5.layouts import all_attributes, json_object, positive
+from warpdata.convert.hdf5.layouts import all_attributes, json_object
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.minari.arrow import EpisodeTable
 from warpdata.convert.minari.spaces import box_shape, is_image_space, leaves, parse_space
 from warpdata.convert.pictures import PictureRows
 from warpdata.convert.place import Place
-from warpdata.convert.stepped import Column, Parts, Rows, SteppedEpisodes
+from warpdata.convert.stepped import Column, Parts, Rows, SteppedEpisodes, positive
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import CorruptLayoutError, FormatError, UnsupportedVersionError
 from warpdata.timeline.meta import Role

@@ -27,7 +27,8 @@ from warpdata.convert.minari.spaces import (
     parse_space,
     space_of,
 )
-from warpdata.convert.receipt import Note, Receipt, note_of
+from warpdata.convert.plain_names import under_own_names
+from warpdata.convert.receipt import RECEIPT_FILE, Note, Receipt, called, note_of
 from warpdata.convert.step_rows import StepColumn, counted, step_columns, usable
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.encoded import encoded_run
@@ -66,7 +67,8 @@ def write(
     kept = episodes.metadata.get("minari")
     told = dict(unpacked(kept.get("metadata", {}))) if isinstance(kept, Mapping) else {}
     kind = data_format or (told.get("data_format") if told.get("data_format") in FORMATS else None) or "hdf5"
-    receipt = Receipt("export", "minari", episodes.source.name, os.fspath(target), version=MINARI_VERSION)
+    episodes = under_own_names(episodes)
+    receipt = Receipt.of_export("minari", episodes, target, MINARI_VERSION)
     episodes = usable(episodes, on_error, receipt)
     with commit_folder(target) as folder:
         data = folder / "data"
@@ -86,6 +88,7 @@ def write(
             round(sum(each.stat().st_size for each in data.rglob("*") if each.is_file()) / 1e6, 1),
         )
         write_file(data / METADATA, json.dumps(told).encode(), durable=False)
+        write_file(folder / RECEIPT_FILE, receipt.document(), durable=False)
     return receipt
 
 
@@ -255,7 +258,7 @@ class _EpisodeOut:
             )
         elif there < column.count and not (column.meta.role == "action" and column.has_more):
             note = replace(note, how="dropped", why="the last step is dropped", max_age_ns=0, max_error_ns=0)
-        self.notes[name] = note
+        self.notes[name] = called(note, name, path)
 
     def _missing(self) -> Iterator[tuple[str, NDArray[Any]]]:
         """What Minari asks for and the episode does not have."""

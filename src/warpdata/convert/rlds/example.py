@@ -26,7 +26,7 @@ class Values(NamedTuple):
     entries: Sequence[memoryview] = ()
     """Of bytes: one view per entry."""
     numbers: NDArray[Any] = _EMPTY
-    """Of floats f32, of whole numbers i64."""
+    """Of floats f32, of whole numbers i64 as they are parsed."""
 
     def __len__(self) -> int:
         return len(self.entries) if self.kind == "bytes" else len(self.numbers)

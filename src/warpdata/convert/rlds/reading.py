@@ -28,8 +28,8 @@ from warpdata.convert.rlds.features import (
     padded,
     rows_of,
 )
-from warpdata.convert.rlds.records import HEAD_BYTES, ArrayRecordFile, RecordFile, TFRecordFile, is_first_head
-from warpdata.convert.stepped import Column, Parts, Rows, SteppedEpisodes
+from warpdata.convert.rlds.records import ArrayRecordFile, RecordFile, TFRecordFile, begins_with_record
+from warpdata.convert.stepped import Column, Parts, Rows, SteppedEpisodes, positive
 from warpdata.episodes.collection import Episodes
 from warpdata.errors import (
     BadMagicError,
@@ -53,6 +53,7 @@ TASKS = (
 LastRow = Literal["step", "observation"]
 
 _MAX_JSON = 64 << 20
+_HEAD_BYTES = 4096
 _KEPT_BYTES = 256 << 20
 _TFRECORD = re.compile(r"\.tfrecord(\b|[-.])|\.tfrecords?$")
 _OTHERS = ("is_first", "is_last", "discount", "discounts", "step_type")
@@ -61,7 +62,7 @@ _OTHERS = ("is_first", "is_last", "discount", "discounts", "step_type")
 def matches(place: Place) -> bool:
     """Whether it is a TFDS folder, one above it with a single version, or TFRecord files."""
     if place.is_file:
-        return _TFRECORD.search(place.name) is not None or is_first_head(place.head(HEAD_BYTES))
+        return _TFRECORD.search(place.name) is not None or begins_with_record(place.head(_HEAD_BYTES))
     return _version_below(place) is not None or any(_TFRECORD.search(name) for name in place.children())
 
 
@@ -271,7 +272,8 @@ class RldsEpisodes(SteppedEpisodes):
         last_row = self._last_row or static.get(LAST_ROW)
         if last_row == "observation":
             meta[LAST_ROW] = last_row
-        return Parts(self.ids[position], record.steps, columns, static, meta, self._fps, place=record.where)
+        fps = self._fps or positive(static.get("fps"))
+        return Parts(self.ids[position], record.steps, columns, static, meta, fps, place=record.where)
 
     def _add(self, columns: dict[str, Column], position: int, record: Record, leaf: Leaf) -> None:
         if not record.is_there(leaf):
@@ -297,10 +299,16 @@ class Record:
     """One episode: its lists, and arrays made of them when they are asked for."""
 
     def __init__(self, lists: dict[str, Values], size: int, where: str, leaves: list[Leaf] | None) -> None:
-        self.lists, self.size, self.where = lists, size, where
+        self.lists, self._wire, self.where = lists, size, where
         self.leaves = inferred(lists) if leaves is None else leaves
         self._arrays: dict[str, NDArray[Any]] = {}
         self.steps = self._steps()
+
+    @property
+    def size(self) -> int:
+        """What it takes in memory: its bytes, whole numbers, which are longer than their bytes, and arrays."""
+        whole = sum(values.numbers.nbytes for values in self.lists.values() if values.kind == "ints")
+        return self._wire + whole + sum(array.nbytes for array in self._arrays.values())
 
     def _steps(self) -> int:
         """How many steps there are: as many as the first list that tells has rows, and all that tell agree."""
@@ -356,7 +364,10 @@ class Record:
             lengths = self.lists.get(f"{leaf.path}/{RAGGED_LENGTHS}", Values("nothing")).numbers
             return padded(leaf, values, lengths, self.steps, self.where)
         values = self.lists.get(leaf.path, Values("nothing"))
-        return numbers_of(leaf, values, self.steps if leaf.in_steps else 1, self.where)
+        found = numbers_of(leaf, values, self.steps if leaf.in_steps else 1, self.where)
+        if values.kind == "ints" and found.itemsize < values.numbers.itemsize:
+            self.lists[leaf.path] = Values(values.kind, numbers=found.reshape(-1))  # the wide ones go
+        return found
 
     def value(self, leaf: Leaf) -> Any:
         """The value of a feature of the whole episode: a number, a text, or a list."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.ranges import BytesRangeReader, RangeReader
+from warpdata.bytekit.ranges import BytesRangeReader, LocalRangeReader, RangeReader
 from warpdata.errors import (
     ChecksumError,
     CorruptLayoutError,
@@ -21,8 +23,11 @@ from warpdata.errors import (
 )
 
 HEAD_BYTES, TAIL_BYTES = 12, 4
-MAX_INFLATED_BYTES = 4 << 30
-"""What a compressed file may become in memory; more is an attack, or a set to be unpacked first."""
+MAX_INFLATED_BYTES = 64 << 30
+MAX_RATIO, MAX_SMALL_BYTES = 256, 256 << 20
+"""What a compressed file may become; more is an attack, or a set to be unpacked first."""
+IN_MEMORY_BYTES = 64 << 20
+"""What is decompressed into memory; larger files go into one that the system removes."""
 MAX_RECORD_BYTES = 2 << 30
 """The largest Example there can be: a protocol message has at most 2 GiB."""
 
@@ -118,37 +123,69 @@ def packed_record(data: bytes) -> bytes:
 
 def _inflated(reader: RangeReader) -> RangeReader:
     """The same bytes, or those that a compressed file holds."""
-    head = bytes(reader.read(0, min(HEAD_BYTES, reader.size)))
-    is_zlib = head[:1] == b"\x78" and len(head) > 1 and int.from_bytes(head[:2], "big") % 31 == 0
-    if not head.startswith(_GZIP) and not (is_zlib and not is_first_head(head)):
+    if not _is_compressed(bytes(reader.read(0, min(HEAD_BYTES, reader.size)))):
         return reader
-    stream, out, at, waiting = zlib.decompressobj(_ANY), bytearray(), 0, b""
+    limit = min(MAX_INFLATED_BYTES, max(MAX_SMALL_BYTES, reader.size * MAX_RATIO))
+    size, held = 0, bytearray()
+    try:
+        with contextlib.ExitStack() as stack:
+            file: Any = None
+            for piece in _inflated_pieces(reader):
+                size += len(piece)
+                if size > limit:
+                    raise LimitExceededError(
+                        f"becomes more than {limit} bytes when decompressed", path=reader.name,
+                        hint="Unpack it with gunzip first.",
+                    )  # fmt: skip
+                held += piece
+                if file is None and size > IN_MEMORY_BYTES:
+                    file = stack.enter_context(tempfile.TemporaryFile(prefix="warpdata-", buffering=0))
+                if file is not None:
+                    file.write(held)
+                    held.clear()
+            if file is None:
+                return BytesRangeReader(bytes(held), reader.name)
+            return LocalRangeReader.of_file(file)
+    finally:
+        reader.close()
+
+
+def _inflated_pieces(reader: RangeReader) -> Iterator[bytes]:
+    """What a gzip or zlib file holds, of several members too."""
+    stream, at, waiting = zlib.decompressobj(_ANY), 0, b""
     try:
         while waiting or at < reader.size or not stream.eof:
             if not waiting and at < reader.size:
                 waiting = bytes(reader.read(at, at := min(at + (1 << 20), reader.size)))
             if stream.eof:  # several members one after the other
                 stream = zlib.decompressobj(_ANY)
-            more = stream.decompress(waiting, min(1 << 24, MAX_INFLATED_BYTES + 1 - len(out)))
+            more = stream.decompress(waiting, 1 << 24)
             if not more and not waiting:
                 raise TruncatedError("the compressed file ends too soon", path=reader.name)
-            out += more
+            yield more
             waiting = stream.unused_data if stream.eof else stream.unconsumed_tail
-            if len(out) > MAX_INFLATED_BYTES:
-                raise LimitExceededError(
-                    f"becomes more than {MAX_INFLATED_BYTES} bytes when decompressed", path=reader.name,
-                    hint="Unpack it with gunzip first.",
-                )  # fmt: skip
     except zlib.error as error:
         raise CorruptLayoutError(f"does not decompress ({error})", path=reader.name) from None
-    finally:
-        reader.close()
-    return BytesRangeReader(bytes(out), reader.name)
 
 
 def is_first_head(head: bytes) -> bool:
     """Whether a TFRecord file begins so: with a length and its checksum."""
     return len(head) == HEAD_BYTES and masked_crc(head[:8]) == int.from_bytes(head[8:], "little")
+
+
+def _is_compressed(head: bytes) -> bool:
+    is_zlib = head[:1] == b"\x78" and len(head) > 1 and int.from_bytes(head[:2], "big") % 31 == 0
+    return head.startswith(_GZIP) or (is_zlib and not is_first_head(head[:HEAD_BYTES]))
+
+
+def begins_with_record(head: bytes) -> bool:
+    """Whether bytes are the first of a TFRecord file, compressed or not."""
+    if _is_compressed(head):
+        try:
+            head = zlib.decompressobj(_ANY).decompress(head, HEAD_BYTES)
+        except zlib.error:
+            return False
+    return is_first_head(head[:HEAD_BYTES])
 
 
 class ArrayRecordFile(RecordFile):

@@ -19,7 +19,8 @@ from warpdata.convert.aligning import LAST_ROW, Alignment, Hold, aligned
 from warpdata.convert.each_episode import OnError, Progress, exported
 from warpdata.convert.pictures import png_of
 from warpdata.convert.place import check_inside
-from warpdata.convert.receipt import Note, Receipt
+from warpdata.convert.plain_names import under_own_names
+from warpdata.convert.receipt import RECEIPT_FILE, Note, Receipt, called
 from warpdata.convert.rlds.example import Values, build_example, bytes_values
 from warpdata.convert.rlds.features import RAGGED_LENGTHS, RAGGED_VALUES, STEPS, Leaf, leaves_of
 from warpdata.convert.rlds.reading import EPISODE_METADATA, FEATURES, INFO, TASKS
@@ -62,8 +63,8 @@ def write(
     `jobs` processes make records; the set is the same whoever did it.
     """
     options = Alignment(rate, clock, align)
-    receipt = Receipt("export", "rlds", episodes.source.name, os.fspath(target))
-    receipt.supplied |= options.to_json()
+    episodes = under_own_names(episodes)
+    receipt = Receipt.of_export("rlds", episodes, target, supplied=options.to_json())
     kept = episodes.metadata.get("rlds")
     kept = kept if isinstance(kept, Mapping) and kept.get("features") else {}
     info = dict(kept.get("info") or {})
@@ -74,6 +75,7 @@ def write(
     with commit_folder(target) as folder:
         made = _Set(folder, info, kept.get("features"), options, shard_bytes, receipt)
         made.fill(episodes, jobs=jobs, on_error=on_error, progress=progress)
+        (folder / RECEIPT_FILE).write_bytes(receipt.document())
     return receipt
 
 
@@ -191,7 +193,7 @@ class _Records:
                 used.add(field.signal)
                 features |= _signal_lists(field.leaf, column, columns, rows, episode.id)
                 if column is not None:
-                    notes[field.signal] = _note(column)
+                    notes[field.signal] = called(_note(column), field.signal, field.leaf.name)
             elif field.static is not None:
                 features |= _static_lists(field.leaf, episode.static.get(field.static), rows)
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import sqlite3
@@ -15,7 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from warpdata.bytekit.codec import decode_zstd_bounded, zstd_frame_size
+from warpdata.bytekit.codec import decode_zstd_bounded, decoded_zstd_pieces, zstd_frame_size
+from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.folders import RangeFile
+from warpdata.bytekit.ranges import RangeReader
 from warpdata.convert.messages.cdr import CdrDecoder
 from warpdata.convert.messages.log import MAX_MESSAGE_BYTES, Channel, Ints, MessageLog, Payloads, Stamps
 from warpdata.convert.messages.msgtext import parse_definition
@@ -34,6 +38,7 @@ SQLITE_MAGIC = b"SQLite format 3\0"
 _ASKED = 512
 _MAX_FILE_RATIO = 64
 _TRIED = 8
+_HEAD_BYTES = 1024
 
 
 class BagLog(MessageLog):
@@ -96,14 +101,7 @@ class BagLog(MessageLog):
         reader = self._place.open(self._files[file])
         try:
             if is_packed:
-                data = reader.read(0, reader.size)
-                size = zstd_frame_size(data)
-                limit = max(1 << 24, reader.size * _MAX_FILE_RATIO)
-                if size is not None and size > limit:
-                    raise LimitExceededError(
-                        f"{reader.size} bytes would become {size}", path=self._path(file)
-                    )
-                target.write_bytes(self._unpacked(data, limit, file))
+                self._unpack(reader, target, file)
             else:
                 with open(target, "wb") as out:
                     for start in range(0, reader.size, 1 << 24):
@@ -116,6 +114,21 @@ class BagLog(MessageLog):
             if made.read(len(SQLITE_MAGIC)) != SQLITE_MAGIC:
                 raise BadMagicError("not an SQLite file", path=self._path(file))
         return target
+
+    def _unpack(self, reader: RangeReader, target: Path, file: int) -> None:
+        """Decompress a file, a piece at a time."""
+        limit = max(1 << 24, reader.size * _MAX_FILE_RATIO)
+        try:
+            size = zstd_frame_size(reader.read(0, min(reader.size, _HEAD_BYTES)))
+            if size is not None and size > limit:
+                raise LimitExceededError(f"{reader.size} bytes would become {size}")
+            with map_os_errors(target), open(target, "wb") as out:
+                for piece in decoded_zstd_pieces(io.BufferedReader(RangeFile(reader)), limit):
+                    out.write(piece)
+                if out.tell() < (size or 1):
+                    raise TruncatedError("the compressed file ends too soon")
+        except WarpError as error:
+            raise type(error)(error.message, path=self._path(file), hint=error.hint) from None
 
     def _unpacked(self, data: Any, limit: int, file: int) -> bytes:
         try:

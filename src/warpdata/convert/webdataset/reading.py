@@ -146,13 +146,7 @@ class TarEpisodes(SteppedEpisodes):
                 named[signal] = Column(MemoryRows(values, "text"), as_role(role))
         stated = told.get("steps")
         count = stated if isinstance(stated, int) and 0 <= stated <= steps else steps
-        for signal, column in named.items():
-            if (
-                column.at is not None
-                and column.at == tuple(range(len(column.at)))
-                and len(column.at) in (count, count + 1)
-            ):
-                named[signal] = Column(column.rows, column.role)
+        named = {signal: _every_step(column, count) for signal, column in named.items()}
         fps = told.get("fps")
         fps = float(fps) if isinstance(fps, int | float) and fps > 0 else None
         return Parts(name, count, named, unpacked(told["static"]), {}, self._fps or fps, place=place)
@@ -252,7 +246,8 @@ class TarEpisodes(SteppedEpisodes):
             if column.at is None and column.rows.count not in (steps, steps + 1):
                 columns[name] = Column(column.rows, column.role, at=tuple(range(column.rows.count)))
         kept = {"key": sample.key, "shard": sample.shard, "fields": fields, "texts": dict(texts)}
-        return columns, static, kept, max(steps, 1 if columns and not counts else steps)
+        count = max(steps, 1 if columns and not counts else steps)
+        return {name: _every_step(column, count) for name, column in columns.items()}, static, kept, count
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
@@ -267,6 +262,14 @@ class TarEpisodes(SteppedEpisodes):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (TarEpisodes, (self._place, self._per, self._fps))
+
+
+def _every_step(column: Column, steps: int) -> Column:
+    """The column, on the clock of the steps where it has a row for each of them."""
+    is_dense = column.at is not None and column.at == tuple(range(len(column.at)))
+    return (
+        Column(column.rows, column.role) if is_dense and column.rows.count in (steps, steps + 1) else column
+    )
 
 
 def _open_field(shards: Shards, field: Field, name: str) -> RangeReader:

@@ -22,7 +22,8 @@ from warpdata.bytekit.ranges import RangeReader
 from warpdata.convert.each_episode import OnError, Progress, exported
 from warpdata.convert.kept_values import packed
 from warpdata.convert.npz_file import npz_bytes
-from warpdata.convert.receipt import Note, Receipt, note_of
+from warpdata.convert.plain_names import under_own_names
+from warpdata.convert.receipt import RECEIPT_FILE, Note, Receipt, note_of
 from warpdata.convert.step_rows import StepColumn, source_id, step_columns
 from warpdata.convert.webdataset.reading import OWN_FIELD, Per
 from warpdata.episodes.collection import Episodes
@@ -57,7 +58,8 @@ def write(
     """
     if per not in (None, "episode", "step"):
         raise ValueError(f"per is 'episode' or 'step', not {per!r}")
-    receipt = Receipt("export", "webdataset", episodes.source.name, os.fspath(target))
+    episodes = under_own_names(episodes)
+    receipt = Receipt.of_export("webdataset", episodes, target)
     kept = episodes.metadata.get("webdataset")
     kept = kept if isinstance(kept, Mapping) and per in (None, kept.get("per")) and episodes.is_whole else {}
     chosen: Per = per or kept.get("per") or "episode"
@@ -72,6 +74,7 @@ def write(
         ):
             out.take(part, samples)
             receipt.add(notes)
+        (folder / RECEIPT_FILE).write_bytes(receipt.document())
     return receipt
 
 

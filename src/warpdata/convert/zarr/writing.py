@@ -17,7 +17,8 @@ from warpdata.bytekit.commit import commit_file, commit_folder
 from warpdata.convert.importing import OnError, Progress
 from warpdata.convert.kept_values import packed, unpacked
 from warpdata.convert.place import check_inside
-from warpdata.convert.receipt import Note, Receipt, note_of
+from warpdata.convert.plain_names import under_own_names
+from warpdata.convert.receipt import RECEIPT_FILE, Note, Receipt, note_of
 from warpdata.convert.step_rows import StepColumn, counted, source_id, step_columns, usable, without_last
 from warpdata.convert.zarr import codecs
 from warpdata.convert.zarr.reading import ENDS, OWN
@@ -51,7 +52,8 @@ def write(
     """
     if compressor not in ("source", *_COMPRESSORS):
         raise ValueError(f"compressor is one of source, {', '.join(_COMPRESSORS)}, not {compressor!r}")
-    receipt = Receipt("export", "zarr", episodes.source.name, os.fspath(target), version="2")
+    episodes = under_own_names(episodes)
+    receipt = Receipt.of_export("zarr", episodes, target, "2")
     episodes = usable(episodes, on_error, receipt)
     kept = episodes.metadata.get("zarr")
     kept = kept if isinstance(kept, Mapping) else {}
@@ -261,3 +263,4 @@ class _Buffer:
             found[""] = {**found.get("", {}), OWN: own}
         for path, value in found.items():
             self._put(f"{path}/.zattrs".lstrip("/"), json.dumps(value, indent=4).encode())
+        self._put(RECEIPT_FILE, self._receipt.document())

@@ -1,0 +1,199 @@
+"""What every conversion tells: the receipt kept in the target, where the rate is from, and names that had to change."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import warpdata as wd
+from tests.convert.sets import made_episodes
+from warpdata.cli import exits
+from warpdata.cli.main import main
+from warpdata.convert import hdf5, mcap, npz, rlds, webdataset
+from warpdata.convert.rlds import records
+from warpdata.convert.rlds.example import Values, build_example
+from warpdata.convert.rlds.records import packed_record
+from warpdata.episodes.collection import Episodes
+from warpdata.timeline.episode import Episode
+from warpdata.timeline.source import STEPS, StepClock
+
+
+def in_folder(target: Path) -> Any:
+    return json.loads((target / "warpdata.json").read_bytes())
+
+
+def in_hdf5(target: Path) -> Any:
+    with h5py.File(target) as file:
+        return json.loads(file.attrs["warpdata"])
+
+
+def in_mcap(target: Path) -> Any:
+    (record,) = (
+        each
+        for each in mcap.read(target)[0].meta["messages"]["metadata"]
+        if each["name"] == "warpdata.receipt"
+    )
+    return json.loads(record["metadata"]["receipt"])
+
+
+@pytest.mark.parametrize(
+    ("format_", "name", "kept"),
+    [
+        ("lerobot", "set", lambda target: in_folder(target / "meta")),
+        ("rlds", "set", in_folder),
+        ("hdf5", "set.hdf5", in_hdf5),
+        ("mcap", "set", in_folder),
+        ("mcap", "set.mcap", in_mcap),
+        ("zarr", "set.zarr", in_folder),
+        ("minari", "set", in_folder),
+        ("dreamer", "set", in_folder),
+        ("webdataset", "set", in_folder),
+    ],
+)
+def test_an_export_keeps_its_receipt(
+    format_: str, name: str, kept: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    count = 1 if name.endswith(".mcap") else 2
+    receipt = wd.export_episodes(made_episodes(count, camera=False), tmp_path / name, format_)
+    told = receipt.to_json()
+    stored = kept(tmp_path / name)
+    assert stored["writer"] == f"warpdata {wd.__version__}"
+    assert stored["receipt"] == {key: told[key] for key in told if key not in ("continued", "target")}
+    assert stored["receipt"]["episodes"] == count
+    again = wd.open(tmp_path / name)
+    assert len(again) == count
+    if name.endswith(".mcap"):  # written once more, there is one receipt, and it is the new one
+        mcap.write(again, tmp_path / "again.mcap")
+        assert in_mcap(tmp_path / "again.mcap")["receipt"]["source"] == str(tmp_path / name)
+
+
+def rlds_set(folder: Path) -> Path:
+    """A set that does not say its rate."""
+    plain = Episodes.of([
+        Episode.of(dict(each.signals), {"task": "push"}, id=each.id, steps=StepClock(STEPS))
+        for each in made_episodes(2, camera=False)
+    ])  # fmt: skip
+    rlds.write(plain, folder, name="made")
+    return folder
+
+
+def test_an_assumed_rate_is_told(tmp_path: Path) -> None:
+    source = rlds_set(tmp_path / "source")
+    for receipt in (
+        wd.import_episodes(source, tmp_path / "root"),
+        wd.export_episodes(source, tmp_path / "set", "lerobot"),
+    ):
+        assert any("10 steps a second are assumed" in note for note in receipt.notes)
+        assert "fps" not in receipt.supplied
+    assert json.loads((tmp_path / "root" / "dataset.json").read_bytes())["receipt"]["notes"]
+
+
+def test_a_rate_that_the_user_says_counts_in_every_conversion(tmp_path: Path) -> None:
+    source, five = rlds_set(tmp_path / "source"), {"fps": 5}
+    said = [
+        wd.import_episodes(source, tmp_path / "root", fps=5.0),
+        wd.export_episodes(source, tmp_path / "one", "lerobot", source_options=five),
+        wd.export_episodes(rlds.read(source, fps=5), tmp_path / "two", "lerobot"),
+        wd.export_episodes(tmp_path / "root", tmp_path / "three", "lerobot"),
+    ]
+    for receipt in said:
+        assert receipt.supplied["fps"] == 5
+        assert not any("assumed" in note for note in receipt.notes)
+    assert main(["convert", str(source), str(tmp_path / "four"), "--to", "lerobot", "--fps", "5"]) == exits.OK
+    assert main(["export", "lerobot", str(source), str(tmp_path / "five"), "--read", "fps=5"]) == exits.OK
+    for name in ("one", "two", "three", "four", "five"):
+        assert json.loads((tmp_path / name / "meta" / "info.json").read_bytes())["fps"] == 5
+        assert in_folder(tmp_path / name / "meta")["receipt"]["supplied"]["fps"] == 5
+
+
+def test_a_rate_that_the_set_has_kept_is_its_rate(tmp_path: Path) -> None:
+    rlds.write(made_episodes(2, camera=False), tmp_path / "set")
+    (episode, _) = wd.open(tmp_path / "set")
+    assert (episode.meta["fps"], episode.meta["fps_from"]) == (30, "source")
+    wd.export_episodes(tmp_path / "set", tmp_path / "other", "lerobot", source_options={"fps": 15})
+    assert json.loads((tmp_path / "other" / "meta" / "info.json").read_bytes())["fps"] == 15
+
+
+def test_options_that_would_do_nothing_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = rlds_set(tmp_path / "source")
+    wd.import_episodes(source, tmp_path / "root")
+    for words, why in (
+        (["export", "lerobot", str(tmp_path / "root"), "out", "--fps", "5"], "opened without fps"),
+        (["convert", str(source), str(tmp_path / "x"), "--rate", "5"], "--rate"),
+        (["convert", str(source), str(tmp_path / "x"), "--task", "push"], "--task"),
+        (["convert", str(source), str(tmp_path / "x.zarr"), "--codec", "h264"], "no option 'video'"),
+        (["convert", str(source), str(tmp_path / "x.zarr"), "--catalog", "here"], "--catalog"),
+    ):
+        assert main(words) == exits.USAGE, words
+        assert why in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def odd_names(folder: Path) -> Path:
+    folder.mkdir()
+    arrays = {"joint pos": np.arange(6.0).reshape(3, 2), "arm+grip": np.arange(3), "arm_grip": np.ones(3)}
+    np.savez(folder / "a.npz", **arrays)  # type: ignore[arg-type]
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["root", "shards"])
+def test_names_that_cannot_stay_are_told_and_come_out_again(kind: str, tmp_path: Path) -> None:
+    source = odd_names(tmp_path / "source")
+    receipt = wd.import_episodes(source, tmp_path / "ours", format="npz", to=kind, fps=10)
+    assert receipt.is_exact
+    assert receipt.signals["joint_pos"].why == ["called 'joint pos' in the source"]
+    (episode,) = wd.open(tmp_path / "ours")
+    assert set(episode.signals) == {"joint_pos", "arm_grip", "arm_grip.2"}
+    np.testing.assert_array_equal(episode["joint_pos"].values(), np.arange(6.0).reshape(3, 2))
+    assert episode["arm_grip"].values().tolist() == [1, 1, 1]
+    assert episode["arm_grip.2"].values().tolist() == [0, 1, 2]
+    wd.export_episodes(tmp_path / "ours", tmp_path / "out.zarr", "zarr")
+    (again,) = wd.open(tmp_path / "out.zarr")
+    for name, before in npz.read(source)[0].signals.items():
+        np.testing.assert_array_equal(again[name].values(), before.values())
+
+
+def test_new_names_in_the_target_are_told(tmp_path: Path) -> None:
+    episodes = made_episodes(1, camera=False)
+    assert hdf5.write(episodes, tmp_path / "a.hdf5").signals["action"].why == ["called 'actions' there"]
+    assert "called 'action' there" not in rlds.write(episodes, tmp_path / "b").signals["action"].why
+
+
+def test_compressed_records_are_known_by_their_bytes_and_need_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = Values("ints", numbers=np.zeros(1, np.int64))
+    example = build_example({"steps/is_first": number, "steps/n": number})
+    path = tmp_path / "episodes-00000-of-00001"
+    path.write_bytes(gzip.compress(packed_record(example) * 64))
+    monkeypatch.setattr(records, "IN_MEMORY_BYTES", 100)
+    episodes = wd.open(path)
+    assert len(episodes) == 64
+    assert episodes[63]["n"].values().tolist() == [0]
+    (tmp_path / "other").write_bytes(gzip.compress(bytes(1000)))
+    assert not records.begins_with_record((tmp_path / "other").read_bytes())
+
+
+def test_samples_of_single_fields_come_out_as_they_went_in(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "in.tar", "w") as archive:
+        for number in range(3):
+            path = tmp_path / f"{number}.mp"
+            path.write_bytes(bytes([number] * 9))
+            archive.add(path, f"{number:06d}.mp")
+    wd.import_episodes(tmp_path / "in.tar", tmp_path / "ours")
+    ours = wd.open(tmp_path / "ours")
+    assert [len(episode.steps) for episode in ours] == [1, 1, 1]
+    assert webdataset.write(ours, tmp_path / "out").is_exact
+    assert [each["mp"].values()[0] for each in wd.open(tmp_path / "out")] == [
+        bytes([n] * 9) for n in range(3)
+    ]
