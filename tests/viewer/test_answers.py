@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from pathlib import Path
@@ -56,10 +57,54 @@ def test_statistics_say_what_is_selected(reader: Client) -> None:
     assert sum(found["measures"]["length"]["counts"]) == 3
     assert {each["value"]: each["count"] for each in found["success"]} == {True: 2, False: 1}
     assert {each["value"] for each in found["task"]} == {"pick the cube", SCRIPT}
-    joints = next(each for each in found["signals"] if each["name"] == "joints")
-    assert len(joints["mean"]) == 3
-    assert joints["low"][0] <= joints["mean"][0] <= joints["high"][0]
     assert reader.get("statistics", where="not success").json()["episodes"] == 1
+
+
+def test_distributions_are_those_of_the_selected_records(reader: Client, recorded: Path) -> None:
+    everything = wd.open_recordings(recorded)
+    for where, chosen in (("", everything), ("not success", everything.where("not success"))):
+        found = reader.get("distribution", signal="joints", where=where).json()
+        values = np.concatenate([each["joints"].values() for each in chosen]).astype(np.float64)
+        assert (found["episodes"], found["records"], found["unreadable"]) == (len(chosen), len(values), 0)
+        for channel, column in zip(found["channels"], values.T, strict=True):
+            counts, edges = np.histogram(column, bins=len(channel["counts"]))
+            assert channel["counts"] == counts.tolist()
+            assert (channel["low"], channel["high"], channel["mean"]) == pytest.approx(
+                (edges[0], edges[-1], column.mean())
+            )
+    for other in ("front", "events", "nothing"):
+        assert reader.get("distribution", signal=other).json()["channels"] == []
+
+
+def test_distributions_of_very_many_records_are_made_of_some() -> None:
+    rows = np.arange(50_000, dtype=np.float64)
+    episodes = [
+        wd.Episode.of({"x": wd.ArraySignal(np.arange(len(rows)), rows)}, id=f"e{n}") for n in range(60)
+    ]
+    other = wd.Episode.of({"x": wd.ArraySignal([1, 2], np.zeros((2, 3)))}, id="wider")
+    empty = wd.Episode.of({"x": wd.ArraySignal([1], [np.nan])}, id="nan")
+    answers = Answers(Shown(wd.Episodes.of([*episodes, other, empty])))
+    found = json.loads(answers.distribution(Question({"signal": "x"})).body)
+    assert 40 < found["episodes"] <= 48
+    assert found["records"] <= 48 * 512
+    assert (found["channels"][0]["low"], found["channels"][0]["high"]) == (0, 49_999)
+    assert sum(found["channels"][0]["counts"]) >= found["records"] - 1
+    nothing = json.loads(Answers(Shown(empty)).distribution(Question({"signal": "x"})).body)
+    assert nothing["channels"] == [None]
+
+
+@pytest.mark.parametrize("lengths", [[10, 11, 12, 10, 11, 12, 400], [10] * 9 + [400]])
+def test_what_is_far_from_the_others_is_marked(lengths: list[int]) -> None:
+    episodes = [
+        wd.Episode.of({"x": wd.ArraySignal(np.arange(n) * 10**9, np.zeros(n))}, id=f"e{at}")
+        for at, n in enumerate(lengths)
+    ]
+    answers = Answers(Shown(wd.Episodes.of(episodes)))
+    assert json.loads(answers.checks(Question({})).body)["far"] == {}
+    answers.shown.snapshot.facts()
+    far = json.loads(answers.checks(Question({})).body)["far"]
+    assert list(far) == [f"e{len(lengths) - 1}"]
+    assert "duration_s" in far[f"e{len(lengths) - 1}"]
 
 
 @pytest.mark.parametrize(("camera", "every"), [("front", 2), ("wrist", 3), ("depth", 4)])
@@ -157,6 +202,20 @@ def test_marks_and_the_worst_prediction(reader: Client) -> None:
     gap = next(each for each in found["gaps"] if each["signal"] == signals["depth"]["number"])
     assert int(gap["from_ns"]) == START_NS + 40 * STEP_NS + 1_000_000
     assert int(gap["to_ns"]) == START_NS + 80 * STEP_NS + 1_000_000
+    told = [each for each in signals.values() if each["has_residual"]]
+    assert [each["role"] for each in told] == ["prediction"]
+    at = START_NS + 70 * STEP_NS
+    query = {"episode": FIRST, "signal": told[0]["number"], "residual": 1, "base": START_NS}
+    _, arrays = reader.get("points", **query, **{"from": at, "to": at, "width": 8}).arrays()
+    held = reader.get("at", episode=FIRST, at=at).json()["values"]
+    values = {
+        bool(each.get("is_residual")): each["values"] for each in held if each["signal"] == query["signal"]
+    }
+    truth = next(each["values"] for each in held if each["signal"] == signals["joints"]["number"])
+    assert values[True] == pytest.approx(np.array(values[False]) - truth)
+    place = arrays["times"].tolist().index(70 * STEP_NS)
+    assert arrays["values"][:, place].tolist() == pytest.approx(values[True])
+    assert reader.get("points", **{**query, "signal": 0, "from": at, "to": at, "width": 8}).status == 400
     worst = reader.get("errors", episode=FIRST).json()["errors"][0]
     assert int(worst["at_ns"]) == START_NS + 70 * STEP_NS
     assert worst["error"] == pytest.approx(3 * np.sqrt(3), rel=1e-3)
@@ -174,7 +233,9 @@ def test_edits_go_through_the_log_and_back(client: Client, root: Path) -> None:
     assert client.post("edit", {"op": "redo"}).status == 200
     assert ids() == before[1:]
     assert client.post("edit", {"op": "redo"}).status == 400
+    assert client.get("history").json()["dropped"] == [FIRST]
     assert client.post("edit", {"op": "undrop", "episode": FIRST}).status == 200
+    assert client.get("history").json()["dropped"] == []
     at = START_NS + 50 * STEP_NS
     assert client.post("edit", {"op": "split", "episode": FIRST, "at_ns": str(at)}).status == 200
     assert ids()[:2] == [f"{FIRST}-1", f"{FIRST}-2"]
@@ -261,6 +322,7 @@ def test_edits_of_a_published_dataset_are_a_draft(recorded: Path, local_catalog:
             "000000000001",
             "000000000002",
         ]
+        assert client.get("history").json()["dropped"] == [FIRST]
         assert client.get("episode", episode="000000000001").json()["start_ns"] == cut
         assert len(dataset.episodes) == 3
     assert [json.loads(line)["op"] for line in (draft / "edits.jsonl").read_text().splitlines()] == [
@@ -384,3 +446,53 @@ def test_only_the_packets_that_a_frame_takes_are_sent_where_that_is_asked(reader
         at = whole["rows"].index(row)
         assert (part["rows"], part["sizes"]) == (whole["rows"][: at + 1], whole["sizes"][: at + 1])
     assert reader.get("packets", episode="000000000000", signal=front, row=0, needed=2).status == 400
+
+
+def test_the_groups_that_follow_come_with_one_where_that_is_asked(reader: Client) -> None:
+    front = signals_of(reader)["front"]
+    ask = {"episode": FIRST, "signal": front["number"]}
+    head, arrays = reader.get("packets", **ask, row=13, many=1).arrays()
+    assert head["rows"] == list(range(10, front["count"]))
+    starts = [*head["starts"], len(head["rows"])]
+    ends = np.cumsum([0, *head["sizes"]])
+    for start, stop in itertools.pairwise(starts):
+        row = head["rows"][start]
+        alone, one = reader.get("packets", **ask, row=row).arrays()
+        assert (alone["rows"], alone["starts"]) == (head["rows"][start:stop], [0])
+        assert one["data"].tolist() == arrays["data"][ends[start] : ends[stop]].tolist()
+    assert len(starts) > 3
+
+
+def test_not_everything_is_sent_at_once(reader: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    front = signals_of(reader)["front"]
+    ask = {"episode": FIRST, "signal": front["number"], "row": 0, "many": 1}
+    monkeypatch.setattr("warpdata.viewer.answers.MANY_BYTES", 1)
+    assert len(reader.get("packets", **ask).arrays()[0]["starts"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["whole file", "one page"])
+def test_a_damaged_signal_leaves_the_others_to_be_seen(root: Path, kind: str) -> None:
+    (path,) = root.glob(f"*/{FIRST}/joints.parquet")
+    data = bytearray(path.read_bytes())
+    if kind == "whole file":
+        path.write_bytes(b"damaged")
+    else:
+        data[len(data) // 3] ^= 0xFF
+        path.write_bytes(bytes(data))
+    with wd.view(root, open_browser=False) as viewer:
+        client = client_of(viewer)
+        about = client.get("episode", episode=FIRST).json()
+        names = {each["number"]: each["name"] for each in about["signals"]}
+        held = client.get("at", episode=FIRST, at=START_NS + 35 * STEP_NS).json()["values"]
+        told = {names[each["signal"]] for each in held if each["row"] >= 0}
+        assert {"torque", "front", "events"} <= told
+        assert "joints" not in told or kind == "one page"
+        events = client.get("events", episode=FIRST).json()
+        assert [each["text"] for each in events["events"]] == ["grasp", SCRIPT]
+        assert client.get("thumbnail", episode=FIRST).arrays()[1]["pixels"].size
+        assert client.get("errors", episode=FIRST).status == 200
+        number = next(each for each, name in names.items() if name == "joints")
+        asked = {"episode": FIRST, "signal": number, "from": START_NS, "to": START_NS + 10**9, "width": 100}
+        refused = client.get("points", **asked)
+        assert refused.status == 422, "its plot says what is wrong"
+        assert "joints" in refused.json()["error"]

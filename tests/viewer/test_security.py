@@ -66,7 +66,7 @@ def test_this_machine_may_be_called_what_it_is(reader: Client, host: str) -> Non
 
 
 def test_another_host_can_be_allowed(root: Path) -> None:
-    with wd.view(root, open_browser=False, allow_hosts=["lab.example"]) as viewer:
+    with wd.view(root, open_browser=False, allow_hosts=["Lab.example"]) as viewer:
         reader = Client(viewer, {"Authorization": f"Bearer {viewer.access.token}"})
         assert reader.ask("GET", "/api/dataset", None, {"Host": "lab.example:8080"}).status == 200
         assert reader.ask("GET", "/api/dataset", None, {"Host": "other.example"}).status == 403

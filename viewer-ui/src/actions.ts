@@ -76,6 +76,14 @@ export function neighbour(by: number): void {
   if (ids[next] !== undefined) goTo(ids[next]);
 }
 
+/** Another one beside the open episode: the next in the list, never the open one itself. */
+export function otherNeighbour(by: number): void {
+  const ids = open.neighbours();
+  let at = ids.indexOf(state.otherId ?? state.episodeId ?? "") + by;
+  if (ids[at] === state.episodeId) at += by;
+  if (ids[at] !== undefined) set({ otherId: ids[at]! });
+}
+
 export function compare(): void {
   if (state.otherId) return set({ otherId: null });
   const ids = open.neighbours();
@@ -145,6 +153,7 @@ export async function edit(body: Record<string, unknown>, done: string): Promise
 
 const current = (): string => open.info?.id ?? "";
 export const drop = (): Promise<void> => edit({ op: "drop", episode: current() }, `dropped ${current()}`);
+export const undrop = (id: string): Promise<void> => edit({ op: "undrop", episode: id }, `${id} is back`);
 export const undo = (): Promise<void> => edit({ op: "undo" }, "undone");
 export const redo = (): Promise<void> => edit({ op: "redo" }, "done again");
 export const split = (): Promise<void> =>

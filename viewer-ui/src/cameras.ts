@@ -1,12 +1,14 @@
 // Frames of one camera by number: decoded by the browser where it can, else as pixels from the server.
 import { type Group, GroupDecoder } from "./decoder";
-import { type SignalInfo } from "./model";
+import { type SignalInfo, state } from "./model";
 import { getArrays, type Refused } from "./wire";
 
 type Picture = ImageBitmap | ImageData;
 /** Decoded frames, and encoded ones, that are kept of a camera. */
 const KEPT_BYTES = 64 << 20;
 const KEPT_ENCODED_BYTES = 32 << 20;
+/** Encoded frames that are brought before they are wanted, where that costs no network. */
+const AROUND_BYTES = 16 << 20;
 /** Frames that are ready before play comes to them. */
 const AHEAD = 8;
 /** Frames before the wanted one that are kept where they were decoded on the way to it: for steps back. */
@@ -20,11 +22,19 @@ interface Head {
   coded: [number, number];
   rows: number[];
   sizes: number[];
+  /** Where each group begins among them; all of them are one where it is missing. */
+  starts?: number[];
 }
 
 const open = new Set<Camera>();
 /** Whether every camera on the page shows the frame that belongs to the cursor. */
 export const isSettled = (): boolean => [...open].every((each) => each.settled);
+
+function grouped(config: VideoDecoderConfig, rows: number[], packets: Uint8Array<ArrayBuffer>[]): Group {
+  const shown = rows.filter((each) => each >= 0);
+  const isReordered = shown.some((each, i) => i > 0 && each < shown[i - 1]!);
+  return { config, rows, packets, bytes: packets.reduce((sum, each) => sum + each.length, 0), isReordered };
+}
 
 export class Camera {
   times: Float64Array = new Float64Array(0);
@@ -176,7 +186,7 @@ export class Camera {
 
   private async loadGroup(row: number, isFirst: boolean): Promise<void> {
     // Of the first frame that is seen, only what it takes itself is brought.
-    const group = this.groups.get(row) ?? (await this.bring(row, isFirst));
+    const group = this.groups.get(row) ?? (await this.bring(row, isFirst ? { needed: 1 } : {}));
     if (row !== this.next()) return;
     try {
       if (!group) throw new Error("no codec");
@@ -190,22 +200,24 @@ export class Camera {
   }
 
   /** The encoded frames around one; null where there are none. */
-  private async bring(row: number, onlyNeeded: boolean): Promise<Group | null> {
-    const found = await getArrays("packets", this.query({ row, ...(onlyNeeded && { needed: 1 }) }));
+  private async bring(row: number, more: { needed?: 1; many?: 1 } = {}): Promise<Group | null> {
+    const found = await getArrays("packets", this.query({ row, ...more }));
     const head = found.head as unknown as Head;
     if (!head.codec) return null;
     const data = found.arrays.data!.data as Uint8Array<ArrayBuffer>;
     let at = 0;
     const packets = head.sizes.map((size) => data.subarray(at, (at += size)));
-    const shown = head.rows.filter((each) => each >= 0);
-    const isReordered = shown.some((each, i) => i > 0 && each < shown[i - 1]!);
-    const group = { config: this.configOf(head), rows: head.rows, packets, bytes: data.length, isReordered };
-    for (const each of shown) {
-      this.groups.delete(each);
-      this.groups.set(each, group);
-    }
+    const starts = head.starts ?? [0];
+    const config = this.configOf(head);
+    const groups = starts.map((start, i) => grouped(config, head.rows.slice(start, starts[i + 1]), packets.slice(start, starts[i + 1])));
+    for (const group of groups)
+      for (const each of group.rows) {
+        if (each < 0) continue;
+        this.groups.delete(each);
+        this.groups.set(each, group);
+      }
     this.forgetGroups();
-    return group;
+    return groups[0]!;
   }
 
   private configOf(head: Head): VideoDecoderConfig {
@@ -220,7 +232,7 @@ export class Camera {
   }
 
   private forgetGroups(): void {
-    let bytes = [...new Set(this.groups.values())].reduce((sum, each) => sum + each.bytes, 0);
+    let bytes = this.encodedBytes();
     for (const oldest of this.groups.values()) {
       if (bytes <= KEPT_ENCODED_BYTES) break;
       bytes -= oldest.bytes;
@@ -228,15 +240,29 @@ export class Camera {
     }
   }
 
-  /** The groups before and behind the one that is seen. */
+  /** What is not here yet around the frame that is seen: both neighbours, or all of a short video that costs no network. */
   private async lookAround(): Promise<void> {
     const rows = this.groups.get(this.wanted)?.rows.filter((each) => each >= 0);
     if (!rows?.length || !this.settled) return;
-    for (const row of [Math.max(...rows) + 1, Math.min(...rows) - 1]) {
-      if (row < 0 || row >= this.times.length || this.groups.has(row)) continue;
-      await this.bring(row, false).catch(() => null);
-      if (!this.settled || this.isClosed) return;
+    const around = [Math.max(...rows) + 1, Math.min(...rows) - 1];
+    const isHere = state.dataset?.is_here;
+    for (let row = around.shift(); row !== undefined; row = around.shift()) {
+      if (row >= 0 && row < this.times.length && !this.groups.has(row)) {
+        const group = await this.bring(row, isHere ? { many: 1 } : {}).catch(() => null);
+        if (!group || !this.groups.has(row) || !this.settled || this.isClosed) return;
+      }
+      if (isHere && !around.length && this.encodedBytes() < AROUND_BYTES) around.push(...this.missing());
     }
+  }
+
+  /** The first frame that no group is here of. */
+  private missing(): number[] {
+    for (let row = 0; row < this.times.length; row++) if (!this.groups.has(row)) return [row];
+    return [];
+  }
+
+  private encodedBytes(): number {
+    return [...new Set(this.groups.values())].reduce((sum, each) => sum + each.bytes, 0);
   }
 
   /** A frame of the decoder: the wanted one goes to the screen at once, what is near it is kept. */

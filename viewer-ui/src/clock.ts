@@ -62,6 +62,12 @@ class Clock {
     this.show(around - left, around + right);
   }
 
+  /** Move the window by a share of its width. */
+  pan(share: number): void {
+    const by = share * (this.to - this.from);
+    this.show(this.from + by, this.to + by);
+  }
+
   play(on = !state.playing): void {
     if (on && this.at >= this.length) this.go(0);
     set({ playing: on });

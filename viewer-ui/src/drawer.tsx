@@ -2,7 +2,10 @@
 import { useEffect, useState } from "preact/hooks";
 import * as actions from "./actions";
 import { Thumbnail } from "./list";
-import { type Drawer as Kind, named, seconds, set, short, state, useModel } from "./model";
+import { colourOf, type Drawer as Kind, named, seconds, set, short, type SignalInfo, state, useModel } from "./model";
+import { channelName } from "./plots";
+import type { Measure, Statistics as Stats } from "./selection";
+import { siteName } from "./site";
 import { getJson, post } from "./wire";
 
 const TITLES: Record<Exclude<Kind, null>, string> = { statics: "Episode", stats: "Selection", history: "Edits", moments: "Moments" };
@@ -153,15 +156,6 @@ function Items({ title, items }: { title: string; items: Record<string, unknown>
   );
 }
 
-interface Stats {
-  episodes: number;
-  measures: Record<string, { counts: number[]; low: number; high: number; mean: number; sum: number }>;
-  outliers: Record<string, string[]>;
-  success: { value: boolean | null; count: number }[];
-  task: { value: string | null; count: number }[];
-  signals: { name: string; mean: number[]; low: number[]; high: number[] }[];
-}
-
 const quoted = (text: string): string => `'${text.replaceAll("'", "''")}'`;
 function narrow(condition: string): void {
   set({ where: state.where ? `(${state.where}) and ${condition}` : condition });
@@ -177,6 +171,7 @@ function Statistics() {
   }, [where, listGeneration]);
   if (!found) return null;
   const outliers = Object.entries(found.outliers);
+  const plotted = (actions.open.info?.signals ?? []).filter((each) => each.shows === "plot" && each.count > 0).sort((a, b) => placeOf(a) - placeOf(b));
   return (
     <>
       <p><b>{found.episodes.toLocaleString("en")}</b> episodes{where ? " satisfy the filter" : ""}.</p>
@@ -195,19 +190,8 @@ function Statistics() {
       </section>
       <section>
         <h3>Values</h3>
-        {found.signals.map((each) => (
-          <details key={each.name}>
-            <summary>{each.name}</summary>
-            <table>
-              <thead><tr><th /><th>least</th><th>mean</th><th>greatest</th></tr></thead>
-              <tbody>
-                {each.mean.slice(0, 64).map((mean, i) => (
-                  <tr key={i}><th scope="row">{i}</th><td>{short(each.low[i]!)}</td><td>{short(mean)}</td><td>{short(each.high[i]!)}</td></tr>
-                ))}
-              </tbody>
-            </table>
-          </details>
-        ))}
+        {plotted.map((each) => <Distribution key={each.name} signal={each} where={where} turn={listGeneration} />)}
+        {!plotted.length && <p class="dim">No signals of numbers in the open episode.</p>}
       </section>
       <section>
         <h3>Health</h3>
@@ -218,18 +202,88 @@ function Statistics() {
   );
 }
 
+/** Observations and actions first: they are what is learned from. */
+const placeOf = (signal: SignalInfo): number => ["observation", "action"].indexOf(signal.role) >>> 0;
+
+interface Distributed {
+  episodes: number;
+  records: number;
+  unreadable: number;
+  channels: (Measure | null)[];
+}
+
+/** How the values of a signal lie in the selection, channel by channel; asked for when it is unfolded. */
+function Distribution({ signal, where, turn }: { signal: SignalInfo; where: string; turn: number }) {
+  const { dataset } = useModel();
+  const [isOpen, setOpen] = useState(dataset?.is_here === true && placeOf(signal) < 2);
+  const [found, setFound] = useState<Distributed | null>(null);
+  const [failure, setFailure] = useState("");
+  useEffect(() => {
+    if (!isOpen) return;
+    const abort = new AbortController();
+    getJson<Distributed>("distribution", { where, signal: signal.name }, abort.signal)
+      .then((answer) => {
+        setFound(answer);
+        setFailure("");
+      })
+      .catch((error) => error.name !== "AbortError" && setFailure(error.message));
+    return () => abort.abort();
+  }, [isOpen, where, turn, signal.name]);
+  const from = found && `${found.records.toLocaleString("en")} records of ${found.episodes} episodes${siteName() && where ? ", filtered or not" : ""}${found.unreadable ? `; ${found.unreadable} cannot be read` : ""}`;
+  return (
+    <details class="distribution" data-testid="distribution" data-signal={signal.name} open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>{signal.name} <span class="dim">{signal.role}{signal.units ? `, ${signal.units}` : ""}</span></summary>
+      {failure && <p class="failure">{failure}</p>}
+      {found?.channels.map((each, channel) => (
+        <div key={channel} class="spread" data-mean={each?.mean}>
+          <span class="cut" title={channelName(signal, channel)}>{found.channels.length > 1 ? channelName(signal, channel) : ""}</span>
+          {each ? (
+            <>
+              <span class="dim">{short(each.low, 3)}</span>
+              <Bars measure={each} colour={colourOf(signal.name, channel)} label={`${channelName(signal, channel)} from ${short(each.low)} to ${short(each.high)}, mean ${short(each.mean)}`} />
+              <span class="dim">{short(each.high, 3)}</span>
+            </>
+          ) : <span class="dim">no numbers</span>}
+        </div>
+      ))}
+      {from && <p class="dim">{from}</p>}
+    </details>
+  );
+}
+
+/** A small histogram, with its mean marked. */
+function Bars({ measure, colour, label }: { measure: Measure; colour: string; label: string }) {
+  const { counts, low, high, mean } = measure;
+  const most = Math.max(...counts);
+  const width = 120 / counts.length;
+  const at = high > low ? ((mean - low) / (high - low)) * 120 : 60;
+  return (
+    <svg viewBox="0 0 120 20" preserveAspectRatio="none" role="img" aria-label={label}>
+      <title>{label}</title>
+      {counts.map((count, i) => <rect key={i} x={i * width} width={Math.max(0.5, width - 0.5)} y={20 - (20 * count) / most} height={(20 * count) / most} fill={colour} />)}
+      <rect class="mean" x={at - 0.5} width={1} y={0} height={20} />
+    </svg>
+  );
+}
+
 function Histogram({ name, counts, low, high, mean }: { name: string; counts: number[]; low: number; high: number; mean: number }) {
   const most = Math.max(...counts);
   const width = 240 / counts.length;
   const edge = (i: number): number => low + ((high - low) * i) / counts.length;
+  const choose = (i: number, event: Event): void => {
+    event.preventDefault();
+    event.stopPropagation();
+    narrow(`${name} >= ${edge(i)} and ${name} ${i === counts.length - 1 ? "<=" : "<"} ${edge(i + 1)}`);
+  };
   return (
     <section>
       <h3>{name} <span class="dim">mean {short(mean)}</span></h3>
-      <svg class="histogram" viewBox="0 0 240 48" preserveAspectRatio="none" role="img" aria-label={`Histogram of ${name} from ${short(low)} to ${short(high)}`}>
+      <svg class="histogram" viewBox="0 0 240 48" preserveAspectRatio="none" role="group" aria-label={`Histogram of ${name} from ${short(low)} to ${short(high)}`}>
         {counts.map((count, i) => (
           <rect
-            key={i} x={i * width} width={Math.max(1, width - 1)} y={48 - (46 * count) / most} height={(46 * count) / most}
-            onClick={() => narrow(`${name} >= ${edge(i)} and ${name} ${i === counts.length - 1 ? "<=" : "<"} ${edge(i + 1)}`)}
+            key={i} role="button" tabindex={count ? 0 : -1} aria-label={`${short(edge(i))} to ${short(edge(i + 1))}: ${count}`} onKeyDown={(event) => (event.key === "Enter" || event.key === " ") && choose(i, event)}
+            x={i * width} width={Math.max(1, width - 1)} y={48 - (46 * count) / most} height={(46 * count) / most}
+            onClick={(event) => choose(i, event)}
           ><title>{`${short(edge(i))} to ${short(edge(i + 1))}: ${count}; click to filter`}</title></rect>
         ))}
       </svg>
@@ -258,6 +312,8 @@ function Counts({ title, items, condition }: {
   );
 }
 
+const MOST_DROPPED = 200;
+
 interface Edit {
   seq: number;
   op: string;
@@ -273,9 +329,9 @@ interface Edit {
 
 function History() {
   const { dataset, listGeneration } = useModel();
-  const [edits, setEdits] = useState<Edit[]>([]);
+  const [{ edits, dropped }, setFound] = useState<{ edits: Edit[]; dropped: string[] }>({ edits: [], dropped: [] });
   useEffect(() => {
-    getJson<{ edits: Edit[] }>("history", {}).then((found) => setEdits(found.edits)).catch(actions.complain);
+    getJson<{ edits: Edit[]; dropped: string[] }>("history", {}).then(setFound).catch(actions.complain);
   }, [listGeneration]);
   return (
     <>
@@ -285,6 +341,21 @@ function History() {
         <button disabled={Boolean(dataset?.refusal)} onClick={() => void actions.undo()}>Undo</button>
         <button disabled={Boolean(dataset?.refusal)} onClick={() => void actions.redo()}>Redo</button>
       </p>
+      {dropped.length > 0 && (
+        <section>
+          <h3>Dropped</h3>
+          <ul class="edits">
+            {dropped.slice(0, MOST_DROPPED).map((id) => (
+              <li key={id}>
+                <span class="cut" title={id}>{named(id)}</span>
+                <button class="quiet" data-testid="undrop" disabled={Boolean(dataset?.refusal)} onClick={() => void actions.undrop(id)}>bring back</button>
+              </li>
+            ))}
+          </ul>
+          {dropped.length > MOST_DROPPED && <p class="dim">and {dropped.length - MOST_DROPPED} more</p>}
+        </section>
+      )}
+      {edits.length > 0 && <h3>Log</h3>}
       <ol class="edits" reversed>
         {edits.map((each) => (
           <li key={each.seq} class={each.is_undone ? "undone" : ""}>

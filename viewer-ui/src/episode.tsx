@@ -1,11 +1,11 @@
 // One episode: its cameras in a grid, the ruler, its plots, all at one time.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import * as actions from "./actions";
-import { Camera } from "./cameras";
+import { Camera, isSettled } from "./cameras";
 import { clock } from "./clock";
-import { type EpisodeInfo, type Marks, named, set, type SignalInfo, spoken, state, useModel } from "./model";
+import { type EpisodeInfo, type Finding, type Marks, named, set, type SignalInfo, spoken, state, useModel } from "./model";
 import { RecordingCounts } from "./list";
-import { groupsOf, type Held, Plot } from "./plots";
+import { groupsOf, type Held, keyOf, numbersOf, Plot } from "./plots";
 import { Ruler } from "./ruler";
 import { siteName } from "./site";
 import { getJson, videoAddress } from "./wire";
@@ -91,6 +91,15 @@ export function EpisodePage() {
   useEffect(() => setTrim(null), [info]);
 
   if (failure) return <main class="centre"><div class="blank"><p class="failure" role="alert">{failure}</p><p class="dim">Choose another episode in the list.</p></div></main>;
+  if (!info && model.dataset?.episodes === 0 && model.dataset.is_root && !model.live?.recordings.length)
+    return (
+      <main class="centre">
+        <div class="blank">
+          <p>Nothing was recorded into this root so far. From Python:</p>
+          <pre class="sample">{`import warpdata as wd\n\nwith wd.record(${JSON.stringify(model.dataset.name)}) as rec:\n    rec.append("joints", [0.1, 0.2])`}</pre>
+        </div>
+      </main>
+    );
   if (!info) return <main class="centre"><p class="blank">{model.episodeId || !model.where ? "" : "Choose an episode."}</p></main>;
   return (
     <main class="centre" data-episode={info.id}>
@@ -137,8 +146,8 @@ function EpisodeBar({ info, trim }: { info: EpisodeInfo; trim: { from: number; t
       <span class="dim">{lengthOf(info)}</span>
       {info.is_unfinished && <span class="badge bad">recording</span>}
       {info.is_unfinished && <RecordingCounts id={info.id} />}
-      {(info.findings ?? []).filter((each) => each.severity !== "info").slice(0, 3).map((each) => (
-        <span key={each.rule + each.signal} class={`badge ${each.severity === "damaged" ? "bad" : "warn"}`} title={`${each.signal ?? ""} ${each.message}`}>{each.rule}</span>
+      {badgesOf(info).map(([rule, found]) => (
+        <span key={rule} class={`badge ${found[0]!.severity === "damaged" ? "bad" : "warn"}`} title={found.map((each) => `${each.signal ?? ""} ${each.message}`.trim()).join("\n")}>{rule}{found.length > 1 ? ` ×${found.length}` : ""}</span>
       ))}
       <span class="space" />
       {otherId && <button onClick={() => set({ otherId: null })} title="c">Close {named(otherId)}</button>}
@@ -153,6 +162,15 @@ function EpisodeBar({ info, trim }: { info: EpisodeInfo; trim: { from: number; t
       </span>
     </header>
   );
+}
+
+/** What was found, the same of several signals together; damage first. */
+function badgesOf(info: EpisodeInfo): [string, Finding[]][] {
+  const found = new Map<string, Finding[]>();
+  const order = (each: Finding): number => Number(each.severity !== "damaged");
+  for (const each of [...(info.findings ?? [])].sort((a, b) => order(a) - order(b)))
+    if (each.severity !== "info") found.set(each.rule, [...(found.get(each.rule) ?? []), each]);
+  return [...found].slice(0, 4);
 }
 
 /** Drawn, not typed: fonts of other machines lack these signs. */
@@ -358,9 +376,12 @@ function CameraView({ info, signal, size, leads }: {
   );
 }
 
+/** How long values at the cursor wait for frames. */
+const PATIENCE_MS = 150;
+
 function Plots({ info, marks }: { info: EpisodeInfo; marks: Marks }) {
   const model = useModel();
-  const [held, setHeld] = useState(new Map<number, Held>());
+  const [held, setHeld] = useState(new Map<string, Held>());
   const groups = useMemo(() => groupsOf(info), [info, model.plotOrder]);
   useEffect(() => {
     let busy = false;
@@ -375,7 +396,7 @@ function Plots({ info, marks }: { info: EpisodeInfo; marks: Marks }) {
       busy = true;
       try {
         const found = await getJson<{ values: Held[] }>("at", { episode: info.id, at: base + BigInt(Math.round(clock.at)) });
-        if (!gone) setHeld(new Map(found.values.map((each) => [each.signal, each])));
+        if (!gone) setHeld(new Map(found.values.map((each) => [keyOf(each), each])));
       } catch {
         // the next move asks again
       }
@@ -385,11 +406,18 @@ function Plots({ info, marks }: { info: EpisodeInfo; marks: Marks }) {
         setTimeout(ask, state.playing ? 60 : 0);
       }
     };
-    // Frames are asked for first: values follow with the next picture of the screen.
+    // Frames come first: values are asked for when they are there, or take long.
     let soon = 0;
+    let since = 0;
+    const look = (): void => {
+      soon = 0;
+      if (state.playing || isSettled() || performance.now() - since > PATIENCE_MS) void ask();
+      else soon = requestAnimationFrame(look);
+    };
     const stop = clock.onMove(() => {
-      cancelAnimationFrame(soon);
-      soon = requestAnimationFrame(() => void ask());
+      if (soon) return;
+      since = performance.now();
+      soon = requestAnimationFrame(look);
     });
     void ask();
     return () => {
@@ -418,12 +446,12 @@ function Plots({ info, marks }: { info: EpisodeInfo; marks: Marks }) {
         <p key={each.signal} class="failure">{each.signal}: {each.message} {each.hint}</p>
       ))}
       {groups.map((group) => (
-        <Plot key={group.main.name} info={info} group={group} held={held} gaps={marks.gaps.filter((each) => each.signal === group.main.number)} onDragTo={dragTo} onMoveBy={moveBy} />
+        <Plot key={group.main.name} info={info} group={group} held={held} gaps={marks.gaps.filter((each) => numbersOf(group).has(each.signal))} onDragTo={dragTo} onMoveBy={moveBy} />
       ))}
       {texts.map((each) => (
         <section key={each.name} class="texts" aria-label={`Texts of ${each.name}`}>
           <header><strong>{each.name}</strong><span class="dim role">{each.role}</span></header>
-          <p class="now">{held.get(each.number)?.text ?? ""}</p>
+          <p class="now">{held.get(keyOf(each))?.text ?? ""}</p>
           <ol>
             {marks.events.filter((one) => one.signal === each.number).slice(0, 200).map((one) => (
               <li key={one.at}><button class="quiet" onClick={() => clock.go(one.at)}><span class="dim">{(one.at / 1e9).toFixed(3)} s</span> {one.text}</button></li>

@@ -1,8 +1,9 @@
 // The keyboard: every key once, with what it does; `?` shows the same table.
 import {
-  compare, complain, drop, faster, mark, momentsLikeThis, neighbour, nextEvent, nextGap, open, redo, share, split, step, theme, trim, trimFrom, trimTo, undo,
+  compare, complain, drop, faster, mark, momentsLikeThis, neighbour, nextEvent, nextGap, open, otherNeighbour, redo, share, split, step, theme, trim, trimFrom, trimTo, undo,
   worstError,
 } from "./actions";
+import { useEffect, useRef } from "preact/hooks";
 import { clock } from "./clock";
 import { set, state, useModel } from "./model";
 
@@ -22,6 +23,8 @@ const KEYS: [string, Key[]][] = [
     ["+", "zoom in", () => clock.zoom(0.5)],
     ["-", "zoom out", () => clock.zoom(2)],
     ["0", "show all", () => clock.show(0, clock.length)],
+    ["<", "move the window back", () => clock.pan(-0.25)],
+    [">", "move the window on", () => clock.pan(0.25)],
   ]],
   ["Jump", [
     ["e", "next event", () => nextEvent(true)],
@@ -51,6 +54,8 @@ const KEYS: [string, Key[]][] = [
     ["o", "statistics of the selection", () => set({ drawer: state.drawer === "stats" ? null : "stats" })],
     ["h", "edit history", () => set({ drawer: state.drawer === "history" ? null : "history" })],
     ["c", "beside another episode", compare],
+    ["Shift+J", "another episode beside: the next", () => otherNeighbour(1)],
+    ["Shift+K", "another episode beside: the one before", () => otherNeighbour(-1)],
     ["t", "dark or light", theme],
     ["Shift+S", "copy the link to this moment", share],
     ["?", "these keys", () => set({ help: !state.help })],
@@ -79,13 +84,21 @@ export function listenToKeys(): void {
 
 export function Help() {
   const { help } = useModel();
+  const close = useRef<HTMLButtonElement>(null);
+  // Who cannot see it must be in it: the focus goes there, and back to where it was.
+  useEffect(() => {
+    if (!help) return;
+    const before = document.activeElement as HTMLElement | null;
+    close.current?.focus();
+    return () => before?.focus();
+  }, [help]);
   if (!help) return null;
   return (
     <div class="veil" onClick={() => set({ help: false })}>
       <div class="help" role="dialog" aria-modal="true" aria-label="Keys" onClick={(event) => event.stopPropagation()}>
         <header>
           <h2>Keys</h2>
-          <button class="quiet" aria-label="Close" onClick={() => set({ help: false })}>✕</button>
+          <button ref={close} class="quiet" aria-label="Close" onClick={() => set({ help: false })}>✕</button>
         </header>
         <div class="help-columns">
           {KEYS.map(([title, keys]) => (

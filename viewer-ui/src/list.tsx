@@ -37,7 +37,7 @@ function firstSight(): Promise<void> {
 }
 
 async function loadThumbnail(id: string, at?: string): Promise<ImageData | null> {
-  if (!state.dataset?.is_root) await firstSight();
+  if (!state.dataset?.is_here) await firstSight();
   if (thumbnailsBusy >= 4) await new Promise<void>((resolve) => thumbnailsWaiting.push(resolve));
   thumbnailsBusy++;
   try {
@@ -208,6 +208,7 @@ export function EpisodeList() {
 
 function RowBody({ row, version }: { row: Row; version: number }) {
   const { checks } = useModel();
+  const far = checks?.far[row.id];
   const worst = row.problems?.length ? "damaged" : (checks?.worst[row.id] ?? row.worst);
   return (
     <>
@@ -219,6 +220,7 @@ function RowBody({ row, version }: { row: Row; version: number }) {
       <div class="row-side">
         <span>{row.duration_s == null ? "" : `${row.duration_s.toFixed(1)} s`}</span>
         <span>
+          {far && <span class="flag far" title={`far from the others in ${far.join(", ")}`} aria-label="outlier">◇</span>}
           {worst && worst !== "info" && <span class={`flag ${worst}`} title={`check: ${worst}`} aria-label={worst}>{worst === "damaged" ? "✖" : "⚠"}</span>}
           {row.success === true && <span class="flag good" title="success" aria-label="success">✓</span>}
           {row.success === false && <span class="flag" title="failure" aria-label="failure">✗</span>}

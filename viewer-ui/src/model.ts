@@ -10,6 +10,8 @@ export interface DatasetInfo {
   columns: { name: string; type: string }[];
   draft: string | null;
   is_root: boolean;
+  /** Whether reading it costs no network. */
+  is_here: boolean;
   has_moments: boolean;
   /** Whether everything is known of all episodes: until then there is nothing to sort or filter by. */
   has_facts: boolean;
@@ -41,6 +43,10 @@ export interface SignalInfo {
   units: string | null;
   names: string[] | null;
   count: number;
+  /** Whether this is a prediction that can be compared with what came. */
+  has_residual?: boolean;
+  /** Whether this is that comparison: prediction minus truth. */
+  is_residual?: boolean;
   first_ns?: string;
   rate_hz?: number | null;
 }
@@ -111,7 +117,7 @@ export interface State {
   plotOrder: string[];
   live: LiveState | null;
   notice: { text: string; hint: string; bad: boolean } | null;
-  checks: { checked: number; total: number; wanted: boolean; worst: Record<string, string> } | null;
+  checks: { checked: number; total: number; wanted: boolean; worst: Record<string, string>; far: Record<string, string[]> } | null;
   playing: boolean;
   speed: number;
   /** The moment others were asked to be like. */
@@ -192,11 +198,11 @@ export function spoken(ns: number): string {
   return `${(ns / 1e9).toFixed(2)} s`;
 }
 
-export function short(value: number): string {
+export function short(value: number, digits = 5): string {
   if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size >= 1e5 || size < 1e-3)) return value.toExponential(2);
-  return String(Number(value.toPrecision(5)));
+  if (size !== 0 && (size >= 1e5 || size < 1e-3)) return value.toExponential(Math.min(digits - 1, 2));
+  return String(Number(value.toPrecision(digits)));
 }
 
 export function bytes(count: number): string {

@@ -12,11 +12,19 @@ const MAX_LEGEND = 16;
 
 export interface Held {
   signal: number;
+  is_residual?: boolean;
   row: number;
   age_ns?: number;
   values?: (number | null)[];
   text?: string;
 }
+
+/** What tells a signal from the residual of it. */
+export const keyOf = (each: { signal: number; is_residual?: boolean } | SignalInfo): string =>
+  `${"signal" in each ? each.signal : each.number}${each.is_residual ? " residual" : ""}`;
+
+/** Whose colours a signal has: a residual has those of what was predicted. */
+const shadeOf = (signal: SignalInfo): string => (signal.is_residual ? (signal.of ?? signal.name) : signal.name);
 
 /** A plot is one signal, with what models said of it. */
 export interface Group {
@@ -24,6 +32,9 @@ export interface Group {
   predictions: SignalInfo[];
   uncertainties: SignalInfo[];
 }
+
+/** The signals a plot is made of. */
+export const numbersOf = (group: Group): Set<number> => new Set([group.main, ...group.predictions, ...group.uncertainties].map((each) => each.number));
 
 const ROLE_ORDER = ["observation", "action", "reward", "terminated", "truncated", "prediction", "uncertainty", "residual", "other"];
 
@@ -39,6 +50,8 @@ export function groupsOf(info: EpisodeInfo): Group[] {
     groups.push(group);
   }
   for (const left of plots) if (!taken.has(left)) groups.push({ main: left, predictions: [], uncertainties: [] });
+  for (const each of plots)
+    if (each.has_residual) groups.push({ main: { ...each, name: `${each.name} − ${each.of}`, role: "residual", is_residual: true, dtype: "float64" }, predictions: [], uncertainties: [] });
   const place = (each: Group) => {
     const moved = state.plotOrder.indexOf(each.main.name);
     return moved >= 0 ? moved - 1000 : ROLE_ORDER.indexOf(each.main.role);
@@ -63,7 +76,7 @@ async function pointsOf(info: EpisodeInfo, signal: SignalInfo, width: number, ab
   const found = await getArrays(
     "points",
     {
-      episode: info.id, signal: signal.number, base, width: Math.max(1, Math.round(width)),
+      episode: info.id, signal: signal.number, residual: signal.is_residual ? 1 : undefined, base, width: Math.max(1, Math.round(width)),
       from: base + BigInt(Math.floor(clock.from)), to: base + BigInt(Math.ceil(clock.to)),
     },
     abort,
@@ -100,16 +113,29 @@ function joined(group: Group, found: Map<number, Points>): uPlot.AlignedData {
   for (const [uncertainty, prediction] of bandsOf(group)) {
     const spread = found.get(uncertainty.number)!;
     const middle = found.get(prediction.number)!;
-    const size = Math.min(spread.times.length, middle.times.length);
+    const holds = heldAt(spread.times, middle.times);
     const edges = (sign: number) =>
       Array.from({ length: count }, (_, c) => {
-        const around = column(middle, c);
         const by = column(spread, c);
-        return Array.from({ length: size }, (_, i) => (around[i] == null || by[i] == null ? null : around[i]! + sign * by[i]!));
+        return column(middle, c).map((around, i) => {
+          const wide = by[holds[i]!] ?? null;
+          return around === null || wide === null ? null : around + sign * wide;
+        });
       });
-    tables.push([inSeconds(middle.times).slice(0, size), ...edges(1), ...edges(-1)]);
+    tables.push([inSeconds(middle.times), ...edges(1), ...edges(-1)]);
   }
   return tables.length === 1 ? tables[0]! : uPlot.join(tables);
+}
+
+/** Of each time the last entry at or before it, -1 before the first: models may have clocks of their own. */
+function heldAt(times: Float64Array, wanted: Float64Array): Int32Array {
+  const found = new Int32Array(wanted.length);
+  let at = -1;
+  for (let i = 0; i < wanted.length; i++) {
+    while (at + 1 < times.length && times[at + 1]! <= wanted[i]!) at++;
+    found[i] = at;
+  }
+  return found;
 }
 
 function bandsOf(group: Group): [SignalInfo, SignalInfo][] {
@@ -131,16 +157,16 @@ function seriesOf(group: Group, hidden: Set<string>, gapsNow: () => Marks["gaps"
   const count = channelsOf(group.main);
   const series: uPlot.Series[] = [{}];
   const bands: uPlot.Band[] = [];
-  const line = (c: number, more: Partial<uPlot.Series>): uPlot.Series => ({
-    show: !hidden.has(`${group.main.name}#${c}`), stroke: colourOf(group.main.name, c), width: 1.25, points: { show: false },
-    gaps: (self, _series, _first, _last, found) => (isHeld(group.main) ? found : [...found, ...cutsOf(self, gapsNow())]),
+  const line = (of: SignalInfo, c: number, more: Partial<uPlot.Series>): uPlot.Series => ({
+    show: !hidden.has(`${group.main.name}#${c}`), stroke: colourOf(shadeOf(group.main), c), width: 1.25, points: { show: false },
+    gaps: (self, _series, _first, _last, found) => (isHeld(group.main) ? found : [...found, ...cutsOf(self, gapsNow().filter((each) => each.signal === of.number))]),
     ...(isHeld(group.main) && { paths: uPlot.paths.stepped!({ align: 1 }) }), ...more,
   });
-  for (let c = 0; c < count; c++) series.push(line(c, {}));
-  for (const _ of group.predictions) for (let c = 0; c < count; c++) series.push(line(c, { dash: [5, 4], spanGaps: true }));
-  for (const _ of group.uncertainties) {
+  for (let c = 0; c < count; c++) series.push(line(group.main, c, {}));
+  for (const each of group.predictions) for (let c = 0; c < count; c++) series.push(line(each, c, { dash: [5, 4] }));
+  for (const [, around] of bandsOf(group)) {
     const start = series.length;
-    for (const _side of [0, 1]) for (let c = 0; c < count; c++) series.push(line(c, { width: 0, spanGaps: true }));
+    for (const _side of [0, 1]) for (let c = 0; c < count; c++) series.push(line(around, c, { width: 0 }));
     for (let c = 0; c < count; c++)
       bands.push({ series: [start + c, start + count + c], fill: `${colourOf(group.main.name, c)}2e` });
   }
@@ -157,7 +183,7 @@ function cutsOf(self: uPlot, gaps: Marks["gaps"]): [number, number][] {
 export function Plot({ info, group, held, gaps, onDragTo, onMoveBy }: {
   info: EpisodeInfo;
   group: Group;
-  held: Map<number, Held>;
+  held: Map<string, Held>;
   gaps: Marks["gaps"];
   onDragTo: (from: string, to: string) => void;
   onMoveBy: (name: string, by: number) => void;
@@ -193,13 +219,14 @@ export function Plot({ info, group, held, gaps, onDragTo, onMoveBy }: {
           x: { time: false, auto: false, range: () => [clock.from / 1e9, clock.to / 1e9] },
           y: { range: (_: uPlot, low: number | null, high: number | null) => rangeOf(group.main, low, high) },
         },
-        axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT, values: (_, ticks) => ticks.map(short), gap: 6 }],
+        axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT, values: (_, ticks) => ticks.map((each) => short(each)), gap: 6 }],
         cursor: { show: true, x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
         hooks: {
           drawClear: [
             (self: uPlot) => {
               self.ctx.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--gap").trim();
-              for (const [from, to] of cutsOf(self, latest.current.gaps)) self.ctx.fillRect(from, self.bbox.top, Math.max(1, to - from), self.bbox.height);
+              const { gaps, group } = latest.current;
+              for (const [from, to] of cutsOf(self, gaps.filter((each) => each.signal === group.main.number))) self.ctx.fillRect(from, self.bbox.top, Math.max(1, to - from), self.bbox.height);
             },
           ],
           setSelect: [
@@ -273,7 +300,7 @@ export function Plot({ info, group, held, gaps, onDragTo, onMoveBy }: {
       made.destroy();
       chart.current = null;
     };
-  }, [info.id, group.main.number, group.predictions.length, group.uncertainties.length, folded, theme]);
+  }, [info.id, keyOf(group.main), group.predictions.length, group.uncertainties.length, folded, theme]);
   useEffect(() => {
     if (loaded.current !== info) reload.current();
   }, [info]);
@@ -294,7 +321,7 @@ export function Plot({ info, group, held, gaps, onDragTo, onMoveBy }: {
     return () => stops.forEach((stop) => stop());
   }, [folded]);
 
-  const now = held.get(group.main.number);
+  const now = held.get(keyOf(group.main));
   const count = channelsOf(group.main);
   return (
     <section
@@ -321,8 +348,9 @@ export function Plot({ info, group, held, gaps, onDragTo, onMoveBy }: {
               key={c} class={`channel quiet${model.hidden.has(`${name}#${c}`) ? " off" : ""}`} onClick={() => toggle(`${name}#${c}`)}
               aria-pressed={!model.hidden.has(`${name}#${c}`)} title="click to hide or show"
             >
-              <i style={{ background: colourOf(name, c) }} />
-              {count > 1 && channelName(group.main, c)} <b>{now?.values ? short(now.values[c] ?? Number.NaN) : "–"}</b>
+              <i style={{ background: colourOf(shadeOf(group.main), c) }} />
+              {count > 1 && channelName(group.main, c)} <b>{valueOf(now, c)}</b>
+              {group.predictions.map((each) => <em key={each.number} class="dim" title={`${each.name} at the cursor`}>{valueOf(held.get(keyOf(each)), c)}</em>)}
             </button>
           ))}
           {count > MAX_LEGEND && <span class="dim">and {count - MAX_LEGEND} more</span>}
@@ -342,6 +370,8 @@ export function Plot({ info, group, held, gaps, onDragTo, onMoveBy }: {
     </section>
   );
 }
+
+const valueOf = (held: Held | undefined, channel: number): string => (held?.values ? short(held.values[channel] ?? Number.NaN) : "–");
 
 function toggle(key: string): void {
   const hidden = new Set(state.hidden);

@@ -13,6 +13,17 @@ function tickStep(span: number, width: number): number {
   return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= wanted)!;
 }
 
+/** The times in which any signal pauses, each once. */
+function joined(gaps: Marks["gaps"]): { from: number; to: number }[] {
+  const found: { from: number; to: number }[] = [];
+  for (const { from, to } of [...gaps].sort((a, b) => a.from - b.from)) {
+    const last = found.at(-1);
+    if (last && from <= last.to) last.to = Math.max(last.to, to);
+    else found.push({ from, to });
+  }
+  return found;
+}
+
 export function Ruler({ marks, findings, trim }: {
   marks: Marks;
   findings: Finding[];
@@ -53,7 +64,7 @@ export function Ruler({ marks, findings, trim }: {
     paint.rect(0, 0, width, 16);
     paint.clip();
     paint.fillStyle = colour("--gap");
-    for (const gap of marks.gaps) paint.fillRect(xOf(gap.from), 18, Math.max(1, xOf(gap.to) - xOf(gap.from)), HEIGHT - 18);
+    for (const gap of joined(marks.gaps)) paint.fillRect(xOf(gap.from), 18, Math.max(1, xOf(gap.to) - xOf(gap.from)), HEIGHT - 18);
     if (trim) {
       paint.fillStyle = colour("--trimmed");
       paint.fillRect(LEFT, 18, xOf(trim.from) - LEFT, HEIGHT - 18);

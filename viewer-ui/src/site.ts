@@ -1,5 +1,7 @@
 // A site without a server: the same questions, answered from files that are read by range, its own and published blobs.
 import { blobFrame, blobPackets, blobRows, type BlobPlace, type BlobVideo } from "./blobs";
+import { condition } from "./condition";
+import { statisticsOf } from "./selection";
 import { type Framed, type Query, Refused, type Typed, typed, unframe } from "./wire";
 
 interface OwnPlace { at: number; dtype: string; shape: number[] }
@@ -16,7 +18,13 @@ interface EpisodeFile {
   blobs: string[];
 }
 type Row = Record<string, unknown> & { id: string };
-interface Site { dataset: { generation: number }; rows: Row[]; statistics: unknown; data: string | null }
+interface Site {
+  dataset: { generation: number; columns: { name: string }[] };
+  rows: Row[];
+  distributions: Record<string, unknown>;
+  checks: unknown;
+  data: string | null;
+}
 
 const STEP = 16;
 const files = new Map<string, Promise<EpisodeFile>>();
@@ -153,7 +161,7 @@ async function points(query: Query): Promise<Framed> {
 async function signalOf(query: Query): Promise<{ file: EpisodeFile; stored: Stored; id: string }> {
   const id = String(query.episode);
   const file = await fileOf(id);
-  return { file, stored: file.signals[String(query.signal)]!, id };
+  return { file, stored: file.signals[`${query.signal}${query.residual ? " residual" : ""}`]!, id };
 }
 
 async function at(query: Query): Promise<unknown> {
@@ -161,48 +169,33 @@ async function at(query: Query): Promise<unknown> {
   const file = await fileOf(id);
   const when = Number(BigInt(query.at!) - BigInt(file.episode.start_ns));
   const values = await Promise.all(
-    file.episode.signals.filter((each) => each.count).map(async (each) => {
-      const stored = file.signals[each.number]!;
+    Object.entries(file.signals).map(async ([key, stored]) => {
+      const each = { signal: Number.parseInt(key), ...(key.endsWith(" residual") && { is_residual: true }) };
       if (stored.levels) {
         const part = await descend(id, stored.levels, when, when, 64);
         const row = upper(part.times, when) - 1;
-        if (row < 0) return { signal: each.number, row: -1 };
+        if (row < 0) return { ...each, row: -1 };
         const found = Array.from(part.low.subarray(row * part.width, (row + 1) * part.width), (value) => (Number.isNaN(value) ? null : value));
-        return { signal: each.number, row: part.start + row, age_ns: when - part.times[row]!, values: found };
+        return { ...each, row: part.start + row, age_ns: when - part.times[row]!, values: found };
       }
       const times = await rows(id, stored.times!, 0, stored.times!.shape[0]!);
       const row = upper(times, when) - 1;
-      if (row < 0) return { signal: each.number, row };
-      return { signal: each.number, row, age_ns: when - times[row]!, ...(stored.texts ? { text: stored.texts[row] } : {}) };
+      if (row < 0) return { ...each, row };
+      return { ...each, row, age_ns: when - times[row]!, ...(stored.texts ? { text: stored.texts[row] } : {}) };
     }),
   );
   return { at_ns: String(query.at), values };
 }
 
-/** Conditions a site understands by itself: comparisons of one column each, joined by `and`. */
-export function condition(text: string): (row: Row) => boolean {
-  const tests = text.split(/\s+and\s+/i).filter((each) => each.trim()).map((part) => {
-    const plain = part.trim().replace(/^\((.*)\)$/s, "$1").trim();
-    const word = /^(not\s+)?([a-z_]\w*)$/i.exec(plain);
-    if (word) return (row: Row) => Boolean(row[word[2]!]) !== Boolean(word[1]);
-    const found = /^([a-z_]\w*)\s*(<=|>=|<>|!=|=|<|>|is)\s*('(?:[^']|'')*'|-?[\d.]+(?:e-?\d+)?|true|false|null)$/i.exec(plain);
-    if (!found) throw new Refused(400, `an exported site understands comparisons joined by "and", not ${plain}`, "");
-    const [, name = "", sign = "=", said = ""] = found;
-    const value = said.startsWith("'") ? said.slice(1, -1).replaceAll("''", "'") : JSON.parse(said.toLowerCase());
-    return (row: Row) => {
-      const own = row[name] ?? null;
-      if (sign.toLowerCase() === "is") return own === value;
-      if (own === null) return false;
-      const mine = own as number;
-      return { "=": mine === value, "<>": mine !== value, "!=": mine !== value, "<": mine < value, ">": mine > value, "<=": mine <= value, ">=": mine >= value }[sign]!;
-    };
-  });
-  return (row) => tests.every((each) => each(row));
+/** The rows that a filter chooses. */
+async function selected(query: Query): Promise<Row[]> {
+  const { rows: all, dataset } = await opened();
+  return all.filter(condition(String(query.where ?? ""), dataset.columns.map((each) => each.name)));
 }
 
 async function episodes(query: Query): Promise<unknown> {
-  const { rows: all, dataset } = await opened();
-  let chosen = all.filter(condition(String(query.where ?? "")));
+  const { dataset } = await opened();
+  let chosen = await selected(query);
   const sort = String(query.sort ?? "");
   if (sort)
     chosen = [...chosen].sort((a, b) => {
@@ -215,15 +208,23 @@ async function episodes(query: Query): Promise<unknown> {
   return { generation: dataset.generation, total: chosen.length, start, rows: chosen.slice(start, start + Number(query.count ?? 100)), live: [] };
 }
 
+/** How values lie in all episodes: a site knows no other selection of them. */
+async function distribution(signal: string): Promise<unknown> {
+  const found = (await opened()).distributions[signal];
+  if (!found) throw new Refused(404, `nothing is known of the values of ${signal}`, "");
+  return found;
+}
+
 export async function siteJson(name: string, query: Query): Promise<unknown> {
   const id = String(query.episode);
   switch (name) {
     case "session": return { write_token: "" };
     case "dataset": return (await opened()).dataset;
     case "episodes": return episodes(query);
-    case "statistics": return (await opened()).statistics;
-    case "checks": return { checked: 0, total: 0, wanted: true, worst: {} };
-    case "history": return { edits: [] };
+    case "statistics": return statisticsOf(await selected(query));
+    case "distribution": return distribution(String(query.signal));
+    case "checks": return (await opened()).checks;
+    case "history": return { edits: [], dropped: [] };
     case "episode": return (await fileOf(id)).episode;
     case "events": return (await fileOf(id)).events;
     case "errors": return (await fileOf(id)).errors;

@@ -77,7 +77,17 @@ const SCENARIOS = {
     await page.waitForFunction(() => document.querySelector("[data-testid=episode-row]").dataset.id === "000000000002");
     await page.keyboard.press("Escape");
     await page.click("header >> text=Statistics");
+    // How the values of signals lie follows the selection.
+    const mean = () => page.getAttribute('[data-testid=distribution][data-signal=joints] .spread', "data-mean");
+    await page.waitForSelector('[data-testid=distribution][data-signal=joints] svg[role=img]');
+    const all = await mean();
     await page.click("aside >> text=false");
+    await untilRows(page, 1);
+    await page.waitForFunction((before) => document.querySelector('[data-testid=distribution][data-signal=joints] .spread').dataset.mean !== before, all);
+    // A bar is chosen without a mouse.
+    await page.locator(".histogram rect[tabindex='0']").first().focus();
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.querySelector("[data-testid=filter]").value.includes("length >="));
     await untilRows(page, 1);
   },
 
@@ -149,6 +159,12 @@ const SCENARIOS = {
     await page.waitForFunction(() => Number(document.querySelector("[data-testid=time-cursor]").getAttribute("aria-valuemax")) > 2300);
     await page.keyboard.press("h");
     await page.waitForSelector("aside >> text=undo of");
+    // What was dropped is named there, and comes back.
+    await page.keyboard.press("d");
+    await untilRows(page, 2);
+    await page.click("[data-testid=undrop]");
+    await untilRows(page, 3);
+    await page.waitForSelector("[data-testid=undrop]", { state: "detached" });
     faults.length = 0; // the other browser may have asked for what was dropped
   },
 
@@ -203,6 +219,13 @@ const SCENARIOS = {
     await page.waitForFunction(() => window.warpdata.time_text === "1760000001400000000");
     await page.keyboard.press("+");
     await page.waitForFunction(() => location.search.includes("from="));
+    const from = () => page.evaluate(() => new URLSearchParams(location.search).get("from"));
+    const before = await from();
+    await page.keyboard.press("<");
+    await page.waitForFunction((old) => new URLSearchParams(location.search).get("from") !== old, before);
+    assert.ok(BigInt(await from()) < BigInt(before));
+    await page.keyboard.press(">");
+    await page.waitForFunction((old) => new URLSearchParams(location.search).get("from") === old, before);
     await page.keyboard.press("0");
     await page.waitForFunction(() => !location.search.includes("from="));
     await page.keyboard.press("j");
@@ -218,10 +241,14 @@ const SCENARIOS = {
     assert.deepEqual((await plots()).slice(0, 2), [second, first]);
     await page.keyboard.press("?");
     await page.waitForSelector("[role=dialog]");
+    assert.ok(await page.evaluate(() => document.querySelector("[role=dialog]").contains(document.activeElement)));
     await page.keyboard.press("Escape");
     await page.waitForSelector("[role=dialog]", { state: "detached" });
     await page.keyboard.press("c");
     await page.waitForFunction(() => document.querySelectorAll("[data-testid=camera]").length === 6);
+    await page.waitForFunction(() => location.search.includes("with=000000000001"));
+    await page.keyboard.press("Shift+J");
+    await page.waitForFunction(() => location.search.includes("with=000000000002"));
     await page.keyboard.press("c");
     await page.keyboard.press("/");
     await page.keyboard.type("success");
@@ -324,9 +351,33 @@ const SCENARIOS = {
     await page.fill("[data-testid=filter]", "not success and length >= 100");
     await page.keyboard.press("Enter");
     await untilRows(page, 1);
-    await page.fill("[data-testid=filter]", "length in (1)");
-    await page.keyboard.press("Enter");
-    await page.waitForSelector("[role=alert]");
+    const finds = async (where, count) => {
+      await page.fill("[data-testid=filter]", where);
+      await page.keyboard.press("Enter");
+      await untilRows(page, count);
+    };
+    await finds("length in (100, 80)", 2);
+    await finds("task like '%cube' or not (success)", 3);
+    await finds("(length between 90 and 130) and (success is null or (success and task <> 'a and b'))", 1);
+    await finds("env_id is null", 3);
+    for (const [wrong, said] of [["length ~ 3", /~ 3/], ["lenght > 3", /no column lenght.*length/], ["length >", /value/], ["(success", /\) is missing/]]) {
+      await page.fill("[data-testid=filter]", wrong);
+      await page.keyboard.press("Enter");
+      await page.waitForFunction((text) => new RegExp(text).test(document.querySelector("[role=alert]")?.textContent), said.source);
+    }
+    // Statistics are those of the selection, clicked twice into one another; health flags are there.
+    await finds("", 3);
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("o");
+    await page.click("aside .count >> text=true");
+    await page.waitForSelector("aside >> text=2 episodes satisfy the filter");
+    await page.click("aside .count >> text=pick the cube");
+    await untilRows(page, 2);
+    await page.waitForSelector(`aside >> text=${options.checked ?? 0} of 3 checked`);
+    await page.locator("[data-testid=distribution][data-signal=joints] summary").click();
+    await page.waitForSelector("[data-testid=distribution][data-signal=joints] .spread svg");
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("Escape");
     await page.fill("[data-testid=filter]", "success");
     await page.keyboard.press("Enter");
     await untilRows(page, 2);

@@ -62,6 +62,12 @@ class DraftEdits(Edits):
         self._episodes = episodes
         self._of = of
 
+    @property
+    def dropped(self) -> list[str]:
+        """The episodes that the draft hides, by their names in the sequence."""
+        ids = self._episodes.ids
+        return [_renamed(each, ids) for each in super().dropped]
+
     def _named(self, episode_id: str | int) -> str:
         ids = self._episodes.ids
         for entry in self._fold(self.log, range(len(ids))):
@@ -71,7 +77,10 @@ class DraftEdits(Edits):
             f"no episode {episode_id!r} in {self._episodes.source.name}.{nearest(str(episode_id), ids)}"
         )
 
-    def _numbers_in(self, edit: dict[str, Any]) -> list[int]:  # noqa: ARG002 - of all of them
+    def _numbers_in(self, edit: dict[str, Any]) -> list[int]:
+        return self._mentioned(edit)
+
+    def _mentioned(self, edit: dict[str, Any]) -> list[int]:  # noqa: ARG002 - all of them
         return list(range(len(self._episodes)))
 
     def _open(self, entry: Entry) -> Episode:

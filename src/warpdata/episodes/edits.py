@@ -109,6 +109,11 @@ class Edits:
             return self.plain(numbers)
         return [entry for entry in self._fold(self.log, numbers) if not entry.is_dropped]
 
+    @property
+    def dropped(self) -> list[str]:
+        """The episodes that are hidden: `undrop` shows them again."""
+        return [entry.id for entry in self._fold(self.log, self._mentioned({})) if entry.is_dropped]
+
     def showing(self, number: int) -> list[Entry]:
         """The episodes that readers see of this recording."""
         numbers = self._numbers_in({"episode": f"{number:012d}"})
@@ -212,14 +217,17 @@ class Edits:
 
     def _numbers_in(self, edit: dict[str, Any]) -> list[int]:
         """The recordings this edit and the log speak of; they must exist."""
-        names = [
-            name for e in (*self.log, edit) for name in (e.get("episode"), *e.get("episodes", ())) if name
-        ]
-        numbers = sorted({int(part.split("-")[0]) for name in names for part in name.split("+")})
+        numbers = self._mentioned(edit)
         for number in numbers:
             if not episode_path(self._here, number).is_dir():
                 raise KeyError(f"no episode {number:012d} in {self.root}")
         return numbers
+
+    def _mentioned(self, edit: dict[str, Any]) -> list[int]:
+        names = [
+            name for e in (*self.log, edit) for name in (e.get("episode"), *e.get("episodes", ())) if name
+        ]
+        return sorted({int(part.split("-")[0]) for name in names for part in name.split("+")})
 
     def _check_joins(self, after: list[Entry], before: list[Entry]) -> None:
         """A new joint must be possible: opening it raises what is wrong."""

@@ -67,7 +67,9 @@ class Access:
     def refuse_host(self, host_header: str) -> Refusal | None:
         """A name that another site could point to this machine is refused (DNS rebinding)."""
         host = host_of(host_header)
-        is_known = host == "localhost" or host.endswith(".localhost") or host in self.allow_hosts
+        is_known = (
+            host == "localhost" or host.endswith(".localhost") or host in map(str.lower, self.allow_hosts)
+        )
         if is_known or _is_address(host):
             return None
         return Refusal(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,9 +15,10 @@ import numpy as np
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import RangeReader
-from warpdata.episodes.encoded import encoded_camera, picture_group
+from warpdata.episodes.encoded import PictureGroup, encoded_camera, picture_group
 from warpdata.errors import NoStepsError, WarpError
 from warpdata.timeline.episode import Episode
+from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.meta import ABOUT_OTHERS
 from warpdata.timeline.pictures import Limits, as_pixels, is_camera, limits_of, shrunk
 from warpdata.timeline.signal import Signal
@@ -25,7 +27,7 @@ from warpdata.viewer.framing import framed, sendable
 from warpdata.viewer.health import UNASKED_EPISODES, Health
 from warpdata.viewer.moments import MOST
 from warpdata.viewer.shown import Shown, edited
-from warpdata.viewer.statistics import selection_statistics
+from warpdata.viewer.statistics import distribution, sampled, selection_statistics, spread_over
 from warpdata.viewer.tracks import Track
 
 MAX_ROWS = 500
@@ -36,6 +38,8 @@ MAX_TEXT = 2000
 MAX_WHERE = 4000
 THUMBNAIL_SIDE = 96
 MAX_MOMENTS = MOST
+MANY_BYTES = 4 << 20
+"""Encoded frames that are sent at once, roughly."""
 _KEPT_TRACK_BYTES = 512 << 20
 _KEPT_EPISODES = 8
 _KEPT_THUMBNAILS = 4000
@@ -145,6 +149,8 @@ class Answers:
         self._limits = _Kept(1024)
         self._thumbnails = _Kept(_KEPT_THUMBNAILS)
         self._growing: tuple[str, float, Episode] | None = None
+        self.is_listed = False
+        """Whether somebody was shown rows of the list."""
 
     # What is here.
 
@@ -160,7 +166,7 @@ class Answers:
             "columns": [{"name": each.name, "type": str(each.type)} for each in columns],
             "has_facts": snapshot.has_facts,
             "draft": None if shown.draft_folder is None else str(shown.draft_folder),
-            "is_root": shown.root is not None, "has_moments": shown.has_moments,
+            "is_root": shown.root is not None, "is_here": shown.is_here, "has_moments": shown.has_moments,
         })  # fmt: skip
 
     def episodes(self, ask: Question) -> Reply:
@@ -170,15 +176,17 @@ class Answers:
         start = ask.number("start", 0, 1 << 31, 0)
         part = rows[start : start + ask.number("count", 1, MAX_ROWS, 100)]
         listed = snapshot.listed(part)
+        worst = self.health.summary(0)["worst"]
         for row in listed:
             found = self.health.flags(row["id"])
             row["flags"] = None if found is None else sorted({each["rule"] for each in found})
-            row["worst"] = self.health.summary(0)["worst"].get(row["id"]) if found else None
+            row["worst"] = worst.get(row["id"])
         live = (
             [{"id": name, "live": True} for name in snapshot.unfinished]
             if not ask.values.get("where")
             else []
         )
+        self.is_listed = True
         return reply_json({
             "generation": snapshot.generation, "total": len(rows), "start": start, "rows": listed, "live": live,
         })  # fmt: skip
@@ -193,9 +201,24 @@ class Answers:
         rows = self._rows(ask).tolist()
         return reply_json(selection_statistics(snapshot.facts(), rows, snapshot.ids))
 
+    def distribution(self, ask: Question) -> Reply:
+        """How the values of a signal lie in the selection, from some records of some of its episodes."""
+        snapshot, name = self.shown.snapshot, ask.text("signal")
+        samples, unreadable = [], 0
+        for position in spread_over(self._rows(ask).tolist()):
+            try:
+                signal = snapshot.episodes[position].signals.get(name)
+                if signal is None or not len(signal) or signal.meta.is_object or is_camera(signal.meta):
+                    continue
+                samples.append(sampled(signal))
+            except WarpError:
+                unreadable += 1
+        return reply_json({**distribution(samples), "unreadable": unreadable})
+
     def checks(self, _: Question) -> Reply:
-        """How far the check is."""
-        return reply_json(self.health.summary(len(self.shown.snapshot.ids)))
+        """How far the check is, what it found, and which episodes are far from the others."""
+        snapshot = self.shown.snapshot
+        return reply_json({**self.health.summary(len(snapshot.ids)), "far": snapshot.outliers()})
 
     def thumbnail(self, ask: Question) -> Reply:
         """A small picture of an episode: of its first camera the frame in the middle, or the one at a time."""
@@ -206,7 +229,7 @@ class Answers:
 
     def _thumbnail(self, name: str, when: int | None) -> Reply:
         episode = self._episode(name)
-        for position, signal in enumerate(episode.signals.values()):
+        for position, signal in _readable(episode):
             if is_camera(signal.meta) and len(signal):
                 row = len(signal) // 2 if when is None else max(0, self._track(name, position).row_at(when))
                 limits = self._limits_of(name, position, signal)
@@ -223,7 +246,9 @@ class Answers:
         signals, problems = [], []
         for number, each in enumerate(episode.signals):
             try:
-                signals.append(_described(number, each, episode.signals[each]))
+                signal = episode.signals[each]
+                has_residual = _truth_of(episode.signals, signal) is not None
+                signals.append({**_described(number, each, signal), "has_residual": has_residual})
             except WarpError as error:
                 problems.append({"signal": each, "message": str(error), "hint": error.hint})
         filled = [each for each in signals if each["count"]]
@@ -240,23 +265,31 @@ class Answers:
         name = ask.text("episode")
         texts: list[dict[str, Any]] = []
         gaps: list[dict[str, Any]] = []
-        for number, signal in enumerate(self._episode(name).signals.values()):
+        for number, signal in _readable(self._episode(name)):
             if not len(signal):
                 continue
-            if signal.meta.kind == "text":
-                shown = signal[:MAX_EVENTS]
-                texts += [
-                    {"signal": number, "at_ns": str(ts), "text": str(value)[:MAX_TEXT]} for value, ts in shown
-                ]
-            elif not signal.meta.is_object:
-                found = self._track(name, number).gaps()
-                gaps += [{"signal": number, "from_ns": str(a), "to_ns": str(b)} for a, b in found]
+            with contextlib.suppress(WarpError):  # damaged: what it holds says so where it is shown
+                if signal.meta.kind == "text":
+                    texts += [
+                        {"signal": number, "at_ns": str(ts), "text": str(value)[:MAX_TEXT]}
+                        for value, ts in signal[:MAX_EVENTS]
+                    ]
+                elif not signal.meta.is_object:
+                    found = self._track(name, number).gaps()
+                    gaps += [{"signal": number, "from_ns": str(a), "to_ns": str(b)} for a, b in found]
         texts.sort(key=lambda each: int(each["at_ns"]))
         return reply_json({"events": texts, "gaps": gaps})
 
     def points(self, ask: Question) -> Reply:
-        """What is to be drawn of a signal: at most two points per pixel, exact records where they fit."""
-        track = self._track(ask.text("episode"), ask.number("signal", 0, 1 << 20))
+        """What is to be drawn of a signal: at most two points per pixel, exact records where they fit.
+
+        With `residual=1` of a prediction: how far it is from what came.
+        """
+        name, number = ask.text("episode"), ask.number("signal", 0, 1 << 20)
+        wants_residual = ask.number("residual", 0, 1, 0)
+        track = self.residual(name, number) if wants_residual else self._track(name, number)
+        if track is None:
+            raise BadQuestion(f"signal {number} is no prediction of another")
         base = ask.number("base", -_INT64, _INT64 - 1, 0)
         start, stop = (ask.number(each, -_INT64, _INT64 - 1) for each in ("from", "to"))
         found = track.window(start, stop, ask.number("width", 1, MAX_WIDTH))
@@ -267,19 +300,13 @@ class Answers:
         """The record of every signal that holds at a time, with its age."""
         name, ts_ns = ask.text("episode"), ask.number("at", -_INT64, _INT64 - 1)
         values = []
-        for number, signal in enumerate(self._episode(name).signals.values()):
+        for number, signal in _readable(self._episode(name)):
             if not len(signal):
                 continue
-            track = self._track(name, number)
-            row = track.row_at(ts_ns)
-            found: dict[str, Any] = {"signal": number, "row": row}
-            if row >= 0:
-                found["age_ns"] = ts_ns - int(track.times[row])
-                if signal.meta.is_object:
-                    found["text"] = str(signal[row][0])[:MAX_TEXT]
-                elif not is_camera(signal.meta):
-                    found["values"] = track.values(row, row + 1)[0].tolist()
-            values.append(found)
+            with contextlib.suppress(WarpError):  # damaged: its plot says so
+                values.append({"signal": number, **_held(self._track(name, number), ts_ns)})
+                if (residual := self.residual(name, number)) is not None:
+                    values.append({"signal": number, "is_residual": True, **_held(residual, ts_ns)})
         return reply_json({"at_ns": str(ts_ns), "values": values})
 
     def times(self, ask: Question) -> Reply:
@@ -306,7 +333,7 @@ class Answers:
     def packets(self, ask: Question) -> Reply:
         """The encoded frames around one of a camera, for the decoder of the browser; nothing where it has none.
 
-        With `needed=1` only those that decoding this one takes.
+        With `needed=1` only those that decoding this one takes, with `many=1` also those of the groups that follow.
         """
         name, number = ask.text("episode"), ask.number("signal", 0, 1 << 20)
         signal = self._camera(name, number)
@@ -315,12 +342,17 @@ class Answers:
         codec = None if group is None else web_codec(group.stream)
         if group is None or codec is None:
             return Reply(framed({"codec": None}, {}), _ARRAYS)
+        groups = [group]
+        if ask.number("many", 0, 1, 0):
+            groups += _groups_after(signal, group)
+        packets = [packet for each in groups for packet in each.packets]
         head = {
             "codec": codec.name, "description": base64.b64encode(codec.description).decode(),
             "coded": [group.stream.coded_width, group.stream.coded_height],
-            "rows": group.rows, "sizes": [len(each) for each in group.packets],
+            "rows": [row for each in groups for row in each.rows], "sizes": [len(each) for each in packets],
+            "starts": np.cumsum([0, *(len(each.rows) for each in groups[:-1])]).tolist(),
         }  # fmt: skip
-        return Reply(framed(head, {"data": np.frombuffer(b"".join(group.packets), np.uint8)}), _ARRAYS)
+        return Reply(framed(head, {"data": np.frombuffer(b"".join(packets), np.uint8)}), _ARRAYS)
 
     def video(self, ask: Question) -> tuple[RangeReader, str, str]:
         """The video of a camera as a file: its bytes, type, and a name for it."""
@@ -336,15 +368,11 @@ class Answers:
     def errors(self, ask: Question) -> Reply:
         """Where predictions are farthest from what came: times and distances, the worst first."""
         name = ask.text("episode")
-        episode = self._episode(name)
-        names = list(episode.signals)
         found = []
-        for number, each in enumerate(names):
-            about = episode.signals[each].meta
-            if about.role == "prediction" and about.of in names and not is_camera(about):
-                found += _worst_errors(
-                    self._track(name, number), self._track(name, names.index(about.of)), number
-                )
+        for number, _ in _readable(self._episode(name)):
+            with contextlib.suppress(WarpError):  # damaged: its plot says so
+                if (residual := self.residual(name, number)) is not None:
+                    found += _worst_errors(residual, number)
         found.sort(key=lambda each: -each["error"])
         return reply_json({"errors": found[:_WORST]})
 
@@ -369,11 +397,11 @@ class Answers:
     def history(self, _: Question) -> Reply:
         """The edit log, newest first, and which edits are undone."""
         if self.shown.refusal is not None and self.shown.root is None:
-            return reply_json({"edits": [], "can_redo": False})
+            return reply_json({"edits": [], "dropped": [], "can_undo": False})
         log = self.shown.edits.log
         undone = {each["undoes"] for each in log if each["op"] == "undo"}
         rows = [{**each, "is_undone": each["seq"] in undone} for each in log[-200:]]
-        return reply_json({"edits": rows[::-1], "can_undo": any(
+        return reply_json({"edits": rows[::-1], "dropped": self.shown.edits.dropped, "can_undo": any(
             each["op"] != "undo" and each["seq"] not in undone for each in log
         )})  # fmt: skip
 
@@ -434,6 +462,20 @@ class Answers:
         key = (name, number, snapshot.generation)
         return self._tracks.get(key, lambda: Track(self._signal(name, number)))
 
+    def residual(self, name: str, number: int) -> Track | None:
+        """How far a prediction is from what came; None for every other signal."""
+        snapshot, signal = self.shown.snapshot, self._signal(name, number)
+        truth = _truth_of(self._episode(name).signals, signal)
+        if truth is None:
+            return None
+
+        def made() -> Track:
+            return _residual_of(self._track(name, number), self._track(name, truth))
+
+        if name in snapshot.unfinished:
+            return made()
+        return self._tracks.get((name, number, snapshot.generation, "residual"), made)
+
     def _limits_of(self, name: str, number: int, signal: Signal) -> Limits | None:
         key = (name, number, self.shown.snapshot.generation)
         return self._limits.get(key, lambda: limits_of(signal))
@@ -452,6 +494,28 @@ def _described(number: int, name: str, signal: Signal) -> dict[str, Any]:
         rate = (count - 1) * 1e9 / (last - first) if last > first else None
         found |= {"first_ns": str(first), "last_ns": str(last), "rate_hz": rate}
     return found
+
+
+def _groups_after(signal: Signal, group: PictureGroup) -> Iterator[PictureGroup]:
+    """The groups behind one, as long as they are encoded alike and not too many bytes."""
+    stream, size, row = group.stream, 0, max(group.rows) + 1
+    while row < len(signal) and size < MANY_BYTES:
+        following = picture_group(signal, row)
+        if following is None or following.stream != stream:
+            return
+        yield following
+        size += sum(map(len, following.packets))
+        row = max(following.rows) + 1
+
+
+def _readable(episode: Episode) -> Iterator[tuple[int, Signal]]:
+    """The signals by number, without those that are damaged: what `episode` answers names them."""
+    for number, name in enumerate(episode.signals):
+        try:
+            signal = episode.signals[name]
+        except WarpError:
+            continue
+        yield number, signal
 
 
 def _start_of(episode: Episode) -> int:
@@ -475,18 +539,50 @@ def _told(meta: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _worst_errors(prediction: Track, truth: Track, number: int) -> list[dict[str, Any]]:
-    """The largest distances between a prediction and the record that held then."""
+def _truth_of(signals: Mapping[str, Signal], prediction: Signal) -> int | None:
+    """The number of the signal that a prediction is of, where the two can be compared."""
+    about = prediction.meta
+    if about.role != "prediction" or about.of is None or about.is_object or is_camera(about):
+        return None
+    if about.of not in signals:
+        return None
+    try:
+        truth = signals[about.of]
+    except WarpError:  # damaged: it says so itself
+        return None
+    is_alike = truth.meta.shape == about.shape and not truth.meta.is_object
+    is_small = max(len(truth), len(prediction)) <= MAX_FRAMES
+    return list(signals).index(about.of) if is_alike and is_small and len(truth) and len(prediction) else None
+
+
+def _residual_of(prediction: Track, truth: Track) -> Track:
+    """How far a prediction is from the record that held at its time."""
     rows = np.searchsorted(truth.times, prediction.times, side="right") - 1
     known = np.flatnonzero(rows >= 0)
-    width = min(prediction.channels, truth.channels)
-    if not len(known) or len(known) > MAX_FRAMES:
-        return []
-    guessed = prediction.values(0, len(prediction.times))[known, :width].astype(np.float64)
-    came = truth.values(0, len(truth.times))[rows[known], :width]
-    distance = np.nan_to_num(np.sqrt(((guessed - came) ** 2).sum(axis=1)))
+    guessed = prediction.values(0, len(prediction.times))[known].astype(np.float64)
+    came = truth.values(0, len(truth.times))[rows[known]]
+    return Track(ArraySignal(prediction.times[known], guessed - came))
+
+
+def _held(track: Track, ts_ns: int) -> dict[str, Any]:
+    """The record that holds at a time, with its age."""
+    signal, row = track.signal, track.row_at(ts_ns)
+    if row < 0:
+        return {"row": row}
+    found: dict[str, Any] = {"row": row, "age_ns": ts_ns - int(track.times[row])}
+    if signal.meta.is_object:
+        found["text"] = str(signal[row][0])[:MAX_TEXT]
+    elif not is_camera(signal.meta):
+        found["values"] = track.values(row, row + 1)[0].tolist()
+    return found
+
+
+def _worst_errors(residual: Track, number: int) -> list[dict[str, Any]]:
+    """The largest distances between a prediction and what came."""
+    values = residual.values(0, len(residual.times))
+    distance = np.nan_to_num(np.sqrt((values**2).sum(axis=1)))
     worst = np.argsort(-distance, kind="stable")[:_WORST]
     return [
-        {"signal": number, "at_ns": str(int(prediction.times[known[at]])), "error": float(distance[at])}
+        {"signal": number, "at_ns": str(int(residual.times[at])), "error": float(distance[at])}
         for at in worst.tolist()
     ]

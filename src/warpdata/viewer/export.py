@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
@@ -28,6 +28,10 @@ PAGE = ("app.js", "app.css", "icon.svg")
 STEP = 16
 """Blocks of a level that are one block of the level above."""
 _TOP = 1024
+_MOST_DISTRIBUTIONS = 64
+_NO_SERVER = {"is_root": False, "is_here": False, "has_moments": False}
+_SCALARS = ("string", "bool", "int64", "double")
+"""Columns that a site filters and sorts by."""
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'"
@@ -42,6 +46,7 @@ def export_site(
     *,
     data_url: str | None = None,
     copy: bool | None = None,
+    catalog: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Write a site that shows these episodes from any server of files; the folder must not be there yet.
@@ -55,22 +60,27 @@ def export_site(
         raise ConflictError("the folder exists already", path=target, hint="Choose another one.")
     if copy and data_url is not None:
         raise ValueError("a site reads its data from data_url, or holds a copy of it: not both")
-    shown = Shown(thing)
+    shown = Shown(thing, catalog=catalog)
     shown.snapshot.facts()
     answers = Answers(shown, limit_edits="an exported site can only be read")
     base = None if copy else _data_url(shown, target, data_url, must=copy is False)
     ids = shown.snapshot.ids
+    if answers.health.is_wanted:  # as a viewer of the same set would, so that the site shows the same flags
+        while answers.health.step(shown.snapshot):
+            pass
+    plotted: dict[str, None] = {}
     with map_os_errors(target):
         os.makedirs(os.path.dirname(target), exist_ok=True)
     with commit_folder(target) as work:
         with map_os_errors(work):
             (work / "e").mkdir()
             for position, name in enumerate(ids):
-                _Exported(answers, name, work / "e" / str(position), Blobs() if base else None).write()
+                exported = _Exported(answers, name, work / "e" / str(position), Blobs() if base else None)
+                plotted |= dict.fromkeys(exported.write())
                 if progress is not None:
                     progress(position + 1, len(ids))
             _write_page(work, base)
-        (work / "site.json").write_bytes(dump_json({**_site(answers), "data": base}))
+        (work / "site.json").write_bytes(dump_json({**_site(answers, list(plotted)), "data": base}))
     return Path(target)
 
 
@@ -91,14 +101,22 @@ def _data_url(shown: Shown, target: str, given: str | None, *, must: bool) -> st
     return found
 
 
-def _site(answers: Answers) -> dict[str, Any]:
-    shown = answers.shown
-    rows = shown.snapshot.listed(np.arange(len(shown.snapshot.ids)))
-    nothing = Question({})
-    dataset = parse_json(answers.dataset(nothing).body)
+def _site(answers: Answers, plotted: Sequence[str]) -> dict[str, Any]:
+    """What is known of all episodes: rows to filter and sort by, how values lie, and what was found."""
+    dataset = parse_json(answers.dataset(Question({})).body)
+    columns = [each for each in dataset["columns"] if each["type"] in _SCALARS]
+    names = [*(each["name"] for each in columns), "problems"]
+    rows = answers.shown.snapshot.facts().select(names).to_pylist()
+    checks = parse_json(answers.checks(Question({})).body)
+    for row in rows:
+        row["worst"] = checks["worst"].get(row["id"])
+    spread = {
+        name: parse_json(answers.distribution(Question({"signal": name})).body)
+        for name in plotted[:_MOST_DISTRIBUTIONS]
+    }
     return {
-        "dataset": {**dataset, "draft": None, "is_root": False}, "rows": sendable(rows),
-        "statistics": parse_json(answers.statistics(nothing).body),
+        "dataset": {**dataset, "columns": columns, "draft": None, **_NO_SERVER},
+        "rows": sendable(rows), "distributions": spread, "checks": {**checks, "wanted": True},
     }  # fmt: skip
 
 
@@ -145,8 +163,8 @@ class _Exported:
         self._blobs = blobs
         self._start = 0
 
-    def write(self) -> None:
-        """Both files."""
+    def write(self) -> list[str]:
+        """Both files; the names of the signals that are plotted."""
         ask = Question({"episode": self._name})
         about = {
             key: parse_json(getattr(self._answers, key)(ask).body) for key in ("episode", "events", "errors")
@@ -161,8 +179,11 @@ class _Exported:
                 if described["count"]:
                     signal = episode.signals[described["name"]]
                     signals[described["number"]] = self._signal(parts, described, signal)
+                if (residual := self._answers.residual(self._name, described["number"])) is not None:
+                    signals[f"{described['number']} residual"] = {"levels": self._levels(parts, residual)}
         about |= {"signals": signals, "blobs": [] if self._blobs is None else self._blobs.keys}
         self._path.with_suffix(".json").write_bytes(dump_json(about))
+        return [each["name"] for each in about["episode"]["signals"] if each["shows"] == "plot"]
 
     def _signal(self, parts: _Parts, described: Any, signal: Signal) -> dict[str, Any]:
         track = Track(signal)

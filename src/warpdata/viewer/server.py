@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import threading
+import time
 import webbrowser
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -43,8 +44,8 @@ FILES = {
 """Everything that is served from a disk, by the name it is asked for."""
 
 QUESTIONS = (
-    "dataset", "episodes", "statistics", "checks", "thumbnail", "episode", "events", "points", "at", "times",
-    "frame", "packets", "errors", "history", "moments",
+    "dataset", "episodes", "statistics", "distribution", "checks", "thumbnail", "episode", "events", "points", "at",
+    "times", "frame", "packets", "errors", "history", "moments",
 )  # fmt: skip
 CHANGES = ("edit", "check")
 
@@ -55,6 +56,8 @@ MAX_FOLLOWERS = 16
 _WORKERS = 4
 _PIECE_BYTES = 1 << 20
 _LIVE_S = 0.5
+_FIRST_ROWS_S = 3.0
+"""How long the facts of all episodes wait for a page that asks for its first rows."""
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -71,10 +74,11 @@ class Viewer:
         allow_hosts: Collection[str] = (),
         draft: str | os.PathLike[str] | None = None,
         index: str | os.PathLike[str] | None = None,
+        catalog: str | os.PathLike[str] | None = None,
         is_embedded: bool = False,
     ) -> None:
         check_binding(host, token)
-        self._answers = Answers(Shown(thing, draft=draft, index=index))
+        self._answers = Answers(Shown(thing, draft=draft, index=index, catalog=catalog))
         self._sockets = _bound(host, port)
         self.port: int = self._sockets[0].getsockname()[1]
         given = {} if token is None else {"token": token}
@@ -164,9 +168,12 @@ class Viewer:
         self._ended.set()
 
     async def _know_all(self, stop: asyncio.Event) -> None:
-        """Read the facts of all episodes while the first ones are shown already."""
-        answers = self._answers
+        """Read the facts of all episodes once the first ones are shown: before that it would only keep them waiting."""
+        answers, until = self._answers, time.monotonic() + _FIRST_ROWS_S
         while not stop.is_set():
+            if not answers.is_listed and time.monotonic() < until:
+                await asyncio.sleep(0.1)
+                continue
             snapshot = answers.shown.snapshot
             if not snapshot.has_facts:
                 with contextlib.suppress(WarpError, OSError, RuntimeError):  # who asks for them is told
@@ -409,12 +416,15 @@ def view(
     allow_hosts: Collection[str] = (),
     draft: str | os.PathLike[str] | None = None,
     index: str | os.PathLike[str] | None = None,
+    catalog: str | os.PathLike[str] | None = None,
     open_browser: bool | None = None,
 ) -> Viewer:
     """Show episodes in the browser: an address, an Episode, Episodes or a Dataset; returns the running Viewer.
 
     `index` is a vector file of the episodes for "moments like this"; one that is published with them or lies beside
-    them is found without it. In a notebook the viewer shows itself inline, elsewhere the browser is opened unless
+    them is found without it; `catalog` is where published datasets are looked for.
+
+    In a notebook the viewer shows itself inline, elsewhere the browser is opened unless
     `open_browser` is False.
     """
     in_notebook = _is_notebook()
@@ -426,6 +436,7 @@ def view(
         allow_hosts=allow_hosts,
         draft=draft,
         index=index,
+        catalog=catalog,
         is_embedded=in_notebook,
     )
     if open_browser or (open_browser is None and not in_notebook):

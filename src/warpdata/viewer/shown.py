@@ -25,6 +25,7 @@ from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.timeline.episode import Episode
 from warpdata.viewer.moments import Moments, NoMoments, find_moments
 from warpdata.viewer.published import as_published
+from warpdata.viewer.statistics import outliers_in
 
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
@@ -49,6 +50,7 @@ class Snapshot:
         self._lock = ThreadLock()
         self._reading = ThreadLock()
         self._facts: Any = None
+        self._outliers: dict[str, list[str]] | None = None
         self._chosen: OrderedDict[tuple[str, str, bool], Rows] = OrderedDict()
 
     def open(self, episode_id: str) -> Episode:
@@ -109,14 +111,21 @@ class Snapshot:
         out[:] = facts.column(name).to_pylist()
         return out
 
+    def outliers(self) -> dict[str, list[str]]:
+        """The episodes that are far from the others, and in what; none until the table of facts is made."""
+        if self._outliers is None and self.has_facts:
+            self._outliers = outliers_in(self.facts(), self.ids)
+        return self._outliers or {}
+
     def listed(self, rows: Rows) -> list[dict[str, Any]]:
         """What the list shows of these episodes; they are asked one by one until the table of all is made."""
         if not self.has_facts:
             found = [facts_of(self.episodes[int(row)]) for row in rows.tolist()]
             return [{name: each[name] for name in LISTED if name in each} for each in found]
         facts = self.facts()
-        names = [name for name in LISTED if name in facts.column_names]
-        return [dict(row) for row in facts.select(names).take(rows).to_pylist()]
+        columns = {name: facts.column(name) for name in LISTED if name in facts.column_names}
+        # One by one: `take` would load the whole of pyarrow.compute before the first rows are seen.
+        return [{name: each[row].as_py() for name, each in columns.items()} for row in rows.tolist()]
 
 
 def _order(values: NDArray[Any], *, descending: bool) -> Rows:
@@ -137,8 +146,10 @@ class Shown:
         *,
         draft: str | os.PathLike[str] | None = None,
         index: str | os.PathLike[str] | None = None,
+        catalog: str | os.PathLike[str] | None = None,
     ) -> None:
         self.selected: str | None = None
+        self._catalog = catalog
         self.address = os.fspath(thing) if isinstance(thing, str | os.PathLike) else ""
         self._thing = self._opened(thing)
         self._draft: Draft | None = None
@@ -278,13 +289,17 @@ class Shown:
             text = os.fspath(thing)
             base, inside = divided_address(text)
             if inside is not None:
-                found = open_address(base)
+                found = open_address(base, catalog=self._catalog)
                 self.address = base
-                episodes = open_episodes(base) if as_published(found) is None else found.episodes
+                episodes = (
+                    open_episodes(base, catalog=self._catalog)
+                    if as_published(found) is None
+                    else found.episodes
+                )
                 self.selected = episodes.open(inside).id  # says what there is, if it is not there
                 thing = found
             else:
-                thing = open_address(text)
+                thing = open_address(text, catalog=self._catalog)
         if isinstance(thing, Episode | Episodes):
             return thing
         if (dataset := as_published(thing)) is not None:

@@ -1,4 +1,4 @@
-"""Statistics over a selection of episodes, from their table of facts: histograms, outcomes, values, outliers."""
+"""Statistics over a selection of episodes: histograms, outcomes, outliers from facts, distributions from records."""
 
 from __future__ import annotations
 
@@ -8,31 +8,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.timeline.signal import Signal
+from warpdata.viewer.tracks import MAX_CHANNELS
+
 MEASURES = ("length", "duration_s", "total_reward")
 _BINS = 24
 _FAR = 3.5
 """An outlier is this many scaled median deviations from the median."""
-_MAX_SIGNALS = 40
 _MAX_TASKS = 40
+_EPISODES = 48
+_ROWS_EACH = 512
+"""A distribution is made of so many records of so many episodes at most."""
 
 
 def selection_statistics(facts: Any, positions: Sequence[int], ids: Sequence[str]) -> dict[str, Any]:
     """What the episodes at these positions of the table are like."""
     chosen = facts.take(np.asarray(positions, np.int64))
     measures: dict[str, Any] = {}
-    outliers: dict[str, list[str]] = {}
     for name in MEASURES:
         values = _numbers(chosen, name)
         known = values[np.isfinite(values)]
         if len(known):
             measures[name] = {**_histogram(known), "mean": float(known.mean()), "sum": float(known.sum())}
-            for at in _far_off(values):
-                outliers.setdefault(ids[positions[at]], []).append(name)
     return {
-        "episodes": chosen.num_rows, "measures": measures, "outliers": outliers,
+        "episodes": chosen.num_rows, "measures": measures,
+        "outliers": outliers_in(chosen, [ids[at] for at in positions]),
         "success": _counts(chosen, "success", 3), "task": _counts(chosen, "task", _MAX_TASKS),
-        "signals": _signals(chosen),
     }  # fmt: skip
+
+
+def outliers_in(facts: Any, ids: Sequence[str]) -> dict[str, list[str]]:
+    """Which episodes of a table are far from the others, and in what."""
+    found: dict[str, list[str]] = {}
+    for name in MEASURES:
+        for at in _far_off(_numbers(facts, name)):
+            found.setdefault(ids[at], []).append(name)
+    return found
 
 
 def _numbers(facts: Any, name: str) -> NDArray[np.float64]:
@@ -52,7 +63,9 @@ def _far_off(values: NDArray[np.float64]) -> list[int]:
     if len(known) < 5:
         return []
     middle = float(np.median(known))
-    spread = float(np.median(np.abs(known - middle))) * 1.4826
+    away = np.abs(known - middle)
+    # Where more than half are the same, the mean deviation tells how far the others are.
+    spread = float(np.median(away)) * 1.4826 or float(away.mean()) * 1.2533
     if not spread:
         return []
     return np.flatnonzero(np.abs(values - middle) > _FAR * spread).tolist()
@@ -68,24 +81,28 @@ def _counts(facts: Any, name: str, most: int) -> list[dict[str, Any]]:
     return [{"value": value, "count": count} for value, count in ordered]
 
 
-def _signals(facts: Any) -> list[dict[str, Any]]:
-    """Where the values of each signal lie: the mean of every episode, per channel, between the extremes of all."""
-    if not {"means", "mins", "maxs"} <= set(facts.column_names):
-        return []
-    columns = [
-        [dict(each or ()) for each in facts.column(name).to_pylist()] for name in ("means", "mins", "maxs")
-    ]
-    names = list(dict.fromkeys(name for row in columns[0] for name in row))[:_MAX_SIGNALS]
-    found = []
-    for name in names:
-        means, least, most = (
-            [row[name] for row in column if isinstance(row.get(name), list)] for column in columns
-        )
-        sizes = {len(each) for each in (*means, *least, *most)}
-        if len(sizes) == 1 and len(means) == len(least) == len(most) and sizes != {0}:
-            tables = [np.array(each, np.float64) for each in (means, least, most)]
-            found.append({
-                "name": name, "mean": tables[0].mean(axis=0).tolist(),
-                "low": tables[1].min(axis=0).tolist(), "high": tables[2].max(axis=0).tolist(),
-            })  # fmt: skip
-    return found
+def sampled(signal: Signal) -> NDArray[np.float64]:
+    """Records of a signal of numbers, evenly spaced where there are many: a row each, of its plotted channels."""
+    if len(signal) <= _ROWS_EACH:
+        values = signal.rows(0, len(signal))
+    else:
+        values = signal[np.linspace(0, len(signal) - 1, _ROWS_EACH).astype(np.int64)].values()
+    return values.reshape(len(values), -1)[:, :MAX_CHANNELS].astype(np.float64)
+
+
+def distribution(samples: Sequence[NDArray[np.float64]]) -> dict[str, Any]:
+    """How the values of a signal lie, channel by channel; episodes in which it has another width are left out."""
+    width = samples[0].shape[1] if samples else 0
+    taken = [each for each in samples if each.shape[1] == width]
+    rows = np.concatenate(taken) if taken else np.empty((0, 0))
+    channels: list[dict[str, Any] | None] = []
+    for column in rows.T:
+        known = column[np.isfinite(column)]
+        channels.append({**_histogram(known), "mean": float(known.mean())} if len(known) else None)
+    return {"episodes": len(taken), "records": len(rows), "channels": channels}
+
+
+def spread_over(positions: Sequence[int]) -> list[int]:
+    """Some of the positions, evenly spaced where there are many."""
+    at = np.linspace(0, len(positions) - 1, min(len(positions), _EPISODES)).astype(np.int64)
+    return [positions[each] for each in at.tolist()]

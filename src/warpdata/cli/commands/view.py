@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from warpdata.cli import exits
+from warpdata.cli.commands._address import add_address, naming_errors
 
 if TYPE_CHECKING:
     from warpdata.cli.console import Console
@@ -13,10 +14,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `warp view`."""
-    parser.add_argument(
-        "address",
-        help="a root, an episode, a .wshard or a published dataset: path, URL or ws/name[@version], with #ID inside",
-    )
+    add_address(parser, "a root, an episode, a .wshard or a published dataset", inside=False)
     parser.add_argument("--port", type=int, default=0, help="where to listen; default: any free port")
     parser.add_argument("--no-open", action="store_true", help="only print the link")
     parser.add_argument("--host", default="127.0.0.1", help="which address to listen on; others need --token")
@@ -62,14 +60,16 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.export is not None:
         with console.progress("exporting") as progress:
             wd.export_site(
-                args.address, args.export, data_url=args.data_url, copy=args.copy or None, progress=progress
-            )
+                args.address, args.export, data_url=args.data_url, copy=args.copy or None, catalog=args.catalog,
+                progress=progress,
+            )  # fmt: skip
         console.print(f"{args.export}: put it on any server of files")
         return exits.OK
-    viewer = wd.view(
-        args.address, port=args.port, host=args.host, token=args.token, allow_hosts=args.allow_host,
-        draft=args.draft, index=args.index, open_browser=False,
-    )  # fmt: skip
+    with naming_errors():
+        viewer = wd.view(
+            args.address, port=args.port, host=args.host, token=args.token, allow_hosts=args.allow_host,
+            draft=args.draft, index=args.index, catalog=args.catalog, open_browser=False,
+        )  # fmt: skip
     with viewer:
         console.print(viewer.url)
         console.out.flush()

@@ -460,11 +460,11 @@ function spoken(ns) {
   if (size < 1e9) return `${(ns / 1e6).toFixed(1)} ms`;
   return `${(ns / 1e9).toFixed(2)} s`;
 }
-function short(value) {
+function short(value, digits = 5) {
   if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size >= 1e5 || size < 1e-3)) return value.toExponential(2);
-  return String(Number(value.toPrecision(5)));
+  if (size !== 0 && (size >= 1e5 || size < 1e-3)) return value.toExponential(Math.min(digits - 1, 2));
+  return String(Number(value.toPrecision(digits)));
 }
 function bytes(count) {
   if (count < 1024) return `${count} B`;
@@ -522,6 +522,11 @@ var Clock = class {
     const left = (around - this.from) * factor;
     const right = (this.to - around) * factor;
     this.show(around - left, around + right);
+  }
+  /** Move the window by a share of its width. */
+  pan(share2) {
+    const by = share2 * (this.to - this.from);
+    this.show(this.from + by, this.to + by);
   }
   play(on2 = !state.playing) {
     if (on2 && this.at >= this.length) this.go(0);
@@ -2320,6 +2325,175 @@ function blobPackets(url, video, packets, row, onlyNeeded) {
   });
 }
 
+// src/condition.ts
+var TOKEN = /\s*(?:('(?:[^']|'')*')|(-?\d+(?:\.\d*)?(?:e[+-]?\d+)?|-?\.\d+(?:e[+-]?\d+)?)|([a-z_]\w*)|("[^"]+")|(<=|>=|<>|!=|==|[=<>(),]))/iy;
+var WORDS2 = /* @__PURE__ */ new Set(["and", "or", "not", "is", "null", "in", "like", "ilike", "between", "true", "false"]);
+function tokens(text) {
+  const found = [];
+  TOKEN.lastIndex = 0;
+  while (text.slice(TOKEN.lastIndex).trim()) {
+    const from = TOKEN.lastIndex;
+    const match = TOKEN.exec(text);
+    if (!match) throw refused(`${text.slice(from).trim().slice(0, 40)} is not understood`);
+    const [, quoted2, number, name, column2, sign2] = match;
+    const word = name?.toLowerCase() ?? "";
+    if (quoted2 !== void 0) found.push({ kind: "literal", text: quoted2, value: quoted2.slice(1, -1).replaceAll("''", "'") });
+    else if (number !== void 0) found.push({ kind: "literal", text: number, value: Number(number) });
+    else if (word === "true" || word === "false") found.push({ kind: "literal", text: word, value: word === "true" });
+    else if (column2 !== void 0 || name !== void 0 && !WORDS2.has(word)) found.push({ kind: "column", text: column2?.slice(1, -1) ?? name, value: null });
+    else found.push({ kind: "word", text: sign2 ?? word, value: null });
+  }
+  return found;
+}
+var refused = (why) => new Refused(400, `the filter: ${why}`, "");
+function condition(text, columns) {
+  if (!text.trim()) return () => true;
+  const known = new Set(columns);
+  const left = tokens(text);
+  const peek = (word) => left[0]?.kind === "word" && left[0].text === word;
+  const take = (word) => peek(word) && left.shift() !== void 0;
+  const need = (word) => {
+    if (!take(word)) throw refused(`${word} is missing${left[0] ? ` before ${left[0].text}` : ""}`);
+  };
+  const literal = () => {
+    const next = left.shift();
+    if (next?.kind === "literal") return next.value;
+    if (next?.text === "null") return null;
+    throw refused(`a value is missing${next ? ` before ${next.text}` : ""}`);
+  };
+  function some() {
+    const parts = [every()];
+    while (take("or")) parts.push(every());
+    return (row) => either(parts.map((each) => each(row)), true);
+  }
+  function every() {
+    const parts = [one()];
+    while (take("and")) parts.push(one());
+    return (row) => either(parts.map((each) => each(row)), false);
+  }
+  function one() {
+    if (take("not")) return opposite(one());
+    if (take("(")) {
+      const inside = some();
+      need(")");
+      return inside;
+    }
+    const next = left.shift();
+    if (next?.kind === "literal") return () => next.value === null ? null : Boolean(next.value);
+    if (next?.kind !== "column") throw refused(`a column is missing${next ? ` before ${next.text}` : ""}`);
+    if (!known.has(next.text)) throw refused(`there is no column ${next.text}; there are ${[...known].join(", ")}`);
+    return compared((row) => row[next.text] ?? null);
+  }
+  function compared(value) {
+    if (take("is")) {
+      const isNot = take("not");
+      const wanted2 = literal();
+      return (row) => value(row) === wanted2 !== isNot;
+    }
+    if (take("not")) return opposite(among(value));
+    if (peek("in") || peek("like") || peek("ilike") || peek("between")) return among(value);
+    const sign2 = left[0]?.kind === "word" && COMPARE[left[0].text] ? left.shift().text : "";
+    if (!sign2) return (row) => value(row) === null ? null : Boolean(value(row));
+    const wanted = literal();
+    return (row) => compare(COMPARE[sign2], value(row), wanted);
+  }
+  function among(value) {
+    if (take("in")) {
+      need("(");
+      const wanted = [literal()];
+      while (take(",")) wanted.push(literal());
+      need(")");
+      return (row) => value(row) === null ? null : wanted.includes(value(row));
+    }
+    if (take("between")) {
+      const low2 = literal();
+      need("and");
+      const high2 = literal();
+      return (row) => either([compare(COMPARE[">="], value(row), low2), compare(COMPARE["<="], value(row), high2)], false);
+    }
+    const ignoresCase = take("ilike");
+    if (!ignoresCase) need("like");
+    const pattern = String(literal()).replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replaceAll("%", ".*").replaceAll("_", ".");
+    const test2 = new RegExp(`^${pattern}$`, ignoresCase ? "is" : "s");
+    return (row) => value(row) === null ? null : test2.test(String(value(row)));
+  }
+  const test = some();
+  if (left.length) throw refused(`${left[0].text} is not understood here`);
+  return (row) => test(row) === true;
+}
+var COMPARE = {
+  "=": (order) => order === 0,
+  "==": (order) => order === 0,
+  "<>": (order) => order !== 0,
+  "!=": (order) => order !== 0,
+  "<": (order) => order < 0,
+  "<=": (order) => order <= 0,
+  ">": (order) => order > 0,
+  ">=": (order) => order >= 0
+};
+function compare(holds, value, wanted) {
+  if (value === null || wanted === null) return null;
+  const [a3, b] = typeof value === "string" || typeof wanted === "string" ? [String(value), String(wanted)] : [Number(value), Number(wanted)];
+  return holds(a3 < b ? -1 : a3 > b ? 1 : 0);
+}
+function either(found, wanted) {
+  return found.includes(wanted) ? wanted : found.includes(null) ? null : !wanted;
+}
+function opposite(test) {
+  return (row) => {
+    const found = test(row);
+    return found === null ? null : !found;
+  };
+}
+
+// src/selection.ts
+var MEASURES = ["length", "duration_s", "total_reward"];
+var BINS = 24;
+var FAR = 3.5;
+var LEAST = 5;
+var MOST_TASKS = 40;
+function statisticsOf(rows2) {
+  const measures = {};
+  const outliers = {};
+  for (const name of MEASURES) {
+    const known = rows2.filter((row) => typeof row[name] === "number");
+    const values = known.map((row) => row[name]);
+    if (!values.length) continue;
+    measures[name] = histogram(values);
+    const isFar = farOff(values);
+    for (const row of known) if (isFar(row[name])) (outliers[row.id] ??= []).push(name);
+  }
+  return { episodes: rows2.length, measures, outliers, success: counted(rows2, "success", 3), task: counted(rows2, "task", MOST_TASKS) };
+}
+function histogram(values) {
+  let [low2, high2] = [values.reduce((a3, b) => Math.min(a3, b)), values.reduce((a3, b) => Math.max(a3, b))];
+  const sum = values.reduce((a3, b) => a3 + b, 0);
+  if (low2 === high2) [low2, high2] = [low2 - 0.5, high2 + 0.5];
+  const bins = Math.min(BINS, new Set(values).size);
+  const counts = new Array(bins).fill(0);
+  for (const each of values) counts[Math.min(bins - 1, Math.floor((each - low2) / (high2 - low2) * bins))]++;
+  return { counts, low: low2, high: high2, mean: sum / values.length, sum };
+}
+function median(values) {
+  const sorted = [...values].sort((a3, b) => a3 - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+function farOff(values) {
+  const middle = median(values);
+  const away = values.map((each) => Math.abs(each - middle));
+  const spread = median(away) * 1.4826 || away.reduce((a3, b) => a3 + b, 0) / away.length * 1.2533;
+  return (value) => values.length >= LEAST && spread > 0 && Math.abs(value - middle) > FAR * spread;
+}
+function counted(rows2, name, most) {
+  const found = /* @__PURE__ */ new Map();
+  for (const row of rows2) {
+    const value = row[name] ?? null;
+    found.set(value, (found.get(value) ?? 0) + 1);
+  }
+  return [...found].map(([value, count]) => ({ value, count })).sort((a3, b) => b.count - a3.count).slice(0, most);
+}
+
 // src/site.ts
 var STEP = 16;
 var files = /* @__PURE__ */ new Map();
@@ -2438,52 +2612,37 @@ async function points(query2) {
 async function signalOf(query2) {
   const id = String(query2.episode);
   const file = await fileOf(id);
-  return { file, stored: file.signals[String(query2.signal)], id };
+  return { file, stored: file.signals[`${query2.signal}${query2.residual ? " residual" : ""}`], id };
 }
 async function at(query2) {
   const id = String(query2.episode);
   const file = await fileOf(id);
   const when = Number(BigInt(query2.at) - BigInt(file.episode.start_ns));
   const values = await Promise.all(
-    file.episode.signals.filter((each) => each.count).map(async (each) => {
-      const stored = file.signals[each.number];
+    Object.entries(file.signals).map(async ([key, stored]) => {
+      const each = { signal: Number.parseInt(key), ...key.endsWith(" residual") && { is_residual: true } };
       if (stored.levels) {
         const part = await descend(id, stored.levels, when, when, 64);
         const row2 = upper(part.times, when) - 1;
-        if (row2 < 0) return { signal: each.number, row: -1 };
+        if (row2 < 0) return { ...each, row: -1 };
         const found = Array.from(part.low.subarray(row2 * part.width, (row2 + 1) * part.width), (value) => Number.isNaN(value) ? null : value);
-        return { signal: each.number, row: part.start + row2, age_ns: when - part.times[row2], values: found };
+        return { ...each, row: part.start + row2, age_ns: when - part.times[row2], values: found };
       }
       const times = await rows(id, stored.times, 0, stored.times.shape[0]);
       const row = upper(times, when) - 1;
-      if (row < 0) return { signal: each.number, row };
-      return { signal: each.number, row, age_ns: when - times[row], ...stored.texts ? { text: stored.texts[row] } : {} };
+      if (row < 0) return { ...each, row };
+      return { ...each, row, age_ns: when - times[row], ...stored.texts ? { text: stored.texts[row] } : {} };
     })
   );
   return { at_ns: String(query2.at), values };
 }
-function condition(text) {
-  const tests = text.split(/\s+and\s+/i).filter((each) => each.trim()).map((part) => {
-    const plain = part.trim().replace(/^\((.*)\)$/s, "$1").trim();
-    const word = /^(not\s+)?([a-z_]\w*)$/i.exec(plain);
-    if (word) return (row) => Boolean(row[word[2]]) !== Boolean(word[1]);
-    const found = /^([a-z_]\w*)\s*(<=|>=|<>|!=|=|<|>|is)\s*('(?:[^']|'')*'|-?[\d.]+(?:e-?\d+)?|true|false|null)$/i.exec(plain);
-    if (!found) throw new Refused(400, `an exported site understands comparisons joined by "and", not ${plain}`, "");
-    const [, name = "", sign2 = "=", said2 = ""] = found;
-    const value = said2.startsWith("'") ? said2.slice(1, -1).replaceAll("''", "'") : JSON.parse(said2.toLowerCase());
-    return (row) => {
-      const own = row[name] ?? null;
-      if (sign2.toLowerCase() === "is") return own === value;
-      if (own === null) return false;
-      const mine = own;
-      return { "=": mine === value, "<>": mine !== value, "!=": mine !== value, "<": mine < value, ">": mine > value, "<=": mine <= value, ">=": mine >= value }[sign2];
-    };
-  });
-  return (row) => tests.every((each) => each(row));
+async function selected(query2) {
+  const { rows: all, dataset } = await opened2();
+  return all.filter(condition(String(query2.where ?? ""), dataset.columns.map((each) => each.name)));
 }
 async function episodes(query2) {
-  const { rows: all, dataset } = await opened2();
-  let chosen = all.filter(condition(String(query2.where ?? "")));
+  const { dataset } = await opened2();
+  let chosen = await selected(query2);
   const sort = String(query2.sort ?? "");
   if (sort)
     chosen = [...chosen].sort((a3, b) => {
@@ -2495,6 +2654,11 @@ async function episodes(query2) {
   const start2 = Number(query2.start ?? 0);
   return { generation: dataset.generation, total: chosen.length, start: start2, rows: chosen.slice(start2, start2 + Number(query2.count ?? 100)), live: [] };
 }
+async function distribution(signal) {
+  const found = (await opened2()).distributions[signal];
+  if (!found) throw new Refused(404, `nothing is known of the values of ${signal}`, "");
+  return found;
+}
 async function siteJson(name, query2) {
   const id = String(query2.episode);
   switch (name) {
@@ -2505,11 +2669,13 @@ async function siteJson(name, query2) {
     case "episodes":
       return episodes(query2);
     case "statistics":
-      return (await opened2()).statistics;
+      return statisticsOf(await selected(query2));
+    case "distribution":
+      return distribution(String(query2.signal));
     case "checks":
-      return { checked: 0, total: 0, wanted: true, worst: {} };
+      return (await opened2()).checks;
     case "history":
-      return { edits: [] };
+      return { edits: [], dropped: [] };
     case "episode":
       return (await fileOf(id)).episode;
     case "events":
@@ -2698,7 +2864,13 @@ function neighbour(by) {
   const next = at2 < 0 ? by > 0 ? 0 : ids.length - 1 : at2 + by;
   if (ids[next] !== void 0) goTo(ids[next]);
 }
-function compare() {
+function otherNeighbour(by) {
+  const ids = open.neighbours();
+  let at2 = ids.indexOf(state.otherId ?? state.episodeId ?? "") + by;
+  if (ids[at2] === state.episodeId) at2 += by;
+  if (ids[at2] !== void 0) set({ otherId: ids[at2] });
+}
+function compare2() {
   if (state.otherId) return set({ otherId: null });
   const ids = open.neighbours();
   const at2 = state.episodeId ? ids.indexOf(state.episodeId) : -1;
@@ -2758,6 +2930,7 @@ async function edit(body, done) {
 }
 var current = () => open.info?.id ?? "";
 var drop = () => edit({ op: "drop", episode: current() }, `dropped ${current()}`);
+var undrop = (id) => edit({ op: "undrop", episode: id }, `${id} is back`);
 var undo = () => edit({ op: "undo" }, "undone");
 var redo = () => edit({ op: "redo" }, "done again");
 var split = () => edit({ op: "split", episode: current(), at_ns: clock.time.toString() }, "split in two");
@@ -2945,11 +3118,17 @@ var GroupDecoder = class {
 // src/cameras.ts
 var KEPT_BYTES = 64 << 20;
 var KEPT_ENCODED_BYTES = 32 << 20;
+var AROUND_BYTES = 16 << 20;
 var AHEAD = 8;
 var BEHIND = 4;
 var CALM_MS = 60;
 var open2 = /* @__PURE__ */ new Set();
 var isSettled = () => [...open2].every((each) => each.settled);
+function grouped(config, rows2, packets) {
+  const shown2 = rows2.filter((each) => each >= 0);
+  const isReordered = shown2.some((each, i4) => i4 > 0 && each < shown2[i4 - 1]);
+  return { config, rows: rows2, packets, bytes: packets.reduce((sum, each) => sum + each.length, 0), isReordered };
+}
 var Camera = class {
   constructor(episode, signal, base, painted, failed) {
     this.episode = episode;
@@ -3084,7 +3263,7 @@ var Camera = class {
     this.keep(row, image);
   }
   async loadGroup(row, isFirst) {
-    const group = this.groups.get(row) ?? await this.bring(row, isFirst);
+    const group = this.groups.get(row) ?? await this.bring(row, isFirst ? { needed: 1 } : {});
     if (row !== this.next()) return;
     try {
       if (!group) throw new Error("no codec");
@@ -3096,22 +3275,24 @@ var Camera = class {
     }
   }
   /** The encoded frames around one; null where there are none. */
-  async bring(row, onlyNeeded) {
-    const found = await getArrays("packets", this.query({ row, ...onlyNeeded && { needed: 1 } }));
+  async bring(row, more = {}) {
+    const found = await getArrays("packets", this.query({ row, ...more }));
     const head = found.head;
     if (!head.codec) return null;
     const data = found.arrays.data.data;
     let at2 = 0;
     const packets = head.sizes.map((size) => data.subarray(at2, at2 += size));
-    const shown2 = head.rows.filter((each) => each >= 0);
-    const isReordered = shown2.some((each, i4) => i4 > 0 && each < shown2[i4 - 1]);
-    const group = { config: this.configOf(head), rows: head.rows, packets, bytes: data.length, isReordered };
-    for (const each of shown2) {
-      this.groups.delete(each);
-      this.groups.set(each, group);
-    }
+    const starts = head.starts ?? [0];
+    const config = this.configOf(head);
+    const groups = starts.map((start2, i4) => grouped(config, head.rows.slice(start2, starts[i4 + 1]), packets.slice(start2, starts[i4 + 1])));
+    for (const group of groups)
+      for (const each of group.rows) {
+        if (each < 0) continue;
+        this.groups.delete(each);
+        this.groups.set(each, group);
+      }
     this.forgetGroups();
-    return group;
+    return groups[0];
   }
   configOf(head) {
     const key = `${head.codec} ${head.description}`;
@@ -3124,22 +3305,34 @@ var Camera = class {
     return config;
   }
   forgetGroups() {
-    let bytes3 = [...new Set(this.groups.values())].reduce((sum, each) => sum + each.bytes, 0);
+    let bytes3 = this.encodedBytes();
     for (const oldest of this.groups.values()) {
       if (bytes3 <= KEPT_ENCODED_BYTES) break;
       bytes3 -= oldest.bytes;
       for (const row of oldest.rows) if (this.groups.get(row) === oldest) this.groups.delete(row);
     }
   }
-  /** The groups before and behind the one that is seen. */
+  /** What is not here yet around the frame that is seen: both neighbours, or all of a short video that costs no network. */
   async lookAround() {
     const rows2 = this.groups.get(this.wanted)?.rows.filter((each) => each >= 0);
     if (!rows2?.length || !this.settled) return;
-    for (const row of [Math.max(...rows2) + 1, Math.min(...rows2) - 1]) {
-      if (row < 0 || row >= this.times.length || this.groups.has(row)) continue;
-      await this.bring(row, false).catch(() => null);
-      if (!this.settled || this.isClosed) return;
+    const around = [Math.max(...rows2) + 1, Math.min(...rows2) - 1];
+    const isHere = state.dataset?.is_here;
+    for (let row = around.shift(); row !== void 0; row = around.shift()) {
+      if (row >= 0 && row < this.times.length && !this.groups.has(row)) {
+        const group = await this.bring(row, isHere ? { many: 1 } : {}).catch(() => null);
+        if (!group || !this.groups.has(row) || !this.settled || this.isClosed) return;
+      }
+      if (isHere && !around.length && this.encodedBytes() < AROUND_BYTES) around.push(...this.missing());
     }
+  }
+  /** The first frame that no group is here of. */
+  missing() {
+    for (let row = 0; row < this.times.length; row++) if (!this.groups.has(row)) return [row];
+    return [];
+  }
+  encodedBytes() {
+    return [...new Set(this.groups.values())].reduce((sum, each) => sum + each.bytes, 0);
   }
   /** A frame of the decoder: the wanted one goes to the screen at once, what is near it is kept. */
   take(frame, row) {
@@ -3221,7 +3414,7 @@ function firstSight() {
   return seen;
 }
 async function loadThumbnail(id, at2) {
-  if (!state.dataset?.is_root) await firstSight();
+  if (!state.dataset?.is_here) await firstSight();
   if (thumbnailsBusy >= 4) await new Promise((resolve) => thumbnailsWaiting.push(resolve));
   thumbnailsBusy++;
   try {
@@ -3394,6 +3587,7 @@ function EpisodeList() {
 }
 function RowBody({ row, version }) {
   const { checks } = useModel();
+  const far = checks?.far[row.id];
   const worst2 = row.problems?.length ? "damaged" : checks?.worst[row.id] ?? row.worst;
   return /* @__PURE__ */ u3(k, { children: [
     /* @__PURE__ */ u3(Thumbnail, { id: row.id, version }),
@@ -3404,6 +3598,7 @@ function RowBody({ row, version }) {
     /* @__PURE__ */ u3("div", { class: "row-side", children: [
       /* @__PURE__ */ u3("span", { children: row.duration_s == null ? "" : `${row.duration_s.toFixed(1)} s` }),
       /* @__PURE__ */ u3("span", { children: [
+        far && /* @__PURE__ */ u3("span", { class: "flag far", title: `far from the others in ${far.join(", ")}`, "aria-label": "outlier", children: "◇" }),
         worst2 && worst2 !== "info" && /* @__PURE__ */ u3("span", { class: `flag ${worst2}`, title: `check: ${worst2}`, "aria-label": worst2, children: worst2 === "damaged" ? "✖" : "⚠" }),
         row.success === true && /* @__PURE__ */ u3("span", { class: "flag good", title: "success", "aria-label": "success", children: "✓" }),
         row.success === false && /* @__PURE__ */ u3("span", { class: "flag", title: "failure", "aria-label": "failure", children: "✗" })
@@ -3463,308 +3658,6 @@ function LiveRow({ row }) {
       ]
     }
   );
-}
-
-// src/drawer.tsx
-var TITLES = { statics: "Episode", stats: "Selection", history: "Edits", moments: "Moments" };
-function Drawer() {
-  const { drawer, dataset } = useModel();
-  if (!drawer) return null;
-  const tabs = Object.keys(TITLES).filter((each) => each !== "moments" || dataset?.has_moments);
-  return /* @__PURE__ */ u3("aside", { class: "drawer", "aria-label": TITLES[drawer], children: [
-    /* @__PURE__ */ u3("header", { children: [
-      tabs.map((each) => /* @__PURE__ */ u3("button", { class: `tab quiet${each === drawer ? " chosen" : ""}`, "aria-pressed": each === drawer, onClick: () => set({ drawer: each }), children: TITLES[each] }, each)),
-      /* @__PURE__ */ u3("span", { class: "space" }),
-      /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Close", onClick: () => set({ drawer: null }), children: "✕" })
-    ] }),
-    /* @__PURE__ */ u3("div", { class: "drawer-body", children: [
-      drawer === "statics" && /* @__PURE__ */ u3(Statics, {}),
-      drawer === "stats" && /* @__PURE__ */ u3(Statistics, {}),
-      drawer === "history" && /* @__PURE__ */ u3(History, {}),
-      drawer === "moments" && /* @__PURE__ */ u3(Moments, {})
-    ] })
-  ] });
-}
-function Moments() {
-  const { momentsOf, dataset } = useModel();
-  const [found, setFound] = d2(null);
-  const [failure, setFailure] = d2("");
-  y2(() => {
-    if (!momentsOf) return;
-    const abort = new AbortController();
-    getJson("moments", momentsOf, abort.signal).then((answer) => {
-      setFound(answer);
-      setFailure("");
-    }).catch((error) => {
-      if (error.name === "AbortError") return;
-      setFound(null);
-      setFailure(`${error.message} ${error.hint ?? ""}`);
-    });
-    return () => abort.abort();
-  }, [momentsOf]);
-  const again = /* @__PURE__ */ u3("button", { onClick: momentsLikeThis, children: "Moments like the one at the cursor" });
-  if (!momentsOf) return again;
-  if (failure) return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3("p", { class: "failure", children: failure }),
-    again
-  ] });
-  if (!found) return /* @__PURE__ */ u3("p", { class: "dim", children: "Searching…" });
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3("p", { class: "dim", children: [
-      "Like",
-      " ",
-      /* @__PURE__ */ u3("button", { class: "link", onClick: () => goAt(momentsOf.episode, momentsOf.at), children: named(momentsOf.episode) }),
-      ", by ",
-      found.index,
-      ":"
-    ] }),
-    /* @__PURE__ */ u3("ol", { class: "moments", children: found.moments.map((each) => /* @__PURE__ */ u3("li", { children: /* @__PURE__ */ u3(
-      "button",
-      {
-        class: "moment quiet",
-        "data-testid": "moment",
-        "data-episode": each.episode,
-        "data-at-ns": each.at_ns,
-        title: "go there; with Shift beside this one",
-        onClick: (event) => event.shiftKey ? set({ otherId: each.episode }) : goAt(each.episode, BigInt(each.at_ns)),
-        children: [
-          /* @__PURE__ */ u3(Thumbnail, { id: each.episode, at: each.at_ns, version: dataset?.generation ?? 0 }),
-          /* @__PURE__ */ u3("span", { class: "row-text", children: [
-            /* @__PURE__ */ u3("strong", { children: [
-              named(each.episode),
-              " · ",
-              seconds(each.since_start_ns),
-              " s"
-            ] }),
-            /* @__PURE__ */ u3("span", { class: "dim", children: [
-              "similarity ",
-              each.score.toFixed(4)
-            ] })
-          ] })
-        ]
-      }
-    ) }, `${each.episode}@${each.at_ns}`)) }),
-    !found.moments.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing else is in the index." }),
-    again
-  ] });
-}
-function shown(value) {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
-}
-function Statics() {
-  const { dataset } = useModel();
-  const info = open.info;
-  if (!info) return /* @__PURE__ */ u3("p", { class: "dim", children: "No episode is open." });
-  const refusal = dataset?.refusal;
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3(
-      "form",
-      {
-        class: "marks",
-        onSubmit: (event) => {
-          event.preventDefault();
-          const data = new FormData(event.currentTarget);
-          void mark(String(data.get("name")), String(data.get("value")));
-        },
-        children: [
-          /* @__PURE__ */ u3("label", { children: [
-            "Mark ",
-            /* @__PURE__ */ u3("input", { name: "name", list: "mark-names", required: true, value: "task", disabled: Boolean(refusal) })
-          ] }),
-          /* @__PURE__ */ u3("datalist", { id: "mark-names", children: [
-            /* @__PURE__ */ u3("option", { value: "task" }),
-            /* @__PURE__ */ u3("option", { value: "notes" })
-          ] }),
-          /* @__PURE__ */ u3("label", { children: [
-            "as ",
-            /* @__PURE__ */ u3("input", { name: "value", required: true, placeholder: "pick the cube", disabled: Boolean(refusal) })
-          ] }),
-          /* @__PURE__ */ u3("button", { disabled: Boolean(refusal), title: refusal ?? "", children: "Save" })
-        ]
-      }
-    ),
-    refusal && /* @__PURE__ */ u3("p", { class: "dim", children: refusal }),
-    /* @__PURE__ */ u3(Items, { title: "Static items", items: info.static }),
-    (info.findings?.length ?? 0) > 0 && /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Findings" }),
-      /* @__PURE__ */ u3("ul", { class: "findings", children: info.findings.map((each, i4) => /* @__PURE__ */ u3("li", { children: [
-        /* @__PURE__ */ u3("b", { class: each.severity, children: each.rule }),
-        " ",
-        each.signal,
-        " ",
-        each.message
-      ] }, i4)) })
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Signals" }),
-      /* @__PURE__ */ u3("table", { class: "signals", children: [
-        /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
-          /* @__PURE__ */ u3("th", { scope: "col", children: "name" }),
-          /* @__PURE__ */ u3("th", { scope: "col", children: "records" }),
-          /* @__PURE__ */ u3("th", { scope: "col", children: "rate" })
-        ] }) }),
-        /* @__PURE__ */ u3("tbody", { children: info.signals.map((each) => /* @__PURE__ */ u3("tr", { children: [
-          /* @__PURE__ */ u3("th", { scope: "row", children: [
-            each.name,
-            /* @__PURE__ */ u3("span", { class: "dim", children: [
-              each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`,
-              each.units ? `, ${each.units}` : ""
-            ] })
-          ] }),
-          /* @__PURE__ */ u3("td", { children: each.count.toLocaleString("en") }),
-          /* @__PURE__ */ u3("td", { children: each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : "" })
-        ] }, each.name)) })
-      ] })
-    ] }),
-    /* @__PURE__ */ u3(Items, { title: "Metadata", items: info.meta })
-  ] });
-}
-function Items({ title, items }) {
-  const names = Object.keys(items);
-  if (!names.length) return null;
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: title }),
-    /* @__PURE__ */ u3("dl", { class: "items", children: names.map((name) => /* @__PURE__ */ u3("div", { children: [
-      /* @__PURE__ */ u3("dt", { children: name }),
-      /* @__PURE__ */ u3("dd", { children: shown(items[name]) })
-    ] }, name)) })
-  ] });
-}
-var quoted = (text) => `'${text.replaceAll("'", "''")}'`;
-function narrow(condition2) {
-  set({ where: state.where ? `(${state.where}) and ${condition2}` : condition2 });
-}
-function Statistics() {
-  const { where, listGeneration, checks } = useModel();
-  const [found, setFound] = d2(null);
-  y2(() => {
-    const abort = new AbortController();
-    getJson("statistics", { where }, abort.signal).then(setFound).catch(complain);
-    return () => abort.abort();
-  }, [where, listGeneration]);
-  if (!found) return null;
-  const outliers = Object.entries(found.outliers);
-  return /* @__PURE__ */ u3(k, { children: [
-    /* @__PURE__ */ u3("p", { children: [
-      /* @__PURE__ */ u3("b", { children: found.episodes.toLocaleString("en") }),
-      " episodes",
-      where ? " satisfy the filter" : "",
-      "."
-    ] }),
-    Object.entries(found.measures).map(([name, each]) => /* @__PURE__ */ u3(Histogram, { name, ...each }, name)),
-    /* @__PURE__ */ u3(Counts, { title: "success", items: found.success, condition: (value) => value === null ? "success is null" : value ? "success" : "not success" }),
-    /* @__PURE__ */ u3(Counts, { title: "task", items: found.task, condition: (value) => value === null ? "task is null" : `task = ${quoted(String(value))}` }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Outliers" }),
-      outliers.length ? /* @__PURE__ */ u3("ul", { class: "outliers", children: outliers.slice(0, 50).map(([id, why]) => /* @__PURE__ */ u3("li", { children: [
-        /* @__PURE__ */ u3("button", { class: "quiet", onClick: () => goTo(id), children: named(id) }),
-        " ",
-        /* @__PURE__ */ u3("span", { class: "dim", children: why.join(", ") })
-      ] }, id)) }) : /* @__PURE__ */ u3("p", { class: "dim", children: "None by length, duration or return." })
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Values" }),
-      found.signals.map((each) => /* @__PURE__ */ u3("details", { children: [
-        /* @__PURE__ */ u3("summary", { children: each.name }),
-        /* @__PURE__ */ u3("table", { children: [
-          /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
-            /* @__PURE__ */ u3("th", {}),
-            /* @__PURE__ */ u3("th", { children: "least" }),
-            /* @__PURE__ */ u3("th", { children: "mean" }),
-            /* @__PURE__ */ u3("th", { children: "greatest" })
-          ] }) }),
-          /* @__PURE__ */ u3("tbody", { children: each.mean.slice(0, 64).map((mean, i4) => /* @__PURE__ */ u3("tr", { children: [
-            /* @__PURE__ */ u3("th", { scope: "row", children: i4 }),
-            /* @__PURE__ */ u3("td", { children: short(each.low[i4]) }),
-            /* @__PURE__ */ u3("td", { children: short(mean) }),
-            /* @__PURE__ */ u3("td", { children: short(each.high[i4]) })
-          ] }, i4)) })
-        ] })
-      ] }, each.name))
-    ] }),
-    /* @__PURE__ */ u3("section", { children: [
-      /* @__PURE__ */ u3("h3", { children: "Health" }),
-      /* @__PURE__ */ u3("p", { class: "dim", children: checks ? `${checks.checked} of ${checks.total} checked, ${Object.keys(checks.worst).length} with findings` : "" }),
-      checks && !checks.wanted && /* @__PURE__ */ u3("button", { onClick: () => void post("check", {}).catch(complain), children: "Check all" })
-    ] })
-  ] });
-}
-function Histogram({ name, counts, low: low2, high: high2, mean }) {
-  const most = Math.max(...counts);
-  const width = 240 / counts.length;
-  const edge = (i4) => low2 + (high2 - low2) * i4 / counts.length;
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: [
-      name,
-      " ",
-      /* @__PURE__ */ u3("span", { class: "dim", children: [
-        "mean ",
-        short(mean)
-      ] })
-    ] }),
-    /* @__PURE__ */ u3("svg", { class: "histogram", viewBox: "0 0 240 48", preserveAspectRatio: "none", role: "img", "aria-label": `Histogram of ${name} from ${short(low2)} to ${short(high2)}`, children: counts.map((count, i4) => /* @__PURE__ */ u3(
-      "rect",
-      {
-        x: i4 * width,
-        width: Math.max(1, width - 1),
-        y: 48 - 46 * count / most,
-        height: 46 * count / most,
-        onClick: () => narrow(`${name} >= ${edge(i4)} and ${name} ${i4 === counts.length - 1 ? "<=" : "<"} ${edge(i4 + 1)}`),
-        children: /* @__PURE__ */ u3("title", { children: `${short(edge(i4))} to ${short(edge(i4 + 1))}: ${count}; click to filter` })
-      },
-      i4
-    )) }),
-    /* @__PURE__ */ u3("p", { class: "axis dim", children: [
-      /* @__PURE__ */ u3("span", { children: short(low2) }),
-      /* @__PURE__ */ u3("span", { children: short(high2) })
-    ] })
-  ] });
-}
-function Counts({ title, items, condition: condition2 }) {
-  if (!items.length) return null;
-  const all = items.reduce((sum, each) => sum + each.count, 0);
-  return /* @__PURE__ */ u3("section", { children: [
-    /* @__PURE__ */ u3("h3", { children: title }),
-    items.map((each) => /* @__PURE__ */ u3("button", { class: "count quiet", onClick: () => narrow(condition2(each.value)), title: "click to filter", children: [
-      /* @__PURE__ */ u3("i", { style: { width: `${100 * each.count / all}%` } }),
-      /* @__PURE__ */ u3("span", { class: "cut", children: each.value === null ? "not known" : String(each.value) }),
-      /* @__PURE__ */ u3("b", { children: each.count })
-    ] }, String(each.value)))
-  ] });
-}
-function History() {
-  const { dataset, listGeneration } = useModel();
-  const [edits, setEdits] = d2([]);
-  y2(() => {
-    getJson("history", {}).then((found) => setEdits(found.edits)).catch(complain);
-  }, [listGeneration]);
-  return /* @__PURE__ */ u3(k, { children: [
-    dataset?.refusal && /* @__PURE__ */ u3("p", { class: "dim", children: dataset.refusal }),
-    dataset?.draft && /* @__PURE__ */ u3("p", { class: "dim", children: [
-      "Edits of a published dataset are kept in ",
-      dataset.draft,
-      "; `warp publish --draft` takes them."
-    ] }),
-    /* @__PURE__ */ u3("p", { class: "buttons", children: [
-      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void undo(), children: "Undo" }),
-      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void redo(), children: "Redo" })
-    ] }),
-    /* @__PURE__ */ u3("ol", { class: "edits", reversed: true, children: edits.map((each) => /* @__PURE__ */ u3("li", { class: each.is_undone ? "undone" : "", children: [
-      /* @__PURE__ */ u3("span", { children: [
-        /* @__PURE__ */ u3("b", { children: each.seq }),
-        " ",
-        said(each)
-      ] }),
-      each.op !== "undo" && !each.is_undone && /* @__PURE__ */ u3("button", { class: "quiet", disabled: Boolean(dataset?.refusal), onClick: () => void edit({ op: "undo", seq: each.seq }, `edit ${each.seq} is undone`), children: "undo" })
-    ] }, each.seq)) }),
-    !edits.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing was edited." })
-  ] });
-}
-function said(edit2) {
-  if (edit2.op === "undo") return `undo of ${edit2.undoes}`;
-  const which = named(edit2.episode ?? edit2.episodes?.join(" + ") ?? "");
-  const what = edit2.op === "set_static" ? `${edit2.name} = ${shown(edit2.value)}` : edit2.op;
-  return `${which}: ${what}${edit2.redoes ? " (again)" : ""}`;
 }
 
 // node_modules/uplot/dist/uPlot.esm.js
@@ -8077,6 +7970,9 @@ var LEFT2 = 72;
 var RIGHT2 = 16;
 var HEIGHT2 = 112;
 var MAX_LEGEND = 16;
+var keyOf = (each) => `${"signal" in each ? each.signal : each.number}${each.is_residual ? " residual" : ""}`;
+var shadeOf = (signal) => signal.is_residual ? signal.of ?? signal.name : signal.name;
+var numbersOf = (group) => new Set([group.main, ...group.predictions, ...group.uncertainties].map((each) => each.number));
 var ROLE_ORDER = ["observation", "action", "reward", "terminated", "truncated", "prediction", "uncertainty", "residual", "other"];
 function groupsOf(info) {
   const plots = info.signals.filter((each) => each.shows === "plot" && each.count > 0);
@@ -8090,6 +7986,8 @@ function groupsOf(info) {
     groups.push(group);
   }
   for (const left of plots) if (!taken.has(left)) groups.push({ main: left, predictions: [], uncertainties: [] });
+  for (const each of plots)
+    if (each.has_residual) groups.push({ main: { ...each, name: `${each.name} − ${each.of}`, role: "residual", is_residual: true, dtype: "float64" }, predictions: [], uncertainties: [] });
   const place = (each) => {
     const moved = state.plotOrder.indexOf(each.main.name);
     return moved >= 0 ? moved - 1e3 : ROLE_ORDER.indexOf(each.main.role);
@@ -8107,6 +8005,7 @@ async function pointsOf(info, signal, width, abort) {
     {
       episode: info.id,
       signal: signal.number,
+      residual: signal.is_residual ? 1 : void 0,
       base,
       width: Math.max(1, Math.round(width)),
       from: base + BigInt(Math.floor(clock.from)),
@@ -8144,15 +8043,26 @@ function joined(group, found) {
   for (const [uncertainty, prediction] of bandsOf(group)) {
     const spread = found.get(uncertainty.number);
     const middle = found.get(prediction.number);
-    const size = Math.min(spread.times.length, middle.times.length);
+    const holds = heldAt(spread.times, middle.times);
     const edges = (sign2) => Array.from({ length: count }, (_4, c3) => {
-      const around = column(middle, c3);
       const by = column(spread, c3);
-      return Array.from({ length: size }, (_5, i4) => around[i4] == null || by[i4] == null ? null : around[i4] + sign2 * by[i4]);
+      return column(middle, c3).map((around, i4) => {
+        const wide = by[holds[i4]] ?? null;
+        return around === null || wide === null ? null : around + sign2 * wide;
+      });
     });
-    tables2.push([inSeconds(middle.times).slice(0, size), ...edges(1), ...edges(-1)]);
+    tables2.push([inSeconds(middle.times), ...edges(1), ...edges(-1)]);
   }
   return tables2.length === 1 ? tables2[0] : uPlot.join(tables2);
+}
+function heldAt(times, wanted) {
+  const found = new Int32Array(wanted.length);
+  let at2 = -1;
+  for (let i4 = 0; i4 < wanted.length; i4++) {
+    while (at2 + 1 < times.length && times[at2 + 1] <= wanted[i4]) at2++;
+    found[i4] = at2;
+  }
+  return found;
 }
 function bandsOf(group) {
   return group.uncertainties.map((each) => [each, group.predictions.find((one) => one.model === each.model) ?? group.main]);
@@ -8167,20 +8077,20 @@ function seriesOf(group, hidden, gapsNow) {
   const count = channelsOf(group.main);
   const series = [{}];
   const bands = [];
-  const line = (c3, more) => ({
+  const line = (of, c3, more) => ({
     show: !hidden.has(`${group.main.name}#${c3}`),
-    stroke: colourOf(group.main.name, c3),
+    stroke: colourOf(shadeOf(group.main), c3),
     width: 1.25,
     points: { show: false },
-    gaps: (self, _series, _first, _last, found) => isHeld(group.main) ? found : [...found, ...cutsOf(self, gapsNow())],
+    gaps: (self, _series, _first, _last, found) => isHeld(group.main) ? found : [...found, ...cutsOf(self, gapsNow().filter((each) => each.signal === of.number))],
     ...isHeld(group.main) && { paths: uPlot.paths.stepped({ align: 1 }) },
     ...more
   });
-  for (let c3 = 0; c3 < count; c3++) series.push(line(c3, {}));
-  for (const _4 of group.predictions) for (let c3 = 0; c3 < count; c3++) series.push(line(c3, { dash: [5, 4], spanGaps: true }));
-  for (const _4 of group.uncertainties) {
+  for (let c3 = 0; c3 < count; c3++) series.push(line(group.main, c3, {}));
+  for (const each of group.predictions) for (let c3 = 0; c3 < count; c3++) series.push(line(each, c3, { dash: [5, 4] }));
+  for (const [, around] of bandsOf(group)) {
     const start2 = series.length;
-    for (const _side of [0, 1]) for (let c3 = 0; c3 < count; c3++) series.push(line(c3, { width: 0, spanGaps: true }));
+    for (const _side of [0, 1]) for (let c3 = 0; c3 < count; c3++) series.push(line(around, c3, { width: 0 }));
     for (let c3 = 0; c3 < count; c3++)
       bands.push({ series: [start2 + c3, start2 + count + c3], fill: `${colourOf(group.main.name, c3)}2e` });
   }
@@ -8226,13 +8136,14 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
           x: { time: false, auto: false, range: () => [clock.from / 1e9, clock.to / 1e9] },
           y: { range: (_4, low2, high2) => rangeOf(group.main, low2, high2) }
         },
-        axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT2, values: (_4, ticks2) => ticks2.map(short), gap: 6 }],
+        axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT2, values: (_4, ticks2) => ticks2.map((each) => short(each)), gap: 6 }],
         cursor: { show: true, x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
         hooks: {
           drawClear: [
             (self) => {
               self.ctx.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--gap").trim();
-              for (const [from, to] of cutsOf(self, latest.current.gaps)) self.ctx.fillRect(from, self.bbox.top, Math.max(1, to - from), self.bbox.height);
+              const { gaps: gaps3, group: group2 } = latest.current;
+              for (const [from, to] of cutsOf(self, gaps3.filter((each) => each.signal === group2.main.number))) self.ctx.fillRect(from, self.bbox.top, Math.max(1, to - from), self.bbox.height);
             }
           ],
           setSelect: [
@@ -8306,7 +8217,7 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
       made.destroy();
       chart.current = null;
     };
-  }, [info.id, group.main.number, group.predictions.length, group.uncertainties.length, folded, theme2]);
+  }, [info.id, keyOf(group.main), group.predictions.length, group.uncertainties.length, folded, theme2]);
   y2(() => {
     if (loaded.current !== info) reload.current();
   }, [info]);
@@ -8323,7 +8234,7 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
     move();
     return () => stops.forEach((stop) => stop());
   }, [folded]);
-  const now = held.get(group.main.number);
+  const now = held.get(keyOf(group.main));
   const count = channelsOf(group.main);
   return /* @__PURE__ */ u3(
     "section",
@@ -8366,10 +8277,11 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
                 "aria-pressed": !model.hidden.has(`${name}#${c3}`),
                 title: "click to hide or show",
                 children: [
-                  /* @__PURE__ */ u3("i", { style: { background: colourOf(name, c3) } }),
+                  /* @__PURE__ */ u3("i", { style: { background: colourOf(shadeOf(group.main), c3) } }),
                   count > 1 && channelName(group.main, c3),
                   " ",
-                  /* @__PURE__ */ u3("b", { children: now?.values ? short(now.values[c3] ?? Number.NaN) : "–" })
+                  /* @__PURE__ */ u3("b", { children: valueOf(now, c3) }),
+                  group.predictions.map((each) => /* @__PURE__ */ u3("em", { class: "dim", title: `${each.name} at the cursor`, children: valueOf(held.get(keyOf(each)), c3) }, each.number))
                 ]
               },
               c3
@@ -8392,6 +8304,7 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
     }
   );
 }
+var valueOf = (held, channel) => held?.values ? short(held.values[channel] ?? Number.NaN) : "–";
 function toggle(key) {
   const hidden = new Set(state.hidden);
   if (!hidden.delete(key)) hidden.add(key);
@@ -8443,12 +8356,380 @@ function gestures(over, width) {
   };
 }
 
+// src/drawer.tsx
+var TITLES = { statics: "Episode", stats: "Selection", history: "Edits", moments: "Moments" };
+function Drawer() {
+  const { drawer, dataset } = useModel();
+  if (!drawer) return null;
+  const tabs = Object.keys(TITLES).filter((each) => each !== "moments" || dataset?.has_moments);
+  return /* @__PURE__ */ u3("aside", { class: "drawer", "aria-label": TITLES[drawer], children: [
+    /* @__PURE__ */ u3("header", { children: [
+      tabs.map((each) => /* @__PURE__ */ u3("button", { class: `tab quiet${each === drawer ? " chosen" : ""}`, "aria-pressed": each === drawer, onClick: () => set({ drawer: each }), children: TITLES[each] }, each)),
+      /* @__PURE__ */ u3("span", { class: "space" }),
+      /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Close", onClick: () => set({ drawer: null }), children: "✕" })
+    ] }),
+    /* @__PURE__ */ u3("div", { class: "drawer-body", children: [
+      drawer === "statics" && /* @__PURE__ */ u3(Statics, {}),
+      drawer === "stats" && /* @__PURE__ */ u3(Statistics, {}),
+      drawer === "history" && /* @__PURE__ */ u3(History, {}),
+      drawer === "moments" && /* @__PURE__ */ u3(Moments, {})
+    ] })
+  ] });
+}
+function Moments() {
+  const { momentsOf, dataset } = useModel();
+  const [found, setFound] = d2(null);
+  const [failure, setFailure] = d2("");
+  y2(() => {
+    if (!momentsOf) return;
+    const abort = new AbortController();
+    getJson("moments", momentsOf, abort.signal).then((answer) => {
+      setFound(answer);
+      setFailure("");
+    }).catch((error) => {
+      if (error.name === "AbortError") return;
+      setFound(null);
+      setFailure(`${error.message} ${error.hint ?? ""}`);
+    });
+    return () => abort.abort();
+  }, [momentsOf]);
+  const again = /* @__PURE__ */ u3("button", { onClick: momentsLikeThis, children: "Moments like the one at the cursor" });
+  if (!momentsOf) return again;
+  if (failure) return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { class: "failure", children: failure }),
+    again
+  ] });
+  if (!found) return /* @__PURE__ */ u3("p", { class: "dim", children: "Searching…" });
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { class: "dim", children: [
+      "Like",
+      " ",
+      /* @__PURE__ */ u3("button", { class: "link", onClick: () => goAt(momentsOf.episode, momentsOf.at), children: named(momentsOf.episode) }),
+      ", by ",
+      found.index,
+      ":"
+    ] }),
+    /* @__PURE__ */ u3("ol", { class: "moments", children: found.moments.map((each) => /* @__PURE__ */ u3("li", { children: /* @__PURE__ */ u3(
+      "button",
+      {
+        class: "moment quiet",
+        "data-testid": "moment",
+        "data-episode": each.episode,
+        "data-at-ns": each.at_ns,
+        title: "go there; with Shift beside this one",
+        onClick: (event) => event.shiftKey ? set({ otherId: each.episode }) : goAt(each.episode, BigInt(each.at_ns)),
+        children: [
+          /* @__PURE__ */ u3(Thumbnail, { id: each.episode, at: each.at_ns, version: dataset?.generation ?? 0 }),
+          /* @__PURE__ */ u3("span", { class: "row-text", children: [
+            /* @__PURE__ */ u3("strong", { children: [
+              named(each.episode),
+              " · ",
+              seconds(each.since_start_ns),
+              " s"
+            ] }),
+            /* @__PURE__ */ u3("span", { class: "dim", children: [
+              "similarity ",
+              each.score.toFixed(4)
+            ] })
+          ] })
+        ]
+      }
+    ) }, `${each.episode}@${each.at_ns}`)) }),
+    !found.moments.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing else is in the index." }),
+    again
+  ] });
+}
+function shown(value) {
+  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
+}
+function Statics() {
+  const { dataset } = useModel();
+  const info = open.info;
+  if (!info) return /* @__PURE__ */ u3("p", { class: "dim", children: "No episode is open." });
+  const refusal = dataset?.refusal;
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3(
+      "form",
+      {
+        class: "marks",
+        onSubmit: (event) => {
+          event.preventDefault();
+          const data = new FormData(event.currentTarget);
+          void mark(String(data.get("name")), String(data.get("value")));
+        },
+        children: [
+          /* @__PURE__ */ u3("label", { children: [
+            "Mark ",
+            /* @__PURE__ */ u3("input", { name: "name", list: "mark-names", required: true, value: "task", disabled: Boolean(refusal) })
+          ] }),
+          /* @__PURE__ */ u3("datalist", { id: "mark-names", children: [
+            /* @__PURE__ */ u3("option", { value: "task" }),
+            /* @__PURE__ */ u3("option", { value: "notes" })
+          ] }),
+          /* @__PURE__ */ u3("label", { children: [
+            "as ",
+            /* @__PURE__ */ u3("input", { name: "value", required: true, placeholder: "pick the cube", disabled: Boolean(refusal) })
+          ] }),
+          /* @__PURE__ */ u3("button", { disabled: Boolean(refusal), title: refusal ?? "", children: "Save" })
+        ]
+      }
+    ),
+    refusal && /* @__PURE__ */ u3("p", { class: "dim", children: refusal }),
+    /* @__PURE__ */ u3(Items, { title: "Static items", items: info.static }),
+    (info.findings?.length ?? 0) > 0 && /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Findings" }),
+      /* @__PURE__ */ u3("ul", { class: "findings", children: info.findings.map((each, i4) => /* @__PURE__ */ u3("li", { children: [
+        /* @__PURE__ */ u3("b", { class: each.severity, children: each.rule }),
+        " ",
+        each.signal,
+        " ",
+        each.message
+      ] }, i4)) })
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Signals" }),
+      /* @__PURE__ */ u3("table", { class: "signals", children: [
+        /* @__PURE__ */ u3("thead", { children: /* @__PURE__ */ u3("tr", { children: [
+          /* @__PURE__ */ u3("th", { scope: "col", children: "name" }),
+          /* @__PURE__ */ u3("th", { scope: "col", children: "records" }),
+          /* @__PURE__ */ u3("th", { scope: "col", children: "rate" })
+        ] }) }),
+        /* @__PURE__ */ u3("tbody", { children: info.signals.map((each) => /* @__PURE__ */ u3("tr", { children: [
+          /* @__PURE__ */ u3("th", { scope: "row", children: [
+            each.name,
+            /* @__PURE__ */ u3("span", { class: "dim", children: [
+              each.dtype === "object" ? each.kind : `${each.dtype}${each.shape.length ? `[${each.shape.join("×")}]` : ""}`,
+              each.units ? `, ${each.units}` : ""
+            ] })
+          ] }),
+          /* @__PURE__ */ u3("td", { children: each.count.toLocaleString("en") }),
+          /* @__PURE__ */ u3("td", { children: each.rate_hz ? `${short(Number(each.rate_hz.toFixed(2)))} Hz` : "" })
+        ] }, each.name)) })
+      ] })
+    ] }),
+    /* @__PURE__ */ u3(Items, { title: "Metadata", items: info.meta })
+  ] });
+}
+function Items({ title, items }) {
+  const names = Object.keys(items);
+  if (!names.length) return null;
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: title }),
+    /* @__PURE__ */ u3("dl", { class: "items", children: names.map((name) => /* @__PURE__ */ u3("div", { children: [
+      /* @__PURE__ */ u3("dt", { children: name }),
+      /* @__PURE__ */ u3("dd", { children: shown(items[name]) })
+    ] }, name)) })
+  ] });
+}
+var quoted = (text) => `'${text.replaceAll("'", "''")}'`;
+function narrow(condition2) {
+  set({ where: state.where ? `(${state.where}) and ${condition2}` : condition2 });
+}
+function Statistics() {
+  const { where, listGeneration, checks } = useModel();
+  const [found, setFound] = d2(null);
+  y2(() => {
+    const abort = new AbortController();
+    getJson("statistics", { where }, abort.signal).then(setFound).catch(complain);
+    return () => abort.abort();
+  }, [where, listGeneration]);
+  if (!found) return null;
+  const outliers = Object.entries(found.outliers);
+  const plotted = (open.info?.signals ?? []).filter((each) => each.shows === "plot" && each.count > 0).sort((a3, b) => placeOf(a3) - placeOf(b));
+  return /* @__PURE__ */ u3(k, { children: [
+    /* @__PURE__ */ u3("p", { children: [
+      /* @__PURE__ */ u3("b", { children: found.episodes.toLocaleString("en") }),
+      " episodes",
+      where ? " satisfy the filter" : "",
+      "."
+    ] }),
+    Object.entries(found.measures).map(([name, each]) => /* @__PURE__ */ u3(Histogram, { name, ...each }, name)),
+    /* @__PURE__ */ u3(Counts, { title: "success", items: found.success, condition: (value) => value === null ? "success is null" : value ? "success" : "not success" }),
+    /* @__PURE__ */ u3(Counts, { title: "task", items: found.task, condition: (value) => value === null ? "task is null" : `task = ${quoted(String(value))}` }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Outliers" }),
+      outliers.length ? /* @__PURE__ */ u3("ul", { class: "outliers", children: outliers.slice(0, 50).map(([id, why]) => /* @__PURE__ */ u3("li", { children: [
+        /* @__PURE__ */ u3("button", { class: "quiet", onClick: () => goTo(id), children: named(id) }),
+        " ",
+        /* @__PURE__ */ u3("span", { class: "dim", children: why.join(", ") })
+      ] }, id)) }) : /* @__PURE__ */ u3("p", { class: "dim", children: "None by length, duration or return." })
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Values" }),
+      plotted.map((each) => /* @__PURE__ */ u3(Distribution, { signal: each, where, turn: listGeneration }, each.name)),
+      !plotted.length && /* @__PURE__ */ u3("p", { class: "dim", children: "No signals of numbers in the open episode." })
+    ] }),
+    /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Health" }),
+      /* @__PURE__ */ u3("p", { class: "dim", children: checks ? `${checks.checked} of ${checks.total} checked, ${Object.keys(checks.worst).length} with findings` : "" }),
+      checks && !checks.wanted && /* @__PURE__ */ u3("button", { onClick: () => void post("check", {}).catch(complain), children: "Check all" })
+    ] })
+  ] });
+}
+var placeOf = (signal) => ["observation", "action"].indexOf(signal.role) >>> 0;
+function Distribution({ signal, where, turn: turn2 }) {
+  const { dataset } = useModel();
+  const [isOpen, setOpen] = d2(dataset?.is_here === true && placeOf(signal) < 2);
+  const [found, setFound] = d2(null);
+  const [failure, setFailure] = d2("");
+  y2(() => {
+    if (!isOpen) return;
+    const abort = new AbortController();
+    getJson("distribution", { where, signal: signal.name }, abort.signal).then((answer) => {
+      setFound(answer);
+      setFailure("");
+    }).catch((error) => error.name !== "AbortError" && setFailure(error.message));
+    return () => abort.abort();
+  }, [isOpen, where, turn2, signal.name]);
+  const from = found && `${found.records.toLocaleString("en")} records of ${found.episodes} episodes${siteName() && where ? ", filtered or not" : ""}${found.unreadable ? `; ${found.unreadable} cannot be read` : ""}`;
+  return /* @__PURE__ */ u3("details", { class: "distribution", "data-testid": "distribution", "data-signal": signal.name, open: isOpen, onToggle: (event) => setOpen(event.currentTarget.open), children: [
+    /* @__PURE__ */ u3("summary", { children: [
+      signal.name,
+      " ",
+      /* @__PURE__ */ u3("span", { class: "dim", children: [
+        signal.role,
+        signal.units ? `, ${signal.units}` : ""
+      ] })
+    ] }),
+    failure && /* @__PURE__ */ u3("p", { class: "failure", children: failure }),
+    found?.channels.map((each, channel) => /* @__PURE__ */ u3("div", { class: "spread", "data-mean": each?.mean, children: [
+      /* @__PURE__ */ u3("span", { class: "cut", title: channelName(signal, channel), children: found.channels.length > 1 ? channelName(signal, channel) : "" }),
+      each ? /* @__PURE__ */ u3(k, { children: [
+        /* @__PURE__ */ u3("span", { class: "dim", children: short(each.low, 3) }),
+        /* @__PURE__ */ u3(Bars, { measure: each, colour: colourOf(signal.name, channel), label: `${channelName(signal, channel)} from ${short(each.low)} to ${short(each.high)}, mean ${short(each.mean)}` }),
+        /* @__PURE__ */ u3("span", { class: "dim", children: short(each.high, 3) })
+      ] }) : /* @__PURE__ */ u3("span", { class: "dim", children: "no numbers" })
+    ] }, channel)),
+    from && /* @__PURE__ */ u3("p", { class: "dim", children: from })
+  ] });
+}
+function Bars({ measure, colour, label }) {
+  const { counts, low: low2, high: high2, mean } = measure;
+  const most = Math.max(...counts);
+  const width = 120 / counts.length;
+  const at2 = high2 > low2 ? (mean - low2) / (high2 - low2) * 120 : 60;
+  return /* @__PURE__ */ u3("svg", { viewBox: "0 0 120 20", preserveAspectRatio: "none", role: "img", "aria-label": label, children: [
+    /* @__PURE__ */ u3("title", { children: label }),
+    counts.map((count, i4) => /* @__PURE__ */ u3("rect", { x: i4 * width, width: Math.max(0.5, width - 0.5), y: 20 - 20 * count / most, height: 20 * count / most, fill: colour }, i4)),
+    /* @__PURE__ */ u3("rect", { class: "mean", x: at2 - 0.5, width: 1, y: 0, height: 20 })
+  ] });
+}
+function Histogram({ name, counts, low: low2, high: high2, mean }) {
+  const most = Math.max(...counts);
+  const width = 240 / counts.length;
+  const edge = (i4) => low2 + (high2 - low2) * i4 / counts.length;
+  const choose = (i4, event) => {
+    event.preventDefault();
+    event.stopPropagation();
+    narrow(`${name} >= ${edge(i4)} and ${name} ${i4 === counts.length - 1 ? "<=" : "<"} ${edge(i4 + 1)}`);
+  };
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: [
+      name,
+      " ",
+      /* @__PURE__ */ u3("span", { class: "dim", children: [
+        "mean ",
+        short(mean)
+      ] })
+    ] }),
+    /* @__PURE__ */ u3("svg", { class: "histogram", viewBox: "0 0 240 48", preserveAspectRatio: "none", role: "group", "aria-label": `Histogram of ${name} from ${short(low2)} to ${short(high2)}`, children: counts.map((count, i4) => /* @__PURE__ */ u3(
+      "rect",
+      {
+        role: "button",
+        tabindex: count ? 0 : -1,
+        "aria-label": `${short(edge(i4))} to ${short(edge(i4 + 1))}: ${count}`,
+        onKeyDown: (event) => (event.key === "Enter" || event.key === " ") && choose(i4, event),
+        x: i4 * width,
+        width: Math.max(1, width - 1),
+        y: 48 - 46 * count / most,
+        height: 46 * count / most,
+        onClick: (event) => choose(i4, event),
+        children: /* @__PURE__ */ u3("title", { children: `${short(edge(i4))} to ${short(edge(i4 + 1))}: ${count}; click to filter` })
+      },
+      i4
+    )) }),
+    /* @__PURE__ */ u3("p", { class: "axis dim", children: [
+      /* @__PURE__ */ u3("span", { children: short(low2) }),
+      /* @__PURE__ */ u3("span", { children: short(high2) })
+    ] })
+  ] });
+}
+function Counts({ title, items, condition: condition2 }) {
+  if (!items.length) return null;
+  const all = items.reduce((sum, each) => sum + each.count, 0);
+  return /* @__PURE__ */ u3("section", { children: [
+    /* @__PURE__ */ u3("h3", { children: title }),
+    items.map((each) => /* @__PURE__ */ u3("button", { class: "count quiet", onClick: () => narrow(condition2(each.value)), title: "click to filter", children: [
+      /* @__PURE__ */ u3("i", { style: { width: `${100 * each.count / all}%` } }),
+      /* @__PURE__ */ u3("span", { class: "cut", children: each.value === null ? "not known" : String(each.value) }),
+      /* @__PURE__ */ u3("b", { children: each.count })
+    ] }, String(each.value)))
+  ] });
+}
+var MOST_DROPPED = 200;
+function History() {
+  const { dataset, listGeneration } = useModel();
+  const [{ edits, dropped }, setFound] = d2({ edits: [], dropped: [] });
+  y2(() => {
+    getJson("history", {}).then(setFound).catch(complain);
+  }, [listGeneration]);
+  return /* @__PURE__ */ u3(k, { children: [
+    dataset?.refusal && /* @__PURE__ */ u3("p", { class: "dim", children: dataset.refusal }),
+    dataset?.draft && /* @__PURE__ */ u3("p", { class: "dim", children: [
+      "Edits of a published dataset are kept in ",
+      dataset.draft,
+      "; `warp publish --draft` takes them."
+    ] }),
+    /* @__PURE__ */ u3("p", { class: "buttons", children: [
+      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void undo(), children: "Undo" }),
+      /* @__PURE__ */ u3("button", { disabled: Boolean(dataset?.refusal), onClick: () => void redo(), children: "Redo" })
+    ] }),
+    dropped.length > 0 && /* @__PURE__ */ u3("section", { children: [
+      /* @__PURE__ */ u3("h3", { children: "Dropped" }),
+      /* @__PURE__ */ u3("ul", { class: "edits", children: dropped.slice(0, MOST_DROPPED).map((id) => /* @__PURE__ */ u3("li", { children: [
+        /* @__PURE__ */ u3("span", { class: "cut", title: id, children: named(id) }),
+        /* @__PURE__ */ u3("button", { class: "quiet", "data-testid": "undrop", disabled: Boolean(dataset?.refusal), onClick: () => void undrop(id), children: "bring back" })
+      ] }, id)) }),
+      dropped.length > MOST_DROPPED && /* @__PURE__ */ u3("p", { class: "dim", children: [
+        "and ",
+        dropped.length - MOST_DROPPED,
+        " more"
+      ] })
+    ] }),
+    edits.length > 0 && /* @__PURE__ */ u3("h3", { children: "Log" }),
+    /* @__PURE__ */ u3("ol", { class: "edits", reversed: true, children: edits.map((each) => /* @__PURE__ */ u3("li", { class: each.is_undone ? "undone" : "", children: [
+      /* @__PURE__ */ u3("span", { children: [
+        /* @__PURE__ */ u3("b", { children: each.seq }),
+        " ",
+        said(each)
+      ] }),
+      each.op !== "undo" && !each.is_undone && /* @__PURE__ */ u3("button", { class: "quiet", disabled: Boolean(dataset?.refusal), onClick: () => void edit({ op: "undo", seq: each.seq }, `edit ${each.seq} is undone`), children: "undo" })
+    ] }, each.seq)) }),
+    !edits.length && /* @__PURE__ */ u3("p", { class: "dim", children: "Nothing was edited." })
+  ] });
+}
+function said(edit2) {
+  if (edit2.op === "undo") return `undo of ${edit2.undoes}`;
+  const which = named(edit2.episode ?? edit2.episodes?.join(" + ") ?? "");
+  const what = edit2.op === "set_static" ? `${edit2.name} = ${shown(edit2.value)}` : edit2.op;
+  return `${which}: ${what}${edit2.redoes ? " (again)" : ""}`;
+}
+
 // src/ruler.tsx
 var HEIGHT3 = 48;
 function tickStep(span, width) {
   const wanted = span / Math.max(2, Math.min(12, width / 72));
   const power = 10 ** Math.floor(Math.log10(wanted));
   return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= wanted);
+}
+function joined2(gaps2) {
+  const found = [];
+  for (const { from, to } of [...gaps2].sort((a3, b) => a3.from - b.from)) {
+    const last = found.at(-1);
+    if (last && from <= last.to) last.to = Math.max(last.to, to);
+    else found.push({ from, to });
+  }
+  return found;
 }
 function Ruler({ marks, findings, trim: trim2 }) {
   const model = useModel();
@@ -8484,7 +8765,7 @@ function Ruler({ marks, findings, trim: trim2 }) {
     paint.rect(0, 0, width, 16);
     paint.clip();
     paint.fillStyle = colour("--gap");
-    for (const gap of marks.gaps) paint.fillRect(xOf(gap.from), 18, Math.max(1, xOf(gap.to) - xOf(gap.from)), HEIGHT3 - 18);
+    for (const gap of joined2(marks.gaps)) paint.fillRect(xOf(gap.from), 18, Math.max(1, xOf(gap.to) - xOf(gap.from)), HEIGHT3 - 18);
     if (trim2) {
       paint.fillStyle = colour("--trimmed");
       paint.fillRect(LEFT2, 18, xOf(trim2.from) - LEFT2, HEIGHT3 - 18);
@@ -8710,6 +8991,14 @@ function EpisodePage() {
     /* @__PURE__ */ u3("p", { class: "failure", role: "alert", children: failure }),
     /* @__PURE__ */ u3("p", { class: "dim", children: "Choose another episode in the list." })
   ] }) });
+  if (!info && model.dataset?.episodes === 0 && model.dataset.is_root && !model.live?.recordings.length)
+    return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("div", { class: "blank", children: [
+      /* @__PURE__ */ u3("p", { children: "Nothing was recorded into this root so far. From Python:" }),
+      /* @__PURE__ */ u3("pre", { class: "sample", children: `import warpdata as wd
+
+with wd.record(${JSON.stringify(model.dataset.name)}) as rec:
+    rec.append("joints", [0.1, 0.2])` })
+    ] }) });
   if (!info) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("p", { class: "blank", children: model.episodeId || !model.where ? "" : "Choose an episode." }) });
   return /* @__PURE__ */ u3("main", { class: "centre", "data-episode": info.id, children: [
     /* @__PURE__ */ u3(EpisodeBar, { info, trim: trim2 }),
@@ -8750,7 +9039,10 @@ function EpisodeBar({ info, trim: trim2 }) {
     /* @__PURE__ */ u3("span", { class: "dim", children: lengthOf(info) }),
     info.is_unfinished && /* @__PURE__ */ u3("span", { class: "badge bad", children: "recording" }),
     info.is_unfinished && /* @__PURE__ */ u3(RecordingCounts, { id: info.id }),
-    (info.findings ?? []).filter((each) => each.severity !== "info").slice(0, 3).map((each) => /* @__PURE__ */ u3("span", { class: `badge ${each.severity === "damaged" ? "bad" : "warn"}`, title: `${each.signal ?? ""} ${each.message}`, children: each.rule }, each.rule + each.signal)),
+    badgesOf(info).map(([rule, found]) => /* @__PURE__ */ u3("span", { class: `badge ${found[0].severity === "damaged" ? "bad" : "warn"}`, title: found.map((each) => `${each.signal ?? ""} ${each.message}`.trim()).join("\n"), children: [
+      rule,
+      found.length > 1 ? ` ×${found.length}` : ""
+    ] }, rule)),
     /* @__PURE__ */ u3("span", { class: "space" }),
     otherId && /* @__PURE__ */ u3("button", { onClick: () => set({ otherId: null }), title: "c", children: [
       "Close ",
@@ -8766,6 +9058,13 @@ function EpisodeBar({ info, trim: trim2 }) {
       button("Redo", "r", redo)
     ] })
   ] });
+}
+function badgesOf(info) {
+  const found = /* @__PURE__ */ new Map();
+  const order = (each) => Number(each.severity !== "damaged");
+  for (const each of [...info.findings ?? []].sort((a3, b) => order(a3) - order(b)))
+    if (each.severity !== "info") found.set(each.rule, [...found.get(each.rule) ?? [], each]);
+  return [...found].slice(0, 4);
 }
 function Icon({ path }) {
   return /* @__PURE__ */ u3("svg", { class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true", children: /* @__PURE__ */ u3("path", { d: path }) });
@@ -8941,6 +9240,7 @@ function CameraView({ info, signal, size, leads }) {
     ] })
   ] });
 }
+var PATIENCE_MS2 = 150;
 function Plots({ info, marks }) {
   const model = useModel();
   const [held, setHeld] = d2(/* @__PURE__ */ new Map());
@@ -8958,7 +9258,7 @@ function Plots({ info, marks }) {
       busy = true;
       try {
         const found = await getJson("at", { episode: info.id, at: base + BigInt(Math.round(clock.at)) });
-        if (!gone) setHeld(new Map(found.values.map((each) => [each.signal, each])));
+        if (!gone) setHeld(new Map(found.values.map((each) => [keyOf(each), each])));
       } catch {
       }
       busy = false;
@@ -8968,9 +9268,16 @@ function Plots({ info, marks }) {
       }
     };
     let soon = 0;
+    let since = 0;
+    const look = () => {
+      soon = 0;
+      if (state.playing || isSettled() || performance.now() - since > PATIENCE_MS2) void ask2();
+      else soon = requestAnimationFrame(look);
+    };
     const stop = clock.onMove(() => {
-      cancelAnimationFrame(soon);
-      soon = requestAnimationFrame(() => void ask2());
+      if (soon) return;
+      since = performance.now();
+      soon = requestAnimationFrame(look);
     });
     void ask2();
     return () => {
@@ -9001,13 +9308,13 @@ function Plots({ info, marks }) {
       " ",
       each.hint
     ] }, each.signal)),
-    groups.map((group) => /* @__PURE__ */ u3(Plot, { info, group, held, gaps: marks.gaps.filter((each) => each.signal === group.main.number), onDragTo: dragTo, onMoveBy: moveBy }, group.main.name)),
+    groups.map((group) => /* @__PURE__ */ u3(Plot, { info, group, held, gaps: marks.gaps.filter((each) => numbersOf(group).has(each.signal)), onDragTo: dragTo, onMoveBy: moveBy }, group.main.name)),
     texts.map((each) => /* @__PURE__ */ u3("section", { class: "texts", "aria-label": `Texts of ${each.name}`, children: [
       /* @__PURE__ */ u3("header", { children: [
         /* @__PURE__ */ u3("strong", { children: each.name }),
         /* @__PURE__ */ u3("span", { class: "dim role", children: each.role })
       ] }),
-      /* @__PURE__ */ u3("p", { class: "now", children: held.get(each.number)?.text ?? "" }),
+      /* @__PURE__ */ u3("p", { class: "now", children: held.get(keyOf(each))?.text ?? "" }),
       /* @__PURE__ */ u3("ol", { children: marks.events.filter((one) => one.signal === each.number).slice(0, 200).map((one) => /* @__PURE__ */ u3("li", { children: /* @__PURE__ */ u3("button", { class: "quiet", onClick: () => clock.go(one.at), children: [
         /* @__PURE__ */ u3("span", { class: "dim", children: [
           (one.at / 1e9).toFixed(3),
@@ -9035,7 +9342,9 @@ var KEYS = [
     [",", "slower", () => faster(-1)],
     ["+", "zoom in", () => clock.zoom(0.5)],
     ["-", "zoom out", () => clock.zoom(2)],
-    ["0", "show all", () => clock.show(0, clock.length)]
+    ["0", "show all", () => clock.show(0, clock.length)],
+    ["<", "move the window back", () => clock.pan(-0.25)],
+    [">", "move the window on", () => clock.pan(0.25)]
   ]],
   ["Jump", [
     ["e", "next event", () => nextEvent(true)],
@@ -9064,7 +9373,9 @@ var KEYS = [
     ["i", "static items", () => set({ drawer: state.drawer === "statics" ? null : "statics" })],
     ["o", "statistics of the selection", () => set({ drawer: state.drawer === "stats" ? null : "stats" })],
     ["h", "edit history", () => set({ drawer: state.drawer === "history" ? null : "history" })],
-    ["c", "beside another episode", compare],
+    ["c", "beside another episode", compare2],
+    ["Shift+J", "another episode beside: the next", () => otherNeighbour(1)],
+    ["Shift+K", "another episode beside: the one before", () => otherNeighbour(-1)],
     ["t", "dark or light", theme],
     ["Shift+S", "copy the link to this moment", share],
     ["?", "these keys", () => set({ help: !state.help })],
@@ -9090,11 +9401,18 @@ function listenToKeys() {
 }
 function Help() {
   const { help } = useModel();
+  const close = A2(null);
+  y2(() => {
+    if (!help) return;
+    const before = document.activeElement;
+    close.current?.focus();
+    return () => before?.focus();
+  }, [help]);
   if (!help) return null;
   return /* @__PURE__ */ u3("div", { class: "veil", onClick: () => set({ help: false }), children: /* @__PURE__ */ u3("div", { class: "help", role: "dialog", "aria-modal": "true", "aria-label": "Keys", onClick: (event) => event.stopPropagation(), children: [
     /* @__PURE__ */ u3("header", { children: [
       /* @__PURE__ */ u3("h2", { children: "Keys" }),
-      /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "Close", onClick: () => set({ help: false }), children: "✕" })
+      /* @__PURE__ */ u3("button", { ref: close, class: "quiet", "aria-label": "Close", onClick: () => set({ help: false }), children: "✕" })
     ] }),
     /* @__PURE__ */ u3("div", { class: "help-columns", children: KEYS.map(([title, keys]) => /* @__PURE__ */ u3("section", { children: [
       /* @__PURE__ */ u3("h3", { children: title }),
