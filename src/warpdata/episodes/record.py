@@ -66,6 +66,8 @@ class Recorder:
             raise ValueError(f"clock is one of {', '.join(get_args(Clock))}, not {clock!r}")
         if outcome not in OUTCOMES:
             raise ValueError(f"outcome is one of {', '.join(OUTCOMES)}, not {outcome!r}")
+        if step_clock is not None and not isinstance(step_clock, str):
+            raise TypeError(f"step_clock is the name of a signal or clock, not {type(step_clock).__name__}")
         Durability.parse(durability)
         environment(os.getcwd())  # asked now, because the first record must not wait for it
         self.target = Path(os.path.abspath(target))
