@@ -107,6 +107,8 @@ def test_the_clock_is_named(tmp_path: Path) -> None:
     first = wd.open_recordings(tmp_path)[0]
     seen = first.first_ts_ns + monotonic["wall_offset_ns"]
     assert abs(seen - first.meta["created_ts_ns"]) < 60 * 10**9
+    with pytest.raises(TypeError, match="step_clock is the name"):
+        wd.record(tmp_path / "other", step_clock=5)
 
 
 def test_marks_discards_and_closed_recorders(tmp_path: Path) -> None:

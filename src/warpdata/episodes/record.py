@@ -64,6 +64,8 @@ class Recorder:
     ) -> None:
         require_word("clock", clock, get_args(Clock))
         require_word("outcome", outcome, OUTCOMES)
+        if step_clock is not None and not isinstance(step_clock, str):
+            raise TypeError(f"step_clock is the name of a signal or clock, not {type(step_clock).__name__}")
         Durability.parse(durability)
         environment(os.getcwd())  # asked now, because the first record must not wait for it
         self.target = Path(os.path.abspath(target))
