@@ -85,3 +85,23 @@ def test_a_full_disk_is_told_and_nothing_is_replaced(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="no space"), BulkFile(tmp_path / "new", 2 << 20) as out:
         out.write(bytes(2 << 20))
+
+
+def test_the_last_part_may_be_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Any] = []
+    with BulkFile(tmp_path / "new", 2 << 20, jobs.append) as out:
+        out.write(bytes(3 << 20) + b"end")
+    for job in jobs:
+        job()
+    assert (tmp_path / "new").read_bytes() == bytes(3 << 20) + b"end"
+
+    def full(fd: int, data: Any) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with BulkFile(tmp_path / "other", 2 << 20, jobs.append) as out:
+        out.write(bytes(1 << 20))
+        monkeypatch.setattr(os, "write", full)
+        if not system.DIRECT:
+            return
+    with pytest.raises(OSError, match="no space"):
+        jobs[-1]()

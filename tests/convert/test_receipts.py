@@ -197,3 +197,18 @@ def test_samples_of_single_fields_come_out_as_they_went_in(tmp_path: Path) -> No
     assert [each["mp"].values()[0] for each in wd.open(tmp_path / "out")] == [
         bytes([n] * 9) for n in range(3)
     ]
+
+
+def test_a_foreign_set_is_checked_where_it_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = rlds_set(tmp_path / "source")
+    assert main(["check", str(source)]) == exits.OK
+    assert "2 episodes" in capsys.readouterr().out
+    assert main(["check", f"{source}#train-000001"]) == exits.OK
+    (file,) = source.glob("*.tfrecord-*")
+    data = bytearray(file.read_bytes())
+    data[-40] ^= 1
+    file.write_bytes(data)
+    assert main(["check", str(source)]) == exits.DAMAGED
+    assert "train-000001" in capsys.readouterr().out
+    (tmp_path / "notes.txt").write_text("nothing of the kind")
+    assert main(["check", str(tmp_path / "notes.txt")]) != exits.OK

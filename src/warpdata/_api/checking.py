@@ -9,6 +9,7 @@ from warpdata._api import (
     address_kind,
     divided_address,
     folder_at,
+    foreign_episodes,
     is_published,
     is_root,
     open_episode,
@@ -17,11 +18,13 @@ from warpdata._api import (
     place_and_bytes,
     runner_for,
 )
+from warpdata.errors import BadMagicError, BlobNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from warpdata.episodes.check import Progress, Report
+    from warpdata.episodes.collection import Episodes
     from warpdata.timeline.episode import Episode
 
 
@@ -48,7 +51,12 @@ def check_dataset(
     runner = runner_for(jobs, ray)
     text = os.fspath(source)
     base, inside = divided_address(text)
-    if inside is None and (is_published(base) or (is_root(base) and address_kind(base) == "shards")):
+    foreign = None if is_published(base) else _foreign_set(text)
+    if foreign is not None and inside is None:
+        found = check_each(foreign.source, progress=progress, deep=deep, runner=runner)
+    elif foreign is not None and inside is not None:
+        found = _check_one(lambda: foreign[0], inside, deep=deep)
+    elif inside is None and (is_published(base) or (is_root(base) and address_kind(base) == "shards")):
         found = check_each(
             open_episodes(base, catalog=catalog).source, progress=progress, deep=deep, runner=runner
         )
@@ -62,6 +70,15 @@ def check_dataset(
         if inside is None and not found.is_damaged:
             found = _with_blocks(found, place_and_bytes(base)[1], name)
     return found.without(mute)
+
+
+def _foreign_set(address: str) -> Episodes | None:
+    """The episodes of another program, as far as an address names some; None where it holds something of ours."""
+    try:
+        address_kind(divided_address(address)[0])
+    except (BadMagicError, BlobNotFoundError):
+        return foreign_episodes(address)
+    return None
 
 
 def _check_one(opened: Callable[[], Episode], name: str, *, deep: bool) -> Report:

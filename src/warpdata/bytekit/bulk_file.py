@@ -4,6 +4,7 @@ are not copied once more on the way, and what others read stays in memory."""
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ _BUFFER_BYTES = 4 << 20
 _PIECE_BYTES = 512 << 10
 """As much as stays in the cache of the processor while it is looked at."""
 _ALIGNED = 4096
+Later = Callable[[Callable[[], None]], None]
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -31,9 +33,11 @@ class BulkFile:
     """A file that does not exist yet, written from front to back; the caller turns errors of the system into ours.
 
     A file that is left with an error is closed as far as it got: it belongs into a folder that is committed as a whole.
+    `later` is given the last part of the work, which is mostly to wait for the disk; whoever gives it sees to its end.
     """
 
-    def __init__(self, path: str | os.PathLike[str], size_bytes: int) -> None:
+    def __init__(self, path: str | os.PathLike[str], size_bytes: int, later: Later | None = None) -> None:
+        self._later = later
         self._is_direct = False
         self._fd = -1
         if size_bytes >= DIRECT_FROM_BYTES:
@@ -99,9 +103,17 @@ class BulkFile:
             self._is_direct = False
 
     def finish(self) -> None:
-        """Write what is left, and close the file."""
-        self._flush()
-        self.let_go()
+        """Write what is left, and close the file; now, or where `later` does it."""
+        if self._later is None or not self._is_direct:
+            self._finish()
+        else:
+            self._later(self._finish)
+
+    def _finish(self) -> None:
+        try:
+            self._flush()
+        finally:
+            self.let_go()
 
     def let_go(self) -> None:
         """Close the file as it is."""

@@ -160,8 +160,8 @@ class PublishedSource(EpisodesSource):
 
     @property
     def name(self) -> str:
-        """The artifact."""
-        return f"artifact {self._artifact.name!r}"
+        """The artifact, and the version of the dataset that it is of."""
+        return f"artifact {self._artifact.name!r} of {self._recipe['name']}"
 
     def origin(self, position: int) -> Origin:
         """The dataset, its version, and the hash of the blob that holds the episode."""

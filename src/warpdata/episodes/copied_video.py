@@ -8,7 +8,7 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit.bulk_file import BulkFile
+from warpdata.bytekit.bulk_file import BulkFile, Later
 from warpdata.bytekit.checksum import RunningXxh3128, crc32c
 from warpdata.bytekit.commit import map_os_errors
 from warpdata.bytekit.ranges import RangeReader, read_into
@@ -17,10 +17,15 @@ from warpdata.episodes.encoded import CameraCopy, Stretches
 from warpdata.formats.episodedir.frame_index import FrameIndex
 
 
-def copy_camera(copy: CameraCopy, target: str | os.PathLike[str]) -> tuple[FrameIndex, ContentSum]:
-    """Write the video of a camera as a new file; returns its index and the sum of its frames."""
+def copy_camera(
+    copy: CameraCopy, target: str | os.PathLike[str], later: Later | None = None
+) -> tuple[FrameIndex, ContentSum]:
+    """Write the video of a camera as a new file; returns its index and the sum of its frames.
+
+    `later` may do the last part of the writing.
+    """
     digest = RunningXxh3128()
-    with map_os_errors(target), BulkFile(target, copy.video_bytes) as out:
+    with map_os_errors(target), BulkFile(target, copy.video_bytes, later) as out:
         out.write(copy.head)
         sums = [_copy(each, out, digest) for each in copy.stretches]
         out.write(copy.tail)

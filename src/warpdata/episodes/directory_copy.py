@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.background import OrderedWorker
 from warpdata.bytekit.bulk_file import BulkFile
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import commit_folder, map_os_errors, put_file
@@ -58,10 +60,10 @@ def copy_to_directory(
     with map_os_errors(directory):
         directory.parent.mkdir(parents=True, exist_ok=True)
     with commit_folder(directory, durable=False) as folder:
-        copying = _Copying(folder, video)
-        for name, signal in episode.signals.items():
-            copying.add(name, signal)
-        signals, sums = copying.finish()
+        with contextlib.closing(_Copying(folder, video)) as copying:
+            for name, signal in episode.signals.items():
+                copying.add(name, signal)
+            signals, sums = copying.finish()
         static = {check_name(name): plain_static(name, value) for name, value in episode.static.items()}
         for path, data in last_documents(folder, meta_of(sums), static, signals, None).items():
             put_file(path, data)
@@ -106,6 +108,8 @@ class _Copying:
         self._sums: dict[str, ContentSum] = {}
         self._raw: list[RawCamera] = []
         self._raw_sums: dict[str, RowsSum] = {}
+        self._writing: OrderedWorker[None] | None = None
+        """Waits for the disk while the next signal is read."""
         self._small: dict[int, list[tuple[str, Signal]]] = {}
         """By how many records they have."""
 
@@ -132,8 +136,25 @@ class _Copying:
         for signals in self._small.values():
             self._write_small(signals)
         encode_cameras(self._raw)
+        with map_os_errors(self._folder):
+            while self._writing is not None and self._writing.pending:
+                self._writing.take()
         sums = self._sums | {name: each.found() for name, each in self._raw_sums.items()}
         return self._found, {name: sums[name] for name in self._found}
+
+    def close(self) -> None:
+        """Wait for what is still being written, whatever becomes of it."""
+        if self._writing is None:
+            return
+        while self._writing.pending:
+            with contextlib.suppress(Exception):
+                self._writing.take()
+        self._writing.close()
+
+    def _later(self, job: Callable[[], None]) -> None:
+        if self._writing is None:
+            self._writing = OrderedWorker("warpdata-copy")
+        self._writing.submit(job)
 
     def _write_small(self, signals: Sequence[tuple[str, Signal]]) -> None:
         rows = range(len(signals[0][1]))
@@ -171,7 +192,7 @@ class _Copying:
         copy = camera_copy(signal, rate_of)
         if copy is not None:
             video_bytes = copy.video_bytes
-            index, self._sums[name] = copy_camera(copy, path + copy.suffix)
+            index, self._sums[name] = copy_camera(copy, path + copy.suffix, self._later)
             frames: Any = frame_index_bytes(index)
         else:
             camera = encoded_camera(name, signal)
