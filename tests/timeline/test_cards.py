@@ -52,6 +52,7 @@ def test_every_card_is_html_without_scripts(root: Path, local_catalog: str) -> N
             assert is_safe(card), card[:2000]
             assert len(repr(thing)) < 400, repr(thing)
             assert "<svg" in card or "<table" in card
+        assert dataset._repr_html_().count("<img") == 1, "a picture of its episode"
     card = episode._repr_html_()
     assert card.count("<img") >= 10
     assert "<polyline" in card

@@ -496,3 +496,14 @@ def test_a_damaged_signal_leaves_the_others_to_be_seen(root: Path, kind: str) ->
         refused = client.get("points", **asked)
         assert refused.status == 422, "its plot says what is wrong"
         assert "joints" in refused.json()["error"]
+
+
+def test_a_text_that_is_told_at_every_step_is_one_event() -> None:
+    times, words = np.arange(6) * 10, ["reach", "reach", "grasp", "grasp", "reach", "reach"]
+    told = wd.ArraySignal(times, words, role="observation")
+    bumps = wd.ArraySignal(times, ["bump"] * 6, role="event")
+    answers = Answers(Shown(wd.Episode.of({"phase": told, "bumps": bumps}, id="x")))
+    found = json.loads(answers.events(Question({"episode": "x"})).body)["events"]
+    phases = [(each["text"], int(each["at_ns"])) for each in found if each["text"] != "bump"]
+    assert phases == [("reach", 0), ("grasp", 20), ("reach", 40)]
+    assert len(found) == 3 + 6

@@ -40,7 +40,7 @@ from warpdata.corpora.source import SourceKeywords
 from warpdata.corpora.store_source import StoreShardSource
 from warpdata.episodes.collection import Episodes
 from warpdata.episodes.jobs import Runner
-from warpdata.errors import DatasetError, nearest, require_word
+from warpdata.errors import DatasetError, WarpError, nearest, require_word
 from warpdata.formats.manifest.model import CORPUS_KIND, EPISODE_KIND, LANE_KIND, VECTOR_KIND, Manifest
 from warpdata.ordering.tail import Tail
 from warpdata.settings import Settings
@@ -78,6 +78,9 @@ class ReadPlan:
     row_groups: int
     requests: int
     bytes_to_read: int
+
+
+_SHOWN_EPISODES = 3
 
 
 class Dataset:
@@ -445,7 +448,18 @@ class Dataset:
             ["table", text(name), f"{part.row_count} rows"] for name, part in self.manifest.tables.items()
         ]
         parts += [["artifact", text(name), text(part.kind)] for name, part in self.manifest.artifacts.items()]
-        return titled(f"{self.id}@{self.version[:12]}", html_table(["", "name", ""], parts))
+        return titled(
+            f"{self.id}@{self.version[:12]}", html_table(["", "name", ""], parts), self._episodes_card()
+        )
+
+    def _episodes_card(self) -> str:
+        """The first episodes, with a picture of each; no more, because they may lie far away."""
+        if not any(part.kind == EPISODE_KIND for part in self.manifest.artifacts.values()):
+            return ""
+        try:
+            return self.episodes[:_SHOWN_EPISODES]._repr_html_()
+        except WarpError as error:  # out of reach, or closed: what the version holds is known all the same
+            return f"<p>{text(str(error))}</p>"
 
     def __repr__(self) -> str:
         return f"<Dataset {self.id}@{self.version[:12]}: {', '.join(self.tables + self.artifacts)}>"

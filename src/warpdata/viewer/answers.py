@@ -272,7 +272,7 @@ class Answers:
                 if signal.meta.kind == "text":
                     texts += [
                         {"signal": number, "at_ns": str(ts), "text": str(value)[:MAX_TEXT]}
-                        for value, ts in signal[:MAX_EVENTS]
+                        for value, ts in _happened(signal)
                     ]
                 elif not signal.meta.is_object:
                     found = self._track(name, number).gaps()
@@ -506,6 +506,15 @@ def _groups_after(signal: Signal, group: PictureGroup) -> Iterator[PictureGroup]
         yield following
         size += sum(map(len, following.packets))
         row = max(following.rows) + 1
+
+
+def _happened(signal: Signal) -> Iterator[tuple[Any, int]]:
+    """The texts of a signal with their times; one that is told again at every step happened when it was new."""
+    before: Any = None
+    for value, ts in signal[:MAX_EVENTS]:
+        if signal.meta.role == "event" or value != before:
+            yield value, ts
+        before = value
 
 
 def _readable(episode: Episode) -> Iterator[tuple[int, Signal]]:
