@@ -195,6 +195,18 @@ def test_mixtures_by_task_and_by_episode() -> None:
         wd.Mixture.by_episode(windows, {"0001": 2.0})
 
 
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), -1.0, 0.0])
+def test_weights_that_are_none(weight) -> None:
+    with pytest.raises(ValueError, match="weights of 0 or more"):
+        wd.Mixture({"a": (SMALL, weight)})
+
+
+@pytest.mark.parametrize("positions", [(-1, 3), (0, 10**6), (5, 4)])
+def test_positions_that_an_epoch_does_not_have(positions) -> None:
+    with pytest.raises(IndexError, match="an epoch has those from 0 to 85"):
+        wd.Loader(SMALL, 8).why(positions=positions)
+
+
 def test_a_mixture_by_task_without_weights_is_balanced() -> None:
     windows = windows_of(memory_episodes([10, 40, 20, 30]))
     found = wd.Mixture.by_static(windows)
@@ -426,6 +438,14 @@ def test_normalisation_goes_into_a_checkpoint_and_to_other_data() -> None:
     for bad in ([], {"action": 3}, {"action": {"how": "mean_std"}}, {"action": {"how": "no"}}):
         with pytest.raises(ValueError, match="normali"):
             wd.loading.Normalization.from_json(bad)  # type: ignore[arg-type]
+
+
+def test_values_that_a_transform_made_others_are_not_normalised_as_what_they_were() -> None:
+    fields = {"x": wd.Field("joints", transform=lambda values, rng: values[..., :2])}
+    windows = wd.Windows(memory_episodes([9]), fields, anchor="joints")
+    with pytest.raises(WarpError, match=r"field 'x' has values of shape \[4, 2\]"):
+        next(iter(wd.Loader(windows, 4, normalize="auto")))
+    assert next(iter(wd.Loader(windows, 4, normalize={"x": None})))["x"].shape == (4, 2)
 
 
 def test_what_is_hidden_is_zero_after_normalising_too() -> None:

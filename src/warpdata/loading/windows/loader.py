@@ -499,7 +499,12 @@ class Loader:
         if (step is None) == (positions is None):
             raise ValueError("give a step, or positions=(start, stop)")
         if positions is not None:
-            chosen = self._course.chosen(epoch, *positions)
+            start, stop = positions
+            if not 0 <= start <= stop <= len(self._course):
+                raise IndexError(
+                    f"positions {start} to {stop}: an epoch has those from 0 to {len(self._course)}"
+                )
+            chosen = self._course.chosen(epoch, start, stop)
         else:
             assert step is not None
             chosen = self._batch_of_step(epoch, step)

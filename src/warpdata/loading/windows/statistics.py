@@ -234,7 +234,15 @@ class Normalization:
 
     def apply(self, name: str, values: Any) -> Any:
         """Values of a field as a loader hands them over; as they are, if it is not normalised."""
-        return self._each[name].apply(values) if name in self._each else values
+        if name not in self._each:
+            return values
+        channels = self.statistics[name].mean.shape
+        if tuple(values.shape[len(values.shape) - len(channels) :]) != channels:
+            raise SchemaMismatchError(
+                f"field {name!r} has values of shape {list(values.shape)}, its statistics are of {list(channels)}",
+                hint="A transform that changes what a value is goes with normalize={…: None} for its field.",
+            )
+        return self._each[name].apply(values)
 
     def undo(self, name: str, values: Any) -> Any:
         """Values of a field, or a model's answers in its place, in the units they were recorded in."""
