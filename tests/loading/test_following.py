@@ -7,6 +7,7 @@ import pytest
 
 import warpdata as wd
 from tests.waiting import until
+from warpdata._api.state import loader_of_state
 from warpdata.episodes.live import live_episode
 
 MS = 1_000_000
@@ -107,6 +108,20 @@ def test_a_state_of_a_root_that_lost_an_episode_is_refused(tmp_path) -> None:
     wd.open_recordings(tmp_path).edits.drop(0)
     with pytest.raises(ValueError, match="another version of the data"):
         wd.Loader(windows_of(tmp_path), 4).load_state_dict(state)
+
+
+def test_why_names_the_samples_of_a_run_that_followed(tmp_path) -> None:
+    record(tmp_path / "root", 40)
+    loader = wd.Loader(windows_of(tmp_path / "root"), 4, seed=1)
+    batch = next(iter(loader))
+    loader.save_state(tmp_path / "state.json")
+    record(tmp_path / "root", 30)
+    found = loader_of_state(tmp_path / "state.json").why(0)
+    assert [each.sample_id for each in found] == batch.sample_id.tolist()
+    assert [each.ts_ns for each in found] == batch.ts_ns.tolist()
+    wd.open_recordings(tmp_path / "root").edits.drop(0)
+    with pytest.raises(ValueError, match="another version of the data"):
+        loader_of_state(tmp_path / "state.json")
 
 
 def test_only_a_root_can_be_followed(tmp_path) -> None:

@@ -195,6 +195,55 @@ def test_mixtures_by_task_and_by_episode() -> None:
         wd.Mixture.by_episode(windows, {"0001": 2.0})
 
 
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), -1.0, 0.0])
+def test_weights_that_are_none(weight) -> None:
+    with pytest.raises(ValueError, match="weights of 0 or more"):
+        wd.Mixture({"a": (SMALL, weight)})
+
+
+@pytest.mark.parametrize("positions", [(-1, 3), (0, 10**6), (5, 4)])
+def test_positions_that_an_epoch_does_not_have(positions) -> None:
+    with pytest.raises(IndexError, match="an epoch has those from 0 to 85"):
+        wd.Loader(SMALL, 8).why(positions=positions)
+
+
+def test_a_mixture_by_task_without_weights_is_balanced() -> None:
+    windows = windows_of(memory_episodes([10, 40, 20, 30]))
+    found = wd.Mixture.by_static(windows)
+    assert {n: q["samples"] for n, q in found.quotas().items()} == {"a": 50, "b": 50}
+
+
+def test_weights_per_sample() -> None:
+    """Every sample comes as often as its weight says, the first condition that holds counts; null is no."""
+    late = wd.Episode.of(
+        {"action": wd.ArraySignal(np.arange(10) * MS, np.zeros((10, 2), np.float32)),
+         "joints": wd.ArraySignal(np.arange(5, 10) * MS, np.zeros((5, 3), np.float32))},
+        {"task": "a"}, id="late",
+    )  # fmt: skip
+    windows = windows_of(memory_episodes([40, 25]) + wd.Episodes.of([late]))
+    weights = {"joints[1] > 0": 4.0, "task = 'a'": 2.0, "action[1] > 3": 0.0}
+    mixture = wd.Mixture.by_sample(windows, weights, rest=1.0, length=len(windows) * 200)
+    seen: dict[tuple[int, int], int] = {}
+    for source, sample in positions(wd.Loader(mixture, 500, seed=2, threads=0)):
+        origin = mixture.sources[source]
+        episode, time = (int(each[0]) for each in origin.locate(sample))
+        seen[episode, time] = seen.get((episode, time), 0) + 1
+    wanted = {}
+    for number in range(len(windows)):
+        sample = windows[number]
+        state, action = sample["state"][-1], sample["action"][0]
+        is_known = bool(sample.mask["state"][-1])
+        task = windows.episodes[sample.episode].static["task"]
+        weight = 4.0 if is_known and state[0] > 0 else 2.0 if task == "a" else 0.0 if action[0] > 3 else 1.0
+        wanted[sample.episode, sample.ts_ns] = weight
+    assert set(seen) == {each for each, weight in wanted.items() if weight}
+    unit = sum(seen.values()) / sum(wanted.values())
+    for each, count in seen.items():
+        assert abs(count - unit * wanted[each]) <= 2, each
+    with pytest.raises(WarpError, match="joint"):
+        wd.Mixture.by_sample(windows, {"joint > 0": 2.0})
+
+
 def test_a_state_is_refused_by_name() -> None:
     state = wd.Loader(SMALL, 8, seed=1).state_dict()
     other = windows_of(memory_episodes([17, 0, 40, 3, 25], seed=9))
@@ -214,10 +263,15 @@ def test_a_state_is_refused_by_name() -> None:
         with pytest.raises(ValueError, match=r"state|position|epoch"):
             loader.load_state_dict(bad)
     loader.load_state_dict(state)
-    older = {name: each for name, each in state.items() if name != "data"}
-    loader.load_state_dict(older)
-    with pytest.raises(ValueError, match=r"version of the data.*fields"):
-        wd.Loader(fields, 8, seed=1).load_state_dict(older)
+    assert len(json.dumps(state)) < 100
+    first = {**state, "windows": SMALL.id[:16]}
+    for older, word in (
+        (first, "windows"),
+        ({**first, "data": SMALL.data_id[:8]}, "same data with other fields"),
+    ):
+        loader.load_state_dict(older)
+        with pytest.raises(ValueError, match=word):
+            wd.Loader(fields, 8, seed=1).load_state_dict(older)
 
 
 @pytest.mark.parametrize(
@@ -357,6 +411,47 @@ def test_auto_leaves_images_alone_and_colours_are_told_apart() -> None:
     loader = wd.Loader(windows, 9, normalize={"image": "mean_std"})
     assert loader.statistics["image"].mean.shape == (3,)
     np.testing.assert_allclose(next(iter(loader))["image"].mean((0, 1, 2)), 0, atol=1e-5)
+
+
+def test_normalisation_goes_into_a_checkpoint_and_to_other_data() -> None:
+    torch = pytest.importorskip("torch")
+    loader = wd.Loader(SMALL, 16, normalize={"action": "q01_q99", "state": "mean_std"})
+    kept = wd.loading.Normalization.from_json(json.loads(json.dumps(loader.normalization.to_json())))
+    batch = next(iter(loader))
+    raw = SMALL.batch(batch.sample_id)
+    for name in ("state", "action"):
+        np.testing.assert_array_equal(kept.apply(name, raw[name]), batch[name])
+        tensor = kept.apply(name, torch.from_numpy(raw[name]))
+        np.testing.assert_allclose(tensor.numpy(), batch[name], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(kept.undo(name, tensor).numpy(), raw[name], rtol=1e-4, atol=1e-5)
+    assert kept.apply("image", 3) == 3, "what is not normalised stays"
+    other = windows_of(memory_episodes([30], seed=5))
+    again = next(iter(wd.Loader(other, 8, normalize=kept)))
+    plain = other.batch(again.sample_id)
+    np.testing.assert_array_equal(again["action"], kept.apply("action", plain["action"]))
+    narrow = wd.Windows(memory_episodes([30]), {"state": wd.Field("action")}, anchor="action")
+    with pytest.raises(KeyError, match="action"):
+        wd.Loader(narrow, 8, normalize=kept)
+    swapped = {"state": wd.Field("action"), "action": wd.Field("joints")}
+    with pytest.raises(WarpError, match="channels"):
+        wd.Loader(wd.Windows(memory_episodes([30]), swapped, anchor="action"), 8, normalize=kept)
+    for bad in ([], {"action": 3}, {"action": {"how": "mean_std"}}, {"action": {"how": "no"}}):
+        with pytest.raises(ValueError, match="normali"):
+            wd.loading.Normalization.from_json(bad)  # type: ignore[arg-type]
+
+
+def test_values_that_a_transform_made_others_are_not_normalised_as_what_they_were() -> None:
+    fields = {"x": wd.Field("joints", transform=lambda values, rng: values[..., :2])}
+    windows = wd.Windows(memory_episodes([9]), fields, anchor="joints")
+    with pytest.raises(WarpError, match=r"field 'x' has values of shape \[4, 2\]"):
+        next(iter(wd.Loader(windows, 4, normalize="auto")))
+    assert next(iter(wd.Loader(windows, 4, normalize={"x": None})))["x"].shape == (4, 2)
+
+
+def test_what_is_hidden_is_zero_after_normalising_too() -> None:
+    for batch in wd.Loader(windows_of(memory_episodes([17, 9]), edges="zero"), 8, normalize="auto"):
+        assert not batch["action"][~batch.mask["action"]].any()
+        assert batch["action"][batch.mask["action"]].any()
 
 
 def test_statistics_of_a_mixture_go_by_weight() -> None:
@@ -669,6 +764,52 @@ def test_damaged_episodes_are_skipped_on_every_rank_and_counted(tmp_path, kind) 
     assert ids(other) == batches[4:]
 
 
+def test_what_is_skipped_is_counted_when_it_is_handed_over(tmp_path) -> None:
+    """Not when it is read ahead, which threads and ranks do differently; and statistics are of what is read."""
+    damaged_folder(tmp_path / "d", 8)
+    whole = windows_of(wd.open_episodes(tmp_path / "d"))
+    len(whole)
+    copies = iter([pickle.loads(pickle.dumps(whole)) for _ in range(9)])
+    for number in (2, 5):
+        damage(tmp_path / "d", f"{number}.wshard")
+
+    def states(threads: int, **options) -> list[dict]:
+        loader = wd.Loader(next(copies), 4, seed=1, on_error="skip", threads=threads, **options)
+        return [loader.state_dict() for _ in loader]
+
+    slow = states(0)
+    assert slow == states(3) == states(1, rank=2, world=3)
+    counts = [state.get("skipped", 0) for state in slow]
+    assert counts == sorted(counts)
+    assert counts[-1] == 2
+    ahead = states(2, shuffle=False)
+    assert [state.get("skipped", 0) for state in ahead[:28]] == [0] * 28, "episode 2 begins at sample 120"
+    assert [ahead[30]["skipped"], ahead[-1]["skipped"]] == [1, 2]
+    middle = wd.Loader(next(copies), 4, seed=1, on_error="skip")
+    middle.load_state_dict(slow[-2])
+    assert middle.state_dict() == slow[-2], "the digest stays while nothing new is met"
+    loader = wd.Loader(next(copies), 4, seed=1, on_error="skip", normalize={"action": "min_max"})
+    good = [wd.open_episodes(tmp_path / "d")[n]["action"].values() for n in (0, 1, 3, 4, 6, 7)]
+    np.testing.assert_array_equal(loader.statistics["action"].max, np.concatenate(good).max())
+    with pytest.raises(WarpError, match="field 'action'"):
+        wd.Loader(next(copies), 4, normalize={"action": "min_max"})
+
+
+def test_what_workers_skipped_is_counted_where_they_are_asked(tmp_path) -> None:
+    pytest.importorskip("torch")
+    damaged_folder(tmp_path / "d")
+    windows = windows_of(wd.open_episodes(tmp_path / "d"))
+    len(windows)
+    copies = [pickle.loads(pickle.dumps(windows)) for _ in range(2)]
+    damage(tmp_path / "d", "2.wshard")
+    alone = wd.Loader(copies[0], 16, seed=1, on_error="skip")
+    wanted = [alone.state_dict() for _ in alone]
+    loader = wd.Loader(copies[1], 16, seed=1, on_error="skip")
+    stateful = loader.to_torch().loader(num_workers=2)
+    assert [stateful.state_dict() for _ in stateful] == wanted
+    assert list(loader.report().skipped) == ["2"]
+
+
 def test_what_was_skipped_before_stays_in_the_state() -> None:
     pytest.importorskip("torch")
     state = {**wd.Loader(SMALL, 8, seed=1, on_error="skip").state_dict(), "skipped": 2, "skip": "ab"}
@@ -698,6 +839,41 @@ def test_a_saved_state_answers_why_from_the_shell(recorded, tmp_path, capsys) ->
     assert again.position == 8
     (tmp_path / "state.json").write_text("{}")
     assert main(["why", str(tmp_path / "state.json"), "0"]) != 0
+
+
+def test_a_saved_state_knows_what_filled_the_last_batch(recorded, tmp_path) -> None:
+    from warpdata._api.state import loader_of_state
+
+    loader = wd.Loader(windows_of(wd.open_recordings(recorded)), 7, seed=3, tail="pad")
+    last = list(loader)[-1]
+    assert last.repeated.any()
+    loader.save_state(tmp_path / "state.json")
+    found = loader_of_state(tmp_path / "state.json").why(len(loader) - 1, epoch=0)
+    assert [each.sample_id for each in found] == last.sample_id.tolist()
+
+
+@pytest.mark.parametrize("tail", ["short", "drop"])
+def test_a_pass_that_was_taken_to_its_last_batch_is_over(tail) -> None:
+    """Whoever counts steps instead of waiting for the end does not get an empty epoch next."""
+    loader = wd.Loader(SMALL, 8, seed=1, tail=tail)
+    counted = [[b.sample_id.tolist() for b in itertools.islice(loader, len(loader))] for _ in range(3)]
+    whole = wd.Loader(SMALL, 8, seed=1, tail=tail)
+    assert counted == [ids(whole) for _ in range(3)]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    loader = wd.Loader(SMALL, np.int64(8), seed=np.uint8(1), epoch=np.int32(0), threads=np.int8(1))  # type: ignore[arg-type]
+    assert ids(loader) == ids(wd.Loader(SMALL, 8, seed=1))
+    json.dumps(loader.plan())
+    episodes = memory_episodes([9])
+    made = [
+        wd.Windows(episodes, {"x": "joints"}, rate_hz=rate, stride=stride)  # type: ignore[arg-type]
+        for rate, stride in ((20, 2), (20.0, np.int64(2)), (np.float32(20), 2))
+    ]
+    assert len({each.id for each in made}) == 1
+    for bad in (0, -1, 2.0, True, "8"):
+        with pytest.raises(ValueError, match="batch_size"):
+            wd.Loader(SMALL, bad)  # type: ignore[arg-type]
 
 
 def test_the_middle_of_a_billion_samples_is_found_at_once() -> None:

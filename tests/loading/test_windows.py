@@ -51,6 +51,8 @@ def field_options():
     counted = st.one_of(
         st.builds(lambda n: {"past": n}, st.integers(1, 4)),
         st.builds(lambda n: {"horizon": n}, st.integers(1, 4)),
+        st.builds(lambda o: {"offsets": o}, st.lists(st.integers(-9, 9), min_size=1, max_size=4)),
+        st.just({"offsets": range(-4, 4, 3)}),
     )
     aligned = st.builds(lambda o, a: {**o, "align": a}, timed, st.sampled_from(["hold", "nearest", "linear"]))
     aged = st.builds(lambda o, s: {**o, "max_age_s": s}, timed, st.sampled_from([0.0, 0.01, 0.05]))
@@ -88,7 +90,7 @@ def check_sample(sample, wanted) -> None:
     anchors=st.sampled_from([
         {"anchor": "a"}, {"anchor": "b"}, {"rate_hz": 20}, {"rate_hz": 7.5}, {"anchor": "a", "stride": 3},
     ]),
-    edges=st.sampled_from(["pad", "skip"]), max_age_s=st.sampled_from([None, None, 0.02]),
+    edges=st.sampled_from(["pad", "zero", "skip"]), max_age_s=st.sampled_from([None, None, 0.02]),
     max_gap_s=st.sampled_from([None, None, 0.03, 0.1]),
 )  # fmt: skip
 def test_every_sample_is_what_the_reference_says(
@@ -99,13 +101,14 @@ def test_every_sample_is_what_the_reference_says(
     windows = wd.Windows(as_episodes(episodes), {n: wd.Field(**f) for n, f in fields.items()}, **options)
     wanted = list(samples_of(episodes, fields, **options))
     assert len(windows) == len(wanted)
-    for number, (_, time, sample) in enumerate(wanted):
+    for number, (episode, time, sample) in enumerate(wanted):
         found = windows[number]
-        assert (found.sample_id, found.ts_ns) == (number, time)
+        assert (found.sample_id, found.ts_ns, found.episode) == (number, time, episode)
         check_sample(found, sample)
     if wanted:
         batch = windows.batch(np.arange(len(wanted))[::-1])
         assert batch.sample_id.tolist() == list(range(len(wanted)))[::-1]
+        assert batch.episode.tolist() == [episode for episode, _, _ in wanted][::-1]
         np.testing.assert_array_equal(batch["x"][0], windows[len(wanted) - 1]["x"])
         episode, time, sample = wanted[0]
         at = windows.at(episode, time)
@@ -154,6 +157,11 @@ def test_a_static_item_that_an_episode_lacks_is_masked() -> None:
         ({"past": 0}, "records"),
         ({"align": "holt"}, "Did you mean 'hold'"),
         ({"offsets_s": []}, "moments"),
+        ({"offsets": []}, "from 1"),
+        ({"offsets": [0, 1.0]}, "seconds are offsets_s"),
+        ({"offsets": [True]}, "records"),
+        ({"offsets": [0], "past": 2}, "one way"),
+        ({"offsets": [0], "align": "nearest"}, "not aligned"),
         ({"at_s": float("nan")}, "seconds"),
         ({"past": 2, "align": "linear"}, "not aligned"),
         ({"size": (3,)}, "size"),
@@ -162,6 +170,66 @@ def test_a_static_item_that_an_episode_lacks_is_masked() -> None:
 def test_a_field_says_when_in_exactly_one_way(options, message) -> None:
     with pytest.raises(ValueError, match=message):
         wd.Field("a", **options)
+
+
+def test_what_the_mask_hides_is_zero_in_any_type() -> None:
+    bare = wd.Episode.of({"a": wd.ArraySignal([0], [5.0])}, id="bare")
+    both = one(a=([0, 10], [1.0, 2.0]), b=([10, 20], np.array([[3, 4], [5, 6]], np.int16))) + wd.Episodes.of(
+        [bare]
+    )
+    fields = {"b": wd.Field("b"), "past": wd.Field("b", past=2), "task": "task", "mass": "mass"}
+    windows = wd.Windows(both, fields, anchor="a", edges="zero")
+    batch = windows.batch([0, 1, 2])
+    assert batch["b"].tolist() == [[0, 0], [3, 4], [0, 0]]
+    assert batch["past"].tolist() == [[[0, 0]] * 2, [[0, 0], [3, 4]], [[0, 0]] * 2]
+    assert batch["task"].tolist() == ["pick", "pick", ""]
+    assert batch["mass"].tolist() == [2.5, 2.5, 0.0]
+    for number in range(3):
+        for name, values in windows[number].items():
+            np.testing.assert_array_equal(values, batch[name][number])
+    assert len(windows) == len(wd.Windows(both, fields, anchor="a"))
+
+
+@pytest.mark.parametrize("edges", ["pad", "skip"])
+def test_a_batch_is_the_same_before_and_after_all_of_it_was_checked(tmp_path, edges) -> None:
+    """Once every byte of an episode was looked at its samples are slices: values, masks, ages and items stay."""
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        made = wd.WShardEpisode(id=f"{number}", length=30)
+        made.observations["joints"] = rng.normal(size=(30, 3)).astype(np.float32)
+        made.actions["torque"] = rng.normal(size=(30, 2)).astype(np.float32)
+        wd.save_wshard(made, tmp_path / f"{number}.wshard", durable=False)
+    fields = {
+        "state": wd.Field("joints", offsets=range(-2, 3)), "action": wd.Field("torque", offsets=range(-2, 3)),
+        "now": "torque",
+    }  # fmt: skip
+    windows = wd.Windows(wd.open_episodes(tmp_path), fields, anchor="torque", edges=edges)
+    everything = np.arange(len(windows))
+    batches = [windows.batch(everything) for _ in range(3)]
+    assert any(windows.quick(n) is not None for n in range(3))
+    singles = [windows[int(n)] for n in everything]
+    for batch in batches:
+        for number, sample in enumerate(singles):
+            assert (batch.ts_ns[number], batch.episode[number]) == (sample.ts_ns, sample.episode)
+            for name in fields:
+                for part, one_part in (
+                    (batch, sample),
+                    (batch.mask, sample.mask),
+                    (batch.age_ns, sample.age_ns),
+                ):
+                    np.testing.assert_array_equal(part[name][number], one_part[name], err_msg=name)
+
+
+def test_a_value_that_is_too_old_stays_masked_once_samples_are_slices() -> None:
+    episodes = one(fast=(range(0, 100, 10), np.arange(10.0)), slow=([0, 50], [1.0, 2.0]))
+    fields = {"slow": wd.Field("slow", max_age_s=0.02), "fast": "fast", "task": "task"}
+    windows = wd.Windows(episodes, fields, anchor="fast")
+    for _ in range(3):
+        batch = windows.batch(np.arange(10))
+        assert batch.mask["slow"].tolist() == ([True] * 3 + [False] * 2) * 2
+        assert batch.age_ns["slow"].tolist() == [0, 10 * MS, 20 * MS, 30 * MS, 40 * MS] * 2
+        assert batch["task"].tolist() == ["pick"] * 10
+    assert windows.quick(0) is not None
 
 
 def test_misspelt_names_suggest_the_right_one() -> None:

@@ -11,6 +11,8 @@ def offsets_of(field: dict) -> tuple[str, list[int]]:
         return "records", [-(field["past"] - 1) + i for i in range(field["past"])]
     if "horizon" in field:
         return "records", list(range(field["horizon"]))
+    if "offsets" in field:
+        return "records", list(field["offsets"])
     if "offsets_s" in field:
         return "times", [round(each * 1e9) for each in field["offsets_s"]]
     if "past_s" in field or "future_s" in field:
@@ -103,6 +105,8 @@ def samples_of(
                     for step in steps
                 ]  # fmt: skip
                 is_whole &= all(each[3] for each in rows)
+                if edges == "zero":
+                    rows = [each if each[1] else (0.0, *each[1:]) for each in rows]
                 sample[name] = tuple([each[i] for each in rows] for i in range(3))
-            if edges == "pad" or is_whole:
+            if edges in ("pad", "zero") or is_whole:
                 yield number, t0, sample

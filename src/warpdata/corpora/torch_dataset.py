@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warpdata.corpora.shuffled import ShuffledRows, ShuffleOptions
-from warpdata.corpora.torch_epochs import Place, TorchEpochs, as_iterable_dataset
+from warpdata.corpora.torch_epochs import Place, PlainStep, TorchEpochs, as_iterable_dataset
 from warpdata.corpora.torch_passes import imported_torch
 from warpdata.ordering.state import OrderState, parse_state
 
@@ -26,13 +26,6 @@ class TorchBatch(NamedTuple):
 def torch_dataset(source: FixedOrderSource, options: ShuffleOptions) -> Any:
     """An IterableDataset over the shuffled corpus; use its `loader`, or DataLoader(dataset, batch_size=None)."""
     return as_iterable_dataset(CorpusDataset)(CorpusEpochs(source, options))
-
-
-class CorpusStep(NamedTuple):
-    """Where the epoch stands once all ranks have a batch, and once every worker gave as many."""
-
-    after: int
-    settled: int
 
 
 class CorpusEpochs:
@@ -55,9 +48,7 @@ class CorpusEpochs:
         left, size = self.total - position, self._options.batch_size
         return left // size if self._options.tail == "drop" else -(-left // size)
 
-    def tensor_steps(
-        self, place: Place, worker: int, workers: int
-    ) -> Iterator[tuple[CorpusStep, TorchBatch]]:
+    def tensor_steps(self, place: Place, worker: int, workers: int) -> Iterator[tuple[PlainStep, TorchBatch]]:
         """Batches of tensors from a place on; of several workers each gives every n-th."""
         torch = imported_torch()
         options = replace(self._options, worker=worker, workers=workers)
@@ -66,8 +57,11 @@ class CorpusEpochs:
             rows.load_state_dict(self.state_at(place))
             for batch in rows:
                 after, ids = rows.position, torch.from_numpy(batch.row_ids.view("int64"))
-                step = CorpusStep(after, min(after + behind, self.total))
+                step = PlainStep(after, min(after + behind, self.total))
                 yield step, TorchBatch(torch.from_numpy(batch.rows), ids, after)
+
+    def note(self, left_out: tuple[tuple[str, str], ...]) -> None:
+        """Nothing is left out of a corpus."""
 
     def state_at(self, place: Place, *, is_worker: bool = False) -> dict[str, Any]:
         """The state at a place; at the end of an epoch nothing of it is left."""

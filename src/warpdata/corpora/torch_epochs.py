@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from warpdata.corpora.torch_passes import Passes, StatefulLoader, imported_torch, worker_info
 from warpdata.ordering.state import MAX_EPOCH, checked_integer
@@ -12,6 +12,7 @@ from warpdata.ordering.state import MAX_EPOCH, checked_integer
 Place = tuple[int, ...]
 """Where a source stands: the epoch, and how much of it all ranks together are past; before them a seed, where states
 may bring another one."""
+Tag = tuple[Place, tuple[tuple[str, str], ...]]
 
 
 class EpochStep(Protocol):
@@ -24,6 +25,18 @@ class EpochStep(Protocol):
     @property
     def settled(self) -> int:
         """Where it stands once every worker has given as many batches."""
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        """What the batch was cut without because it is damaged, and why."""
+
+
+class PlainStep(NamedTuple):
+    """A step of data that is read whole or not at all."""
+
+    after: int
+    settled: int
+    left_out: tuple[tuple[str, str], ...] = ()
 
 
 class EpochSource(Protocol):
@@ -42,6 +55,9 @@ class EpochSource(Protocol):
 
     def tensor_steps(self, place: Place, worker: int, workers: int) -> Iterator[tuple[EpochStep, Any]]:
         """Batches of tensors from a place on; of several workers each gives every n-th."""
+
+    def note(self, left_out: tuple[tuple[str, str], ...]) -> None:
+        """A batch is handed over that another process read: count what it was cut without."""
 
     def state_at(self, place: Place, *, is_worker: bool = False) -> dict[str, Any]:
         """The state at a place; `is_worker`: of one of several workers, which ends where its epoch does."""
@@ -81,14 +97,14 @@ class TorchEpochs:
     def __iter__(self) -> Iterator[Any]:
         return (batch for _, batch in self.tagged())
 
-    def tagged(self) -> Iterator[tuple[Place, Any]]:
-        """Batches, each with where its source stands after it."""
+    def tagged(self) -> Iterator[tuple[Tag, Any]]:
+        """Batches, each with where its source stands after it, and what it was cut without."""
         first = self._begin()
         info = worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         for step, batch in self._source.tensor_steps(first, worker, workers):
             self._now = (*first[:-1], step.after if info is None else step.settled)
-            yield (*first[:-1], step.after), batch
+            yield ((*first[:-1], step.after), step.left_out), batch
         self._now = None if info is None else (*first[:-1], self._source.total)
 
     def _begin(self) -> Place:
@@ -156,9 +172,10 @@ class TorchEpochs:
         """A DataLoader begins an epoch."""
         self._now = None
 
-    def note(self, tag: Place) -> None:
+    def note(self, tag: Tag) -> None:
         """The batch before this position was handed over."""
-        self._now = tag
+        self._now, left_out = tag
+        self._source.note(left_out)
 
     def note_end(self) -> None:
         """The epoch is over: the next one begins."""

@@ -9,6 +9,7 @@ __getattr__, __dir__ = lazy_names(
         "Field": "warpdata.loading.windows.field",
         "Loader": "warpdata.loading.windows.loader",
         "Mixture": "warpdata.loading.windows.mixture",
+        "Normalization": "warpdata.loading.windows.statistics",
         "Windows": "warpdata.loading.windows.windows",
         "masked_mean": "warpdata.loading.windows.batch",
     },

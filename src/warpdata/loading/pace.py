@@ -92,6 +92,16 @@ class PaceLine:
         self._stream.flush()
 
 
+class NoLine:
+    """Nothing is shown."""
+
+    def add(self, items: int, size_bytes: int, wait_s: float, where: str) -> None:
+        """Nothing is counted."""
+
+    def close(self) -> None:
+        """Nothing is drawn."""
+
+
 def _size(count: int) -> str:
     size = float(count)
     for unit in ("B", "kB", "MB", "GB"):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.catalog.table import BatchStream, StreamRequest, Table
-from warpdata.corpora.torch_epochs import Place
+from warpdata.corpora.torch_epochs import Place, PlainStep
 from warpdata.errors import nearest
 from warpdata.loading import fetch
 from warpdata.loading.batch import batches_of, exact_batches
@@ -37,13 +37,6 @@ def open_stream(table: Table, request: StreamRequest) -> BatchStream:
     return ShuffledStream(table, request) if request.shuffle else TableStream(table, request)
 
 
-class TableStep(NamedTuple):
-    """One global batch: where the epoch stands once all ranks have it, and once every worker gave as many."""
-
-    after: int
-    settled: int
-
-
 class ShuffledStream:
     """Record batches of a view of a table in a shuffled order, with a state under 400 bytes that fits any world.
 
@@ -66,7 +59,7 @@ class ShuffledStream:
         self._epoch = checked_integer("epoch", request.epoch, MAX_EPOCH)
         self._position = 0
         self._workers = fetch.worker_count(table, request.prefetch)
-        self._iterator: Iterator[tuple[TableStep, pa.RecordBatch]] | None = None
+        self._iterator: Iterator[tuple[PlainStep, pa.RecordBatch]] | None = None
 
     @cached_property
     def _rows(self) -> NDArray[np.int64] | None:
@@ -127,7 +120,7 @@ class ShuffledStream:
 
     def read_steps(
         self, epoch: int, position: int, worker: int = 0, workers: int = 1
-    ) -> Iterator[tuple[TableStep, pa.RecordBatch]]:
+    ) -> Iterator[tuple[PlainStep, pa.RecordBatch]]:
         """This rank's slices of the global batches from a position on; of several workers each gives every n-th."""
         size, steps = self._request.batch_size * self._world, self.steps_left(position)
         mine = range(worker, steps, workers)
@@ -136,7 +129,7 @@ class ShuffledStream:
             for step, batch in zip(mine, exact_batches(pieces, self._request.batch_size), strict=False):
                 settled = position + (step // workers + 1) * workers * size
                 after = position + (step + 1) * size
-                yield TableStep(min(self.total, after), min(self.total, settled)), batch
+                yield PlainStep(min(self.total, after), min(self.total, settled)), batch
 
     def _ahead(self, epoch: int, starts: Sequence[int]) -> ReadAhead[Any, None, pa.Table]:
         return ReadAhead(

@@ -10,12 +10,12 @@ import numpy as np
 
 from warpdata.catalog.refarray import bound_dict
 from warpdata.catalog.table import StreamRequest, Table
-from warpdata.corpora.torch_epochs import Place, torch_epochs
+from warpdata.corpora.torch_epochs import Place, PlainStep, torch_epochs
 from warpdata.corpora.torch_passes import Passes, StatefulLoader, imported_torch, worker_info
 from warpdata.loading.arrays import Numbers, check_nulls, numbers_of
 from warpdata.loading.ranks import known_rank
 from warpdata.loading.share import ReaderProgress
-from warpdata.loading.shuffled import ShuffledStream, TableStep
+from warpdata.loading.shuffled import ShuffledStream
 from warpdata.loading.stream import TableStream
 
 Tag = tuple[int, int, int, int]
@@ -160,11 +160,14 @@ class ShuffledTensors(ShuffledStream):
 
     def tensor_steps(
         self, place: Place, worker: int, workers: int
-    ) -> Iterator[tuple[TableStep, dict[str, Any]]]:
+    ) -> Iterator[tuple[PlainStep, dict[str, Any]]]:
         """Batches of tensors; of several workers each gives every n-th."""
         epoch, position = place
         for step, batch in self.read_steps(epoch, position, worker, workers):
             yield step, tensors_of(self._table, batch, self._nulls)
+
+    def note(self, left_out: tuple[tuple[str, str], ...]) -> None:
+        """Nothing is left out of a table."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         request = replace(self._request, shard=known_rank(self._request.shard))

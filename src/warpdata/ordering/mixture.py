@@ -29,8 +29,8 @@ def mixture_counts(weights: Sequence[float], batches: int) -> list[int]:
 
 def mixture_shares(weights: Sequence[float]) -> list[Fraction]:
     """The exact share of every source."""
-    if not weights or min(weights) < 0 or sum(weights) <= 0:
-        raise ValueError("a mixture needs weights of 0 or more, not all 0")
+    if not weights or not all(math.isfinite(each) and each >= 0 for each in weights) or not any(weights):
+        raise ValueError(f"a mixture needs weights of 0 or more, not all 0: {list(weights)}")
     whole = sum(Fraction(weight) for weight in weights)
     return [Fraction(weight) / whole for weight in weights]
 

@@ -40,13 +40,13 @@ class OrderState:
         }  # fmt: skip
 
 
-def checked_integer(name: str, value: object, most: int) -> int:
+def checked_integer(name: str, value: object, most: int, *, least: int = 0) -> int:
     """The value as a plain int, whatever kind of integer it is."""
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         found = operator.index(value)
-        if 0 <= found <= most:
+        if least <= found <= most:
             return found
-    raise ValueError(f"{name} is an integer from 0 to {most}, not {value!r}")
+    raise ValueError(f"{name} is an integer from {least} to {most}, not {value!r}")
 
 
 def parse_state(state: Mapping[str, Any], plan: str) -> OrderState:

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.errors import nearest
+from warpdata.loading.windows.field import checked_rate
+from warpdata.ordering.state import checked_integer
 from warpdata.timeline.episode import Episode, same_clock
 from warpdata.timeline.meta import ROLES
 from warpdata.timeline.signal import Signal
@@ -29,19 +31,17 @@ class Anchors:
             raise ValueError("give either anchor= (a signal or a role) or rate_hz=")
         if self.signal is not None and not isinstance(self.signal, str):
             raise TypeError(f"anchor names a signal or a role, not {self.signal!r}")
-        is_stride = isinstance(self.stride, int) and not isinstance(self.stride, bool)
-        if not is_stride or self.stride < 1:
-            raise ValueError(f"stride is a number from 1, not {self.stride!r}")
-        if self.rate_hz is not None and not (
-            isinstance(self.rate_hz, int | float)
-            and not isinstance(self.rate_hz, bool)
-            and 0 < self.rate_hz < 1e9
-        ):
-            raise ValueError(f"rate_hz is a positive number, not {self.rate_hz!r}")
+        object.__setattr__(self, "stride", checked_integer("stride", self.stride, MAX_GRID, least=1))
+        if self.rate_hz is not None:
+            object.__setattr__(self, "rate_hz", checked_rate(self.rate_hz))
 
     def to_json(self) -> dict[str, Any]:
         """What makes the anchors what they are."""
-        return {"signal": self.signal, "rate_hz": self.rate_hz, "stride": self.stride}
+        rate = self.rate_hz
+        rate = (
+            int(rate) if rate is not None and rate.is_integer() else rate
+        )  # 20 and 20.0 are the same anchors
+        return {"signal": self.signal, "rate_hz": rate, "stride": self.stride}
 
     def name_in(self, episode: Episode) -> str | None:
         """The signal of this episode whose records are the anchors; None where it has none."""

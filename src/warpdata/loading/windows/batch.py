@@ -42,6 +42,7 @@ class Sample(Named):
         age_ns: Mapping[str, Any] = {},
         sample_id: Any = -1,
         ts_ns: Any = 0,
+        episode: Any = -1,
     ) -> None:
         super().__init__(values)
         self.mask = Named(mask, "mask of a field")
@@ -52,6 +53,8 @@ class Sample(Named):
         """The number of the sample among its windows."""
         self.ts_ns = ts_ns
         """The time of the anchor."""
+        self.episode = episode
+        """The position of the episode among those of the windows (of a mixture, of the source)."""
 
     def loss_mask(self, name: str) -> Any:
         """The mask of a field with as many axes as its values, to multiply a loss with."""
@@ -66,7 +69,7 @@ class Sample(Named):
         return (type(self), self._parts())
 
     def _parts(self) -> tuple[Any, ...]:
-        return (dict(self), dict(self.mask), dict(self.age_ns), self.sample_id, self.ts_ns)
+        return (dict(self), dict(self.mask), dict(self.age_ns), self.sample_id, self.ts_ns, self.episode)
 
 
 class Batch(Sample):
@@ -79,11 +82,12 @@ class Batch(Sample):
         age_ns: Mapping[str, Any] = {},
         sample_id: Any = -1,
         ts_ns: Any = 0,
+        episode: Any = -1,
         position: int = 0,
         repeated: Any = None,
         source: Any = None,
     ) -> None:
-        super().__init__(values, mask, age_ns, sample_id, ts_ns)
+        super().__init__(values, mask, age_ns, sample_id, ts_ns, episode)
         self.position = position
         """Where in the epoch the step of which this is a part begins, in samples of all ranks."""
         self.repeated = repeated
@@ -101,9 +105,11 @@ class Batch(Sample):
         values, mask, age_ns = (
             {name: change(each) for name, each in part.items()} for part in (self, self.mask, self.age_ns)
         )
-        alone = (self.sample_id, self.ts_ns, self.repeated, self.source)
-        sample_id, ts_ns, repeated, source = (None if each is None else change(each) for each in alone)
-        return Batch(values, mask, age_ns, sample_id, ts_ns, self.position, repeated, source)
+        alone = (self.sample_id, self.ts_ns, self.episode, self.repeated, self.source)
+        sample_id, ts_ns, episode, repeated, source = (
+            None if each is None else change(each) for each in alone
+        )
+        return Batch(values, mask, age_ns, sample_id, ts_ns, episode, self.position, repeated, source)
 
     def to(self, *where: Any, **options: Any) -> Batch:
         """The same with every tensor on a device, as Lightning and accelerate ask for it: masks go along."""

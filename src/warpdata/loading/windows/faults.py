@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.episodes.signals import VideoSignal
 from warpdata.errors import DatasetError, WarpError
+from warpdata.loading.windows.mixture import Mixture
 from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, SignalReader
 from warpdata.loading.windows.order import Chosen
 from warpdata.loading.windows.windows import Windows
@@ -16,6 +17,10 @@ from warpdata.timeline.memory import JoinedSignal, ShiftedSignal
 from warpdata.timeline.signal import Signal, SignalView
 
 _STEP_BYTES = 16 << 20
+
+
+LeftOut = tuple[tuple[str, str], ...]
+"""Episodes that are left out, each with the reason."""
 
 
 class Verdicts:
@@ -28,15 +33,28 @@ class Verdicts:
     def readable(self, chosen: Chosen) -> NDArray[np.bool_]:
         """Which samples are of episodes without damage."""
         good = np.ones(len(chosen), np.bool_)
+        for number, episode, here in self._by_episode(chosen):
+            if self._damage(number, episode) is not None:
+                good[here] = False
+        return good
+
+    def left_out(self, chosen: Chosen) -> LeftOut:
+        """The damaged episodes that samples are of."""
+        found = {}
+        for number, episode, _ in self._by_episode(chosen):
+            why = self._damage(number, episode)
+            if why is not None:
+                found[self._sources[number].ids[episode]] = why
+        return tuple(sorted(found.items()))
+
+    def _by_episode(self, chosen: Chosen) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+        """Source, episode, and which of the samples are of it."""
         for number, source in enumerate(self._sources):
             here = np.flatnonzero(chosen.source == number)
-            if not len(here):
-                continue
-            episodes = source.table.locate(chosen.sample[here])[0]
-            for episode in np.unique(episodes).tolist():
-                if self._damage(number, episode) is not None:
-                    good[here[episodes == episode]] = False
-        return good
+            if len(here):
+                episodes = source.table.locate(chosen.sample[here])[0]
+                for episode in np.unique(episodes).tolist():
+                    yield number, episode, here[episodes == episode]
 
     def _damage(self, number: int, episode: int) -> str | None:
         known = self._known[number]
@@ -48,27 +66,27 @@ class Verdicts:
                 known[episode] = str(error)
         return known[episode]
 
-    def damaged(self) -> dict[str, str]:
-        """Episodes that are left out, each with the reason."""
-        found: dict[str, str] = {}
-        for source, known in zip(self._sources, self._known, strict=True):
-            found |= source.unreadable
-            found |= {source.ids[episode]: why for episode, why in known.items() if why is not None}
-        return found
+    def uncounted(self) -> dict[str, str]:
+        """Episodes of which not even the samples are known, each with the reason."""
+        return {name: why for source in self._sources for name, why in source.unreadable.items()}
 
-    def damaged_names(self) -> set[str]:
-        """The ids of episodes that are left out."""
-        return set(self.damaged())
+    def good_only(self, windows: Windows | Mixture) -> Windows | Mixture:
+        """The same without the episodes that are damaged; each of them is looked at."""
+        good = [
+            source.over([e for e in range(len(source.episodes)) if self._damage(number, e) is None])
+            for number, source in enumerate(self._sources)
+        ]
+        return windows.of_sources(good) if isinstance(windows, Mixture) else good[0]
 
     def raise_uncounted(self) -> None:
         """Raise if an episode could not even be counted."""
         for source in self._sources:
             _ = source.table
-            for name, why in source.unreadable.items():
-                raise DatasetError(
-                    f"episode {name!r} cannot be read: {why}",
-                    hint='Leave it out with where(), or pass on_error="skip" to count and report it.',
-                )
+        for name, why in self.uncounted().items():
+            raise DatasetError(
+                f"episode {name!r} cannot be read: {why}",
+                hint='Leave it out with where(), or pass on_error="skip" to count and report it.',
+            )
 
 
 def check_episode(opened: OpenEpisode) -> None:

@@ -20,6 +20,7 @@ When = Literal["times", "records"]
 MAX_ROWS = 1 << 16
 """More rows than this in one sample are a mistake, not a window."""
 _MAX_OFFSET_S = 1e8
+_MAX_STEP = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class _Options:
     rate_hz: float | None = None
     past: int | None = None
     horizon: int | None = None
+    offsets: tuple[int, ...] | None = None
     align: Align = "hold"
     max_age_s: float | None = None
     size: tuple[int, int] | None = None
@@ -65,7 +67,8 @@ class Field:
 
     Nothing or `at_s`: the value at one moment, no axis of time. `offsets_s`: a row per moment. `past_s` or `future_s`
     (or both) with `rate_hz`: a grid that ends or begins at the anchor. `past=4`: the last four records at or before the
-    anchor. `horizon=16`: the record at the anchor and the next fifteen.
+    anchor. `horizon=16`: the record at the anchor and the next fifteen. `offsets=range(-8, 8, 2)`: any records, counted
+    from the one at the anchor.
     """
 
     __slots__ = ("_options", "_rows", "_said", "signal", "transform")
@@ -81,6 +84,7 @@ class Field:
         rate_hz: float | None = None,
         past: int | None = None,
         horizon: int | None = None,
+        offsets: Sequence[int] | None = None,
         align: Align = "hold",
         max_age_s: float | None = None,
         size: Sequence[int] | None = None,
@@ -100,9 +104,10 @@ class Field:
             offsets_s=None if offsets_s is None else tuple(_seconds("offsets_s", each) for each in offsets_s),
             past_s=None if past_s is None else _seconds("past_s", past_s, positive=True),
             future_s=None if future_s is None else _seconds("future_s", future_s, positive=True),
-            rate_hz=None if rate_hz is None else _rate(rate_hz),
+            rate_hz=None if rate_hz is None else checked_rate(rate_hz),
             past=None if past is None else _count("past", past),
             horizon=None if horizon is None else _count("horizon", horizon),
+            offsets=None if offsets is None else _steps(offsets),
             align=_checked_align(align),
             max_age_s=None if max_age_s is None else _seconds("max_age_s", max_age_s, positive=True),
             size=None if size is None else _size(size),
@@ -200,6 +205,7 @@ def _rows_of(options: _Options) -> FieldRows:
     ways = {
         "at_s": options.at_s is not None, "offsets_s": options.offsets_s is not None,
         "past_s/future_s": is_grid, "past": options.past is not None, "horizon": options.horizon is not None,
+        "offsets": options.offsets is not None,
     }  # fmt: skip
     said = [name for name, is_said in ways.items() if is_said]
     if len(said) > 1:
@@ -210,6 +216,8 @@ def _rows_of(options: _Options) -> FieldRows:
         return FieldRows("records", steps=tuple(range(1 - options.past, 1)))
     if options.horizon is not None:
         return FieldRows("records", steps=tuple(range(options.horizon)))
+    if options.offsets is not None:
+        return FieldRows("records", steps=options.offsets)
     if options.offsets_s is not None:
         if not options.offsets_s or len(options.offsets_s) > MAX_ROWS:
             raise ValueError(f"offsets_s has from 1 to {MAX_ROWS} moments, not {len(options.offsets_s)}")
@@ -236,7 +244,8 @@ def _seconds(name: str, value: Any, *, positive: bool = False) -> float:
     return float(value)
 
 
-def _rate(value: Any) -> float:
+def checked_rate(value: Any) -> float:
+    """A rate per second, or ValueError."""
     is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not is_number or not 0 < value < 1e9:
         raise ValueError(f"rate_hz is a positive number, not {value!r}")
@@ -247,6 +256,19 @@ def _count(name: str, value: Any) -> int:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value <= MAX_ROWS:
         raise ValueError(f"{name} is a number of records from 1 to {MAX_ROWS}, not {value!r}")
     return int(value)
+
+
+def _steps(given: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(given)
+    if not 1 <= len(found) <= MAX_ROWS:
+        raise ValueError(f"offsets has from 1 to {MAX_ROWS} records, not {len(found)}")
+    for each in found:
+        is_whole = isinstance(each, int | np.integer) and not isinstance(each, bool)
+        if not is_whole or abs(each) > _MAX_STEP:
+            raise ValueError(
+                f"offsets counts records from the one at the anchor, not {each!r}; seconds are offsets_s"
+            )
+    return tuple(int(each) for each in found)
 
 
 def _size(value: Sequence[int]) -> tuple[int, int]:

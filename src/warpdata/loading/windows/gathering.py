@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from warpdata.loading.windows.batch import Batch, Sample
 from warpdata.loading.windows.open_episode import (
     FieldOut,
     OpenEpisode,
+    Quick,
     SampleGroup,
     SignalReader,
     named_fault,
@@ -31,6 +32,10 @@ def planned(windows: Windows, samples: Int64s) -> list[SampleGroup]:
     found: dict[int, list[tuple[int, int]]] = {}
     for place, (episode, anchor) in enumerate(zip(episodes.tolist(), anchors.tolist(), strict=True)):
         found.setdefault(episode, []).append((anchor, place))
+    return _groups(found)
+
+
+def _groups(found: dict[int, list[tuple[int, int]]]) -> list[SampleGroup]:
     return [SampleGroup(episode, found[episode]) for episode in sorted(found)]
 
 
@@ -42,7 +47,8 @@ def gather(windows: Windows, samples: Int64s, together: Together = None) -> Batc
         for group in groups:
             _read_group(_open_at(windows, group.episode), group, out)
 
-    groups = planned(windows, samples)
+    out.episodes, anchors = windows.table.locate(samples)
+    groups = _groups(_note_quick(windows, out, anchors.tolist()))
     if together is None:
         read(groups)
     else:
@@ -51,11 +57,39 @@ def gather(windows: Windows, samples: Int64s, together: Together = None) -> Batc
     return out.batch(samples)
 
 
+def _note_quick(windows: Windows, out: _Buffers, anchors: list[int]) -> dict[int, list[tuple[int, int]]]:
+    """Note the samples that are nothing but slices of memory; the others by episode, as (anchor, place)."""
+    left: dict[int, list[tuple[int, int]]] = {}
+    known: dict[int, Quick | None] = {}
+    fields, times, copied = out.fields, out.times, out.copied
+    lying = {name: each.lying for name, each in fields.items()}
+    ages_of = {name: each.lying_ages for name, each in fields.items()}
+    for place, (episode, anchor) in enumerate(zip(out.episodes.tolist(), anchors, strict=True)):
+        if episode in known:
+            quick = known[episode]
+        else:
+            quick = known[episode] = windows.quick(episode)
+        if quick is None or not quick.good[anchor]:
+            left.setdefault(episode, []).append((anchor, place))
+            continue
+        times[place] = quick.time_of(anchor)
+        for name, rows, starts, width in quick.fields:
+            start = starts[anchor]
+            lying[name][place] = rows[start : start + width]
+        for name, ages in quick.ages:
+            ages_of[name][place] = ages[anchor]
+        for pair in quick.same_rows:
+            copied.setdefault(pair, []).append(place)
+        for name, item in quick.items:
+            item.put(place, fields[name])
+    return left
+
+
 def gather_at(windows: Windows, sample: int, episode: int, ts_ns: int) -> Batch:
     """One sample at any time of an episode, whatever its number is."""
     out = _Buffers(windows, 1)
     _read_at(windows.open_at(episode), ts_ns, out)
-    out.times = [ts_ns]
+    out.times, out.episodes = [ts_ns], np.array([episode], np.int64)
     return out.batch(np.array([sample], np.int64))
 
 
@@ -70,7 +104,28 @@ def read_one(windows: Windows, sample: int) -> Sample:
         except WarpError as error:
             raise _near(error, opened, anchor, name) from None
         values[name], masks[name], ages[name] = found
-    return Sample(values, masks, ages, sample, opened.times.item(anchor))
+    made = Sample(values, masks, ages, sample, opened.times.item(anchor), episode)
+    if windows.edges == "zero":
+        hide_with_zeros(made)
+    return made
+
+
+def hide_with_zeros(found: Sample) -> None:
+    """What the mask hides becomes 0, or the empty text."""
+    for name, values in found.items():
+        hidden = np.logical_not(found.mask[name])
+        if (
+            not hidden.any() or np.shape(values)[: hidden.ndim] != hidden.shape
+        ):  # a transform changed what a row is
+            continue
+        if not hidden.ndim:
+            found[name] = "" if _is_text(values) else np.zeros_like(values)
+        else:
+            values[hidden] = "" if _is_text(values) else 0
+
+
+def _is_text(values: Any) -> bool:
+    return not isinstance(values, np.ndarray | np.generic) or values.dtype.hasobject
 
 
 def _near(error: WarpError, opened: OpenEpisode, anchor: int, field: str) -> WarpError:
@@ -85,7 +140,7 @@ def _read_group(opened: OpenEpisode, group: SampleGroup, out: _Buffers) -> None:
     for name, reader in opened.fields.items():
         like = opened.same_rows.get(name)
         if like is not None:
-            out.copied.setdefault((name, like), []).append(group)
+            out.copied.setdefault((name, like), []).extend(place for _, place in group.pairs)
         try:
             reader.read(group, out.fields[name], marks=like is None)
         except WarpError as error:
@@ -113,18 +168,19 @@ class _Buffers:
 
     def __init__(self, windows: Windows, count: int) -> None:
         self._schema = windows.schema
+        self._hides = windows.edges == "zero"
         self.fields = {name: FieldOut(each, count) for name, each in self._schema.items()}
         self.times = [0] * count
-        self.copied: dict[tuple[str, str], list[SampleGroup]] = {}
-        """Samples whose mask and ages of a field are those of another."""
+        self.episodes = np.full(count, -1, np.int64)
+        self.copied: dict[tuple[str, str], list[int]] = {}
+        """Samples whose mask and ages of a field are those of another, by their places."""
 
     def batch(self, samples: Int64s) -> Batch:
         """The arrays as they are handed over: a field without an axis of time has none."""
         fields = self.fields
         for each in fields.values():
             each.complete()
-        for (name, like), groups in self.copied.items():
-            places = [place for group in groups for _, place in group.pairs]
+        for (name, like), places in self.copied.items():
             # Nearly always everywhere: fields that share a clock share it in every episode.
             where = slice(None) if len(places) == len(samples) else np.array(places, np.int64)
             fields[name].mask[where] = fields[like].mask[where]
@@ -133,13 +189,17 @@ class _Buffers:
         for name in flat:
             each = fields[name]
             each.values, each.mask, each.age_ns = each.values[:, 0], each.mask[:, 0], each.age_ns[:, 0]
-        return Batch(
+        made = Batch(
             {name: each.values for name, each in fields.items()},
             {name: each.mask for name, each in fields.items()},
             {name: each.age_ns for name, each in fields.items()},
             samples,
             np.array(self.times, np.int64),
+            episode=self.episodes,
         )
+        if self._hides:
+            hide_with_zeros(made)
+        return made
 
 
 def first_sample(batch: Batch) -> Sample:
@@ -150,4 +210,5 @@ def first_sample(batch: Batch) -> Sample:
         {name: each[0] for name, each in batch.age_ns.items()},
         int(batch.sample_id[0]),
         int(batch.ts_ns[0]),
+        int(batch.episode[0]),
     )

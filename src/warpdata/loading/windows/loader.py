@@ -20,29 +20,33 @@ from warpdata.bytekit.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.corpora.torch_epochs import Place, torch_epochs
 from warpdata.errors import nearest
-from warpdata.loading.pace import PaceLine
+from warpdata.loading.pace import NoLine, PaceLine
 from warpdata.loading.ranks import auto_rank, rank_and_world
 from warpdata.loading.windows.batch import Batch
-from warpdata.loading.windows.faults import Verdicts
+from warpdata.loading.windows.faults import LeftOut, Verdicts
 from warpdata.loading.windows.fetching import is_near, is_remote, prefetch
-from warpdata.loading.windows.gathering import Together, gather, planned
+from warpdata.loading.windows.gathering import Together, gather, hide_with_zeros, planned
 from warpdata.loading.windows.mixture import Mixture, MixtureCourse
+from warpdata.loading.windows.open_episode import DAMAGE
 from warpdata.loading.windows.order import Chosen, Course, PlainCourse, Shuffle
 from warpdata.loading.windows.report import LoaderReport, SampleOrigin
-from warpdata.loading.windows.state import LoaderState, parse_state
-from warpdata.loading.windows.statistics import FieldStatistics, Normalizer, chosen_ways
+from warpdata.loading.windows.state import DATA_CHARS, NAME_CHARS, LoaderState, names_of, parse_state
+from warpdata.loading.windows.statistics import FieldStatistics, Normalization, chosen_ways
 from warpdata.loading.windows.torch import as_tensors
-from warpdata.loading.windows.windows import SHORT_DATA, SHORT_ID, Windows
+from warpdata.loading.windows.windows import Windows
 from warpdata.ordering.epoch import rank_slice
 from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
+from warpdata.ordering.state import MAX_POSITION, checked_integer
 from warpdata.ordering.tail import Tail, check_tail
 from warpdata.stores.readahead import CORES, ReadAhead
 from warpdata.stores.traffic import traffic
 
 OnError = Literal["raise", "skip"]
+Normalize = str | Mapping[str, str | None] | Normalization | None
 SampleTransform = Callable[[dict[str, Any], np.random.Generator], Mapping[str, Any] | None]
 
+MAX_THREADS = 1024
 READ_AHEAD_BYTES = 256 << 20
 _AHEAD = 12
 """Batches whose bytes may be under way at the same time where they come over a network."""
@@ -60,6 +64,8 @@ class Step:
     chosen: Chosen
     """The samples of this rank."""
     repeated: NDArray[np.bool_]
+    left_out: LeftOut = ()
+    """Damaged episodes that samples would have been of."""
 
 
 class Loader:
@@ -82,7 +88,7 @@ class Loader:
         threads: int | None = None,
         tail: Tail = "short",
         shuffle: Shuffle = True,
-        normalize: str | Mapping[str, str | None] | None = None,
+        normalize: Normalize = None,
         on_error: OnError = "raise",
         transform: SampleTransform | None = None,
         read_ahead_bytes: int = READ_AHEAD_BYTES,
@@ -90,16 +96,12 @@ class Loader:
     ) -> None:
         if not isinstance(windows, Windows | Mixture):
             raise TypeError(f"a loader is over wd.Windows or a wd.Mixture, not {type(windows).__name__}")
-        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-            raise ValueError(f"batch_size is a number from 1, not {batch_size!r}")
-        if threads is not None and (not isinstance(threads, int) or threads < 0):
-            raise ValueError(f"threads is a number from 0, not {threads!r}")
         self.windows = windows
-        self.batch_size = batch_size
+        self.batch_size = checked_integer("batch_size", batch_size, MAX_POSITION, least=1)
         self.rank, self.world = _rank(rank, world)
         self.tail = check_tail(tail)
         self.on_error: OnError = _one_of("on_error", on_error, get_args(OnError))
-        self.threads = min(4, CORES) if threads is None else threads
+        self.threads = min(4, CORES) if threads is None else checked_integer("threads", threads, MAX_THREADS)
         self._shuffle: Shuffle = shuffle
         self._transform = transform
         self._read_ahead_bytes = read_ahead_bytes
@@ -108,10 +110,14 @@ class Loader:
         first = LoaderState(seed, epoch, 0, "", "")
         self.seed, self._epoch, self._position = first.seed, first.epoch, 0
         self._skipped_before = (0, "")
+        self._left_out: dict[str, str] = {}
+        """Episodes that batches handed over so far were cut without; what is read ahead does not count yet."""
         self._course: Course = _course(windows, self.seed, shuffle, None)
         self._verdicts = Verdicts(self._course.sources)
+        self._sample_bytes = sum(each.sample_bytes for each in self._course.sources[0].schema.values())
         self._report = LoaderReport()
-        self._normalizers = self._fitted(normalize)
+        self.normalization = self._fitted(normalize)
+        """How fields are normalised, to be kept in a checkpoint."""
         if on_error == "raise":
             self._verdicts.raise_uncounted()
 
@@ -176,7 +182,10 @@ class Loader:
     def _step(self, epoch: int, position: int, after: int, *, settled: int) -> Step:
         chosen, repeated = self._filled(epoch, position)
         mine = slice(*rank_slice(len(chosen), self.rank, self.world))
-        return Step(position, after, settled, chosen[mine], repeated[mine])
+        left_out: LeftOut = ()
+        if self.on_error == "skip":
+            left_out = self._verdicts.left_out(self._course.chosen(epoch, position, after))
+        return Step(position, after, settled, chosen[mine], repeated[mine], left_out)
 
     def _filled(self, epoch: int, position: int) -> tuple[Chosen, NDArray[np.bool_]]:
         """The batch of all ranks that begins at a position, and which samples of it only fill it."""
@@ -221,13 +230,16 @@ class Loader:
     # Reading.
 
     def __iter__(self) -> Iterator[Batch]:
+        if self._position and self._bounds(self._epoch, self._position) is None:  # all of it was handed over
+            self._epoch, self._position = self._epoch + 1, 0
         epoch = self._epoch
         if not self._position:
             self._grow()
-        with closing(PaceLine(f"epoch {epoch}", "samples") if self._progress else _NoLine()) as line:
+        with closing(PaceLine(f"epoch {epoch}", "samples") if self._progress else NoLine()) as line:
             waited = self._report.wait_s
             for step, batch in self.read_steps(epoch, self._position):
                 self._position = step.after
+                self.note(step.left_out)
                 wait_s, waited = self._report.wait_s - waited, self._report.wait_s
                 line.add(batch.size, self._cost(step), wait_s, f" {step.after}/{len(self._course)}")
                 yield batch
@@ -276,8 +288,7 @@ class Loader:
         return left // self.batch_size if self.tail == "drop" else -(-left // self.batch_size)
 
     def _cost(self, step: Step) -> int:
-        schema = self._course.sources[0].schema
-        return len(step.chosen) * sum(each.sample_bytes for each in schema.values())
+        return len(step.chosen) * self._sample_bytes
 
     def _fetch(self, fetchers: ThreadPool, step: Step) -> None:
         """Open what a batch needs, and bring its bytes into the cache, all episodes at the same time."""
@@ -295,8 +306,10 @@ class Loader:
         batch = self._gathered(chosen, together)
         batch.position, batch.repeated = step.position, step.repeated if self.tail == "pad" else None
         self._transform_fields(batch, chosen)
-        for name, normalizer in self._normalizers.items():
-            batch[name] = normalizer.apply(batch[name])
+        for name in self.normalization.ways:
+            batch[name] = self.normalization.apply(name, batch[name])
+        if self._course.sources[0].edges == "zero" and self.normalization.ways:
+            hide_with_zeros(batch)
         if self._transform is not None:
             self._transform_samples(batch, chosen)
         return batch
@@ -324,6 +337,7 @@ class Loader:
             {name: joined(lambda part, name=name: part.age_ns[name]) for name in names},  # type: ignore[misc]
             chosen.sample,
             joined(lambda part: part.ts_ns),
+            joined(lambda part: part.episode),
             source=chosen.source,
         )
 
@@ -354,21 +368,34 @@ class Loader:
 
     # Normalising.
 
-    def _fitted(self, normalize: str | Mapping[str, str | None] | None) -> dict[str, Normalizer]:
-        first = self._course.sources[0]
-        ways = chosen_ways(first.schema, normalize)
-        self.statistics: dict[str, FieldStatistics] = {}
-        """What the fields are normalised with; it goes into a checkpoint as `{name: each.to_json()}`."""
-        if ways:
-            self.statistics = self.windows.statistics(list(ways))
-        return {name: Normalizer(how, self.statistics[name]) for name, how in ways.items()}
+    def _fitted(self, normalize: Normalize) -> Normalization:
+        schema = self._course.sources[0].schema
+        if isinstance(normalize, Normalization):
+            normalize.check(schema)
+            return normalize
+        ways = chosen_ways(schema, normalize)
+        return Normalization(ways, self._measured(list(ways)) if ways else {})
+
+    def _measured(self, names: list[str]) -> dict[str, FieldStatistics]:
+        """Statistics of what is read: without the episodes that are left out."""
+        try:
+            return self.windows.statistics(names, progress=self._progress)
+        except DAMAGE:
+            if self.on_error == "raise":
+                raise
+        return self._verdicts.good_only(self.windows).statistics(names, progress=self._progress)
+
+    @property
+    def statistics(self) -> dict[str, FieldStatistics]:
+        """What the fields are normalised with; `normalization.to_json()` goes into a checkpoint."""
+        return self.normalization.statistics
 
     def denormalize(self, name: str, values: Any) -> Any:
         """Values of a field (or a model's answers in its place) in the units they were recorded in."""
         fields = self._course.sources[0].fields
         if name not in fields:
             raise KeyError(f"no field {name!r}.{nearest(name, fields)}")
-        return self._normalizers[name].undo(values) if name in self._normalizers else values
+        return self.normalization.undo(name, values)
 
     # The state.
 
@@ -392,17 +419,20 @@ class Loader:
         count, digest = self._skipped()
         grows = isinstance(self.windows, Windows) and self.windows.follow
         return LoaderState(
-            self.seed, epoch, position, self._course.id[:SHORT_ID], self._course.fingerprint(), count, digest,
-            len(self._course) if grows else None, self._course.data_id[:SHORT_DATA],
+            self.seed, epoch, position, names_of(self._course.data_id, self._course.id),
+            self._course.fingerprint(), count, digest, len(self._course) if grows else None,
         )  # fmt: skip
 
     def _skipped(self) -> tuple[int, str]:
         """How many episodes are left out and a digest of which; what was left out before a resume counts too."""
-        names = sorted(self._verdicts.damaged_names())
-        if not names:
+        names = sorted({*self._verdicts.uncounted(), *self._left_out})
+        if len(names) <= self._skipped_before[0]:  # those it was resumed with, or some of them again
             return self._skipped_before
-        digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
-        return max(len(names), self._skipped_before[0]), digest
+        return len(names), hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
+
+    def note(self, left_out: LeftOut) -> None:
+        """Count the episodes that a batch was cut without, now that it is handed over."""
+        self._left_out |= dict(left_out)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on after the batch a state was taken at, on any number of ranks, threads and workers.
@@ -420,10 +450,11 @@ class Loader:
                 self.windows.refresh()
             self._set_total(min(parsed.samples, len(self.windows)))
         here = self._state_at(self._epoch, self._position)
-        if parsed.windows != here.windows:
+        # The first states had the name of the windows alone.
+        if parsed.windows not in (here.windows, self._course.id[:NAME_CHARS]):
             raise ValueError(
                 f"the state was taken with windows {parsed.windows}, these are {here.windows}: "
-                + _what_differs(parsed.data, here.data)
+                + _what_differs(parsed.windows[:DATA_CHARS], self._course.data_id[:DATA_CHARS])
             )
         if parsed.order != here.order:
             raise ValueError(
@@ -434,7 +465,7 @@ class Loader:
             raise ValueError(f"the state was taken with seed {parsed.seed}, this loader has seed {here.seed}")
         if parsed.position > len(self._course):
             raise ValueError(f"the state stands at sample {parsed.position} of {len(self._course)}")
-        self._skipped_before = (parsed.skipped, parsed.skip)
+        self._skipped_before, self._left_out = (parsed.skipped, parsed.skip), {}
         return (parsed.epoch, parsed.position)
 
     def save_state(self, path: str | os.PathLike[str]) -> None:
@@ -451,7 +482,7 @@ class Loader:
         """How this run's samples are found again without the program that trained: see `warp why`."""
         return {
             "v": 1, "batch_size": self.batch_size, "seed": self.seed, "shuffle": self._shuffle,
-            "on_error": self.on_error, "windows": self.windows.plan(),
+            "on_error": self.on_error, "tail": self.tail, "windows": self.windows.plan(),
         }  # fmt: skip
 
     # What happened.
@@ -468,7 +499,12 @@ class Loader:
         if (step is None) == (positions is None):
             raise ValueError("give a step, or positions=(start, stop)")
         if positions is not None:
-            chosen = self._course.chosen(epoch, *positions)
+            start, stop = positions
+            if not 0 <= start <= stop <= len(self._course):
+                raise IndexError(
+                    f"positions {start} to {stop}: an epoch has those from 0 to {len(self._course)}"
+                )
+            chosen = self._course.chosen(epoch, start, stop)
         else:
             assert step is not None
             chosen = self._batch_of_step(epoch, step)
@@ -512,7 +548,7 @@ class Loader:
 
     def report(self) -> LoaderReport:
         """What was given, what was left out and why, and how long the consumer waited."""
-        damaged = self._verdicts.damaged()
+        damaged = self._verdicts.uncounted() | self._left_out
         came = traffic().since(self._traffic_before)
         return replace(
             self._report, skipped=damaged, skipped_before=self._skipped_before[0],
@@ -527,6 +563,7 @@ class Loader:
         """Steps and their batches as tensors, for `to_torch`."""
         epoch, position = place
         for step, batch in self.read_steps(epoch, position, worker, workers):
+            self.note(step.left_out)
             yield step, as_tensors(batch)
 
     def __repr__(self) -> str:
@@ -546,16 +583,6 @@ class Loader:
         self._traffic_before = traffic()
         self._course = _course(self.windows, self.seed, self._shuffle, state["_total"])
         self._verdicts = Verdicts(self._course.sources)
-
-
-class _NoLine:
-    """Nothing is shown."""
-
-    def add(self, items: int, size_bytes: int, wait_s: float, where: str) -> None:
-        """Nothing is counted."""
-
-    def close(self) -> None:
-        """Nothing is drawn."""
 
 
 def sample_rng(seed: int, epoch: int, sample_id: int, source: int = 0) -> np.random.Generator:
@@ -585,12 +612,11 @@ def _course(windows: Windows | Mixture, seed: int, shuffle: Shuffle, total: int 
 
 
 def _what_differs(data: str, here: str) -> str:
-    """Whether it is the data or what is made of it; states of earlier releases do not say."""
-    if not data:
-        return "another version of the data, another selection, edits, fields, anchors or edges"
-    if data == here:
+    """Whether it is the data or what is made of it; of data that grow that is not known."""
+    if data and data == here:
         return "the same data with other fields, anchors or edges"
-    return f"another version of the data, another selection or other edits (data {data}, here {here})"
+    apart = f" (data {data}, here {here})" if here else ", or other fields, anchors or edges"
+    return f"another version of the data, another selection or other edits{apart}"
 
 
 def _nothing(_: Step) -> None:

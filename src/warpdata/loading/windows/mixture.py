@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from warpdata.loading.windows.windows import Windows
 from warpdata.ordering.mixture import SCHEDULE_VERSION, WeightSchedule, mixture_shares
 from warpdata.ordering.quality import ShuffleQuality
 from warpdata.ordering.splitmix import stream_key
+from warpdata.ordering.state import MAX_POSITION, checked_integer
 
 _WHOLE = 1 << 30
 
@@ -56,20 +58,26 @@ class Mixture:
         for name, windows, share in zip(self.names, self.sources, mixture_shares(self.weights), strict=True):
             if share and not len(windows):
                 raise ValueError(f"source {name!r} has no samples")
-        if length is not None and (not isinstance(length, int) or length < 1):
-            raise ValueError(f"length is a number of samples from 1, not {length!r}")
-        self.length = sum(map(len, self.sources)) if length is None else length
+        everything = sum(map(len, self.sources))
+        self.length = (
+            everything if length is None else checked_integer("length", length, MAX_POSITION, least=1)
+        )
 
     @classmethod
     def by_static(
-        cls, windows: Windows, weights: Mapping[Any, float], name: str = "task", **options: Any
+        cls, windows: Windows, weights: Mapping[Any, float] | None = None, name: str = "task", **options: Any
     ) -> Mixture:
-        """Windows divided by a static item of their episodes, each value with a weight: per task, per robot, …"""
+        """Windows divided by a static item of their episodes, each value with a weight: per task, per robot, …
+
+        Without weights all values have the same share, however many samples each has. What is given none is left out.
+        """
         facts = windows.episodes.facts
         column = name if name in facts.column_names else f"static_{name}"
         if column not in facts.column_names:
             raise KeyError(f"no episode has a static item {name!r}.{nearest(name, facts.column_names)}")
         values = facts.column(column).to_pylist()
+        if weights is None:
+            weights = dict.fromkeys((each for each in values if each is not None), 1.0)
         for value in weights:
             if value not in values:
                 near = nearest(str(value), sorted({str(each) for each in values}))
@@ -103,12 +111,34 @@ class Mixture:
             {f"x{each:g}": (part, each * len(part)) for each, part in parts.items() if len(part)}, **options
         )
 
+    @classmethod
+    def by_sample(
+        cls, windows: Windows, weights: Mapping[str, float], *, rest: float = 1.0, **options: Any
+    ) -> Mixture:
+        """Windows with a weight per sample: of the first condition (as `where` takes it) that holds at its anchor.
+
+        A sample of weight 2 comes twice as often as one of weight 1; those for which none holds have the weight `rest`.
+        """
+        parts: dict[str, tuple[Windows, float]] = {}
+        before = ""
+        for condition, weight in [*weights.items(), ("true", rest)]:
+            part = windows.holding(f"{before}coalesce(({condition}), false)")
+            before += f"not coalesce(({condition}), false) and "
+            if weight and len(part):
+                parts[condition if condition != "true" else "rest"] = (part, weight * len(part))
+        return cls(parts, **options)
+
+    def of_sources(self, sources: Sequence[Windows]) -> Mixture:
+        """The same mixture of other windows."""
+        made = copy(self)
+        made.sources = list(sources)
+        return made
+
     def _checked_schedule(self, given: Mapping[int, Mapping[str, float]]) -> list[tuple[int, list[float]]]:
         """Weights from a position on, in order; the first are those of the sources."""
         found = [(0, self.weights)]
         for start, weights in sorted(given.items()):
-            if not isinstance(start, int) or start < 0:
-                raise ValueError(f"a schedule is by number of samples, not {start!r}")
+            start = checked_integer("a schedule is by number of samples: it", start, MAX_POSITION)
             for name in weights:
                 if name not in self.names:
                     raise KeyError(f"the schedule names no source {name!r}.{nearest(name, self.names)}")
@@ -160,9 +190,9 @@ class Mixture:
             "schedule": [[start, row] for start, row in self.schedule],
         }
 
-    def statistics(self, names: Sequence[str]) -> dict[str, FieldStatistics]:
+    def statistics(self, names: Sequence[str], *, progress: bool = False) -> dict[str, FieldStatistics]:
         """Statistics of the fields over all sources, each by its weight."""
-        running = [running_statistics(windows, names) for windows in self.sources]
+        running = [running_statistics(windows, names, progress=progress) for windows in self.sources]
         shares = [float(share) for share in mixture_shares(self.weights)]
         out = {}
         for name in names:

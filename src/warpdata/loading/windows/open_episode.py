@@ -86,10 +86,30 @@ def _copy_noted(noted: dict[int, NDArray[Any]], out: NDArray[Any]) -> None:
             out[place] = rows
 
 
+class Quick:
+    """An episode all of whose values lie in memory and were checked: a sample of it is a few slices."""
+
+    __slots__ = ("ages", "fields", "good", "items", "same_rows", "time_of")
+
+    def __init__(self, opened: OpenEpisode, readers: Mapping[str, tuple[NDArray[Any], Runs]]) -> None:
+        self.time_of = opened.times.item
+        good = np.ones(len(opened.times), np.bool_)
+        for _, runs in readers.values():
+            good &= (runs.firsts >= 0) & runs.table.mask.all(axis=1)
+        self.good = good.tobytes()
+        """At which anchors all rows of all fields are runs of records, and valid."""
+        self.fields = [
+            (name, rows, runs.starts, runs.table.positions.shape[1]) for name, (rows, runs) in readers.items()
+        ]
+        self.ages = [(n, runs.ages) for n, (_, runs) in readers.items() if n not in opened.same_rows]
+        self.same_rows = list(opened.same_rows.items())
+        self.items = [(n, each) for n, each in opened.fields.items() if isinstance(each, StaticReader)]
+
+
 class OpenEpisode:
     """An episode, its anchors, and a reader for each field."""
 
-    __slots__ = ("_clocks", "_max_gap_ns", "episode", "fields", "same_rows", "times")
+    __slots__ = ("_clocks", "_max_gap_ns", "episode", "fields", "quick", "same_rows", "times")
 
     def __init__(
         self,
@@ -101,6 +121,8 @@ class OpenEpisode:
         max_gap_ns: int | None,
     ) -> None:
         self.episode = episode
+        self.quick: Quick | None = None
+        """What is needed to read it by slices; None while `made_quick` has not been asked, or cannot say."""
         self._clocks: dict[str, Clock] = {}
         self._max_gap_ns = max_gap_ns
         signals = {each.field.signal: signal_named(episode, each.field.signal) for each in schema.values()}
@@ -145,6 +167,14 @@ class OpenEpisode:
     def is_near(self) -> bool:
         """Whether all values are in memory or in mapped files."""
         return all(not isinstance(each, SignalReader) or each.is_near for each in self.fields.values())
+
+    def made_quick(self) -> Quick | None:
+        """What is needed to read it by slices, once all of it is near and checked."""
+        readers = {n: each for n, each in self.fields.items() if isinstance(each, SignalReader)}
+        lying = {n: found for n, each in readers.items() if (found := each.checked_rows()) is not None}
+        if len(lying) == len(readers):
+            self.quick = Quick(self, lying)
+        return self.quick
 
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row of any signal lies beyond an edge."""
@@ -201,6 +231,13 @@ class StaticReader:
     def settled(self) -> bool:
         """Whether the value can be relied on: an item, or a signal, that is not there may still come."""
         return self._is_there
+
+    def put(self, place: int, out: FieldOut) -> None:
+        """Write the value to one place."""
+        out.values[place] = self._value
+        if not self._is_there:
+            out.mask[place] = False
+        out.age_ns[place] = 0
 
     def read(self, group: SampleGroup, out: FieldOut, *, marks: bool = True) -> None:
         """Write the value to the places of a group."""
@@ -326,6 +363,11 @@ class SignalReader:
     def is_near(self) -> bool:
         """Whether all values are known to be in memory or in a mapped file."""
         return self._direct is not None
+
+    def checked_rows(self) -> tuple[NDArray[Any], Runs] | None:
+        """All values where they lie, and where the rows of each anchor begin; None while a part was not checked."""
+        direct, runs = self._direct, self._runs
+        return None if direct is None or direct.check is not None or runs is None else (direct.rows, runs)
 
     def inside(self, anchors: Int64s) -> Bools:
         """At which anchors no row lies beyond an edge."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from warpdata.timeline.sampling import check_align
 from warpdata.timeline.signal import Signal
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FieldSchema:
-    """One field of every sample."""
+    """One field of every sample; what is asked for every batch is worked out once."""
 
     name: str
     field: Field
@@ -29,12 +30,12 @@ class FieldSchema:
     is_image: bool = False
     is_text: bool = True
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The element type that is delivered, before any transform."""
         return self.field.dtype or self.stored_dtype
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """The shape of one row that is delivered, before any transform."""
         shape = self.stored_shape
@@ -43,27 +44,27 @@ class FieldSchema:
             shape = (rows.stop - rows.start, columns.stop - columns.start, *shape[2:])
         return shape if self.field.size is None else (*self.field.size, *shape[2:])
 
-    @property
+    @cached_property
     def has_axis(self) -> bool:
         """Whether a sample has several rows."""
         return not self.is_static and self.field.rows.has_axis
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """How many rows a sample has."""
         return 1 if self.is_static else self.field.rows.count
 
-    @property
+    @cached_property
     def sample_shape(self) -> tuple[int, ...]:
         """The shape of the field in one sample."""
         return (self.rows, *self.shape) if self.has_axis else self.shape
 
-    @property
+    @cached_property
     def is_changed(self) -> bool:
         """Whether values are not delivered as they are stored."""
         return self.field.crop is not None or self.field.size is not None or self.dtype != self.stored_dtype
 
-    @property
+    @cached_property
     def sample_bytes(self) -> int:
         """Bytes of the field in one sample; of text, of the reference to it."""
         return self.dtype.itemsize * int(np.prod(self.sample_shape, dtype=np.int64))

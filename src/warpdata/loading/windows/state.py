@@ -1,4 +1,4 @@
-"""Where a loader stands: under 300 bytes of JSON, the same on every rank."""
+"""Where a loader stands: about 100 bytes of JSON, the same on every rank."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from warpdata.ordering.state import MAX_POSITION, MAX_SEED, checked_integer
 
 STATE_VERSION = 1
 MAX_EPOCH = 10**9
+NAME_CHARS, DATA_CHARS = 16, 6
 _PARTS = ("seed", "epoch", "position", "windows", "order")
 
 
@@ -21,14 +22,12 @@ class LoaderState:
     epoch: int
     position: int
     windows: str
+    """`names_of`: which data, and which samples of them."""
     order: str
     skipped: int = 0
     skip: str = ""
     samples: int | None = None
     """With windows that grow: how many samples there were when the epoch began."""
-
-    data: str = ""
-    """What the episodes hold, whatever is made of them: tells other data from other fields."""
 
     def __post_init__(self) -> None:
         for name, most in (
@@ -49,9 +48,16 @@ class LoaderState:
             found |= {"skipped": self.skipped, "skip": self.skip}
         if self.samples is not None:
             found["samples"] = self.samples
-        if self.data:
-            found["data"] = self.data
         return found
+
+
+def names_of(data_id: str, windows_id: str) -> str:
+    """What a state calls its samples: the beginning of what the episodes hold, then of the windows over them.
+
+    Of windows that grow the first is not known ahead, and only the second is there.
+    """
+    data = data_id[:DATA_CHARS]
+    return data + windows_id[: NAME_CHARS - len(data)]
 
 
 def parse_state(state: Any) -> LoaderState:
@@ -66,8 +72,10 @@ def parse_state(state: Any) -> LoaderState:
     for name in ("windows", "order"):
         if not isinstance(state[name], str):
             raise ValueError(f"{name} of a state is text, not {state[name]!r}")
+    windows = state["windows"]
+    if "data" in state:  # earlier releases had both apart
+        windows = names_of(str(state["data"]), windows)
     return LoaderState(
-        state["seed"], state["epoch"], state["position"], state["windows"], state["order"],
+        state["seed"], state["epoch"], state["position"], windows, state["order"],
         state.get("skipped", 0), str(state.get("skip", "")), state.get("samples"),
-        str(state.get("data", "")),
     )  # fmt: skip

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -16,7 +18,8 @@ from warpdata.bytekit.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.episodes.statistics import MAX_CHANNELS, QUANTILES, RELATIVE_ERROR, ValueStatistics
 from warpdata.episodes.summary import recorded_statistics
-from warpdata.errors import WarpError, nearest
+from warpdata.errors import SchemaMismatchError, WarpError, nearest
+from warpdata.loading.pace import NoLine, PaceLine
 from warpdata.loading.windows.gathering import gather
 from warpdata.loading.windows.schema import FieldSchema
 from warpdata.settings import Settings
@@ -69,15 +72,19 @@ def channel_shape(schema: FieldSchema) -> tuple[int, ...]:
     return schema.shape if 0 < int(np.prod(schema.shape, dtype=np.int64)) <= MAX_CHANNELS else ()
 
 
-def window_statistics(windows: Windows, names: Sequence[str]) -> dict[str, FieldStatistics]:
+def window_statistics(
+    windows: Windows, names: Sequence[str], *, progress: bool = False
+) -> dict[str, FieldStatistics]:
     """Statistics of these fields over all samples, from last time, from what was recorded, or from one pass."""
-    running = running_statistics(windows, names)
+    running = running_statistics(windows, names, progress=progress)
     return {
         name: finished(found, windows.schema[name], was_read=read) for name, (found, read) in running.items()
     }
 
 
-def running_statistics(windows: Windows, names: Sequence[str]) -> dict[str, tuple[ValueStatistics, bool]]:
+def running_statistics(
+    windows: Windows, names: Sequence[str], *, progress: bool = False
+) -> dict[str, tuple[ValueStatistics, bool]]:
     """What statistics are made of, to be merged with others, and whether data had to be read for it."""
     known = _kept(windows)
     missing = []
@@ -92,7 +99,7 @@ def running_statistics(windows: Windows, names: Sequence[str]) -> dict[str, tupl
                 missing.append(name)
             else:
                 known[name] = {"was_read": False, "values": found.to_json()}
-    for name, found in (_from_pass(windows, missing) if missing else {}).items():
+    for name, found in (_from_pass(windows, missing, progress) if missing else {}).items():
         known[name] = {"was_read": True, "values": found.to_json()}
     _keep(windows, known)
     out = {}
@@ -108,7 +115,7 @@ def _from_recordings(windows: Windows, name: str) -> ValueStatistics | None:
     schema = windows.schema[name]
     is_all = (
         windows.anchors.signal == schema.field.signal and windows.anchors.stride == 1 and windows.where is None
-        and windows.edges == "pad" and not schema.is_static and not schema.is_changed and not schema.is_image
+        and windows.keeps_all and not schema.is_static and not schema.is_changed and not schema.is_image
         and schema.rows == 1 and (schema.field.rows.steps or schema.field.rows.offsets_ns) == (0,)
     )  # fmt: skip
     if not is_all:
@@ -122,16 +129,22 @@ def _from_recordings(windows: Windows, name: str) -> ValueStatistics | None:
     return merged
 
 
-def _from_pass(windows: Windows, names: Sequence[str]) -> dict[str, ValueStatistics]:
+def _from_pass(windows: Windows, names: Sequence[str], progress: bool) -> dict[str, ValueStatistics]:
     """One pass over all samples, in the order they lie, with nothing but these fields."""
     narrow = windows.only(names)
-    step = max(1, _READ_BYTES // max(1, sum(each.sample_bytes for each in narrow.schema.values())))
+    sample_bytes = max(1, sum(each.sample_bytes for each in narrow.schema.values()))
+    step = max(1, _READ_BYTES // sample_bytes)
     running = {name: ValueStatistics(channel_shape(narrow.schema[name])) for name in names}
-    for start in range(0, len(narrow), step):
-        batch = gather(narrow, np.arange(start, min(start + step, len(narrow)), dtype=np.int64))
-        for name in names:
-            valid = batch[name][batch.mask[name]]
-            running[name].add(valid.reshape(-1, running[name].channels) if valid.size else valid)
+    with closing(PaceLine("statistics", "samples", "counting") if progress else NoLine()) as line:
+        for start in range(0, len(narrow), step):
+            numbers, began = np.arange(start, min(start + step, len(narrow)), dtype=np.int64), monotonic()
+            batch = gather(narrow, numbers)
+            line.add(
+                len(numbers), len(numbers) * sample_bytes, monotonic() - began, f" {start}/{len(narrow)}"
+            )
+            for name in names:
+                valid = batch[name][batch.mask[name]]
+                running[name].add(valid.reshape(-1, running[name].channels) if valid.size else valid)
     return running
 
 
@@ -189,8 +202,12 @@ class Normalizer:
         self.offset = offset
         self.scale = np.where(np.abs(scale) < _SMALLEST, 1.0, scale)
 
-    def apply(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Normalised values: float64 of float64, float32 of all else."""
+    def apply(self, values: Any) -> Any:
+        """Normalised values: float64 of float64, float32 of all else; tensors stay tensors."""
+        if hasattr(values, "new_tensor"):
+            as_float = values if values.is_floating_point() else values.float()
+            return (as_float - as_float.new_tensor(self.offset)) / as_float.new_tensor(self.scale)
+        values = np.asarray(values)
         dtype = np.float64 if values.dtype == np.float64 else np.float32
         return ((values - self.offset) / self.scale).astype(dtype)
 
@@ -202,6 +219,63 @@ class Normalizer:
         return (array * self.scale + self.offset).astype(
             array.dtype if array.dtype.kind == "f" else np.float64
         )
+
+
+class Normalization:
+    """How fields are normalised, without the data: what a policy needs again where it runs, kept in its checkpoint.
+
+    `Loader(..., normalize=this)` normalises other data the same way.
+    """
+
+    def __init__(self, ways: Mapping[str, str], statistics: Mapping[str, FieldStatistics]) -> None:
+        self.ways = {name: _way(how) for name, how in ways.items()}
+        self.statistics = {name: statistics[name] for name in self.ways}
+        self._each = {name: Normalizer(how, statistics[name]) for name, how in self.ways.items()}
+
+    def apply(self, name: str, values: Any) -> Any:
+        """Values of a field as a loader hands them over; as they are, if it is not normalised."""
+        if name not in self._each:
+            return values
+        channels = self.statistics[name].mean.shape
+        if tuple(values.shape[len(values.shape) - len(channels) :]) != channels:
+            raise SchemaMismatchError(
+                f"field {name!r} has values of shape {list(values.shape)}, its statistics are of {list(channels)}",
+                hint="A transform that changes what a value is goes with normalize={…: None} for its field.",
+            )
+        return self._each[name].apply(values)
+
+    def undo(self, name: str, values: Any) -> Any:
+        """Values of a field, or a model's answers in its place, in the units they were recorded in."""
+        return self._each[name].undo(values) if name in self._each else values
+
+    def check(self, schema: Mapping[str, FieldSchema]) -> None:
+        """Raise unless these fields can be normalised so."""
+        for name, found in self.statistics.items():
+            if name not in schema:
+                raise KeyError(f"normalize names no field {name!r}.{nearest(name, schema)}")
+            if found.mean.shape != channel_shape(schema[name]):
+                raise SchemaMismatchError(
+                    f"field {name!r} has channels {list(channel_shape(schema[name]))}, "
+                    f"its statistics are of {list(found.mean.shape)}"
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON, for a checkpoint; `from_json` gives the same numbers back."""
+        return {
+            name: {"how": how, **self.statistics[name].to_json()} for name, how in sorted(self.ways.items())
+        }
+
+    @classmethod
+    def from_json(cls, stated: Mapping[str, Mapping[str, Any]]) -> Normalization:
+        """As JSON states it, or ValueError."""
+        try:
+            ways = {name: str(each["how"]) for name, each in stated.items()}
+            return cls(ways, {name: FieldStatistics.from_json(each) for name, each in stated.items()})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"this is no normalisation: {error!r}") from None
+
+    def __repr__(self) -> str:
+        return f"Normalization({self.ways!r})"
 
 
 def chosen_ways(

@@ -44,6 +44,7 @@ def _collated(samples: Sequence[Sample], *, collate_fn_map: Any = None) -> Batch
             {name: _stacked([each.age_ns[name] for each in samples]) for name in names},
             _stacked([each.sample_id for each in samples]),
             _stacked([each.ts_ns for each in samples]),
+            _stacked([each.episode for each in samples]),
         )
     )
 

@@ -6,7 +6,6 @@ import operator
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -28,7 +27,7 @@ from warpdata.loading.windows.conditions import matching_anchors
 from warpdata.loading.windows.field import Field, _seconds
 from warpdata.loading.windows.gathering import first_sample, gather, gather_at, read_one
 from warpdata.loading.windows.growing_root import GrowingRoot
-from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode
+from warpdata.loading.windows.open_episode import DAMAGE, OpenEpisode, Quick
 from warpdata.loading.windows.schema import FieldSchema, find_schema, unknown_signal
 from warpdata.loading.windows.statistics import FieldStatistics, window_statistics
 from warpdata.loading.windows.table import SampleTable, keep_table, kept_table
@@ -40,15 +39,14 @@ from warpdata.timeline.times import as_int
 if TYPE_CHECKING:
     from warpdata.catalog.dataset import Dataset
 
-Edges = Literal["pad", "skip", "error"]
+Edges = Literal["pad", "zero", "skip", "error"]
 IDENTITY_VERSION = 1
 SHORT_ID = 16
-SHORT_DATA = 8
 MOST_OPEN = 320
 """Episodes that stay open: more than the blocks that are in play at a time."""
 _HELD_BYTES = 160 << 20
-_TRIM_EVERY = 8
-"""Episodes opened before it is counted again what they hold: counting looks at all of them."""
+_TRIM_PARTS = 8
+"""What the open episodes hold is counted again when one in so many is new: counting looks at all of them."""
 
 
 class Windows:
@@ -56,9 +54,9 @@ class Windows:
 
     `anchor` names a signal (or a role): a sample per record. `rate_hz` makes a grid per episode instead. `stride` keeps
     every n-th; `where` keeps the samples for which a SQL condition over signals and static items holds.
-    `edges`: rows beyond an edge repeat the nearest record and are masked ("pad"), samples with such rows do not exist
-    ("skip"), or are refused ("error"). A pause of a signal longer than `max_gap_s` is an edge; values older than
-    `max_age_s` are masked.
+    `edges`: rows beyond an edge repeat the nearest record and are masked ("pad"), or whatever the mask hides is 0
+    ("zero"), samples with such rows do not exist ("skip"), or are refused ("error"). A pause of a signal longer than
+    `max_gap_s` is an edge; values older than `max_age_s` are masked.
     """
 
     def __init__(
@@ -77,7 +75,7 @@ class Windows:
     ) -> None:
         if edges not in get_args(Edges):
             raise ValueError(
-                f"edges is pad, skip or error, not {edges!r}.{nearest(str(edges), get_args(Edges))}"
+                f"edges is {', '.join(get_args(Edges))}, not {edges!r}.{nearest(str(edges), get_args(Edges))}"
             )
         if not fields:
             raise ValueError("a sample has at least one field")
@@ -107,6 +105,7 @@ class Windows:
     def _begin(self) -> None:
         self._lock = ThreadLock()
         self._open: OrderedDict[int, OpenEpisode] = OrderedDict()
+        self._uncounted = 0
 
     # What they are.
 
@@ -117,7 +116,7 @@ class Windows:
 
     @property
     def short_id(self) -> str:
-        """The beginning of `id`, for states."""
+        """The beginning of `id`, for messages."""
         return self.id[:SHORT_ID]
 
     @property
@@ -154,7 +153,8 @@ class Windows:
 
     def plan(self) -> dict[str, Any]:
         """How the windows are made again elsewhere, as JSON; the episodes are named, not copied."""
-        return {"id": self.id, "episodes": self.episodes.address(), **self.describe()}
+        grows = {"follow": True} if self.follow else {}
+        return {"id": self.id, "episodes": self.episodes.address(), **grows, **self.describe()}
 
     @classmethod
     def of_plan(cls, plan: Mapping[str, Any], episodes: Episodes) -> Windows:
@@ -164,8 +164,11 @@ class Windows:
             {name: Field.from_json(each) for name, each in plan["fields"].items()},
             anchor=plan["anchors"]["signal"], rate_hz=plan["anchors"]["rate_hz"], stride=plan["anchors"]["stride"],
             where=plan["where"], edges=plan["edges"], max_age_s=plan["max_age_s"], max_gap_s=plan["max_gap_s"],
+            follow=plan.get("follow", False),
         )  # fmt: skip
-        if made.id != plan["id"]:
+        if (
+            not made.follow and made.id != plan["id"]
+        ):  # what grows is told by its first samples, as the state has them
             raise DatasetError(
                 f"the episodes are not those the run had: windows {made.short_id} instead of {plan['id'][:SHORT_ID]}",
                 hint="Open the version the state was taken with.",
@@ -299,10 +302,15 @@ class Windows:
         ]
         return sha256_hex(dump_json({"v": IDENTITY_VERSION, "runs": runs, **self.describe()}))[:32]
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether samples with rows beyond an edge are samples too."""
+        return self.edges in ("pad", "zero")
+
     def _counts_from_facts(self, episodes: range) -> list[int] | None:
         """Anchors per episode where what is known of the episodes says it without opening any; else None."""
         name = self.anchors.signal
-        if name is None or self.edges != "pad" or self.where is not None:
+        if name is None or not self.keeps_all or self.where is not None:
             return None
         source = self.episodes.source
         if not source.knows_signals or not source.has_facts or not len(self.episodes):
@@ -401,12 +409,25 @@ class Windows:
         """An episode if it is open already."""
         return self._open.get(position)
 
-    def open_at(self, position: int) -> OpenEpisode:
-        """An episode ready to be read; the last ones used stay open."""
+    def quick(self, position: int) -> Quick | None:
+        """What is needed to read an episode by slices, if it is open and all of it is near and checked."""
+        found = self._used(position)
+        return None if found is None else found.quick or found.made_quick()
+
+    def _used(self, position: int) -> OpenEpisode | None:
+        """An episode if it is open already; it is the one used last."""
         found = self._open.get(position)
         if found is not None:
-            with suppress(KeyError):  # another thread may have let go of it just now
+            try:  # asked for every episode of a batch: a context manager would cost more than all else
                 self._open.move_to_end(position)
+            except KeyError:  # another thread has let go of it just now
+                return found
+        return found
+
+    def open_at(self, position: int) -> OpenEpisode:
+        """An episode ready to be read; the last ones used stay open."""
+        found = self._used(position)
+        if found is not None:
             return found
         made = OpenEpisode(
             self.episodes[position], self.anchors, self._grid_signals, self.schema,
@@ -419,19 +440,30 @@ class Windows:
         return made
 
     def _trim(self) -> None:
-        if len(self._open) <= MOST_OPEN and len(self._open) % _TRIM_EVERY:
+        while len(self._open) > MOST_OPEN:
+            self._open.popitem(last=False)
+        self._uncounted += 1
+        if self._uncounted * _TRIM_PARTS < len(self._open):
             return
+        self._uncounted = 0
         held = sum(each.held_bytes for each in self._open.values())
-        while len(self._open) > 1 and (len(self._open) > MOST_OPEN or held > _HELD_BYTES):
+        while len(self._open) > 1 and held > _HELD_BYTES:
             held -= self._open.popitem(last=False)[1].held_bytes
 
     def over(self, episodes: Sequence[int]) -> Windows:
         """The same windows over some of the episodes, by position."""
-        options = {name: each for name, each in self.describe().items() if name not in ("anchors", "fields")}
+        return self._remade(self.episodes[list(episodes)], self.where)
+
+    def holding(self, condition: str) -> Windows:
+        """The same windows, of the samples alone for which a condition holds as well."""
+        both = condition if self.where is None else f"({self.where}) and ({condition})"
+        return self._remade(self.episodes, both)
+
+    def _remade(self, episodes: Episodes, where: str | None) -> Windows:
         anchors = self.anchors
         return Windows(
-            self.episodes[list(episodes)], self.fields,
-            anchor=anchors.signal, rate_hz=anchors.rate_hz, stride=anchors.stride, **options,
+            episodes, self.fields, anchor=anchors.signal, rate_hz=anchors.rate_hz, stride=anchors.stride,
+            where=where, edges=self.edges, max_age_s=self.max_age_s, max_gap_s=self.max_gap_s,
         )  # fmt: skip
 
     def only(self, names: Sequence[str]) -> Windows:
@@ -445,15 +477,18 @@ class Windows:
         made.__dict__["table"] = self.table
         return made
 
-    def statistics(self, names: Sequence[str] | None = None) -> dict[str, FieldStatistics]:
+    def statistics(
+        self, names: Sequence[str] | None = None, *, progress: bool = False
+    ) -> dict[str, FieldStatistics]:
         """Count, mean, std, min, max and quantiles of the valid values of fields, before any transform.
 
         By default of all numbers that are no images. Kept under the id of the windows, so they are made once.
+        `progress` shows on a terminal how far that is.
         """
         wanted = [
             n for n, s in self.schema.items() if s.dtype.kind in "fiub" and not s.is_image and not s.is_static
         ]
-        return window_statistics(self, wanted if names is None else list(names))
+        return window_statistics(self, wanted if names is None else list(names), progress=progress)
 
     # Other processes.
 
