@@ -15,10 +15,11 @@ import pytest
 
 import warpdata as wd
 from tests.episodes.crash_recorder import picture, step_in
+from tests.episodes.told import changed_at, places_of
 from tests.sweeps import thinned
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.cli.main import main
-from warpdata.episodes import journals
+from warpdata.episodes import journals, unfinished
 from warpdata.errors import WarpError
 from warpdata.formats.episodedir import layout
 from warpdata.formats.episodedir.frame_index import read_marks
@@ -343,3 +344,56 @@ def test_recordings_with_a_journal_per_size_are_finished(tmp_path: Path) -> None
     large.close()
     assert wd.salvage(tmp_path / "ep").is_complete
     assert wd.open_episode(tmp_path / "ep")["wide"].values()[:, 0].tolist() == list(range(1, 10))
+
+
+ODD: list[Any] = [None, -1, 2**70, "x", [], {}, 1.5, [["x"]], [2**40, 2**40], [2**70], 0, KeyError]
+
+
+def test_whatever_the_journals_say_of_the_recording_is_refused_or_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed, again = tmp_path / "killed", tmp_path / "again"
+    child = os.fork()
+    if child == 0:
+        writer = wd.DiskEpisodeWriter(killed, durability="none")
+        writer.append("x", np.arange(3.0), 1)
+        writer.append("t", "hi", 2)
+        os._exit(0)
+    os.waitpid(child, 0)
+    told: list[Any] = []
+    real = unfinished.parse_json_object
+
+    def told_so(*given: Any, **more: Any) -> Any:
+        told.append(real(*given, **more))
+        return told[-1]
+
+    monkeypatch.setattr(unfinished, "parse_json_object", told_so)
+    shutil.copytree(killed, again)
+    wd.salvage(again)
+    assert [fact["signal"]["name"] for fact in told] == ["x", "t"]
+    main_journal = JournalReader.open(killed / ".recording" / "signals.journal").descriptor
+    cases = [
+        (fact, place, value) for fact in (*told, main_journal) for place in places_of(fact) for value in ODD
+    ]
+    always = [(main_journal, ("episode", "meta"), value) for value in ODD]
+    always += [(told[0], ("signal", "shape"), [2**70])]
+    opened = JournalReader.open.__func__  # type: ignore[attr-defined]
+    for fact, place, value in always + thinned(cases, 60):
+        changed = changed_at(fact, place, value)
+
+        def another(found: Any, fact: Any = fact, changed: Any = changed) -> Any:
+            return changed if found == fact else found
+
+        def open_journal(cls: Any, *given: Any, change: Any = another, **more: Any) -> Any:
+            reader = opened(cls, *given, **more)
+            reader.descriptor = change(reader.descriptor)
+            return reader
+
+        monkeypatch.setattr(unfinished, "parse_json_object", lambda *a, c=another, **m: c(real(*a, **m)))
+        monkeypatch.setattr(JournalReader, "open", classmethod(open_journal))
+        shutil.rmtree(again)
+        shutil.copytree(killed, again)
+        try:
+            wd.salvage(again)
+        except WarpError:
+            assert (again / ".recording" / "signals.journal").exists(), "what could not be read is kept"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 
 import warpdata as wd
+from tests.episodes.told import changed_at, places_of
 from tests.formats.test_wshard_repair import finished_file, stream_data
 from tests.sweeps import thinned
 from warpdata.bytekit.ranges import BytesRangeReader
@@ -256,13 +255,6 @@ def test_the_time_of_a_receipt_is_from_the_first_record_kept_to_the_last(tmp_pat
     assert (receipt.steps_kept, receipt.channels) == (20, {"early": 10, "late": 10})
 
 
-def places_of(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place inside a JSON value."""
-    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
-        yield (*at, key)
-        yield from places_of(value[key], (*at, key))
-
-
 def test_whatever_a_journal_says_of_its_steps_is_refused_or_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,14 +274,7 @@ def test_whatever_a_journal_says_of_its_steps_is_refused_or_saved(
     partial = tmp_path / "k.wshard.partial"
     real, refused = JournalReader.open.__func__, 0
     for place, value in thinned(itertools.product(list(places_of(described)), odd), 120):
-        changed = copy.deepcopy(described)
-        inside = changed
-        for key in place[:-1]:
-            inside = inside[key]
-        if value is KeyError:
-            del inside[place[-1]]
-        else:
-            inside[place[-1]] = value
+        changed = changed_at(described, place, value)
 
         def opened(cls: Any, source: Any, changed: Any = changed) -> Any:
             found = real(cls, source)

@@ -166,7 +166,8 @@ def test_av1_as_lerobot_encodes_it_is_neither_larger_nor_worse_than_the_plain_en
 
     def made(name: str, options: dict[str, str]) -> tuple[int, float]:
         path = tmp_path / name
-        with av.open(str(path), "w", format="mp4") as out:
+        # The encoder would leave this thread real-time, and so every test that follows.
+        with kept_scheduling(), av.open(str(path), "w", format="mp4") as out:
             stream = out.add_stream("libsvtav1", rate=20, options=options)
             stream.height, stream.width, stream.pix_fmt = *still.shape[:2], "yuv420p"
             with kept_scheduling():

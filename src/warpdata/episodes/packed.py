@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -296,7 +297,7 @@ def _write_table(sink: Any, signal: Signal, groups: list[int] | None = None, *, 
 
 
 def _row_groups(signal: Signal) -> Iterator[int]:
-    row_bytes = max(1, signal.meta.dtype.itemsize * int(np.prod(signal.meta.shape, dtype=np.int64)))
+    row_bytes = max(1, signal.meta.dtype.itemsize * math.prod(signal.meta.shape))
     step = max(1, _COPY_BYTES // row_bytes)
     return (min(step, len(signal) - start) for start in range(0, len(signal), step))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,10 +53,10 @@ class JournaledRows:
     def numbers(self, description: Description) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
         """(timestamps, values) in blocks."""
         dtype = dtype_named(description.dtype).dtype
-        row_bytes = dtype.itemsize * int(np.prod(description.shape, dtype=np.int64))
+        row_bytes = dtype.itemsize * math.prod(description.shape)
         if (self._size != row_bytes).any():
             raise CorruptLayoutError("records of the wrong size", path=_path(self._journals))
-        step = max(1, min(_ROWS, (4 << 20) // row_bytes))
+        step = max(1, min(_ROWS, (4 << 20) // max(1, row_bytes)))
         for start in range(0, len(self), step):
             chosen = slice(start, start + step)
             raw = self._gather(self._where[chosen], self._offset[chosen], row_bytes)

@@ -122,7 +122,7 @@ class ValueStatistics:
     """Per channel: min, max, mean, standard deviation, invalid values and quantiles; merging is exact."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        channels = int(np.prod(shape, dtype=np.int64))
+        channels = math.prod(shape)
         self.channels = channels if 0 < channels <= MAX_CHANNELS else 1
         self.count = np.zeros(self.channels, np.int64)
         self.invalid = np.zeros(self.channels, np.int64)

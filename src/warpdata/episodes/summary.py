@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -115,7 +116,7 @@ def recorded_statistics(episode: Episode, name: str) -> ValueStatistics | None:
 
 def _read(signal: Signal) -> ValueStatistics:
     made = ValueStatistics(signal.meta.shape)
-    row_bytes = signal.meta.dtype.itemsize * int(np.prod(signal.meta.shape, dtype=np.int64))
+    row_bytes = signal.meta.dtype.itemsize * math.prod(signal.meta.shape)
     step = max(1, _BATCH_BYTES // max(1, row_bytes))
     for start in range(0, len(signal), step):
         made.add(signal.rows(start, start + step))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import time
 from abc import ABC, abstractmethod
@@ -329,7 +330,7 @@ class NumberRecorder(TableRecorder):
         description = file.description
         self._shape = description.shape
         self._dtype = dtype_named(description.dtype).dtype
-        row_bytes = self._dtype.itemsize * int(np.prod(self._shape, dtype=np.int64))
+        row_bytes = self._dtype.itemsize * math.prod(self._shape)
         self._rows = _rows_per_block(row_bytes)
         self._record = StepRecord(stream, row_bytes)
         # The value is laid directly into the record that is copied to the journal.

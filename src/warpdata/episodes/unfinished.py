@@ -217,7 +217,8 @@ def _identify(found: UnfinishedRecording) -> None:
         found.files = files_of(work, main) or files_by_name(work)
         return
     stated = main.get("episode")
-    found.meta = dict(stated.get("meta", {})) if isinstance(stated, dict) else _meta_beside(folder)
+    meta = stated.get("meta", {}) if isinstance(stated, dict) else None
+    found.meta = dict(meta) if isinstance(meta, dict) else _meta_beside(folder)
 
 
 def _meta_beside(folder: Path) -> dict[str, Any]:

@@ -240,7 +240,7 @@ def values_of(array: Any, dtype: str, shape: tuple[int, ...], path: str) -> NDAr
     """The `value` column as one batch of the described type and shape."""
     with arrow_errors(path):
         stored = dtype_named(_STORED_AS.get(dtype, dtype)).dtype
-        rows, size = len(array), int(np.prod(shape, dtype=np.int64))
+        rows, size = len(array), math.prod(shape)
         flat = array.flatten() if shape else array
         out = to_numpy(flat)
     if out.dtype != stored or out.size != rows * size or flat.null_count:
