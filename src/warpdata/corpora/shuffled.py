@@ -85,7 +85,7 @@ class OrderKeywords(TypedDict, total=False):
     world: int
     block_rows: int | None
     window_blocks: int
-    lanes: int | None
+    sections: int | None
     tail: str
     dtype: str | type | np.dtype[Any] | None
     worker: int
