@@ -5,20 +5,22 @@ BIN := $(VENV)/bin
 # More than cores: many tests wait for disks, servers and processes that were killed.
 WORKERS ?= 3
 
-.PHONY: demo test test-all setup lint check bench soak coverage format viewer clean
+.PHONY: demo test test-all setup compiled lint check bench soak coverage format viewer clean
 
 demo: $(VENV)/.installed
 	$(BIN)/warp demo
 
-# Compiled once: hundreds of processes that tests start would else compile the package each for itself where Python may not write.
-test: setup lint
-	$(BIN)/python -m compileall -q src tests
+test: setup lint compiled
 	$(BIN)/python -m pytest -n $(WORKERS) tests bench
 
 setup: $(VENV)/.installed-test $(VENV)/.installed-ray $(VENV)/.installed-typescript $(VENV)/.installed-go
 
 check: lint
 	$(BIN)/python -m pytest -n $(WORKERS) tests/docs tests/architecture
+
+# As an installed package is: else every process that tests and benchmarks start compiles it anew where Python may not write.
+compiled: $(VENV)/.installed-test
+	$(BIN)/python -m compileall -q src tests bench
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
@@ -31,7 +33,7 @@ test-all:
 	$(PYTHON) -m tools.test_all
 
 # Judges the bars: writes bench/results and says what slipped against the committed ones.
-bench: $(VENV)/.installed-test
+bench: compiled
 	$(BIN)/python -m bench.run
 
 # What takes too long for every day: whole sweeps, many examples, thousands of kills.
