@@ -37,7 +37,7 @@ bench: compiled
 	$(BIN)/python -m bench.run
 
 # What takes too long for every day: whole sweeps, many examples, thousands of kills.
-soak: $(VENV)/.installed-test
+soak: setup compiled
 	WARPDATA_SOAK=1 HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 -m "soak or hypothesis" tests
 	$(BIN)/python -m bench.soak_writers
 	$(BIN)/python -m bench.soak_kill

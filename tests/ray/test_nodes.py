@@ -10,13 +10,18 @@ import pytest
 
 import warpdata as wd
 from tests.ray.sets import publish_arm, speed
+from tests.sweeps import SOAK
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'warpdata[ray]'")
     pytest.importorskip("ray.data")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray's own making
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of Ray's own making
+    pytest.mark.soak,
+    pytest.mark.skipif(not SOAK, reason="starts a cluster of two nodes: make soak runs it"),
+]
 
 
 @pytest.fixture

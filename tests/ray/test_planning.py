@@ -144,10 +144,10 @@ def test_a_signal_that_would_hide_a_column_is_told() -> None:
     times = np.arange(9) * 10**8
     signals = {name: wd.ArraySignal(times, np.arange(9.0)) for name in ("a", "a.valid", "start")}
     episode = wd.Episode.of(signals, id="odd", steps=StepClock("a"))
-    assert len(list(Windows(3, 3, signals=("a",)).pieces("odd", episode, None))) == 1
+    assert len(list(Windows(3, 3, signals=("a",)).blocks("odd", episode, None))) == 1
     for chosen in (None, ("a", "a.valid"), ("start",)):
         with pytest.raises(ValueError, match=r"a column '(a.valid|start)' already"):
-            list(Windows(3, 3, signals=chosen).pieces("odd", episode, None))
+            list(Windows(3, 3, signals=chosen).blocks("odd", episode, None))
 
 
 def test_episodes_without_steps_have_no_windows(tmp_path) -> None:

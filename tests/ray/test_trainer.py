@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.sweeps import SOAK
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -21,6 +22,8 @@ with warnings.catch_warnings():
     )
 
 
+@pytest.mark.soak
+@pytest.mark.skipif(not SOAK, reason="starts clusters for minutes: make soak runs it")
 def test_workers_of_a_trainer_find_themselves_and_another_number_goes_on(tmp_path: Path) -> None:
     environment = {
         **os.environ,
