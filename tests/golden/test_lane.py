@@ -38,3 +38,4 @@ def test_today_writes_the_same_bytes(tmp_path: Path) -> None:
     with wd.dataset(NAME, catalog=tmp_path) as ds:
         shards = {str(shard.name): shard.hash for shard in ds.manifest.artifacts["lane-double"].shards}
     assert shards == expected(GOLDEN)["shards"]
+    assert (tmp_path / "datasets.json").read_bytes() == (GOLDEN / "catalog/datasets.json").read_bytes()

@@ -100,7 +100,7 @@ export function EpisodePage() {
         </div>
       </main>
     );
-  if (!info) return <main class="centre"><p class="blank">{model.episodeId || !model.where ? "" : "Choose an episode."}</p></main>;
+  if (!info) return <main class="centre">{!model.episodeId && model.where && <p class="blank">Choose an episode.</p>}</main>;
   return (
     <main class="centre" data-episode={info.id}>
       <EpisodeBar info={info} trim={trim} />

@@ -28,6 +28,18 @@ const rows = (page) => page.locator("[data-testid=episode-row]").count();
 const untilRows = (page, count) =>
   page.waitForFunction((n) => document.querySelectorAll("[data-testid=episode-row]").length === n, count);
 
+/** How far what was on the screen moved since the page was opened, as browsers count it. */
+const shifted = (page) =>
+  page.evaluate(
+    () =>
+      new Promise((done) => {
+        let sum = 0;
+        const observer = new PerformanceObserver((list) => list.getEntries().forEach((each) => (sum += each.value)));
+        observer.observe({ type: "layout-shift", buffered: true });
+        setTimeout(() => done(sum), 100);
+      }),
+  );
+
 const SCENARIOS = {
   async open() {
     const page = await open();
@@ -37,6 +49,7 @@ const SCENARIOS = {
     assert.ok((await page.locator("[data-testid=plot]").count()) >= 3);
     assert.equal(await page.locator("[data-testid=camera]").count(), 3);
     assert.equal(await page.locator("[data-testid=time-cursor]").count(), 1);
+    assert.ok((await shifted(page)) < 0.01, "what is shown moves while the rest is loaded");
     assert.ok(!page.url().includes("#t="), "the token stays in the address bar");
     assert.ok(page.url().includes("e=000000000000"));
     // What is written in data is never run.

@@ -8999,7 +8999,7 @@ function EpisodePage() {
 with wd.record(${JSON.stringify(model.dataset.name)}) as rec:
     rec.append("joints", [0.1, 0.2])` })
     ] }) });
-  if (!info) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("p", { class: "blank", children: model.episodeId || !model.where ? "" : "Choose an episode." }) });
+  if (!info) return /* @__PURE__ */ u3("main", { class: "centre", children: !model.episodeId && model.where && /* @__PURE__ */ u3("p", { class: "blank", children: "Choose an episode." }) });
   return /* @__PURE__ */ u3("main", { class: "centre", "data-episode": info.id, children: [
     /* @__PURE__ */ u3(EpisodeBar, { info, trim: trim2 }),
     other.info && /* @__PURE__ */ u3("div", { class: "which two", children: [info, other.info].map((each) => /* @__PURE__ */ u3("p", { class: "cut", children: [
