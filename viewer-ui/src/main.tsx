@@ -107,15 +107,17 @@ async function watchChecks(): Promise<void> {
 }
 
 async function start(): Promise<void> {
+  const page = document.getElementById("app")!;
   try {
     await connect();
     readAddress();
-    render(<App />, document.getElementById("app")!);
+    page.replaceChildren(); // removed before anything is drawn: else it would be moved out of sight
+    render(<App />, page);
     await actions.loadDataset();
   } catch (error) {
     const hint = error instanceof Refused ? error.hint : "";
     set({ fatal: { message: (error as Error).message, hint } });
-    render(<App />, document.getElementById("app")!);
+    render(<App />, page);
     return;
   }
   document.title = `${state.dataset!.name} – warpdata`;

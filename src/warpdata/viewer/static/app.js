@@ -9528,15 +9528,17 @@ async function watchChecks() {
   }
 }
 async function start() {
+  const page = document.getElementById("app");
   try {
     await connect();
     readAddress();
-    G(/* @__PURE__ */ u3(App, {}), document.getElementById("app"));
+    page.replaceChildren();
+    G(/* @__PURE__ */ u3(App, {}), page);
     await loadDataset();
   } catch (error) {
     const hint = error instanceof Refused ? error.hint : "";
     set({ fatal: { message: error.message, hint } });
-    G(/* @__PURE__ */ u3(App, {}), document.getElementById("app"));
+    G(/* @__PURE__ */ u3(App, {}), page);
     return;
   }
   document.title = `${state.dataset.name} – warpdata`;
