@@ -11,7 +11,7 @@ demo: $(VENV)/.installed
 	$(BIN)/warp demo
 
 test: setup lint compiled
-	$(BIN)/python -m pytest -n $(WORKERS) tests bench
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests bench
 
 setup: $(VENV)/.installed-test $(VENV)/.installed-ray $(VENV)/.installed-typescript $(VENV)/.installed-go
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.catalog.simulated import BlindStore, Crashed, Process, ProcessStore, World
+from tests.sweeps import SOAK
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.catalog import claims, expiry, pointer, publish, remotegc
 from warpdata.catalog.access import Catalog
@@ -194,7 +195,7 @@ def play_at_random(world: World, dice: random.Random, crashes: float) -> None:
 def test_many_random_interleavings(
     kind: type[MemoryStore], crashes: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seed in range(25):
+    for seed in range(25 if SOAK else 10):
         world = new_world(monkeypatch, kind)
         try:
             play_at_random(world, random.Random(seed), crashes)

@@ -17,6 +17,7 @@ import pytest
 import warpdata as wd
 from tests.conftest import ROOT
 from tests.ray.sets import blobs, latest, made, publish_arm, speed
+from tests.sweeps import SOAK
 from warpdata.catalog.stored import StoredEpisode
 from warpdata.errors import ConflictError, CorruptLayoutError, DatasetError
 from warpdata.ray import rows, verbs
@@ -27,6 +28,7 @@ with warnings.catch_warnings():
     pytest.importorskip("ray.data")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray's own making
+only_in_soak = pytest.mark.skipif(not SOAK, reason="the same task functions run in processes: make soak")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -106,6 +108,7 @@ def test_windows_are_tensors(catalog: str) -> None:
     assert (batch["action"].shape, batch["action"].dtype) == ((5, 8, 2), np.float32)
 
 
+@only_in_soak
 def test_tables_are_read_by_ray(catalog: str) -> None:
     from ray.data.expressions import col
 
@@ -161,6 +164,7 @@ def test_any_number_of_workers_gives_the_same_version(catalog: str, expected: st
         assert np.array_equal(dataset.episodes["ep03"]["speed"].values(), speed(made(3))["speed"])
 
 
+@only_in_soak
 def test_a_class_is_made_once_and_called_often(catalog: str) -> None:
     class Faster:
         def __init__(self, factor: float) -> None:
@@ -178,6 +182,7 @@ def test_a_class_is_made_once_and_called_often(catalog: str) -> None:
         assert np.array_equal(fast, made(1)["joints"].values() * np.float32(2))
 
 
+@only_in_soak
 def test_new_episodes_join_the_newest_version(catalog: str) -> None:
     made_rows = ray.data.from_items([8, 9]).map(lambda item: wd.ray.row(made(item["item"])))
     wd.ray.publish(made_rows, "lab/arm", catalog=catalog, extend=True, retries=3)
@@ -299,6 +304,7 @@ def test_one_key_with_two_contents_is_a_conflict(catalog: str) -> None:
         assert len(dataset.episodes) == 8
 
 
+@only_in_soak
 def test_imports_on_a_cluster_are_those_of_one_process(tmp_path: Path) -> None:
     from tests.convert.sets import made_set, tree
 
@@ -317,6 +323,7 @@ def test_imports_on_a_cluster_are_those_of_one_process(tmp_path: Path) -> None:
         assert two.manifest.tables == one.manifest.tables
 
 
+@only_in_soak
 def test_checks_on_a_cluster_find_what_one_process_finds(tmp_path: Path) -> None:
     publish_arm(str(tmp_path), 9, odd=4)
     alone = wd.check_dataset("lab/arm", catalog=tmp_path)
@@ -378,6 +385,7 @@ class Vectors:
 """
 
 
+@only_in_soak
 def test_vectors_and_lanes_of_a_cluster_are_those_of_one_process(
     catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
