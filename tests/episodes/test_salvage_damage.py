@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -397,3 +398,18 @@ def test_whatever_the_journals_say_of_the_recording_is_refused_or_finished(
             wd.salvage(again)
         except WarpError:
             assert (again / ".recording" / "signals.journal").exists(), "what could not be read is kept"
+
+
+def test_a_recorder_that_died_before_its_first_journal_had_room_leaves_nothing(tmp_path: Path) -> None:
+    """The head of a journal is written, then room is made: between the two there is a file that ends with its head."""
+    writer = wd.SimpleSignalWriter(tmp_path / "x.parquet")
+    writer.append(1.0, 0)
+    [journal] = tmp_path.rglob("*signals.journal*")
+    head = journal.read_bytes()[:4096]
+    writer.close()
+    work = tmp_path / "again" / ".x.parquet.recording"
+    work.mkdir(parents=True)
+    (work / ".signals.journal.tmp-0123456789ab").write_bytes(head)
+    with contextlib.suppress(WarpError):
+        wd.salvage(tmp_path / "again" / "x.parquet")
+    assert [path for path in (tmp_path / "again").rglob("*") if path.is_file()] == []

@@ -201,7 +201,9 @@ def _damage(journal: OpenJournal) -> Iterator[Unreadable]:
         yield Unreadable(
             journal.name, f"{each.why} (bytes {each.start} to {each.end})", each.end - each.start
         )
-    if journal.scan.is_cut:
+    # One without a name that holds no record may have died before it had room for any.
+    is_new = TEMP_MARK in journal.name and not len(journal.records.first_step)
+    if journal.scan.is_cut and not is_new:
         yield Unreadable(journal.name, "the file was cut behind its last whole record")
 
 
