@@ -69,7 +69,7 @@ class Settings:
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
         """Read the settings from `env`, by default the process's environment."""
-        source = os.environ if env is None else env
+        source = dict(os.environ) if env is None else env  # os.environ encodes each name it is asked for
         return cls(
             debug=_is_true(source, "WARP_DEBUG"),
             color=not source.get("NO_COLOR"),

@@ -97,19 +97,20 @@ def access_options(settings: Settings, **changes: object) -> AccessOptions:
         find_secrets=aws_keys,
         proxies=Proxies(settings.proxies, settings.no_proxy),
     )
-    options = AccessOptions(
-        catalogs=settings.catalogs,
-        mode=settings.mode,
-        cache_dir=settings.cache_dir,
-        cache_bytes=settings.cache_bytes,
-        prefetch=settings.prefetch,
-        verify=settings.verify,
-        trusted_keys=settings.trusted_keys,
-        accept_rollback=settings.accept_rollback,
-        store=store,
-    )
-    nothing = {name: getattr(options, name, None) for name, value in changes.items() if value is None}
-    return options_of(AccessOptions, {**changes, **nothing}, options)
+    said = {
+        "catalogs": settings.catalogs,
+        "mode": settings.mode,
+        "cache_dir": settings.cache_dir,
+        "cache_bytes": settings.cache_bytes,
+        "prefetch": settings.prefetch,
+        "verify": settings.verify,
+        "trusted_keys": settings.trusted_keys,
+        "accept_rollback": settings.accept_rollback,
+        "store": store,
+    }
+    # A name that is no option goes on to where it is refused, also with None.
+    changed = {n: value for n, value in changes.items() if value is not None or not hasattr(AccessOptions, n)}
+    return options_of(AccessOptions, said | changed)
 
 
 def catalog_tuple(catalog: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...] | None:

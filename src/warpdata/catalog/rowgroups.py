@@ -136,9 +136,14 @@ class ShardFile:
             return file.read_row_group(group, columns=_listed(columns), use_threads=use_threads)
 
     def stream(self, group: int, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
-        """A row group in pieces of at most `rows` rows, decoded as they are asked for."""
+        """A row group in pieces of at most `rows` rows, decoded as they are asked for.
+
+        Without threads: each piece is too small to share, and the first one comes sooner.
+        """
         with self._opened(self.fetch(group, columns)) as file:
-            yield from file.iter_batches(rows, row_groups=[group], columns=_listed(columns), use_threads=True)
+            yield from file.iter_batches(
+                rows, row_groups=[group], columns=_listed(columns), use_threads=False
+            )
 
     def matching_groups(self, groups: Sequence[int], expression: Any) -> list[int]:
         """The row groups whose statistics do not rule out an expression."""
