@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import warpdata as wd
@@ -207,15 +208,69 @@ def test_a_packed_recording_loses_only_the_signal_that_is_hit(tmp_path: Path) ->
     for block, lost in (("video/cam.mp4", "cam"), ("aux/frames/cam", "cam"), ("aux/table/say", "say"),
                         ("signal/x", "x"), ("action/u", "action/u")):  # fmt: skip
         path = tmp_path / "damaged.wshard"
-        data = bytearray(shard.read_bytes())
-        place = ShardReader.open(shard).block(block)
-        data[place.data_offset + place.disk_size // 2] ^= 1
-        path.write_bytes(data)
+        shutil.copyfile(shard, path)
+        damage_block(path, block)
         assert not wd.salvage(path, overwrite=True).is_complete
         episode = wd.open_episode(path)
         assert set(episode.signals) == {"x", "action/u", "say", "cam"} - {lost}
         for name, signal in episode.signals.items():
             assert len(signal.values()) == 20, name
+
+
+@pytest.mark.parametrize(
+    ("block", "lost"),
+    [("time/timestamps_ns", {"x", "u", "reward"}), ("aux/reward", {"reward"}), ("aux/clock/own", {"own"}),
+     ("aux/file/x", set())],
+)  # fmt: skip
+def test_what_a_packed_recording_shares_takes_what_needs_it_and_nothing_else(
+    tmp_path: Path, block: str, lost: set[str]
+) -> None:
+    with wd.record(tmp_path / "root", clock="simulated") as recorder:
+        for i in range(20):
+            recorder.step({"x": float(i)}, {"u": float(i)}, reward=0.1 * i, ts_ns=10 * i)
+            recorder.append("own", float(i), 10 * i + 3)
+    folder = tmp_path / "root" / "000000000000" / "000000000000"
+    if block == "aux/file/x":  # as another program writes it, so that its bytes must be kept beside its rows
+        table = pq.read_table(folder / "x.parquet")
+        pq.write_table(table, folder / "x.parquet", compression="gzip")
+        (folder / "meta.json").unlink(missing_ok=True)
+    shard = wd.pack_episode(wd.open_episode(folder), tmp_path / "e.wshard")
+    damage_block(shard, block)
+    assert not wd.salvage(shard).is_complete
+    episode = wd.open_episode(shard)
+    assert set(episode.signals) == {"x", "u", "reward", "own"} - lost
+    assert {name: signal.timestamps[1] for name, signal in episode.signals.items()} == {
+        name: 13 if name == "own" else 10 for name in episode.signals
+    }
+    assert all(len(signal.values()) == 20 for signal in episode.signals.values())
+    wd.unpack_episode(shard, tmp_path / "again")
+    assert wd.load_wshard(shard).observations["x"].data.tolist() == list(range(20))  # by step at least
+
+
+@pytest.mark.parametrize(
+    "block", ["signal/b", "time/signal/b/timestamps_ns", "signal/a", "reward", "omen/a/m"]
+)
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_what_a_lost_block_leaves_alone_is_saved_however_it_was_stored(
+    tmp_path: Path, block: str, compression: str
+) -> None:
+    path = tmp_path / "e.wshard"
+    wd.save_wshard(made(), path, compression=compression)
+    before = contents(path)
+    damage_block(path, block)
+    assert not wd.salvage(path).is_complete
+    kept = contents(path)
+    assert {name: kept[name] for name in kept if name in before} == {
+        n: before[n] for n in before if n in kept
+    }
+    assert len(kept) >= len(before) - 2
+
+
+def damage_block(path: Path, block: str) -> None:
+    place = ShardReader.open(path).block(block)
+    data = bytearray(path.read_bytes())
+    data[place.data_offset + place.disk_size // 2] ^= 1
+    path.write_bytes(data)
 
 
 def test_a_damaged_journal_is_kept_and_a_cut_one_is_noticed(tmp_path: Path) -> None:

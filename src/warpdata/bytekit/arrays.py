@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ def as_array(value: Any) -> NDArray[Any]:
 
     Tensors that need a gradient or lie on a device are taken too, and bf16 keeps its bits, though numpy has no bf16.
     """
+    masked = sys.modules.get("numpy.ma")  # loading it takes as long as storing a thousand values
+    if masked is not None and isinstance(value, masked.MaskedArray):
+        raise ValueError("a masked array: what lies under its mask would become values")
     try:
         return np.asarray(_tensor_values(value) if _is_tensor(value) else value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:

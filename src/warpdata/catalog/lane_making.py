@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.commit import write_file
 from warpdata.bytekit.jsontext import dump_json
@@ -222,9 +223,9 @@ def _checked(said: Any, truth: Signal, of: str, model: str) -> Signal:
     if isinstance(said, Signal):
         times, values = said.timestamps, said.values()
     else:
-        if hasattr(said, "detach"):  # a tensor that may lie elsewhere and remember how it was made
-            said = said.detach().cpu()
-        times, values = truth.timestamps, np.asarray(said)
+        times, values = truth.timestamps, as_array(said)
+        if values.dtype.name == "bfloat16":
+            values = values.astype(np.float32)
         if values.ndim == 0 or len(values) != len(truth):
             raise ValueError(
                 f"a prediction of {of!r} has shape {values.shape}; give a row for each of its {len(truth)} records, "

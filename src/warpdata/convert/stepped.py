@@ -260,7 +260,7 @@ def seconds_as_times(seconds: NDArray[Any], place: str) -> Times:
     if not np.isfinite(flat).all() or (np.abs(flat) > 9e9).any():
         raise CorruptLayoutError("a time of a step is no time", path=place)
     times = np.rint(flat * 1e9).astype(np.int64)
-    if (np.diff(times) <= 0).any():
+    if (times[1:] <= times[:-1]).any():
         raise CorruptLayoutError("the times of the steps do not increase", path=place)
     return times
 

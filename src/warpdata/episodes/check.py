@@ -19,6 +19,7 @@ from warpdata.formats.episodedir import layout
 from warpdata.formats.wshard.verify import Finding as Damage
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
+from warpdata.timeline.times import ns_between
 
 DAMAGED, WARNING, INFO = "damaged", "warning", "info"
 
@@ -261,7 +262,7 @@ def _check_clock(place: _Place, signal: Signal) -> Iterator[Finding]:
             "gap", f"{found['gaps']} gaps, the longest {seconds:.3f} s",
             gaps=found["gaps"], longest_ns=found["longest_pause_ns"], at_ns=found["longest_pause_at_ns"],
         )  # fmt: skip
-    pauses = np.diff(signal.timestamps)
+    pauses = ns_between(signal.timestamps[1:], signal.timestamps[:-1])
     jitter = float(pauses[pauses <= GAP_FACTOR * usual].std())
     if jitter > _JITTER_SHARE * usual:
         text = f"pauses of {usual / 1e6:.3f} ms deviate by {jitter / 1e6:.3f} ms"

@@ -18,6 +18,7 @@ from warpdata.episodes.camera_lag import MIN_EXPLAINED, Sight, lags_of, look
 from warpdata.errors import WarpError
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.signal import Signal
+from warpdata.timeline.times import ns_between
 
 SET_RULES = {
     "outlier-length": "an episode is far shorter or longer than the others",
@@ -302,7 +303,7 @@ def _track(member: Member, name: str, signal: Signal) -> None:
     if name.rpartition("/")[2].startswith("reward"):
         member.total_reward = float(values.sum())
         return
-    times = signal.timestamps - signal.first_ts_ns
+    times = ns_between(signal.timestamps, signal.first_ts_ns)
     grid = np.linspace(0, float(times[-1]), _POINTS)
     shape = np.stack([np.interp(grid, times, column) for column in values.T], 1)
     low, high = np.quantile(values, (0.1, 0.9), axis=0)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
+from warpdata.bytekit.arrays import as_array
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.memory import ArraySignal
 from warpdata.timeline.signal import Signal
@@ -22,7 +21,7 @@ def with_signals(episode: Episode, more: Mapping[str, Any] | Episode) -> Episode
         if isinstance(value, Signal):
             made[name] = value
             continue
-        rows = np.asarray(value)
+        rows = as_array(value)
         steps = episode.steps
         if rows.ndim == 0 or len(rows) != steps.length:
             raise ValueError(

@@ -49,7 +49,7 @@ from warpdata.formats.wshard.block_rows import BlockRows
 from warpdata.formats.wshard.channel import ArrayRows
 from warpdata.formats.wshard.compression import CompressionChoice, check_compat
 from warpdata.formats.wshard.episode import LaneMap, WShardEpisode
-from warpdata.formats.wshard.layout import EXACT
+from warpdata.formats.wshard.layout import EXACT, TIMESTAMPS_NS
 from warpdata.formats.wshard.load import fits_own_block, load_wshard
 from warpdata.formats.wshard.reader import ShardReader
 from warpdata.formats.wshard.save import save_wshard
@@ -324,7 +324,11 @@ class _Sum(io.RawIOBase):
 def directory_of(about: bytes, blocks: Collection[str]) -> bytes:
     """The directory block without the signals whose blocks are not among these names."""
     found = parse_json_object(about)
-    kept = {name: how for name, how in found["signals"].items() if set(_blocks_of(name, how)) <= set(blocks)}
+    kept = {
+        name: _without_lost_file(how, blocks)
+        for name, how in found["signals"].items()
+        if set(_blocks_of(name, how)) <= set(blocks)
+    }
     lost = set(found["signals"]) - set(kept)
     meta = found["meta"]
     if isinstance(meta.get("signals"), dict):
@@ -332,11 +336,20 @@ def directory_of(about: bytes, blocks: Collection[str]) -> bytes:
     return dump_json({**found, "meta": meta, "signals": kept})
 
 
+def _without_lost_file(how: Any, blocks: Collection[str]) -> Any:
+    """The records of a signal hold where only the file they were recorded in is lost."""
+    if isinstance(how, dict) and how.get("file") not in (None, *blocks):
+        return {key: value for key, value in how.items() if key != "file"}
+    return how
+
+
 def _blocks_of(name: str, how: Any) -> list[str]:
     """Where a signal lies: its rows and times, its table, or its video and frame index."""
     if isinstance(how, dict):
         places = ("video", "frames", "table", "block", "more", "times")
-        return [str(how[key]) for key in places if how.get(key) is not None]
+        found = [str(how[key]) for key in places if how.get(key) is not None]
+        is_on_steps = how.get("block") is not None and how.get("times") is None
+        return [*found, TIMESTAMPS_NS] if is_on_steps else found
     if how.startswith("video"):
         return [f"{VIDEO_PREFIX}{name}{how.removeprefix('video')}", FRAMES_PREFIX + name]
     return [TABLE_PREFIX + name if how == "table" else name]
@@ -504,7 +517,7 @@ class PackedRows(ClockedSignal):
 
     @property
     def _times_block(self) -> str:
-        return self._how.times or "time/timestamps_ns"
+        return self._how.times or TIMESTAMPS_NS
 
     @property
     def written(self) -> dict[str, Any]:

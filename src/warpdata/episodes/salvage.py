@@ -42,9 +42,10 @@ from warpdata.formats.journal.reader import JournalReader, Records, Scan, is_jou
 from warpdata.formats.wshard.compression import Compression
 from warpdata.formats.wshard.episode import WShardEpisode
 from warpdata.formats.wshard.intact import IntactBlocks
+from warpdata.formats.wshard.layout import TIMESTAMPS_NS
 from warpdata.formats.wshard.load import load_wshard
 from warpdata.formats.wshard.repair import repair_partial, repair_stream
-from warpdata.formats.wshard.save import save_wshard
+from warpdata.formats.wshard.save import plan_shard, save_wshard
 from warpdata.formats.wshard.schema import Timebase
 from warpdata.formats.wshard.verify import Finding, verify_shard
 from warpdata.timeline.episode import Episode
@@ -287,31 +288,28 @@ def _from_foreign_file(source: str, target: str, *, overwrite: bool) -> LossRece
 def _from_blocks(source: str, target: str, findings: Sequence[Finding], *, overwrite: bool) -> LossReceipt:
     intact = IntactBlocks(MmapRangeReader(source))
     episode = load_wshard(intact.shard())
-    _forget_lost_signals(episode)
     _rename_orphans(episode)
-    aside = _save_over(episode, source, target, intact.compression(), overwrite=overwrite)
+    kept = [name for name, _ in plan_shard(episode, target).sizes]
+    _forget_lost_signals(episode, kept)
+    # What lost its partner has another name now, and is not stored as before.
+    compression = {name: how for name, how in intact.compression().items() if name in kept}
+    aside = _save_over(episode, source, target, compression, overwrite=overwrite)
     dropped = sum(each.size_bytes for each in intact.lost)
     why = f"every block holds, and was written anew ({findings[0].message})"
     if intact.lost:
         why = f"{len(intact.lost)} of {len(intact.lost) + len(intact.blocks)} blocks could not be read"
+    if TIMESTAMPS_NS in (each.name for each in intact.lost):
+        why += f"; the times of the steps are lost: rows are kept by number, {episode.timebase.tick_hz:g} per second"
     damage = [each.to_json() for each in intact.lost]
     return LossReceipt.of_steps(
         source, target, episode, why, bytes_dropped=dropped, damage=damage, kept_aside=aside
     )
 
 
-_FLAG_BLOCKS = (
-    ("reward", "rewards"), ("aux/reward", "rewards"), ("done", "terminations"), ("aux/done", "terminations"),
-    ("truncated", "truncations"), ("aux/truncated", "truncations"), ("time/timestamps_ns", "timestamps_ns"),
-)  # fmt: skip
-
-
-def _forget_lost_signals(episode: WShardEpisode) -> None:
+def _forget_lost_signals(episode: WShardEpisode, kept: Sequence[str]) -> None:
     """A packed directory lists its signals: those whose blocks are lost are no longer among them."""
     if DIRECTORY_BLOCK in episode.blocks:
-        lanes = {block for block, _ in episode.lanes()}
-        names = {*lanes, *(block.removeprefix("signal/") for block in lanes), *episode.blocks}
-        names |= {block for block, flag in _FLAG_BLOCKS if getattr(episode, flag) is not None}
+        names = {*kept, *(block.removeprefix("signal/") for block in kept)}
         episode.blocks[DIRECTORY_BLOCK] = directory_of(bytes(episode.blocks[DIRECTORY_BLOCK]), names)
 
 

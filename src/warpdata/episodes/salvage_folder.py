@@ -86,7 +86,10 @@ def salvage_episode(path: str | os.PathLike[str]) -> LossReceipt:
     """Turn the journals of an unfinished episode into its files; every acknowledged record is kept."""
     folder = Path(path)
     if not is_unfinished(folder):
-        raise BlobNotFoundError("nothing to salvage here", path=folder)
+        hint = "Name one unfinished episode, or give the whole root to `warp salvage`."
+        raise BlobNotFoundError(
+            "nothing to salvage here", path=folder, hint=hint if folder.is_dir() else None
+        )
     return _salvage_checked(folder / layout.RECORDING_FOLDER)
 
 

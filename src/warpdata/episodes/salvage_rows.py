@@ -34,7 +34,7 @@ class JournaledRows:
         order = len(self._step) - 1 - order
         self._step, self._where = self._step[order], self._where[order]
         self._offset, self._size, self._ts = offset[order], size[order], ts_ns[order]
-        if (np.diff(self._ts) <= 0).any():
+        if (self._ts[1:] <= self._ts[:-1]).any():
             raise CorruptLayoutError(f"the times of stream {stream} do not increase", path=_path(journals))
 
     @property

@@ -20,6 +20,7 @@ from warpdata.bytekit.varint import (
     zigzag_decode,
 )
 from warpdata.errors import FormatError
+from warpdata.timeline.times import ns_between
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 RELATIVE_ERROR = 0.02
@@ -53,7 +54,8 @@ class ClockStatistics:
             return
         self._stated = None
         before = [] if self.last_ts_ns is None else [self.last_ts_ns]
-        pauses = np.diff(np.concatenate([np.array(before, np.int64), stamps]))
+        times = np.concatenate([np.array(before, np.int64), stamps])
+        pauses = ns_between(times[1:], times[:-1])
         if self.first_ts_ns is None:
             self.first_ts_ns = int(stamps[0])
         self.count += len(stamps)
@@ -63,7 +65,7 @@ class ClockStatistics:
         at = int(pauses.argmax())
         if int(pauses[at]) > self._longest:
             self._longest = int(pauses[at])
-            self._longest_at = int(stamps[at + len(stamps) - len(pauses)]) - self._longest
+            self._longest_at = int(times[at])
         as_float = pauses.astype(np.float64)
         self._sum += float(as_float.sum())
         self._squares += float((as_float * as_float).sum())

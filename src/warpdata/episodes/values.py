@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.dtype import DTYPE_NAMES, DType, dtype_of
 from warpdata.errors import RecordingError, SchemaMismatchError, TimestampOrderError, WriterClosedError
 from warpdata.formats.episodedir.images import FrameShape
@@ -124,12 +124,9 @@ def as_numbers(data: Any) -> NDArray[Any]:
     """A number or an array of numbers as a little-endian array of one of the thirteen types."""
     if isinstance(data, int) and not isinstance(data, bool) and not INT64_MIN <= data <= INT64_MAX:
         raise ValueError(f"{data} does not fit in 64 bits")
-    masked = sys.modules.get("numpy.ma")  # loading it takes as long as recording a thousand values
-    if masked is not None and isinstance(data, masked.MaskedArray):
-        raise TypeError("a masked array cannot be recorded: what lies under its mask would become values")
     try:
-        array = np.asarray(data)
-    except (ValueError, TypeError) as error:
+        array = as_array(data)
+    except ValueError as error:
         raise TypeError(f"a {type(data).__name__} cannot be recorded ({error})") from None
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))

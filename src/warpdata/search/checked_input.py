@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from warpdata.bytekit.arrays import as_array
 from warpdata.formats.rvf.layout import MAX_DIM, MAX_ID
 
 Floats = NDArray[np.float32]
@@ -27,7 +28,7 @@ def check_dim(dim: int) -> int:
 
 def checked_matrix(vectors: ArrayLike, dim: int, what: str = "vectors") -> Floats:
     """Vectors as a matrix of finite f32, or ValueError; one vector becomes a matrix of one row."""
-    array = np.asarray(vectors)
+    array = as_array(vectors)
     if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":
         raise ValueError(f"{what} are numbers, not {array.dtype}")
     if array.ndim == 1:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import as_array
 from warpdata.errors import nearest
 from warpdata.search.observation import Observation
 from warpdata.timeline.pictures import picture_shape
@@ -105,7 +106,7 @@ def embedder_of(given: Embedder | str) -> Embedder:
 
 def embedded(embedder: Embedder, observation: Observation) -> Floats:
     """The vector of one observation, checked."""
-    vector = np.asarray(embedder(observation), np.float32).ravel()
+    vector = np.asarray(as_array(embedder(observation)), np.float32).ravel()
     if not vector.size or not np.isfinite(vector).all():
         raise ValueError("the embedder must give a vector of finite numbers")
     return np.array(vector)

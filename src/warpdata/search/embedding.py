@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.checksum import sha256_hex
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.system import available_bytes
@@ -37,6 +38,7 @@ from warpdata.search.trajectory_words import EPISODES, TIMESTEPS
 from warpdata.timeline.episode import Episode
 from warpdata.timeline.pictures import picture_shape
 from warpdata.timeline.signal import Signal
+from warpdata.timeline.times import rate_grid
 
 Per = Literal["episode", "step", "window", "frame"]
 PER: tuple[Per, ...] = get_args(Per)
@@ -277,8 +279,7 @@ def _at_rate(times: NDArray[np.int64], rate_hz: float | None) -> NDArray[np.int6
         return np.arange(len(times))
     if not 0 < rate_hz < 1e9:
         raise ValueError(f"rate_hz is a positive number, not {rate_hz!r}")
-    count = int((int(times[-1]) - int(times[0])) * rate_hz / 1e9) + 1
-    moments = times[0] + np.round(np.arange(count) * (1e9 / rate_hz)).astype(np.int64)
+    moments = rate_grid(int(times[0]), int(times[-1]), rate_hz)
     return np.unique(np.searchsorted(times, moments, side="right") - 1)
 
 
@@ -290,9 +291,7 @@ def _length(episode: Episode) -> int | None:
 
 
 def _checked(given: Any, count: int) -> Floats:
-    if hasattr(given, "detach"):  # a tensor that may lie elsewhere and remember how it was made
-        given = given.detach().cpu()
-    found = np.asarray(given, np.float32)
+    found = np.asarray(as_array(given), np.float32)
     if found.ndim != 2 or len(found) != count or not found.shape[1] or not np.isfinite(found).all():
         fact = f"for {count} moments the embedder gave shape {found.shape}"
         raise ValueError(f"{fact}: give a row of finite numbers for each")

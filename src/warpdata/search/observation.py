@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from warpdata.bytekit.arrays import as_array
 from warpdata.errors import nearest
 
 
@@ -18,7 +19,7 @@ class Observation(np.ndarray[Any, Any]):
 
     def __new__(cls, channels: Mapping[str, ArrayLike]) -> Observation:
         """The observations of these channels."""
-        arrays = {name: np.asarray(value) for name, value in channels.items()}
+        arrays = {name: as_array(value) for name, value in channels.items()}
         if not arrays:
             raise ValueError("there are no observations to embed")
         made: Observation = np.ravel(next(iter(arrays.values()))).view(cls)
@@ -65,7 +66,9 @@ def as_observation(query: Mapping[str, ArrayLike] | ArrayLike) -> Observation:
         return query
     if isinstance(query, Mapping):
         return Observation(query)
-    array = np.asarray(query)
+    array = as_array(query)
+    if array.dtype.name == "bfloat16":
+        array = array.astype(np.float32)
     if array.dtype.kind not in "fiub" or not array.size:
         raise ValueError("a query is an array of numbers, or a dict of such arrays by channel")
     return Observation({BARE: array.mean(axis=0) if array.ndim > 1 else np.atleast_1d(array)})

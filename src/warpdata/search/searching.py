@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from warpdata.bytekit.arrays import as_array
 from warpdata.errors import CorruptLayoutError
 from warpdata.formats.rvf.layout import SegmentType
 from warpdata.formats.rvf.payloads import layout as records
@@ -208,7 +209,7 @@ class Searcher:
         return (ids[0], distances[0]) if is_one else (ids, distances)
 
     def _queries(self, queries: ArrayLike) -> tuple[Floats, bool]:
-        array = np.asarray(queries)
+        array = as_array(queries)
         matrix = checked_input.checked_matrix(array, self._content.dim, "queries")
         return prepared(matrix, self._content.profile.metric), array.ndim == 1
 

@@ -25,7 +25,7 @@ from warpdata.timeline.source import (
     named_error,
 )
 from warpdata.timeline.steps import PREFIXES, Steps, StepTimes
-from warpdata.timeline.times import as_int, as_int_array, grid, is_many
+from warpdata.timeline.times import as_int, as_int_array, grid, is_many, rate_grid
 
 _GATED: tuple[Role, ...] = ("observation", "action")
 """A grid of steps begins where all signals of these roles have a value."""
@@ -251,10 +251,7 @@ class Episode(Mapping[str, Any]):
         gated = [signal for signal in self._filled() if signal.meta.role in _GATED] or self._filled()
         start = max(signal.first_ts_ns for signal in gated)
         stop = max(signal.last_ts_ns for signal in gated)
-        count = int((stop - start) * rate_hz / 1e9) + 1
-        grid(0, count, 1)  # refuses a grid that is too large
-        times = start + np.round(np.arange(count) * (1e9 / rate_hz)).astype(np.int64)
-        return times[times <= stop]
+        return rate_grid(start, stop, rate_hz)
 
     def _clock_times(self, clock: StepClock) -> StepTimes:
         if clock.times is not None and clock.count is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpdata.bytekit.arrays import as_array
 from warpdata.errors import SchemaMismatchError, TimestampOrderError
 from warpdata.timeline.meta import OBJECT, Kind, SignalMeta, as_role, guess_role, numeric_kind
 from warpdata.timeline.signal import MappedRows, Record, Signal
@@ -50,7 +51,7 @@ class ArraySignal(ClockedSignal):
         self, timestamps: Any, values: Any, meta: SignalMeta | None = None, *, role: str | None = None
     ) -> None:
         stamps = as_int_array(timestamps, "a time")
-        batch = np.asarray(values)
+        batch = as_array(values)
         if batch.ndim == 0 or len(stamps) != len(batch):
             raise ValueError(f"{len(stamps)} timestamps for values of shape {batch.shape}")
         check_increasing(stamps)

@@ -15,7 +15,7 @@ from warpdata.timeline.collating import teach_torch
 from warpdata.timeline.meta import SignalMeta
 from warpdata.timeline.signal import Signal, before_first
 from warpdata.timeline.source import named_error
-from warpdata.timeline.times import as_int, frozen
+from warpdata.timeline.times import INT64_MAX, as_int, frozen, ns_between
 
 Before = Literal["pad", "nan", "raise"]
 Align = Literal["hold", "nearest", "linear", "slerp"]
@@ -131,10 +131,10 @@ def align_signal(
     held = np.where(missing, 0, positions)
     if align == "nearest":
         later = np.minimum(positions + 1, len(signal) - 1)
-        is_closer = signal._ts_at(later) - times < times - signal._ts_at(held)
+        is_closer = ns_between(signal._ts_at(later), times) < ns_between(times, signal._ts_at(held))
         held = np.where(is_closer, later, held)
         positions = np.where(missing, -1, held)
-    age = times - signal._ts_at(held)
+    age = ns_between(times, signal._ts_at(held))
     mask = ~missing if max_age_ns is None else ~missing & (np.abs(age) <= max_age_ns)
     return Alignment(positions, mask, age)
 
@@ -188,8 +188,22 @@ def _between(signal: Signal, times: NDArray[np.int64], held: NDArray[np.int64], 
     """Values between the record held and the next one; beyond the last record it holds."""
     later = np.minimum(held + 1, len(signal) - 1)
     start, stop = signal._ts_at(held), signal._ts_at(later)
-    share = np.clip((times - start) / np.maximum(stop - start, 1), 0.0, 1.0)
+    share = shares(times, start, stop)
     return mixed_values(signal._values_at(held), signal._values_at(later), share, align)
+
+
+def shares(
+    times: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """How far each time is on the way from start to stop, from 0 to 1."""
+    # The halves fit where the whole pause has more than 63 bits, and lose nothing that a float could keep then.
+    pause, gone = ns_between(stop, start), ns_between(times, start)
+    wide = pause == INT64_MAX
+    if wide.any():
+        pause, gone = (
+            np.where(wide, end // 2 - start // 2, each) for end, each in ((stop, pause), (times, gone))
+        )
+    return np.clip(gone / np.maximum(pause, 1), 0.0, 1.0)
 
 
 def mixed_values(

@@ -26,7 +26,7 @@ from warpdata.timeline.sampling import (
 )
 from warpdata.timeline.signal import Signal
 from warpdata.timeline.source import Outcome
-from warpdata.timeline.times import INT64_MAX, frozen
+from warpdata.timeline.times import INT64_MAX, frozen, ns_between
 
 _OUTCOMES: tuple[Role, ...] = ("reward", "terminated", "truncated")
 PREFIXES: dict[str, tuple[str, ...]] = {
@@ -231,7 +231,7 @@ class Steps:
         stamps = signal._ts_at(held) if len(signal) else np.zeros(self.length, np.int64)
         limit = np.append(self.times_ns[1:], INT64_MAX)
         mask = exists & (stamps <= limit[: self.length])
-        return Alignment(np.where(mask, held, -1), mask, self.times_ns - stamps)
+        return Alignment(np.where(mask, held, -1), mask, ns_between(self.times_ns, stamps))
 
     def _how(self, name: str) -> Align:
         return self._align if isinstance(self._align, str) else self._align.get(name, "hold")

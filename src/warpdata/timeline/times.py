@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 INT64_MIN = -(1 << 63)
 INT64_MAX = (1 << 63) - 1
+_WORD = (1 << 64) - 1
 MAX_GRID = 1 << 28
 """More times than this in one request are a mistake, not a grid."""
 
@@ -91,6 +92,34 @@ def grid(start: int, stop: int, step: int) -> NDArray[np.int64]:
     if count and (start < INT64_MIN or start + (count - 1) * step > INT64_MAX):
         raise ValueError("the grid leaves the range of 64-bit nanoseconds")
     return start + np.arange(count, dtype=np.int64) * step if count else np.empty(0, np.int64)
+
+
+def rate_grid(start: int, stop: int, rate_hz: float) -> NDArray[np.int64]:
+    """The times start + round(k · 1e9 / rate), up to and including stop."""
+    span = stop - start
+    count = int(span * rate_hz / 1e9) + 2  # rounding may bring one more moment to the edge
+    if count > MAX_GRID:
+        raise ValueError(f"a grid of {count} times is too large; at most {MAX_GRID}")
+    offsets = np.rint(np.arange(count) * 1e9 / rate_hz)
+    # Without a sign, because a span may have more than 63 bits.
+    steps = offsets[offsets < 2.0**64].astype(np.uint64)
+    return (steps[steps <= span] + np.uint64(start & _WORD)).view(np.int64)
+
+
+def ns_between(later: Any, earlier: Any) -> NDArray[np.int64]:
+    """later - earlier of int64 times; what does not fit is the largest or smallest number that has an opposite."""
+    found = np.subtract(later, earlier)
+    wrapped = ((later ^ earlier) & (later ^ found)) < 0
+    ends = np.where(np.less(later, earlier), -INT64_MAX, INT64_MAX)
+    return np.where(wrapped, ends, np.maximum(found, -INT64_MAX))
+
+
+def moved(times: NDArray[np.int64], offsets_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """times + offsets; what lies beyond the first or last moment there is, is that moment."""
+    found = times + offsets_ns
+    return np.where(
+        (offsets_ns < 0) == (found < times), found, np.where(offsets_ns < 0, INT64_MIN, INT64_MAX)
+    )
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:

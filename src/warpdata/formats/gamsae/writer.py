@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from warpdata.bytekit.arrays import as_array
 from warpdata.bytekit.commit import NewFile, commit_file
 from warpdata.bytekit.dtype import DType, dtype_named
 from warpdata.bytekit.view import byte_view
@@ -31,21 +32,16 @@ def pack_header(n_rows: int, width: int, dtype: str = "f32") -> bytes:
 
 def encode_rows(rows: npt.ArrayLike, dtype: DType) -> Rows:
     """The rows as a C-contiguous matrix of the stored type, rounded to nearest even."""
-    matrix: Rows = np.asarray(_without_gradient(rows))
+    try:
+        matrix: Rows = as_array(rows)
+    except ValueError as error:
+        raise SchemaMismatchError(f"rows are {error}") from None
     if matrix.ndim != 2:
         raise SchemaMismatchError(f"rows must be a matrix (rows, width), not of shape {matrix.shape}")
     if matrix.dtype.kind not in "fiu" and matrix.dtype != dtype_named("bf16").dtype:
         raise SchemaMismatchError(f"rows must be numbers, not {matrix.dtype}")
     with np.errstate(over="ignore", invalid="ignore"):
         return np.ascontiguousarray(matrix, dtype=dtype.dtype)
-
-
-def _without_gradient(rows: Any) -> Any:
-    """A torch tensor as numpy can see it: on the CPU, apart from its gradient, and bf16 as the f32 that holds it."""
-    if not (hasattr(rows, "detach") and hasattr(rows, "cpu")):
-        return rows
-    plain = rows.detach().cpu()
-    return plain.float().numpy() if str(plain.dtype) == "torch.bfloat16" else plain.numpy()
 
 
 def encode_shard_bytes(rows: npt.ArrayLike, *, dtype: str = "f32") -> bytes:

@@ -115,6 +115,8 @@ class WShardEpisode:
             value = LaneMap(value)
         elif name in _FLAGS and value is not None and not isinstance(value, Channel):
             value = Channel(_FLAGS[name], value)
+        elif name not in _NO_FIELDS and not hasattr(type(self), name):
+            raise AttributeError(f"an episode has no {name!r}.{nearest(name, _NO_FIELDS)}")
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:

@@ -123,7 +123,7 @@ def _values(episode: WShardEpisode) -> Iterator[Finding]:
             yield Finding("flag_value", "holds values other than 0 and 1", name)
     clocks = [(name, channel.timestamps_ns) for name, channel in episode.lanes()]
     for name, stamps in [(layout.TIMESTAMPS_NS, episode.timestamps_ns), *clocks]:
-        if stamps is not None and (np.diff(stamps) <= 0).any():
+        if stamps is not None and (stamps[1:] <= stamps[:-1]).any():
             yield Finding("clock_order", "its timestamps do not increase", name)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpdata.loading.windows.field import FieldRows
-from warpdata.timeline.sampling import Align
+from warpdata.timeline.sampling import Align, shares
+from warpdata.timeline.times import moved, ns_between
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -41,7 +42,7 @@ class Clock:
         self._last: Int64s | None = None
         if max_gap_ns is None:
             return
-        cuts = np.flatnonzero(np.diff(stamps) > max_gap_ns) + 1
+        cuts = np.flatnonzero(ns_between(stamps[1:], stamps[:-1]) > max_gap_ns) + 1
         if len(cuts):
             lengths = np.diff(np.concatenate([[0], cuts, [len(stamps)]]))
             firsts = np.concatenate([[0], cuts])
@@ -91,7 +92,7 @@ def _counted(
     wanted = own[:, None] + steps
     inside = (wanted >= bounds[0]) & (wanted <= bounds[1])
     positions = np.clip(wanted, *bounds)
-    age = anchors[:, None] - clock.stamps[positions]
+    age = ns_between(anchors[:, None], clock.stamps[positions])
     mask = inside if max_age_ns is None else inside & ((np.abs(age) <= max_age_ns) | (steps != 0))
     return Aligned(positions, inside, mask, age)
 
@@ -107,22 +108,21 @@ def _timed(
 ) -> Aligned:
     """The record that answers at each moment, as `episode.sample` finds it."""
     stamps = clock.stamps
-    times = anchors[:, None] + np.array(rows.offsets_ns, np.int64)
+    times = moved(anchors[:, None], np.array(rows.offsets_ns, np.int64))
     found = clock.held(times)
     if align == "nearest":
         held, later = np.maximum(found, 0), np.minimum(found + 1, len(stamps) - 1)
-        is_closer = (found >= 0) & (stamps[later] - times < times - stamps[held])
+        is_closer = (found >= 0) & (ns_between(stamps[later], times) < ns_between(times, stamps[held]))
         found = np.where(is_closer, later, found)
     inside = (found >= bounds[0]) & (found <= bounds[1]) & (times <= end_ns)
     positions = np.clip(found, *bounds)
-    age = times - stamps[positions]
+    age = ns_between(times, stamps[positions])
     mask = inside if max_age_ns is None else inside & (np.abs(age) <= max_age_ns)
     if align not in ("linear", "slerp"):
         return Aligned(positions, inside, mask, age)
     # Between two records of one stretch; beyond the last of a stretch it holds.
     later = np.minimum(positions + 1, bounds[1])
-    pause = np.maximum(stamps[later] - stamps[positions], 1)
-    share = np.where(later > positions, np.clip((times - stamps[positions]) / pause, 0.0, 1.0), 0.0)
+    share = np.where(later > positions, shares(times, stamps[positions], stamps[later]), 0.0)
     return Aligned(positions, inside, mask, age, later, share)
 
 

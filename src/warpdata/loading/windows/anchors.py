@@ -15,7 +15,7 @@ from warpdata.ordering.state import checked_integer
 from warpdata.timeline.episode import Episode, same_clock
 from warpdata.timeline.meta import ROLES
 from warpdata.timeline.signal import Signal
-from warpdata.timeline.times import MAX_GRID
+from warpdata.timeline.times import MAX_GRID, rate_grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,7 @@ class Anchors:
             return np.empty(0, np.int64)
         start = max(signal.first_ts_ns for signal in used.values())
         stop = max(signal.last_ts_ns for signal in used.values())
-        count = int((stop - start) * self.rate_hz / 1e9) + 2
-        if count > MAX_GRID:
-            raise ValueError(f"a grid of {count} anchors is too large; at most {MAX_GRID}")
-        times = start + np.rint(np.arange(count) * 1e9 / self.rate_hz).astype(np.int64)
-        return np.asarray(times[times <= stop][:: self.stride])
+        return rate_grid(start, stop, self.rate_hz)[:: self.stride]
 
     def unknown(self, names: list[str]) -> KeyError:
         """The error for an anchor that no episode has."""

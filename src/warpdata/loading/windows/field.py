@@ -239,8 +239,8 @@ def _grid(past_s: float, future_s: float, rate_hz: float) -> tuple[int, ...]:
 def _seconds(name: str, value: Any, *, positive: bool = False) -> float:
     is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not is_number or not abs(value) <= _MAX_OFFSET_S or (positive and value < 0):
-        wanted = "a number of seconds that is not negative" if positive else "a number of seconds"
-        raise ValueError(f"{name} is {wanted}, not {value!r}")
+        span = f"from {'0' if positive else f'-{_MAX_OFFSET_S:g}'} to {_MAX_OFFSET_S:g}"
+        raise ValueError(f"{name} is a number of seconds {span}, not {value!r}")
     return float(value)
 
 
