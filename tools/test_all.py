@@ -2,7 +2,8 @@
 
 Builds the wheel once, and for every Python from 3.11 to 3.13 that is found on this machine makes a fresh environment,
 installs the wheel with its test extra and runs the tests there. The run `oldest` has the oldest Python with the lowest
-version of every library that the wheel says it works with.
+version of every library that the wheel says it works with. `--folder` keeps the environments, so that a second run
+there, of one part of the tests after another, installs nothing but the wheel.
 """
 
 from __future__ import annotations
@@ -61,9 +62,13 @@ def run(name: str, python: str, wheel: Path, folder: Path, arguments: list[str])
     """Make an environment, install the wheel in it, run the tests; whether they passed."""
     print(f"== {name}: {python}", flush=True)
     place = folder / name
-    subprocess.run([python, "-m", "venv", str(place)], check=True)
+    if not place.exists():
+        subprocess.run([python, "-m", "venv", str(place)], check=True)
     inside = str(place / "bin" / "python")
-    install = [inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", f"{wheel}[test]"]
+    install = [inside, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    # The wheel of a tree that changed has the same version as the one before.
+    subprocess.run([inside, "-m", "pip", "uninstall", "-q", "-y", "warpdata"], check=True)
+    install.append(f"{wheel}[test]")
     if name == OLDEST:
         limits = folder / "lowest.txt"
         limits.write_text("".join(f"{each}\n" for each in lowest(wheel)))
@@ -73,6 +78,7 @@ def run(name: str, python: str, wheel: Path, folder: Path, arguments: list[str])
         return False
     # The tests and benchmarks are copied to where no source tree lies beside them.
     tree = folder / f"{name}-tree"
+    shutil.rmtree(tree, ignore_errors=True)
     for part in (*TESTS, "tools", "examples", "docs"):
         shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
     for part in ("pyproject.toml", *(path.name for path in ROOT.glob("*.md"))):
@@ -97,6 +103,7 @@ def run(name: str, python: str, wheel: Path, folder: Path, arguments: list[str])
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", help="a version, or 'oldest'; may be given several times")
+    parser.add_argument("--folder", type=Path, help="where the environments are made and stay")
     parser.add_argument("arguments", nargs="*", help="for pytest, after --")
     args = parser.parse_args()
     found = interpreters()
@@ -109,8 +116,9 @@ def main() -> int:
     passed = {}
     with tempfile.TemporaryDirectory(prefix="warpdata-test-all-") as temp:
         wheel = build_wheel(Path(temp))
+        folder = args.folder or Path(temp)
         for name, python in wanted.items():
-            passed[name] = run(name, python, wheel, Path(temp), args.arguments)
+            passed[name] = run(name, python, wheel, folder.resolve(), args.arguments)
     for name, is_passed in passed.items():
         print(f"{name}: {'passed' if is_passed else 'FAILED'}")
     if missing:

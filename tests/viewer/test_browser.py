@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
+import itertools
 import json
 import os
 import re
@@ -42,16 +43,53 @@ def missing() -> str | None:
 pytestmark = [pytest.mark.skipif(missing() is not None, reason=str(missing())), pytest.mark.timeout(120)]
 
 
-def command(scenario: str, viewer: wd.Viewer | str, **options: Any) -> list[str]:
-    url = viewer if isinstance(viewer, str) else viewer.url
-    return ["node", str(UI / "tests" / "scenarios.mjs"), scenario, url, json.dumps(options)]
+class Browser:
+    """A browser that plays scenarios, one after the other; one that was left in the middle is not asked again."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    @contextlib.contextmanager
+    def playing(self, scenario: str, viewer: wd.Viewer | str, **options: Any) -> Iterator[Iterator[Any]]:
+        """What a scenario tells, line by line; the last one says whether it failed."""
+        url = viewer if isinstance(viewer, str) else viewer.url
+        if self._process is None:
+            self._process = subprocess.Popen(
+                ["node", str(UI / "tests" / "scenarios.mjs")], text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+        process, self._process = self._process, None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            print(json.dumps([scenario, url, options]), file=process.stdin, flush=True)
+            yield itertools.chain(map(json.loads, process.stdout), [{"failed": "the browser is gone"}])
+            self._process = process
+        finally:
+            if self._process is None:
+                _end(process)
+
+    def play(self, scenario: str, viewer: wd.Viewer | str, **options: Any) -> None:
+        with self.playing(scenario, viewer, **options) as told:
+            last = next(told)
+        assert last == {"failed": None}, last["failed"]
+
+    def close(self) -> None:
+        if self._process is not None:
+            _end(self._process)
 
 
-def run(scenario: str, viewer: wd.Viewer | str, **options: Any) -> None:
-    done = subprocess.run(
-        command(scenario, viewer, **options), capture_output=True, text=True, timeout=90, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def _end(process: subprocess.Popen[str]) -> None:
+    """Also where it is busy: it closes its browser."""
+    process.terminate()
+    with contextlib.suppress(BrokenPipeError), process:
+        process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with contextlib.closing(Browser()) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -62,42 +100,44 @@ def viewer(recorded: Path) -> Iterator[wd.Viewer]:
 
 
 @pytest.mark.parametrize("scenario", ["open", "filter", "scrub", "keyboard", "looks"])
-def test_look(viewer: wd.Viewer, scenario: str) -> None:
-    run(scenario, viewer)
+def test_look(browser: Browser, viewer: wd.Viewer, scenario: str) -> None:
+    browser.play(scenario, viewer)
 
 
-def test_edit_and_undo_in_two_browsers(root: Path) -> None:
+def test_edit_and_undo_in_two_browsers(browser: Browser, root: Path) -> None:
     with wd.view(root, open_browser=False) as running:
-        run("edit", running)
+        browser.play("edit", running)
     ops = [each["op"] for each in wd.open_recordings(root).edits.log]
     assert ops == ["drop", "undo", "drop", "undo", "trim", "undo", "drop", "undrop"]
     assert len(wd.open_recordings(root)) == 3
     assert wd.open_recordings(root)[0].steps.length == STEPS
 
 
-def test_what_is_empty_says_so_and_nothing_else_does(viewer: wd.Viewer, tmp_path: Path) -> None:
+def test_what_is_empty_says_so_and_nothing_else_does(
+    browser: Browser, viewer: wd.Viewer, tmp_path: Path
+) -> None:
     (tmp_path / "root").mkdir()
     with wd.record(tmp_path / "root") as rec:
         rec.append("x", 1.0)
     wd.open_recordings(tmp_path / "root").edits.drop("000000000000")
     with wd.view(tmp_path / "root", open_browser=False) as running:
-        run("empty", running)
-    run("empty", viewer, rows=True)
+        browser.play("empty", running)
+    browser.play("empty", viewer, rows=True)
 
 
-def test_moments_like_this(root: Path) -> None:
+def test_moments_like_this(browser: Browser, root: Path) -> None:
     with wd.TrajectoryIngestor(root / "index.rvf", embedder=lambda obs: obs["joints"]) as ingestor:
         ingestor.ingest_episodes(wd.open_recordings(root))
     with wd.view(root, open_browser=False) as running:
-        run("moments", running)
+        browser.play("moments", running)
 
 
-def test_raw_tensors_are_painted_and_edits_refused(tmp_path: Path) -> None:
+def test_raw_tensors_are_painted_and_edits_refused(browser: Browser, tmp_path: Path) -> None:
     shard = tensor_shard(tmp_path / "raw.wshard")
     times = [str(ts) for ts in wd.open_episode(shard)["rgb"].timestamps.tolist()]
     with wd.view(shard, open_browser=False) as running:
-        run("tensors", running, times=times)
-        run("refused", running)
+        browser.play("tensors", running, times=times)
+        browser.play("refused", running)
 
 
 FOREIGN = {
@@ -107,7 +147,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_cameras_of_other_programs_show_the_right_frames(kind: str, tmp_path: Path) -> None:
+def test_cameras_of_other_programs_show_the_right_frames(browser: Browser, kind: str, tmp_path: Path) -> None:
     count = 70
     path = tmp_path / "camera.mp4"
     with av.open(str(path), "w") as out:
@@ -121,10 +161,10 @@ def test_cameras_of_other_programs_show_the_right_frames(kind: str, tmp_path: Pa
     episode = wd.Episode.of({"camera": FileVideo(video, lambda: times, name="camera", clock="steps")}, id="x")
     rows = [0, 5, 13, 14, 2, 41, 40, 39, 69, 12, 11, 30]
     with wd.view(episode, open_browser=False) as running:
-        run("foreign", running, times=[str(each) for each in times.tolist()], rows=rows)
+        browser.play("foreign", running, times=[str(each) for each in times.tolist()], rows=rows)
 
 
-def test_a_recording_grows_before_the_eyes(root: Path) -> None:
+def test_a_recording_grows_before_the_eyes(browser: Browser, root: Path) -> None:
     seen = threading.Event()
 
     def recorder() -> None:
@@ -143,25 +183,21 @@ def test_a_recording_grows_before_the_eyes(root: Path) -> None:
     with wd.view(root, open_browser=False) as running:
         thread.start()
         try:
-            with subprocess.Popen(
-                command("live", running, rows=4), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            ) as process:
-                assert process.stdout is not None
-                first = process.stdout.readline()
+            with browser.playing("live", running, rows=4) as told:
+                assert next(told) == {"seen": True}
                 seen.set()
-                rest = process.stdout.read()
-                assert process.wait() == 0, first + rest
+                assert next(told) == {"failed": None}
         finally:
             seen.set()
             thread.join()
 
 
-def test_thousands_of_episodes_are_a_short_list(tmp_path: Path) -> None:
+def test_thousands_of_episodes_are_a_short_list(browser: Browser, tmp_path: Path) -> None:
     episodes = wd.Episodes.of([
         wd.Episode.of({"x": wd.ArraySignal([0, 10**9], [1.0, 2.0])}, {"task": "t"}, id=f"e{n:05d}") for n in range(3000)
     ])  # fmt: skip
     with wd.view(episodes, open_browser=False) as running:
-        run("many", running, last="e02999")
+        browser.play("many", running, last="e02999")
 
 
 class Files(http.server.SimpleHTTPRequestHandler):
@@ -223,12 +259,14 @@ def serving(
 
 
 @pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "whole files"])
-def test_an_exported_site_needs_a_server_of_files_only(recorded: Path, tmp_path: Path, ranges: bool) -> None:
+def test_an_exported_site_needs_a_server_of_files_only(
+    browser: Browser, recorded: Path, tmp_path: Path, ranges: bool
+) -> None:
     site = wd.export_site(recorded, tmp_path / "site")
     with serving(site, ranges=ranges) as (url, asked):
-        run("site", url, checked=3)
+        browser.play("site", url, checked=3)
         if ranges:
-            run("scrub", url)
+            browser.play("scrub", url, turns=15)
             assert max(size for _, size in asked) < (site / "e" / "0.bin").stat().st_size
 
 
@@ -249,26 +287,26 @@ def published(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return catalog
 
 
-def test_a_site_of_a_published_dataset_reads_the_published_blobs(published: Path) -> None:
+def test_a_site_of_a_published_dataset_reads_the_published_blobs(browser: Browser, published: Path) -> None:
     with wd.dataset("lab/arm", catalog=published) as dataset:
         site = wd.export_site(dataset, published.parent / "site")
         size = dataset.episodes[0].stored_bytes
     assert (site / "e" / "0.bin").stat().st_size < size / 2, "derived levels, no copies"
     with serving(published.parent) as (url, asked):
-        run("site", f"{url}site/")
-        run("scrub", f"{url}site/")
+        browser.play("site", f"{url}site/")
+        browser.play("scrub", f"{url}site/", turns=15)
     blobs = [sent for path, sent in asked if "catalog" in path]
     assert blobs
     assert min(blobs) > 0, "only ranges are asked for"
     assert sum(blobs) <= 2 * size, "nothing is read twice"
 
 
-def test_raw_tensors_are_painted_from_their_blob(published: Path) -> None:
+def test_raw_tensors_are_painted_from_their_blob(browser: Browser, published: Path) -> None:
     with wd.dataset("lab/raw", catalog=published) as dataset:
         wd.export_site(dataset, published.parent / "tensors")
         times = [str(ts) for ts in dataset.episodes[0]["rgb"].timestamps.tolist()]
     with serving(published.parent) as (url, asked):
-        run("tensors", f"{url}tensors/", times=times)
+        browser.play("tensors", f"{url}tensors/", times=times)
     blobs = [sent for path, sent in asked if "catalog" in path]
     assert len(blobs) > 3
     assert min(blobs) > 0, "only ranges are asked for"
@@ -287,13 +325,13 @@ CORS = {
 """What docs/howto/view.md says a bucket of another origin must send."""
 
 
-def test_a_site_reads_blobs_of_another_origin(published: Path) -> None:
+def test_a_site_reads_blobs_of_another_origin(browser: Browser, published: Path) -> None:
     bucket, site = published, published.parent / "sites" / "far"
     with serving(bucket, shares=CORS) as (data_url, blobs), wd.dataset("lab/arm", catalog=bucket) as dataset:
         wd.export_site(dataset, site, data_url=data_url)
         with serving(site.parent) as (url, own):
-            run("site", f"{url}far/", data=data_url.split("/")[2])
-            run("scrub", f"{url}far/", data=data_url.split("/")[2])
+            browser.play("site", f"{url}far/", data=data_url.split("/")[2])
+            browser.play("scrub", f"{url}far/", turns=15, data=data_url.split("/")[2])
     assert not any("blobs" in path for path, _ in own)
     read = [sent for path, sent in blobs if not path.startswith("OPTIONS")]
     assert read
@@ -301,7 +339,9 @@ def test_a_site_reads_blobs_of_another_origin(published: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["Access-Control-Allow-Origin", "Access-Control-Expose-Headers"])
-def test_a_site_says_what_a_bucket_of_another_origin_must_send(published: Path, missing: str) -> None:
+def test_a_site_says_what_a_bucket_of_another_origin_must_send(
+    browser: Browser, published: Path, missing: str
+) -> None:
     shares = {name: value for name, value in CORS.items() if name != missing}
     site = published.parent / "sites" / missing.lower()
     with (
@@ -310,15 +350,15 @@ def test_a_site_says_what_a_bucket_of_another_origin_must_send(published: Path, 
     ):
         wd.export_site(dataset, site, data_url=data_url)
         with serving(site.parent) as (url, _):
-            run("unshared", f"{url}{site.name}/", data=data_url.split("/")[2])
+            browser.play("unshared", f"{url}{site.name}/", data=data_url.split("/")[2])
 
 
-def test_a_site_says_when_its_data_cannot_be_read(published: Path) -> None:
+def test_a_site_says_when_its_data_cannot_be_read(browser: Browser, published: Path) -> None:
     with wd.dataset("lab/arm", catalog=published) as dataset:
         wd.export_site(dataset, published.parent / "astray", data_url="nowhere")
         wd.export_site(dataset, published.parent / "copied", copy=True)
     with serving(published.parent) as (url, asked):
-        run("astray", f"{url}astray/")
+        browser.play("astray", f"{url}astray/")
         del asked[:]
-        run("site", f"{url}copied/")
+        browser.play("site", f"{url}copied/")
         assert not any("catalog" in path for path, _ in asked)

@@ -1,10 +1,13 @@
-// What a person does, in a real browser: `node scenarios.mjs NAME URL` ends with 0 if all of it held.
+// What a person does, in a real browser. Each line of the input asks for one scenario: `["open", URL, {…}]`; lines of the
+// output answer: `{"seen": true}` where the asker may go on before the end, `{"failed": null | "why"}` at the end.
+// One browser serves them all, each scenario in windows of its own that share nothing: starting one costs more than most of them do.
 import assert from "node:assert/strict";
+import { createInterface } from "node:readline";
+import { inspect } from "node:util";
 import { launch, numbers, settled } from "./browser.mjs";
 
-const [name, url, given = "{}"] = process.argv.slice(2);
-const options = JSON.parse(given);
 const browser = await launch();
+let url, options;
 const faults = [];
 
 async function open(address = url, more = {}) {
@@ -111,7 +114,7 @@ const SCENARIOS = {
     let seed = 12345;
     const random = () => (seed = (seed * 1103515245 + 12345) % 2147483648) / 2147483648;
     const late = { front: [2, 3_000_000], wrist: [3, 7_000_000], depth: [4, 1_000_000] };
-    for (let turn = 0; turn < 50; turn++) {
+    for (let turn = 0; turn < (options.turns ?? 50); turn++) {
       const at = BigInt(Math.floor(140_000_000 + random() * 2_230_000_000));
       await page.evaluate((to) => (window.warpdata.time_ns = to), (start + at).toString());
       await settled(page);
@@ -204,7 +207,7 @@ const SCENARIOS = {
       await page.waitForSelector(`${place} [data-count=dropped][data-value="2"]`);
       for (const each of ["waiting", "blocked", "free"]) await page.waitForSelector(`${place} [data-count=${each}]`);
     }
-    console.log("seen"); // the recorder may end now
+    tell({ seen: true }); // the recorder may end now
     await page.waitForFunction(() => !document.querySelector("[data-live=true]"));
     await untilRows(page, options.rows);
     faults.length = 0; // what is asked while it becomes a finished episode may be refused
@@ -446,13 +449,20 @@ const SCENARIOS = {
   },
 };
 
-try {
-  await SCENARIOS[name]();
-  assert.deepEqual(faults, []);
-} catch (error) {
-  console.error(error);
-  console.error("faults:", faults);
-  process.exitCode = 1;
-} finally {
-  await browser.close();
+const tell = (answer) => process.stdout.write(`${JSON.stringify(answer)}\n`);
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const [name, ...given] = JSON.parse(line);
+  [url, options] = given;
+  faults.length = 0;
+  let failed = null;
+  try {
+    await SCENARIOS[name]();
+    assert.deepEqual(faults, []);
+  } catch (error) {
+    failed = `${inspect(error)}\nfaults: ${inspect(faults)}`;
+  }
+  await Promise.all(browser.contexts().map((each) => each.close()));
+  tell({ failed });
 }
+await browser.close();
