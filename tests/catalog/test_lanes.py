@@ -382,3 +382,32 @@ def test_a_function_that_cannot_travel_is_told(catalog: Path) -> None:
         opened(catalog).add_lane("dreamer", lambda episode: late(episode), of="joints", jobs=2)
     with pytest.raises(ValueError, match="choose one"):
         opened(catalog).add_lane("dreamer", late, of="joints", jobs=2, ray=True)
+
+
+def test_predictions_in_the_file_and_beside_it_read_alike(tmp_path: Path) -> None:
+    """They are one idea: packed, those beside an episode lie in its file like the others."""
+    made = wd.WShardEpisode(id="e", length=6)
+    made.observations["joints"] = np.arange(12, dtype=np.float32).reshape(6, 2)
+    made.actions["torque"] = np.zeros((6, 1), np.float32)
+    made.omens["joints/inside"] = np.ones((6, 2), np.float32)
+    (tmp_path / "shards").mkdir()
+    wd.save_wshard(made, tmp_path / "shards" / "e.wshard")
+    with wd.DatasetBuilder("lab/e", catalog=tmp_path / "catalog") as builder:
+        builder.add_episodes("demo", tmp_path / "shards")
+        builder.publish()
+    with wd.dataset("lab/e", catalog=tmp_path / "catalog") as ds:
+        ds.add_lane("beside", lambda episode: episode["joints"].values() * 2, of="joints")
+    with wd.dataset("lab/e", catalog=tmp_path / "catalog") as ds:
+        wd.pack_episode(ds.episodes[0], tmp_path / "packed.wshard")
+        for episode in (ds.episodes[0], wd.open_episode(tmp_path / "packed.wshard")):
+            found = episode.steps.predictions
+            assert sorted((each.meta.of, each.meta.model) for each in found.values()) == [
+                ("joints", "beside"),
+                ("joints", "inside"),
+            ]
+            assert found["joints/inside"][:].tolist() == [[1, 1]] * 6
+            np.testing.assert_array_equal(found["joints/beside"][:], made.observations["joints"].data * 2)
+    assert sorted(wd.load_wshard(tmp_path / "packed.wshard").predictions) == [
+        "joints/beside",
+        "joints/inside",
+    ]

@@ -116,3 +116,20 @@ def test_a_killed_checkpoint_leaves_the_old_one(tmp_path: Path, monkeypatch: pyt
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     with RowWarmCache(tmp_path, model="a", total_rows=5) as cache:
         assert everything(cache) == {1: ([1.0], [2], 3)}
+
+
+def test_a_child_reads_and_does_not_write(tmp_path: Path) -> None:
+    cache = RowWarmCache(tmp_path, model="a", total_rows=5)
+    cache.put(warm([(1, [1.0], [2], 3)]))
+    pid = os.fork()
+    if pid == 0:
+        is_read = everything(cache) == {1: ([1.0], [2], 3)}
+        try:
+            cache.put(warm([(2, [9.0], [9], 9)]))
+        except WriterClosedError:
+            os._exit(0 if is_read else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    cache.put(warm([(3, [4.0], [5], 6)]))
+    assert everything(cache) == {1: ([1.0], [2], 3), 3: ([4.0], [5], 6)}
+    cache.close()

@@ -24,8 +24,8 @@ import numpy as np
 import warpdata as wd
 from tests.episodes.nursery import Nursery, is_alive
 from tests.waiting import until
+from warpdata.bytekit import mapping
 from warpdata.episodes import journals, tables
-from warpdata.formats.journal import writer as journal_writer
 
 NAMES = ("number", "text", "large", "cam/left", "cam/right")
 LIMIT_S = 60
@@ -47,7 +47,7 @@ def make_small() -> None:
     """Every block, window and ring is so small that their borders are met all the time."""
     tables._BLOCK_BYTES, tables._BLOCK_ROWS, tables._EVENTS_PER_BLOCK = 64, (4, 8), 4
     journals.SEGMENT_BYTES, journals.SEGMENT_FRAMES = 4096, 2
-    journal_writer.MIN_WINDOW_BYTES = 1 << 16
+    mapping.MIN_WINDOW_BYTES = 1 << 16
 
 
 def record(root: Path, how: str, shared: mmap.mmap) -> None:

@@ -16,9 +16,9 @@ import pytest
 import warpdata as wd
 from tests.episodes.full_disk import values
 from tests.episodes.nursery import run_small
+from warpdata.bytekit import system
 from warpdata.episodes.tables import TableFile
 from warpdata.errors import OutOfSpaceError, PermissionError_, StoreError
-from warpdata.formats.episodedir import layout
 
 DISK = "96m"
 BALLAST_BYTES = 48 << 20
@@ -82,17 +82,17 @@ def test_notes_of_encoded_frames_written_in_part_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk may take some whole notes and refuse the rest, and have room again a moment later."""
-    whole, calls = os.pwrite, iter(range(1_000_000))
+    whole, calls = system._write_some, iter(range(1_000_000))
 
-    def pwrite(fd: int, data: Any, offset: int) -> int:
+    def in_part(fd: int, pieces: list[memoryview], offset: int) -> int:
         if not os.readlink(f"/proc/self/fd/{fd}").endswith(".marks"):
-            return whole(fd, data, offset)
+            return whole(fd, pieces, offset)
         turn = next(calls)
         if turn == 2:
             raise OSError(errno.ENOSPC, "full")
-        return whole(fd, memoryview(data)[: 2 * layout.FRAME_MARK_BYTES] if turn == 1 else data, offset)
+        return whole(fd, pieces[:2] if turn == 1 else pieces, offset)
 
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(system, "_write_some", in_part)
     writer = wd.VideoSignalWriter(tmp_path / "v.mkv", tmp_path / "f.parquet", gop_size=5)
     acknowledged = 0
     with contextlib.suppress(OutOfSpaceError):

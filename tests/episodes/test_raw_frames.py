@@ -14,7 +14,6 @@ import warpdata as wd
 from tests.waiting import until
 from warpdata.bytekit import mapping
 from warpdata.episodes import camera, journals
-from warpdata.formats.journal import writer as journal_writer
 
 FRAMES, SHAPE = 120, (48, 64, 3)
 
@@ -23,13 +22,14 @@ FRAMES, SHAPE = 120, (48, 64, 3)
 def synced(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How many bytes of each journal were brought to the disk."""
     found: dict[str, int] = {}
+    sync_range = mapping.sync_range
 
     def counted(fd: int, start: int, end: int) -> None:
         name = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
         found[name] = found.get(name, 0) + end - start
-        mapping.sync_range(fd, start, end)
+        sync_range(fd, start, end)
 
-    monkeypatch.setattr(journal_writer, "sync_range", counted)
+    monkeypatch.setattr(mapping, "sync_range", counted)
     return found
 
 

@@ -22,6 +22,7 @@ import warpdata as wd
 from tests.episodes.nursery import run_small
 from tests.sweeps import SOAK
 from tests.waiting import until
+from warpdata.bytekit import mapping
 from warpdata.episodes.salvage_folder import salvage_root
 from warpdata.episodes.statistics import ValueStatistics
 from warpdata.episodes.wakeup import Wakeup
@@ -35,7 +36,6 @@ from warpdata.errors import (
     TimestampOrderError,
     WriterClosedError,
 )
-from warpdata.formats.journal import writer as mapping_user
 from warpdata.formats.journal.reader import JournalReader
 
 
@@ -489,7 +489,7 @@ def test_a_disk_that_cannot_sync_is_an_error_while_recording(
     writers = [wd.DiskEpisodeWriter(tmp_path / str(name), durability="1ms") for name in range(len(values))]
     for writer, value in zip(writers, values, strict=True):
         writer.append("x", value, 0)
-    monkeypatch.setattr(mapping_user, "sync_range", broken)
+    monkeypatch.setattr(mapping, "sync_range", broken)
     for writer, value in zip(writers, values, strict=True):
         with contextlib.suppress(StoreError):  # its thread may have met the disk already
             writer.append("x", value, 1)

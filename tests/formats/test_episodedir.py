@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as hnp
 import warpdata as wd
 from tests.conftest import OWN_GOLDEN, ROOT
 from tests.formats.spec_tables import assert_spec_matches
+from warpdata.bytekit import system
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.episodes.packed import unpack_episode
 from warpdata.errors import FormatError
@@ -232,8 +233,9 @@ def test_golden_files(folder: Path, tmp_path: Path) -> None:
 def test_an_edit_that_the_disk_takes_in_pieces_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: whole(fd, memoryview(data)[:7], offset))
+    monkeypatch.setattr(
+        system, "_write_some", lambda fd, pieces, offset: os.pwrite(fd, pieces[0][:7], offset)
+    )
     edits = [{"seq": seq, "op": "drop", "episode": "000000000000"} for seq in (1, 2)]
     for edit in edits:
         append_edit(tmp_path, edit)

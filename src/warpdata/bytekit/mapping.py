@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import os
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from warpdata.bytekit import system
+from warpdata.bytekit.align import align_up
+from warpdata.bytekit.append_file import GrowingFile
+from warpdata.bytekit.commit import TEMP_MARK, fsync_folder, map_os_errors, os_error, write_at
+from warpdata.bytekit.locks import lock_open_file
+from warpdata.errors import JournalInUseError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
+MIN_WINDOW_BYTES, MAX_WINDOW_BYTES = 1 << 20, 8 << 20
+_SMALL_RECORDS_PER_WINDOW, _RECORDS_PER_WINDOW = 256, 8
+"""A window of few small records would be full before the next one is made."""
+_SMALL_RECORD_BYTES = 64 << 10
+_LOCK_TIMEOUT_S = 10.0
+_ZEROS = bytes(1 << 16)
 
 
 def map_window(fd: int, start: int, size_bytes: int) -> mmap.mmap:
@@ -27,3 +47,236 @@ def sync_range(fd: int, start: int, end: int) -> None:
     first = start // PAGE_BYTES * PAGE_BYTES
     with mmap.mmap(fd, end - first, offset=first) as window:
         system.sync_mapped(window, fd)
+
+
+class MappedFile(GrowingFile):
+    """A growing file that is appended to through memory: once a record is copied, the kernel owns its bytes.
+
+    It is new, and locked for as long as its writer lives; the lock dies with the process. One thread appends; others
+    may prepare windows, sync and publish meanwhile. The room ahead of the last record is allocated, and zero.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        head: bytes,
+        *,
+        record_bytes: int,
+        room_bytes: int,
+        publish: bool,
+        on_advance: Callable[[], None] | None,
+    ) -> None:
+        """Records of up to `record_bytes` always fit in a window; `room_bytes` of zeros stay behind the last one.
+
+        Without `publish` somebody does that later.
+        """
+        self.on_advance = on_advance
+        self._room_bytes = room_bytes
+        self._overlap = align_up(record_bytes, PAGE_BYTES)
+        is_small = self._overlap < _SMALL_RECORD_BYTES
+        records = _SMALL_RECORDS_PER_WINDOW if is_small else _RECORDS_PER_WINDOW
+        wanted = min(records * self._overlap, MAX_WINDOW_BYTES)
+        self._stride = max(MIN_WINDOW_BYTES, wanted, self._overlap)
+        # A short recording never needs a second window; where records are large, half a window is too late.
+        self._unused_ahead = self._stride // 2 if self._overlap * 4 <= self._stride else 0
+        self._next: tuple[int, mmap.mmap] | None = None
+        self._retired: list[mmap.mmap] = []
+        self._is_faulted = False
+        self._synced = 0
+        self._touched = 0
+        """Up to where bytes of a record may lie that was never finished: Ctrl-C came between."""
+        self._preparing, self._syncing = threading.Lock(), threading.Lock()
+        # Under its own name a file always has a whole header: one that has not was damaged, not just begun.
+        self._folder, name = os.path.split(os.fspath(path))
+        self._temp: str | None = os.path.join(self._folder, f".{name}{TEMP_MARK}{secrets.token_hex(6)}")
+        with map_os_errors(path):
+            super().__init__(path, _create_locked(self._temp), 0)
+            try:
+                self._begin(head)
+                if publish:
+                    self.publish()
+            except BaseException:
+                self.discard()
+                raise
+
+    def in_child(self) -> None:
+        """Let go, so that the lock dies with the writer and not with its children."""
+        self._preparing, self._syncing = threading.Lock(), threading.Lock()
+        # Each mapping keeps the file open as well; one that a thread of the parent was writing to cannot go.
+        with contextlib.suppress(BufferError):
+            self._unmap()
+        super().in_child()
+
+    def _begin(self, head: bytes) -> None:
+        write_at(self._fd, head, 0)
+        self._window_start = 0
+        self._window = map_window(self._fd, 0, self._stride + self._overlap)
+        self._limit = self._unused_ahead or self._stride
+        self.position = self.records_offset = self._touched = self._released = len(head)
+        if self.position >= self._limit:
+            self._reach()
+
+    def publish(self) -> None:
+        """Make the header survive power loss and give the file its name; what is published already stays so."""
+        with self._syncing, map_os_errors(self.path):
+            self._publish()
+
+    def _publish(self) -> None:
+        if self._temp is None or self._fd < 0:
+            return
+        sync_range(self._fd, 0, self.records_offset)
+        system.rename_new(self._temp, self.path)
+        self._temp = None
+        fsync_folder(self._folder)
+
+    def prepare(self) -> None:
+        """Map and fault in the next window and unmap those behind, so that the recorder need not wait for either."""
+        with self._preparing:
+            if self._fd < 0:
+                return
+            if not self._is_faulted:
+                self._is_faulted = True
+                prefault(self._window)
+            if self._next is None and self.position >= self._window_start + self._unused_ahead:
+                start = self._window_start + self._stride
+                window = map_window(self._fd, start, self._stride + self._overlap)
+                prefault(window)
+                self._next = (start, window)
+            while self._retired:
+                self._retired.pop(0).close()
+
+    def sync(self, start: int = 0, end: int | None = None) -> None:
+        """Make what was appended, or only bytes [start, end) of it, survive power loss."""
+        with self._syncing, map_os_errors(self.path):
+            end = self.position if end is None else end
+            start = max(start, self._synced)
+            if end > start and self._fd >= 0:
+                self._publish()
+                sync_range(self._fd, start, end)
+                self._synced = end
+
+    def release(self, end: int) -> None:
+        """Give the records before `end` back to the disk: they are needed no more, and read as zeros."""
+        with self._syncing:
+            size = end - self._released
+            if self._fd >= 0 and size > 0 and system.give_back(self._fd, self._released, size):
+                self._released = end
+
+    def close(self, *, durable: bool = True) -> None:
+        """Give back the room ahead of the last record, and let go; not `durable` where the file is deleted next."""
+        with self._preparing, self._syncing:
+            if durable and self._fd >= 0:
+                with map_os_errors(self.path):
+                    self._publish()
+            self._unmap()
+            fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with map_os_errors(self.path):
+                try:
+                    if durable:
+                        os.ftruncate(fd, self.position + self._room_bytes)
+                        system.sync_data(fd)
+                finally:
+                    os.close(fd)
+
+    def discard(self) -> None:
+        """Delete the file: what it held is gone."""
+        with self._preparing, self._syncing:
+            self._unmap()
+            fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._temp or self.path)
+            os.close(fd)
+
+    def _place(self, span: int) -> int:
+        """Where in the window the next record of `span` bytes goes, moving the window if need be."""
+        if self._fd < 0:
+            self._open_fd()
+        if self.position >= self._limit:
+            self._reach()
+        if self._touched > self.position:
+            self._clear()
+        self._touched = self.position + span
+        return self.position - self._window_start
+
+    def _taken(self, span: int) -> int:
+        start = self.position
+        self.position = start + span
+        return start
+
+    def _clear(self) -> None:
+        """Wipe what an interrupted call left where the next record goes: it would be taken for damage."""
+        with map_os_errors(self.path):
+            for at in range(self.position, self._touched, len(_ZEROS)):
+                write_at(self._fd, memoryview(_ZEROS)[: self._touched - at], at)
+
+    def _write_past_windows(
+        self, pieces: Sequence[Buffer], checksum: Buffer, checksum_at: int, span: int
+    ) -> int:
+        """A record that no window holds: allocated and written as it is, the checksum last."""
+        with map_os_errors(self.path):
+            try:
+                system.allocate(self._fd, self.position, span + self._room_bytes)
+            except OSError:
+                self._touched = self.position
+                raise
+            system.write_pieces(self._fd, pieces, self.position)
+            write_at(self._fd, checksum, self.position + checksum_at)
+        return self._taken(span)
+
+    def _reach(self) -> None:
+        """The window is full, or it is time to prepare the next one."""
+        end = self._window_start + self._stride
+        if self.position >= end:
+            self._advance()
+            end = self._window_start + self._stride
+        early = self._window_start + self._unused_ahead
+        self._limit = early if self.position < early else end
+        if self.on_advance is not None:
+            self.on_advance()
+        elif len(self._retired) > 1:
+            self._retired.pop(0).close()
+
+    def _advance(self) -> None:
+        """Windows overlap by one record, so a record never has to be split and none leaves a gap."""
+        start = self.position // self._stride * self._stride
+        window = self._take_prepared(start)
+        self._retired.append(self._window)
+        self._window, self._window_start = window, start
+
+    def _take_prepared(self, start: int) -> mmap.mmap:
+        """The window at `start`: the one prepared ahead if there is one, else a new one."""
+        # Waiting for a window that is being prepared is quicker than faulting in another one page by page.
+        with self._preparing:
+            prepared, self._next = self._next, None
+        if prepared is not None:
+            if prepared[0] == start:
+                return prepared[1]
+            self._retired.append(prepared[1])  # a large record went beyond it
+        try:
+            return map_window(self._fd, start, self._stride + self._overlap)
+        except OSError as error:
+            raise os_error(error, self.path) from error
+
+    def _unmap(self) -> None:
+        while self._retired:
+            self._retired.pop().close()
+        if self._next is not None:
+            self._next[1].close()
+            self._next = None
+        if hasattr(self, "_window"):
+            self._window.close()
+
+
+def _create_locked(path: str) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        # Whoever only asks whether it is held holds it for a moment himself.
+        if not lock_open_file(fd, path, timeout_s=_LOCK_TIMEOUT_S):
+            raise JournalInUseError("another process took the file as it was made", path=path)
+    except BaseException:
+        os.unlink(path)
+        os.close(fd)
+        raise
+    return fd

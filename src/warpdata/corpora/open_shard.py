@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from warpdata.bytekit import system
+from warpdata.bytekit.append_file import AppendFile
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import fsync_folder, map_os_errors, write_at
+from warpdata.bytekit.commit import fsync_folder
 from warpdata.bytekit.dtype import DType, dtype_named
-from warpdata.bytekit.ranges import FileRangeReader, read_at
+from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.bytekit.view import byte_view
 from warpdata.corpora.batch import Rows
-from warpdata.errors import TruncatedError, nearest
+from warpdata.errors import nearest
 from warpdata.formats.gamsae import layout
 from warpdata.formats.gamsae.journal import Append, Columns, pack_frame, read_frames
 from warpdata.formats.gamsae.writer import pack_header
@@ -48,9 +48,8 @@ class OpenShard:
         self._width = width
         self._dtype = dtype
         self._sync_appends = sync_appends
-        self._rows_fd = _open(partial_path(folder, index))
-        self._journal_fd = _open(journal_path(folder, index))
-        self._journal_bytes = 0
+        self._rows = AppendFile.open(partial_path(folder, index))
+        self._journal = AppendFile.open(journal_path(folder, index))
 
     @property
     def payload_bytes(self) -> int:
@@ -63,68 +62,58 @@ class OpenShard:
 
     def recover(self, schema: Mapping[str, str]) -> Iterator[Rows]:
         """The acknowledged rows of a killed harvest in order; everything after them is cut off."""
-        with FileRangeReader(journal_path(self.folder, self.index)) as journal:
+        acknowledged = 0
+        with FileRangeReader(self._journal.path) as journal:
             for append in read_frames(journal, schema):
                 if not self._is_whole(append):
                     break
-                yield from self._rows(append.n_rows)
+                yield from self._next_rows(append.n_rows)
                 self.n_rows += append.n_rows
-                self._journal_bytes += append.frame_bytes
-        self._cut_after(layout.HEADER_BYTES + self.payload_bytes, self._journal_bytes)
+                acknowledged += append.frame_bytes
+        self._cut_after(layout.HEADER_BYTES + self.payload_bytes, acknowledged)
 
     def _cut_after(self, rows_bytes: int, journal_bytes: int) -> None:
         """Keep so much of both files, and say in the header that the shard is unfinished."""
-        with map_os_errors(partial_path(self.folder, self.index)):
-            self._cut(rows_bytes, journal_bytes)
-            write_at(self._rows_fd, pack_header(0, self._width, self._dtype.name), 0)
+        self._rows.cut(rows_bytes)
+        self._journal.cut(journal_bytes)
+        self._rows.overwrite(pack_header(0, self._width, self._dtype.name), 0)
 
     def _is_whole(self, append: Append) -> bool:
         """Whether the disk holds the rows of an append as they were acknowledged."""
         row_bytes = self._width * self._dtype.itemsize
         end = layout.HEADER_BYTES + self.payload_bytes + append.n_rows * row_bytes
-        if end > os.fstat(self._rows_fd).st_size:
+        if end > self._rows.position:
             return False
         crc = 0
-        for rows in self._rows(append.n_rows):
+        for rows in self._next_rows(append.n_rows):
             crc = crc32c(byte_view(rows), crc)
         return crc == append.rows_crc32c
 
-    def _rows(self, count: int) -> Iterator[Rows]:
+    def _next_rows(self, count: int) -> Iterator[Rows]:
         """The `count` rows after those counted so far, some MiB at a time."""
         row_bytes = self._width * self._dtype.itemsize
         step = max(1, _READ_BYTES // row_bytes)
         for start in range(0, count, step):
             rows = np.empty((min(step, count - start), self._width), self._dtype.dtype)
             at = layout.HEADER_BYTES + (self.n_rows + start) * row_bytes
-            path = partial_path(self.folder, self.index)
-            with map_os_errors(path):
-                if read_at(self._rows_fd, rows, at) != rows.nbytes:
-                    raise TruncatedError("the rows of a harvest were cut while they were read", path=path)
+            self._rows.read_into(byte_view(rows), at)
             yield rows
 
     def append(self, rows: Rows, columns: Columns) -> None:
         """Write rows, then the frame that acknowledges them; on failure the shard is as before."""
-        end = layout.HEADER_BYTES + self.payload_bytes
-        frame = pack_frame(rows, columns)
-        with map_os_errors(partial_path(self.folder, self.index)):
-            try:
-                write_at(self._rows_fd, byte_view(rows), end)
-                if self._sync_appends:
-                    system.sync_data(self._rows_fd)
-                write_at(self._journal_fd, memoryview(frame), self._journal_bytes)
-                if self._sync_appends:
-                    system.sync_data(self._journal_fd)
-            except BaseException:
-                self._cut(end, self._journal_bytes)
-                raise
+        end = self._rows.append(byte_view(rows), sync=self._sync_appends)
+        try:
+            self._journal.append(pack_frame(rows, columns), sync=self._sync_appends)
+        except BaseException:
+            self._rows.cut(end)
+            raise
         self.n_rows += len(rows)
-        self._journal_bytes += len(frame)
 
     def finish(self) -> Path:
         """Write the header, make everything durable and give the shard its name."""
-        write_at(self._rows_fd, pack_header(self.n_rows, self._width, self._dtype.name), 0)
-        system.sync(self._rows_fd)
-        system.sync(self._journal_fd)
+        self._rows.overwrite(pack_header(self.n_rows, self._width, self._dtype.name), 0)
+        self._rows.sync()
+        self._journal.sync()
         self.close()
         target = self.folder / shard_name(self.index)
         os.rename(partial_path(self.folder, self.index), target)
@@ -139,14 +128,8 @@ class OpenShard:
 
     def close(self) -> None:
         """Close the files; what was acknowledged stays."""
-        for fd in (self._rows_fd, self._journal_fd):
-            if fd >= 0:
-                os.close(fd)
-        self._rows_fd = self._journal_fd = -1
-
-    def _cut(self, rows_bytes: int, journal_bytes: int) -> None:
-        os.ftruncate(self._rows_fd, rows_bytes)
-        os.ftruncate(self._journal_fd, journal_bytes)
+        self._rows.close()
+        self._journal.close()
 
 
 def journal_columns(folder: Path, index: int, schema: Mapping[str, str]) -> Iterator[Columns]:
@@ -162,8 +145,3 @@ def stored_dtype(name: str) -> DType:
         near = nearest(str(name), layout.DTYPE_TAGS)
         raise ValueError(f"rows can be stored as {', '.join(layout.DTYPE_TAGS)}, not as {name!r}.{near}")
     return dtype_named(name)
-
-
-def _open(path: Path) -> int:
-    with map_os_errors(path):
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from warpdata.bytekit import system
-from warpdata.bytekit.commit import map_os_errors, write_at
-from warpdata.bytekit.ranges import FileRangeReader
+from warpdata.bytekit.append_file import AppendFile
+from warpdata.bytekit.commit import map_os_errors
+from warpdata.bytekit.ranges import FileRangeReader, MmapRangeReader
 from warpdata.errors import LimitExceededError, TruncatedError, WriterClosedError
 from warpdata.formats.rowstate import layout
 from warpdata.formats.rowstate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -97,7 +96,7 @@ class RowWarmCache:
         self._entries = np.zeros(total_rows, ENTRY)
         self._frames: list[FrameBounds] = []
         self._unchecked: list[FrameBounds] = []
-        self._fd = -1
+        self._log: AppendFile | None = None
         with map_os_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -120,11 +119,11 @@ class RowWarmCache:
     @property
     def log_bytes(self) -> int:
         """Bytes of the log, rows that were replaced included."""
-        return self._end
+        return self._read_log().position
 
     def put(self, rows: WarmRows) -> None:
         """Remember the states of these rows; of a row given twice the last one counts."""
-        self._require_open()
+        log = self._open_log()
         ids = self._checked_ids(rows.row_ids)
         body = FrameBody(
             ids.astype("<u8"), np.diff(rows.latent_offsets).astype("<u4"),
@@ -133,16 +132,15 @@ class RowWarmCache:
         )  # fmt: skip
         _check_shape(rows, body)
         frame = pack_frame(body)
-        if self._end + len(frame) > self.max_bytes:
+        if log.position + len(frame) > self.max_bytes:
             self._compact(len(frame))
         self._append(frame, body)
 
     def get(self, row_ids: npt.ArrayLike) -> WarmRows:
         """The states of these rows in their order; rows that are not there are empty and not `found`."""
-        self._require_open()
         ids = self._checked_ids(row_ids)
         entries = self._entries[ids]
-        with self._mapped() as log:
+        with _MappedLog(self._read_log()) as log:
             self._check_touched(entries, log)
             latents = _ragged(log.values("<f8"), entries["latents_at"] // 8, entries["n_latents"])
             active = _ragged(log.values("<u4"), entries["active_at"] // 4, entries["n_active"])
@@ -153,21 +151,20 @@ class RowWarmCache:
 
     def checkpoint(self) -> None:
         """Commit everything put so far: after a crash exactly this is there."""
-        self._require_open()
-        with map_os_errors(self._path):
-            system.sync(self._fd)
+        log = self._open_log()
+        log.sync()
         ids = np.flatnonzero(self._entries["is_present"]).astype("<u8")
         target = self.folder / layout.CHECKPOINT_NAME
-        save_checkpoint(target, Checkpoint(self._model, self._number, self._end, ids, self._entries[ids]))
+        save_checkpoint(target, Checkpoint(self._model, self._number, log.position, ids, self._entries[ids]))
         for stale in self.folder.glob("log-*"):
-            if stale != self._path:
+            if stale != Path(log.path):
                 stale.unlink()
 
     def close(self) -> None:
         """Close without a checkpoint."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()
 
     def __repr__(self) -> str:
         return f"<RowWarmCache {self.folder}: {len(self)} of {self.total_rows} rows>"
@@ -176,51 +173,43 @@ class RowWarmCache:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None and self._fd >= 0:
+        if error is None and self._log is not None:
             self.checkpoint()
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
+        if getattr(self, "_log", None) is not None:
             self.close()
 
     def _resume(self) -> None:
         saved = load_checkpoint(self.folder / layout.CHECKPOINT_NAME, self._model)
-        self._number, self._end = saved.log_number, saved.log_bytes
-        self._path = self.folder / layout.LOG_NAME.format(self._number)
-        with FileRangeReader(self._path) as reader:
-            if reader.size < self._end:
+        self._number, end = saved.log_number, saved.log_bytes
+        path = self.folder / layout.LOG_NAME.format(self._number)
+        with FileRangeReader(path) as reader:
+            if reader.size < end:
                 raise TruncatedError(
-                    f"the log is truncated: the checkpoint expects {self._end} bytes, file has {reader.size}",
-                    expected=self._end, actual=reader.size, path=self._path,
+                    f"the log is truncated: the checkpoint expects {end} bytes, file has {reader.size}",
+                    expected=end, actual=reader.size, path=path,
                 )  # fmt: skip
         if len(saved.row_ids) and int(saved.row_ids.max()) >= self.total_rows:
             raise LimitExceededError(f"the cache holds rows beyond {self.total_rows}", path=self.folder)
-        with map_os_errors(self._path):
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-            os.ftruncate(self._fd, self._end)
+        self._log = AppendFile.open(path, end=end)
         self._entries[saved.row_ids.astype(np.int64)] = saved.entries
-        with FileRangeReader(self._path) as reader:
+        with FileRangeReader(path) as reader:
             self._frames = list(walk_frames(reader, self._model))
         self._unchecked = list(self._frames)
 
     def _new_log(self, number: int) -> None:
         self._number = number
-        self._path = self.folder / layout.LOG_NAME.format(number)
-        head = pack_log_header(self._model)
-        with map_os_errors(self._path):
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-            write_at(self._fd, head, 0)
-        self._end = len(head)
+        self._log = AppendFile.open(self.folder / layout.LOG_NAME.format(number), end=0)
+        self._log.append(pack_log_header(self._model))
         self._frames, self._unchecked = [], []
 
     def _append(self, frame: bytes, body: FrameBody) -> None:
-        start = self._end + layout.FRAME_HEADER.size
-        with map_os_errors(self._path):
-            write_at(self._fd, frame, self._end)
+        log = self._open_log()
+        start = log.append(frame) + layout.FRAME_HEADER.size
         self._entries[body.row_ids.astype(np.int64)] = body.entries(start)
-        self._end += len(frame)
-        self._frames.append(FrameBounds(start, self._end, 0))
+        self._frames.append(FrameBounds(start, log.position, 0))
 
     def _compact(self, incoming: int) -> None:
         """Write the live rows to a new log, newest first until three quarters of the limit are full."""
@@ -239,7 +228,7 @@ class RowWarmCache:
         for rows in kept:
             self.put(rows)
 
-    def _check_touched(self, entries: Array, log: _Log) -> None:
+    def _check_touched(self, entries: Array, log: _MappedLog) -> None:
         """Check the frames these rows are in, each once after opening."""
         if not self._unchecked or not len(entries):
             return
@@ -250,11 +239,8 @@ class RowWarmCache:
         inside = (index >= 0) & (at <= ends[index])
         for touched in np.unique(index[inside])[::-1].tolist():
             frame = self._unchecked[touched]
-            check_frame(log.data[frame.start : frame.end], frame, self._path)
+            check_frame(log.data[frame.start : frame.end], frame, log.path)
             del self._unchecked[touched]
-
-    def _mapped(self) -> _Log:
-        return _Log(self._fd, self._end)
 
     def _checked_ids(self, row_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
         ids = np.asarray(row_ids)
@@ -264,23 +250,35 @@ class RowWarmCache:
             raise ValueError(f"row ids are from 0 to {self.total_rows - 1}")
         return ids.astype(np.int64)
 
-    def _require_open(self) -> None:
-        if self._fd < 0:
-            raise WriterClosedError("this cache was closed")
+    def _read_log(self) -> AppendFile:
+        """The log, of which forked children may read what was there when they began."""
+        if self._log is None:
+            raise WriterClosedError("this cache was closed", path=self.folder)
+        return self._log
+
+    def _open_log(self) -> AppendFile:
+        log = self._read_log()
+        if not log.is_open:
+            raise WriterClosedError(
+                "this cache is written by another process", path=self.folder,
+                hint="Put rows in the process that opened the cache.",
+            )  # fmt: skip
+        return log
 
 
-class _Log:
+class _MappedLog:
     """The log mapped for one call."""
 
-    def __init__(self, fd: int, size: int) -> None:
-        self._map = mmap.mmap(fd, size, prot=mmap.PROT_READ)
-        self.data = memoryview(self._map)
+    def __init__(self, log: AppendFile) -> None:
+        self.path = log.path
+        self._reader = MmapRangeReader(log.path)
+        self.data = self._reader.read(0, log.position)
 
     def values(self, dtype: str) -> Array:
         """The whole log as elements of a type."""
         return np.frombuffer(self.data, dtype, count=len(self.data) // np.dtype(dtype).itemsize)
 
-    def __enter__(self) -> _Log:
+    def __enter__(self) -> _MappedLog:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpdata.bytekit import system
+from warpdata.bytekit.append_file import AppendFile
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import commit_together, fsync_files, map_os_errors, write_at
+from warpdata.bytekit.commit import commit_together, fsync_files
 from warpdata.episodes.journals import FrameJournal, FrameJournals
 from warpdata.episodes.statistics import ClockStatistics, SharedClocks
 from warpdata.episodes.threads import JobQueue
@@ -65,12 +65,11 @@ class VideoFile:
         if end is None:
             for leftover in (self.path, self.marks_path):
                 leftover.unlink(missing_ok=True)
-        with map_os_errors(self.path):
-            self._sink = VideoSink(str(self.path), self.suffix, append_at=end)
-            self._marks_fd = -1
-            if durable:
-                self._marks_fd = os.open(self.marks_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-                os.ftruncate(self._marks_fd, len(self._marks) * layout.FRAME_MARK_BYTES)
+        self._sink = VideoSink(str(self.path), self.suffix, append_at=end)
+        self._marks_file: AppendFile | None = None
+        if durable:
+            marked = len(self._marks) * layout.FRAME_MARK_BYTES
+            self._marks_file = AppendFile.open(self.marks_path, end=marked)
         keys = sum(mark.flags & layout.KEYFRAME_FLAG for mark in self._marks)
         self._encoder: VideoEncoder | None = None
         try:
@@ -136,9 +135,8 @@ class VideoFile:
         if self._encoder is not None:
             self._encoder.discard()
         self._sink.close()
-        fd, self._marks_fd = self._marks_fd, -1
-        if fd >= 0:
-            os.close(fd)
+        if self._marks_file is not None:
+            self._marks_file.close()
 
     def _watch(self, frame: NDArray[Any]) -> None:
         """Count frames that repeat the one before: a camera that froze."""
@@ -159,19 +157,12 @@ class VideoFile:
             )
             for packet in packets
         ]
-        if self._durable:
-            self._note(marks, is_end=is_end)
+        if self._marks_file is not None:
+            if not is_end:
+                self._sink.sync()
+            self._marks_file.append(*map(pack_mark, marks), sync=not is_end)
         self._marks += marks
         return True
-
-    def _note(self, marks: list[layout.FrameMark], *, is_end: bool) -> None:
-        if not is_end:
-            self._sink.sync()
-        with map_os_errors(self.marks_path):
-            noted = b"".join(pack_mark(mark) for mark in marks)
-            write_at(self._marks_fd, noted, len(self._marks) * layout.FRAME_MARK_BYTES)
-            if not is_end:
-                system.sync_data(self._marks_fd)
 
     def _index(self) -> dict[str, Any]:
         size = self.path.stat().st_size

@@ -11,18 +11,18 @@ from warpdata.formats.episodedir import layout
 Bytes = bytes | memoryview
 
 
-class Place(NamedTuple):
+class PacketPlace(NamedTuple):
     """Bytes of one encoded frame in the file."""
 
     offset: int
     size: int
 
 
-def mp4_packets(data: Bytes, origin: int) -> tuple[list[Place], int]:
+def mp4_packets(data: Bytes, origin: int) -> tuple[list[PacketPlace], int]:
     """The frames of all whole fragments in `data`, which begins at `origin`; and the bytes consumed."""
-    places: list[Place] = []
+    places: list[PacketPlace] = []
     position = 0
-    waiting: list[Place] = []
+    waiting: list[PacketPlace] = []
     waiting_from = 0
     for kind, start, end in _boxes(data, 0, len(data)):
         if kind == b"moof":
@@ -42,9 +42,9 @@ def first_media_box(data: Bytes, kind: bytes) -> int:
     return next((start for name, start, _ in _boxes(data, 0, len(data)) if name == kind), -1)
 
 
-def mkv_packets(data: Bytes, origin: int) -> tuple[list[Place], int]:
+def mkv_packets(data: Bytes, origin: int) -> tuple[list[PacketPlace], int]:
     """The frames of all whole clusters in `data`, which begins at `origin`; and the bytes consumed."""
-    places: list[Place] = []
+    places: list[PacketPlace] = []
     position = 0
     while (head := _element(data, position)) is not None:
         ident, size, body = head
@@ -89,7 +89,7 @@ def _child(data: Bytes, start: int, end: int, kind: bytes) -> tuple[int, int]:
     raise CorruptLayoutError(f"a video fragment without its {kind.decode()} box")
 
 
-def _fragment(data: Bytes, start: int, end: int, origin: int) -> Iterator[Place]:
+def _fragment(data: Bytes, start: int, end: int, origin: int) -> Iterator[PacketPlace]:
     traf = _child(data, start, end, b"traf")
     default_size = _default_size(data, *_child(data, *traf, b"tfhd"))
     run, _ = _child(data, *traf, b"trun")
@@ -106,7 +106,7 @@ def _fragment(data: Bytes, start: int, end: int, origin: int) -> Iterator[Place]
     for sample in range(count):
         has_size = flags & layout.TRUN_SIZE
         size = _u32(data, at + sample * stride + before) if has_size else default_size
-        yield Place(offset, size)
+        yield PacketPlace(offset, size)
         offset += size
 
 
@@ -144,9 +144,9 @@ def _vint(data: Bytes, at: int, *, keep_marker: bool) -> tuple[int, int] | None:
     return (value if keep_marker else value & ((1 << (7 * length)) - 1)), length
 
 
-def _cluster(data: Bytes, start: int, stop: int, origin: int) -> Iterator[Place]:
+def _cluster(data: Bytes, start: int, stop: int, origin: int) -> Iterator[PacketPlace]:
     while start < stop and (head := _element(data, start)) is not None:
         ident, size, body = head
         if ident in (layout.EBML_SIMPLE_BLOCK, layout.EBML_BLOCK):
-            yield Place(origin + body + layout.BLOCK_HEAD_BYTES, size - layout.BLOCK_HEAD_BYTES)
+            yield PacketPlace(origin + body + layout.BLOCK_HEAD_BYTES, size - layout.BLOCK_HEAD_BYTES)
         start = body if ident == layout.EBML_BLOCK_GROUP else body + size

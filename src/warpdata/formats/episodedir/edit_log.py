@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-from warpdata.bytekit import locks, system
+from warpdata.bytekit import locks
+from warpdata.bytekit.append_file import AppendFile
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import map_os_errors, write_at
 from warpdata.bytekit.jsontext import dump_json, parse_json_object
 from warpdata.errors import ChecksumError, ConflictError, CorruptLayoutError, FormatError
 from warpdata.formats.episodedir import layout
@@ -47,20 +47,15 @@ def append_edit(root: Path, edit: dict[str, Any]) -> None:
     A torn line of a crash before is cut off first.
     """
     path = root / layout.EDITS_FILE
-    with locks.held(path, timeout_s=_LOCK_TIMEOUT_S) as log, map_os_errors(path):
-        lines, end = _lines(log.fd)
+    with locks.held(path, timeout_s=_LOCK_TIMEOUT_S):
+        # Locks belong to the open file, not to its name: what is opened here does not end the one that is held.
+        _, data = read_document(root, layout.EDITS_FILE)
+        lines = (data or b"").count(b"\n")
         if edit["seq"] != lines + 1:
             raise ConflictError(f"the log has {lines} edits by now", path=path)
-        os.ftruncate(log.fd, end)
-        write_at(log.fd, pack_line(edit), end)
-        system.sync(log.fd)
-
-
-def _lines(fd: int) -> tuple[int, int]:
-    """How many whole lines there are, and where they end."""
-    size = os.fstat(fd).st_size
-    data = os.pread(fd, min(size, layout.MAX_JSON_BYTES), 0)
-    return data.count(b"\n"), data.rfind(b"\n") + 1
+        with contextlib.closing(AppendFile.open(path, end=(data or b"").rfind(b"\n") + 1)) as log:
+            log.append(pack_line(edit))
+            log.sync()
 
 
 def _unpack(line: bytes, number: int, path: str) -> dict[str, Any]:

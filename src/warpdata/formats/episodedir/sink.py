@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from warpdata.bytekit import system
+from warpdata.bytekit.append_file import AppendFile
 from warpdata.bytekit.checksum import crc32c
-from warpdata.bytekit.commit import os_error
 from warpdata.errors import StoreError
 from warpdata.formats.episodedir import boxes
 
@@ -30,13 +28,8 @@ class VideoSink:
         self._is_mp4 = suffix == ".mp4"
         self._skips_header = append_at is not None
         self._held = bytearray()
-        flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if append_at is None else 0)
-        self._fd = os.open(path, flags, 0o666)
-        self._origin = 0
-        if append_at is not None:
-            os.ftruncate(self._fd, append_at)
-            os.lseek(self._fd, append_at, os.SEEK_SET)
-            self._origin = append_at
+        self._origin = append_at or 0
+        self._file = AppendFile.open(path, end=self._origin)
 
     def write(self, data: bytes) -> int:
         """Append what the muxer gives; after a failure nothing more is written."""
@@ -52,7 +45,7 @@ class VideoSink:
         """The frames that are now completely in the file."""
         if self.failure is not None:
             raise self.failure
-        find: Callable[[bytes, int], tuple[list[boxes.Place], int]]
+        find: Callable[[bytes, int], tuple[list[boxes.PacketPlace], int]]
         find = boxes.mp4_packets if self._is_mp4 else boxes.mkv_packets
         held = bytes(self._held)
         places, used = find(held, self._origin)
@@ -67,16 +60,11 @@ class VideoSink:
 
     def sync(self) -> None:
         """Make the file survive power loss."""
-        try:
-            system.sync_data(self._fd)
-        except OSError as error:
-            raise os_error(error, self.path) from error
+        self._file.sync()
 
     def close(self) -> None:
         """Close the file."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._file.close()
 
     def _drop_header(self) -> bool:
         """When going on with a video, drop the header of the continuation; True once frames begin."""
@@ -89,9 +77,7 @@ class VideoSink:
         return True
 
     def _put(self, data: bytes) -> None:
-        view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(self._fd, view) :]
-        except OSError as error:
-            self.failure = os_error(error, self.path)
+            self._file.append(data)
+        except StoreError as error:
+            self.failure = error

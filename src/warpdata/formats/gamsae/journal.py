@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpdata.bytekit.append_file import SealedHeader, records
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.dtype import dtype_named
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.bytekit.view import byte_view
+from warpdata.errors import FormatError
 from warpdata.formats.gamsae import layout
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -29,39 +32,25 @@ class Append:
     """Bytes of its frame and of the side columns after it."""
 
 
+_FRAME = SealedHeader(layout.JournalFrame, layout.JOURNAL_FRAME, layout.JOURNAL_MAGIC)
+
+
 def pack_frame(rows: npt.NDArray[Any], columns: Columns) -> bytes:
     """The frame that acknowledges `rows`, with their side columns in the order of the schema."""
     side = b"".join(bytes(byte_view(column)) for column in columns.values())
-    frame = layout.JournalFrame(
-        layout.JOURNAL_MAGIC, len(rows), len(side), crc32c(byte_view(rows)), crc32c(side), 0
-    )
-    head = layout.JOURNAL_FRAME.pack(*frame)
-    return layout.JOURNAL_FRAME.pack(*frame._replace(frame_crc32c=crc32c(head))) + side
+    return _FRAME.pack(len(rows), len(side), crc32c(byte_view(rows)), crc32c(side)) + side
 
 
 def read_frames(reader: RangeReader, schema: Mapping[str, str]) -> Iterator[Append]:
     """Every whole frame from the beginning; what a crash cut short ends the journal."""
-    offset = 0
-    while offset + layout.JOURNAL_FRAME_BYTES <= reader.size:
-        head = reader.read(offset, offset + layout.JOURNAL_FRAME_BYTES)
-        frame = layout.JournalFrame._make(layout.JOURNAL_FRAME.unpack(head))
-        offset += layout.JOURNAL_FRAME_BYTES
-        if not _is_sound(frame) or offset + frame.side_bytes > reader.size:
-            return
-        side = reader.read(offset, offset + frame.side_bytes)
-        columns = _columns(side, frame, schema)
-        if columns is None:
-            return
-        offset += frame.side_bytes
-        size = layout.JOURNAL_FRAME_BYTES + frame.side_bytes
-        yield Append(frame.n_rows, frame.rows_crc32c, columns, size)
-
-
-def _is_sound(frame: layout.JournalFrame) -> bool:
-    unsigned = layout.JOURNAL_FRAME.pack(*frame._replace(frame_crc32c=0))
-    if frame.magic != layout.JOURNAL_MAGIC or crc32c(unsigned) != frame.frame_crc32c:
-        return False
-    return frame.side_bytes <= layout.MAX_JOURNAL_FRAME_BYTES
+    with contextlib.suppress(FormatError):
+        for frame, start, end in records(reader, 0, _FRAME, lambda frame: frame.side_bytes):
+            columns = None
+            if frame.side_bytes <= layout.MAX_JOURNAL_FRAME_BYTES:
+                columns = _columns(reader.read(start, end), frame, schema)
+            if columns is None:
+                return
+            yield Append(frame.n_rows, frame.rows_crc32c, columns, _FRAME.size + end - start)
 
 
 def _columns(side: memoryview, frame: layout.JournalFrame, schema: Mapping[str, str]) -> Columns | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from warpdata.bytekit.append_file import SealedHeader
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.commit import commit_file
 from warpdata.bytekit.ranges import FileRangeReader
@@ -14,6 +15,8 @@ from warpdata.bytekit.view import byte_view
 from warpdata.errors import BadMagicError, ChecksumError, CorruptLayoutError
 from warpdata.formats.rowstate import layout
 from warpdata.formats.rowstate.log import ENTRY, Array
+
+_HEADER = SealedHeader(layout.CheckpointHeader, layout.CHECKPOINT_HEADER, layout.CHECKPOINT_MAGIC)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,13 +33,11 @@ class Checkpoint:
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint, atomically."""
     body = bytes(byte_view(checkpoint.row_ids)) + checkpoint.entries.tobytes()
-    header = layout.CheckpointHeader(
-        layout.CHECKPOINT_MAGIC, checkpoint.model, checkpoint.log_number, checkpoint.log_bytes,
-        len(checkpoint.row_ids), crc32c(body), 0,
-    )  # fmt: skip
-    unsigned = layout.CHECKPOINT_HEADER.pack(*header)
+    header = _HEADER.pack(
+        checkpoint.model, checkpoint.log_number, checkpoint.log_bytes, len(checkpoint.row_ids), crc32c(body)
+    )
     with commit_file(path) as out:
-        out.write(layout.CHECKPOINT_HEADER.pack(*header._replace(header_crc32c=crc32c(unsigned))))
+        out.write(header)
         out.write(body)
 
 
@@ -44,12 +45,9 @@ def load_checkpoint(path: Path, model: bytes) -> Checkpoint:
     """Read a checkpoint and check every byte of it."""
     with FileRangeReader(path) as reader:
         head = reader.read(0, layout.CHECKPOINT_HEADER.size)
-        header = layout.CheckpointHeader._make(layout.CHECKPOINT_HEADER.unpack(head))
-        if header.magic != layout.CHECKPOINT_MAGIC or header.model != model:
+        header = _HEADER.unpack(head, path)
+        if header.model != model:
             raise BadMagicError("not the checkpoint of this model", path=path)
-        unsigned = layout.CHECKPOINT_HEADER.pack(*header._replace(header_crc32c=0))
-        if crc32c(unsigned) != header.header_crc32c:
-            raise ChecksumError("the header of the checkpoint was changed", path=path)
         ids_end = layout.CHECKPOINT_HEADER.size + 8 * header.n_rows
         if reader.size != ids_end + ENTRY.itemsize * header.n_rows:
             raise CorruptLayoutError("the checkpoint is not as long as its rows need", path=path)

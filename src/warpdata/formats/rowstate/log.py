@@ -11,13 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from warpdata.bytekit.align import align_up, padding
+from warpdata.bytekit.append_file import SealedHeader, records
 from warpdata.bytekit.checksum import crc32c
 from warpdata.bytekit.ranges import RangeReader
 from warpdata.bytekit.view import byte_view
-from warpdata.errors import BadMagicError, ChecksumError, CorruptLayoutError
+from warpdata.errors import BadMagicError, ChecksumError
 from warpdata.formats.rowstate import layout
 
 Array = npt.NDArray[Any]
+
+_FRAME = SealedHeader(layout.FrameHeader, layout.FRAME_HEADER, layout.FRAME_MAGIC)
 
 ENTRY = np.dtype(
     [
@@ -75,11 +78,7 @@ def pack_frame(body: FrameBody) -> bytes:
     """A whole frame."""
     parts = [bytes(byte_view(array)) + padding(array.nbytes, layout.ALIGN) for array in body.arrays()]
     packed = b"".join(parts)
-    header = layout.FrameHeader(
-        layout.FRAME_MAGIC, len(body.row_ids), len(body.latents), len(body.active), crc32c(packed), 0
-    )
-    unsigned = layout.FRAME_HEADER.pack(*header)
-    return layout.FRAME_HEADER.pack(*header._replace(header_crc32c=crc32c(unsigned))) + packed
+    return _FRAME.pack(len(body.row_ids), len(body.latents), len(body.active), crc32c(packed)) + packed
 
 
 def walk_frames(reader: RangeReader, model: bytes) -> Iterator[FrameBounds]:
@@ -87,23 +86,14 @@ def walk_frames(reader: RangeReader, model: bytes) -> Iterator[FrameBounds]:
     head = layout.LogHeader._make(layout.LOG_HEADER.unpack(reader.read(0, layout.LOG_HEADER.size)))
     if head.magic != layout.LOG_MAGIC or head.model != model:
         raise BadMagicError("not the row state log of this model", path=reader.name)
-    offset = layout.LOG_HEADER.size
-    while offset < reader.size:
-        start = offset + layout.FRAME_HEADER.size
-        frame = layout.FrameHeader._make(layout.FRAME_HEADER.unpack(reader.read(offset, start)))
-        unsigned = layout.FRAME_HEADER.pack(*frame._replace(header_crc32c=0))
-        if frame.magic != layout.FRAME_MAGIC or crc32c(unsigned) != frame.header_crc32c:
-            raise ChecksumError(f"the frame at {offset} was changed", path=reader.name)
-        offset = start + body_bytes(frame.n_rows, frame.n_latents, frame.n_active)
-        if offset > reader.size:
-            raise CorruptLayoutError(f"the frame at {start} passes the end of the log", path=reader.name)
-        yield FrameBounds(start, offset, frame.body_crc32c)
+    for frame, start, end in records(reader, layout.LOG_HEADER.size, _FRAME, _body_bytes):
+        yield FrameBounds(start, end, frame.body_crc32c)
 
 
-def body_bytes(n_rows: int, n_latents: int, n_active: int) -> int:
+def _body_bytes(frame: layout.FrameHeader) -> int:
     """The size of a frame's body."""
-    counts = 3 * align_up(4 * n_rows, layout.ALIGN)
-    return 8 * n_rows + counts + 8 * n_latents + align_up(4 * n_active, layout.ALIGN)
+    counts = 3 * align_up(4 * frame.n_rows, layout.ALIGN)
+    return 8 * frame.n_rows + counts + 8 * frame.n_latents + align_up(4 * frame.n_active, layout.ALIGN)
 
 
 def check_frame(data: memoryview, bounds: FrameBounds, path: str | os.PathLike[str]) -> None:
