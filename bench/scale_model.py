@@ -79,6 +79,7 @@ class Constants:
     publish_bytes: int
     turn_s: float
     window_requests: int
+    window_bytes: int
     measured: dict[str, Any]
 
 
@@ -92,7 +93,7 @@ def constants() -> Constants:
     publish, window = found["parts"]["publish ten"], found["parts"]["two seconds with two cameras"]
     return Constants(
         publish["seconds"], publish["requests"], publish["sent_bytes"] + publish["answered_bytes"],
-        publish["turn_seconds"], window["requests"], found,
+        publish["turn_seconds"], window["requests"], window["answered_bytes"], found,
     )  # fmt: skip
 
 
@@ -145,25 +146,30 @@ def waiting(writers: int, every_s: float, turn_s: float, seed: int = 0, turns: i
 def hits(
     machines: int, episodes: int, windows: int, cached: int, *, at_home: bool, epochs: int = 3, seed: int = 0
 ) -> float:
-    """The part of windows whose episode is in its machine's cache, after the first epoch. Caches, played.
+    """The part of windows that are in their machine's cache, after the first epoch. Caches of `cached` windows, played.
 
-    `at_home`: every episode belongs to one machine, which visits all its windows; else any machine takes any window.
+    What was read of an episode stays together, and goes together when others were read more recently. `at_home`: every
+    episode belongs to one machine, which visits all its windows; else any machine takes any window.
     """
     dice = random.Random(seed)
-    caches: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(machines)]
+    caches: list[OrderedDict[int, set[int]]] = [OrderedDict() for _ in range(machines)]
+    held = [0] * machines
     found = asked = 0
     for epoch in range(epochs):
         order = [(episode, window) for episode in range(episodes) for window in range(windows)]
         dice.shuffle(order)
-        for episode, _ in order:
-            cache = caches[episode % machines if at_home else dice.randrange(machines)]
+        for episode, window in order:
+            machine = episode % machines if at_home else dice.randrange(machines)
+            cache = caches[machine]
+            have = cache.setdefault(episode, set())
+            cache.move_to_end(episode)
             if epoch:
                 asked += 1
-                found += episode in cache
-            cache[episode] = None
-            cache.move_to_end(episode)
-            if len(cache) > cached:
-                cache.popitem(last=False)
+                found += window in have
+            held[machine] += window not in have
+            have.add(window)
+            while held[machine] > cached:
+                held[machine] -= len(cache.popitem(last=False)[1])
     return found / asked
 
 
@@ -188,10 +194,10 @@ def report(fleet: Fleet = Fleet(), prices: Prices = Prices()) -> dict[str, Any]:
         }  # fmt: skip
     share = fleet.cache_bytes * fleet.machines / fleet.bytes
     per_episode = round(fleet.episode_s / fleet.window_s)
-    small = 4000
-    cached = max(1, round(small / 8 * min(1.0, share)))
-    home = hits(8, small // 10, 10, max(1, cached // 10), at_home=True)
-    roaming = hits(8, small // 10, 10, max(1, cached // 10), at_home=False)
+    machines, episodes = 8, 800  # small, with the same share of the bytes in caches
+    cached = round(episodes * per_episode / machines * min(1.0, share))
+    home = hits(machines, episodes, per_episode, cached, at_home=True)
+    roaming = hits(machines, episodes, per_episode, cached, at_home=False)
     windows = fleet.episodes * per_episode
     wanted_per_s = fleet.trainers * fleet.windows_per_s
     epochs = {}
@@ -204,6 +210,7 @@ def report(fleet: Fleet = Fleet(), prices: Prices = Prices()) -> dict[str, Any]:
         epochs[label] = {
             "hit_rate": round(hit, 2), "gets_per_s": round(wanted_per_s * (1 - hit) * known.window_requests),
             "gets": gets, "dollars": round(gets * prices.per_get),
+            "machine_gbits": round(wanted_per_s / fleet.machines * (1 - hit) * known.window_bytes * 8 / 1e9, 1),
         }  # fmt: skip
     height = levels(fleet.episodes, shape.entries_per_part)
     return {
@@ -266,7 +273,8 @@ def _measured(found: dict[str, Any]) -> str:
 def _cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
-    return f"{row['seconds']:.2f} s, {row['requests']:,} requests, {human(row['sent_bytes'] + row['answered_bytes'])}"
+    requests = f"{row['requests']:,} request{'s' if row['requests'] != 1 else ''}"
+    return f"{row['seconds']:.2f} s, {requests}, {human(row['sent_bytes'] + row['answered_bytes'])}"
 
 
 def _numbers(found: dict[str, Any]) -> str:
@@ -305,9 +313,17 @@ def _writers(found: dict[str, Any]) -> str:
 
 
 def _readers(found: dict[str, Any]) -> str:
-    lines = ["| caches | hit rate | GET/s of all trainers | $ per epoch in requests |", "|---|---|---|---|"]
+    heads = (
+        "caches",
+        "hit rate",
+        "GET/s of all trainers",
+        "Gbit/s into one machine",
+        "$ per epoch in requests",
+    )
+    lines = [f"| {' | '.join(heads)} |", "|---|---|---|---|---|"]
     for label, row in found["epochs"].items():
-        lines.append(f"| {label} | {row['hit_rate']} | {row['gets_per_s']:,} | {row['dollars']:,} |")
+        rest = f"{row['gets_per_s']:,} | {row['machine_gbits']} | {row['dollars']:,}"
+        lines.append(f"| {label} | {row['hit_rate']} | {rest} |")
     share, days = f"{found['cache_share']:.0%}", found["epoch_days"]
     lines += [
         "",

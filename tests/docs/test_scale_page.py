@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from bench.scale_model import PAGE, hits, levels, page_with, report, tables, tree, waiting
 
@@ -20,8 +22,13 @@ def test_the_queue_is_the_one_of_the_textbook() -> None:
 
 def test_caches_hold_what_they_can() -> None:
     assert hits(4, 200, 5, 1000, at_home=True) == 1.0
-    assert hits(4, 200, 5, 10, at_home=True) > hits(4, 200, 5, 10, at_home=False)
-    assert hits(4, 200, 5, 10, at_home=False) == pytest.approx(10 / 200, abs=0.03)
+    assert hits(4, 200, 5, 100, at_home=True) > 2 * hits(4, 200, 5, 100, at_home=False)
+
+
+def test_half_of_what_comes_in_random_order_is_a_seventh_of_the_hits() -> None:
+    """Of one window each, in a new order every epoch: 1 - (1 - c)(1 - ln(1 - c)) is found in the most recent c."""
+    expected = 1 - 0.5 * (1 - math.log(0.5))
+    assert hits(1, 3000, 1, 1500, at_home=True) == pytest.approx(expected, abs=0.02)
 
 
 def test_trees_of_the_model_are_those_of_the_code() -> None:
