@@ -74,6 +74,10 @@ def test_a_state_goes_on_in_another_world(table) -> None:
     ):  # fmt: skip
         with pytest.raises(ValueError, match=word):
             other.load_state_dict(state)
+    # The states of all ranks, as passes without a shuffle need them, are one where they are of one step.
+    assert together(table, 2, 30, [state, state], seed=3) == whole[17 * 60 :]
+    with pytest.raises(ValueError, match="not of one step"):
+        stream.load_state_dict([state, {**state, "position": 0}])
 
 
 def torch_ids(batches) -> list[int]:

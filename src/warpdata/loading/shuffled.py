@@ -184,14 +184,20 @@ class ShuffledStream:
             "epoch": epoch, "position": position,
         }  # fmt: skip
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the rows a state was taken at."""
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Go on after the rows a state, or those of all ranks, were taken at."""
         place = self.checked_state(state)
         self.close()
         self._epoch, self._position = place
 
-    def checked_state(self, state: Mapping[str, Any]) -> Place:
-        """Where a state of this stream stands, or ValueError that names what differs."""
+    def checked_state(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Place:
+        """Where a state of this stream, or those of all ranks, stand, or ValueError that names what differs."""
+        if isinstance(state, list | tuple) and state:
+            places = {self.checked_state(each) for each in state}
+            if len(places) > 1:
+                rows = ", ".join(f"row {position} of epoch {epoch}" for epoch, position in sorted(places))
+                raise ValueError(f"the states of the ranks are not of one step: they stand at {rows}")
+            return places.pop()
         if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT:
             raise ValueError(f"this is no state of a shuffled stream of format {STATE_FORMAT}")
         for key, value in {**self._identity(), "order": self.shape.fingerprint(), "seed": self._seed}.items():

@@ -103,7 +103,8 @@ def rate_grid(start: int, stop: int, rate_hz: float) -> NDArray[np.int64]:
     offsets = np.rint(np.arange(count) * 1e9 / rate_hz)
     # Without a sign, because a span may have more than 63 bits.
     steps = offsets[offsets < 2.0**64].astype(np.uint64)
-    return (steps[steps <= span] + np.uint64(start & _WORD)).view(np.int64)
+    moments: NDArray[np.uint64] = steps[steps <= span] + np.uint64(start & _WORD)
+    return moments.view(np.int64)
 
 
 def ns_between(later: Any, earlier: Any) -> NDArray[np.int64]:
@@ -111,7 +112,7 @@ def ns_between(later: Any, earlier: Any) -> NDArray[np.int64]:
     found = np.subtract(later, earlier)
     wrapped = ((later ^ earlier) & (later ^ found)) < 0
     ends = np.where(np.less(later, earlier), -INT64_MAX, INT64_MAX)
-    return np.where(wrapped, ends, np.maximum(found, -INT64_MAX))
+    return np.asarray(np.where(wrapped, ends, np.maximum(found, -INT64_MAX)), np.int64)
 
 
 def moved(times: NDArray[np.int64], offsets_ns: NDArray[np.int64]) -> NDArray[np.int64]:
