@@ -75,6 +75,11 @@ def test_edit_and_undo_in_two_browsers(root: Path) -> None:
     assert wd.open_recordings(root)[0].steps.length == STEPS
 
 
+def test_a_second_browser_follows_the_edits_of_a_draft(published: Path, tmp_path: Path) -> None:
+    with wd.view("lab/arm", catalog=published, draft=tmp_path / "draft", open_browser=False) as running:
+        run("draft", running)
+
+
 def test_what_is_empty_says_so_and_nothing_else_does(viewer: wd.Viewer, tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     with wd.record(tmp_path / "root") as rec:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from warpdata.bytekit.background import ThreadPool, start_thread
 from warpdata.bytekit.jsontext import dump_json
 from warpdata.bytekit.ranges import RangeReader
+from warpdata.bytekit.system import give_way
 from warpdata.errors import MissingExtraError, StoreError, WarpError
 from warpdata.viewer.access import Access, check_binding
 from warpdata.viewer.answers import Answers, Question, Reply, reply_json
@@ -85,6 +86,7 @@ class Viewer:
         self.access = Access(self.port, frozenset(allow_hosts), is_embedded=is_embedded, **given)
         self._host = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host
         self._pool = ThreadPool(_WORKERS, "warp-view")
+        self._checking = ThreadPool(1, "warp-view-check")
         self._stop: Callable[[], object] = lambda: None
         self._ended = threading.Event()
         started = threading.Event()
@@ -115,6 +117,7 @@ class Viewer:
         self._stop()
         self._thread.join()
         self._pool.close()
+        self._checking.close()
 
     def __enter__(self) -> Viewer:
         return self
@@ -187,10 +190,13 @@ class Viewer:
             more = False
             if answers.health.is_wanted:
                 with contextlib.suppress(WarpError, OSError, RuntimeError):
-                    more = await asyncio.wrap_future(
-                        self._pool.submit(answers.health.step, answers.shown.snapshot)
-                    )
+                    more = await asyncio.wrap_future(self._checking.submit(_checked_next, answers))
             await asyncio.sleep(0.01 if more else 1.0)
+
+
+def _checked_next(answers: Answers) -> bool:
+    give_way()  # the check of one long episode takes seconds: who looks at another must not wait for it
+    return answers.health.step(answers.shown.snapshot)
 
 
 class _Busy:
