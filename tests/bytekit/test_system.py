@@ -9,7 +9,6 @@ import mmap
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 
 from tests.conftest import ROOT
 from warpdata.bytekit import system
-from warpdata.bytekit.background import ended_within
 from warpdata.bytekit.mapping import map_window, sync_range
 
 EVERYWHERE = ("here", "elsewhere")
@@ -144,16 +142,6 @@ class TestEverywhere:
         assert system.has_idle_core(10**9)
         with system.kept_scheduling():
             pass
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
-def test_only_the_thread_that_gives_way_is_less_urgent() -> None:
-    def priority() -> int:
-        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
-    before = priority()
-    assert ended_within(lambda: (system.give_way(), priority())[1], None, "polite") == 19
-    assert priority() == before
 
 
 @given(st.lists(st.binary(max_size=9), max_size=20), st.lists(st.integers(1, 30), min_size=1, max_size=60))

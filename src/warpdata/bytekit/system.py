@@ -13,7 +13,6 @@ import mmap
 import os
 import struct
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -326,16 +325,6 @@ def available_bytes() -> int | None:
     except OSError:
         return None
     return int(found[0][1]) * 1024 if found else None
-
-
-_LEAST_URGENT = 19
-
-
-def give_way() -> None:
-    """Let whatever else wants a core go before this thread, from now on; elsewhere than on Linux nothing changes."""
-    if _IS_LINUX:  # other systems know priorities of processes only
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST_URGENT)
 
 
 _TASKS = "/proc/self/task"
