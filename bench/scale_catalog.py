@@ -47,6 +47,7 @@ from warpdata.formats.manifest.model import EPISODE_KIND, ArtifactPart, BlobRef,
 from warpdata.formats.manifest.parts import packed_shards
 from warpdata.formats.manifest.reader import parse_manifest
 from warpdata.formats.manifest.writer import pack_manifest, to_json
+from warpdata.ray.planning import plan_episodes
 from warpdata.settings import Settings
 from warpdata.stores.blobstore import BlobStore
 from warpdata.stores.digest import digest_file
@@ -235,9 +236,17 @@ def open_only(name: str, work: Path) -> None:
         assert len(ds.artifact("episodes"))
 
 
+def plan_for_ray(name: str, work: Path) -> None:
+    """Everything a cluster is told before it reads the first episode: tasks with a reference to each of them."""
+    cache = work / f"cache-{time.monotonic_ns()}"
+    with wd.dataset(name, catalog=f"s3://{BUCKET}/bench", cache_dir=str(cache)) as ds:
+        plan = plan_episodes(ds, where=None, columns=(), artifact=None)
+        assert sum(task.rows or 0 for task in plan.tasks(parallelism=16)) == len(ds.artifact("episodes"))
+
+
 def measured(proxy: Proxy, name: str, sizes: Sizes, work: Path, first: int) -> dict[str, Any]:
     """Each thing several times; every publish has recordings of its own and a cache of its own."""
-    publishes, windows, opens, others = [], [], [], []
+    publishes, windows, opens, others, plans = [], [], [], [], []
     held: list[float] = []
     for turn in range(sizes.rounds):
         paths = record(work / "new", first + turn * sizes.added, sizes.added)
@@ -248,9 +257,11 @@ def measured(proxy: Proxy, name: str, sizes: Sizes, work: Path, first: int) -> d
         place = (turn * 7919 + sizes.episodes // 2) % sizes.episodes
         windows.append(cost(proxy, lambda place=place: first_window(name, work, place)))
         others.append(next_window(proxy, name, work, place))
+        plans.append(cost(proxy, lambda: plan_for_ray(name, work)))
     return {
         "publish ten": {**best(publishes), "turn_seconds": round(min(held), 3)},
         "open": best(opens), "open, first window": best(windows), "a window of another episode": best(others),
+        "plan of all episodes for Ray": best(plans),
     }  # fmt: skip
 
 

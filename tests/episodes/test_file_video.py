@@ -19,6 +19,7 @@ from warpdata.bytekit import bulk_file
 from warpdata.bytekit.kept import KEPT
 from warpdata.bytekit.ranges import FileRangeReader
 from warpdata.episodes import stills
+from warpdata.episodes.check import check_episode
 from warpdata.episodes.content_sums import ContentSum, sum_of
 from warpdata.episodes.directory_copy import MetaOf, copy_to_directory
 from warpdata.episodes.disk_episode import DiskEpisode
@@ -97,6 +98,13 @@ def test_a_cut_shows_the_same_frames_wherever_it_goes(
     run = encoded_run(signal)
     assert run is not None
     assert [moment * 25 for moment in shown] == list(range(len(run)))
+
+
+def test_a_file_that_episodes_share_is_not_damaged(tmp_path: Path) -> None:
+    path = video_file(tmp_path / "v.mp4", *CODECS["b-frames"])
+    for first, count in ((0, 10), (10, 14)):
+        episode = Episode.of({"top": camera(path, first, count)}, id="x")
+        assert {finding.rule for finding in check_episode(episode, "x")} <= {"no-actions"}
 
 
 def test_a_whole_file_is_copied_byte_for_byte(tmp_path: Path) -> None:

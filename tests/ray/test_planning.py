@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import warpdata as wd
 from tests.ray.sets import made, publish_arm
 from warpdata.errors import NoStepsError
+from warpdata.formats.manifest.parts import PartedShards
 from warpdata.ray import rows
 from warpdata.ray.planning import TASK_BYTES, TablePlan, Windows, plan_episodes, plan_windows, runs
 from warpdata.timeline.source import StepClock
@@ -57,6 +58,36 @@ def test_tasks_carry_references_and_no_bytes(tmp_path) -> None:
     opened = wd.ray.open(row)
     assert opened.id == row["episode_id"] == "ep07"
     assert np.array_equal(opened["joints"].values(), made(7, steps=5000, width=40)["joints"].values())
+
+
+def test_a_long_list_is_gone_through_by_the_tasks_not_by_the_plan(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("warpdata.formats.manifest.layout.FLAT_SHARDS", 2)
+    publish_arm(str(tmp_path))
+    looked_at = []
+    whole = PartedShards._fetched
+    monkeypatch.setattr(
+        PartedShards, "_fetched", lambda self, refs: looked_at.extend(refs) or whole(self, refs)
+    )
+    with wd.dataset("lab/arm", catalog=tmp_path) as dataset:
+        blobs = {
+            f"ep{n:02d}": dataset.artifact("episodes").shards_of([f"ep{n:02d}.wshard"])[0] for n in range(8)
+        }
+        looked_at.clear()
+        plan = plan_episodes(dataset, where="task = 'pick'", columns=("task",), artifact=None)
+        windows = plan_windows(dataset, Windows(10, 10), where=None, artifact=None)
+        tasks = plan.where(pc.field("episode_id") > "ep01").tasks(8)
+        assert not looked_at
+    rows = [row for task in tasks for table in task.read() for row in table.to_pylist()]
+    assert looked_at
+    assert {row["episode_id"]: row["episode"]["hash"] for row in rows} == {
+        name: blobs[name].hash for name in ("ep03", "ep05", "ep07")
+    }
+    assert [row["episode"]["bytes"] for row in rows] == [blobs[row["episode_id"]].byte_size for row in rows]
+    one = plan.where(pc.field("episode", "hash") == blobs["ep05"].hash)
+    assert one.rows.column("episode_id").to_pylist() == ["ep05"]
+    assert sum(len(block["start"]) for task in windows.tasks(1) for block in task.read()) == int(
+        windows.counts.sum()
+    )
 
 
 def test_the_version_is_the_one_of_the_plan(tmp_path) -> None:

@@ -314,7 +314,12 @@ def test_edits_of_a_published_dataset_are_a_draft(recorded: Path, local_catalog:
         client = client_of(viewer)
         assert client.get("dataset").json()["name"].startswith("lab/arm@")
         assert not draft.exists()
+        elsewhere = Shown(dataset, draft=draft)
+        assert not elsewhere.refresh()
         assert client.post("edit", {"op": "drop", "episode": FIRST}).status == 200
+        assert elsewhere.refresh()
+        assert elsewhere.snapshot.ids == ["000000000001", "000000000002"]
+        assert not elsewhere.refresh()
         cut = str(START_NS + 10**12 + 10 * STEP_NS)
         body = {"op": "trim", "episode": "000000000001", "start_ns": cut, "end_ns": None}
         assert client.post("edit", body).status == 200

@@ -113,6 +113,13 @@ def test_edit_and_undo_in_two_browsers(browser: Browser, root: Path) -> None:
     assert wd.open_recordings(root)[0].steps.length == STEPS
 
 
+def test_a_second_browser_follows_the_edits_of_a_draft(
+    browser: Browser, published: Path, tmp_path: Path
+) -> None:
+    with wd.view("lab/arm", catalog=published, draft=tmp_path / "draft", open_browser=False) as running:
+        browser.play("draft", running)
+
+
 def test_what_is_empty_says_so_and_nothing_else_does(
     browser: Browser, viewer: wd.Viewer, tmp_path: Path
 ) -> None:

@@ -132,8 +132,11 @@ export async function worstError(): Promise<void> {
   clock.go(at);
 }
 
+/** Whether an edit of this page is on its way: it says itself what it changed. */
+export let isEditing = false;
 export async function edit(body: Record<string, unknown>, done: string): Promise<void> {
   if (state.dataset?.refusal) return say("this cannot be edited here", state.dataset.refusal, true);
+  isEditing = true;
   try {
     const effect = await post<{ before: { id: string }[]; after: { id: string; dropped: boolean }[] }>("edit", body);
     open.setTrim(null);
@@ -148,6 +151,8 @@ export async function edit(body: Record<string, unknown>, done: string): Promise
     say(done);
   } catch (error) {
     complain(error);
+  } finally {
+    isEditing = false;
   }
 }
 

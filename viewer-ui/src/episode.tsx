@@ -18,12 +18,13 @@ export function useEpisode(id: string | null): { info: EpisodeInfo | null; failu
   const [failure, setFailure] = useState("");
   const [turn, setTurn] = useState(0);
   const growing = info?.is_unfinished && info.id === id ? JSON.stringify(model.live?.recordings) + model.live?.generation : "";
-  useEffect(() => {
+  // Not after the next picture of the screen, as other effects: everything of an episode waits for this.
+  useLayoutEffect(() => {
     if (!id) return setInfo(null);
     const abort = new AbortController();
     getJson<EpisodeInfo>("episode", { episode: id }, abort.signal)
       .then((found) => {
-        setInfo(found);
+        setInfo((before) => (JSON.stringify(before) === JSON.stringify(found) ? before : found));
         setFailure("");
       })
       .catch((error) => {
@@ -88,7 +89,7 @@ export function EpisodePage() {
   }
 
   useEffect(() => set({}), [info]); // what else tells of the open episode is drawn again
-  useEffect(() => setTrim(null), [info]);
+  useEffect(() => setTrim(null), [key]);
 
   if (failure) return <main class="centre"><div class="blank"><p class="failure" role="alert">{failure}</p><p class="dim">Choose another episode in the list.</p></div></main>;
   if (!info && model.dataset?.episodes === 0 && model.dataset.is_root && !model.live?.recordings.length)

@@ -191,7 +191,7 @@ export function EpisodeList() {
                 data-id={row?.id} style={{ transform: `translateY(${position * ROW}px)` }}
                 onClick={(event) => row && (event.shiftKey ? set({ otherId: row.id }) : goTo(row.id))}
               >
-                {row && <RowBody row={row} version={model.dataset?.generation ?? 0} />}
+                {row && <RowBody row={row} version={pages.get(Math.floor(position / PAGE))!.generation} />}
               </div>
             );
           })}

@@ -13,6 +13,9 @@ import { EpisodeList } from "./list";
 import { type LiveState, set, type State, state, useModel } from "./model";
 import { connect, follow, getJson, Refused } from "./wire";
 
+/** Of a place on a disk or in the net its last part tells most; the rest is in the tooltip. */
+const calledFor = (name: string): string => (/^(\/|\w+:\/\/)/.test(name) ? (name.split("/").filter(Boolean).at(-1) ?? name) : name);
+
 function Top() {
   const model = useModel();
   const [text, setText] = useState(model.where);
@@ -20,7 +23,7 @@ function Top() {
   return (
     <header class="top">
       <button class="quiet" aria-label="List of episodes" aria-expanded={model.listOpen} title="l" onClick={() => set({ listOpen: !state.listOpen })}>☰</button>
-      <strong class="name cut" title={model.dataset?.name}>{model.dataset?.name ?? ""}</strong>
+      <strong class="name cut" title={model.dataset?.name}>{calledFor(model.dataset?.name ?? "")}</strong>
       <form
         class="filter" role="search"
         onSubmit={(event) => {
@@ -125,12 +128,14 @@ async function start(): Promise<void> {
   keepAddress();
   listenToKeys();
   void watchChecks();
-  if (state.dataset!.is_root)
+  if (state.dataset!.is_root || state.dataset!.draft)
     void follow("live", (heard) => {
       const live = heard as LiveState;
       const isNew = live.generation !== state.dataset?.generation;
       set({ live });
-      if (isNew) void actions.loadDataset().catch(actions.complain);
+      if (!isNew || actions.isEditing) return;
+      void actions.loadDataset().catch(actions.complain);
+      actions.open.reload(); // another browser or program may have edited what is open here
     });
 }
 

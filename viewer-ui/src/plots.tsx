@@ -219,7 +219,7 @@ export function Plot({ info, group, held, gaps, onDragTo, onMoveBy }: {
           x: { time: false, auto: false, range: () => [clock.from / 1e9, clock.to / 1e9] },
           y: { range: (_: uPlot, low: number | null, high: number | null) => rangeOf(group.main, low, high) },
         },
-        axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT, values: (_, ticks) => ticks.map((each) => short(each)), gap: 6 }],
+        axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT, space: 20, values: (_, ticks) => ticks.map((each) => short(each)), gap: 6 }],
         cursor: { show: true, x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
         hooks: {
           drawClear: [

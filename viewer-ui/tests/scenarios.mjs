@@ -16,7 +16,7 @@ async function open(address = url, more = {}) {
   page.asked = [];
   page.setDefaultTimeout(options.patience ?? 30_000);
   page.on("pageerror", (error) => faults.push(error.message));
-  page.on("console", (said) => said.type() === "error" && faults.push(said.text()));
+  page.on("console", (said) => said.type() === "error" && faults.push(`${said.text()} ${said.location().url}`));
   page.on("request", (request) => {
     const { host, pathname } = new URL(request.url());
     page.asked.push(pathname.split("/").pop());
@@ -30,6 +30,10 @@ async function open(address = url, more = {}) {
 const rows = (page) => page.locator("[data-testid=episode-row]").count();
 const untilRows = (page, count) =>
   page.waitForFunction((n) => document.querySelectorAll("[data-testid=episode-row]").length === n, count);
+
+/** Until the open episode lasts less than so many milliseconds. */
+const untilShorter = (page, ms) =>
+  page.waitForFunction((most) => Number(document.querySelector("[data-testid=time-cursor]")?.getAttribute("aria-valuemax") ?? most) < most, ms);
 
 /** How far what was on the screen moved since the page was opened, as browsers count it. */
 const shifted = (page) =>
@@ -170,7 +174,7 @@ const SCENARIOS = {
     await page.mouse.move(handle.x + 300, handle.y + 12, { steps: 5 });
     await page.mouse.up();
     await page.click('button:text-is("Trim")');
-    await page.waitForFunction(() => Number(document.querySelector("[data-testid=time-cursor]").getAttribute("aria-valuemax")) < 2000);
+    for (const each of [page, other]) await untilShorter(each, 2000);
     await page.keyboard.press("u");
     await page.waitForFunction(() => Number(document.querySelector("[data-testid=time-cursor]").getAttribute("aria-valuemax")) > 2300);
     await page.keyboard.press("h");
@@ -182,6 +186,23 @@ const SCENARIOS = {
     await untilRows(page, 3);
     await page.waitForSelector("[data-testid=undrop]", { state: "detached" });
     faults.length = 0; // the other browser may have asked for what was dropped
+  },
+
+  /** What the first browser does to a draft, the second one shows: in the list, and of the episode that is open in both. */
+  async draft() {
+    const [page, other] = [await open(), await open()];
+    await settled(page);
+    await settled(other);
+    await page.locator(".ruler").click();
+    await page.keyboard.press("]");
+    await page.click('button:text-is("Trim")');
+    for (const each of [page, other]) await untilShorter(each, 2000);
+    await page.locator("[data-testid=episode-row]").nth(1).click();
+    await page.waitForSelector('main[data-episode="000000000001"]');
+    await page.keyboard.press("d");
+    await untilRows(other, 2);
+    await page.keyboard.press("u");
+    await untilRows(other, 3);
   },
 
   async refused() {

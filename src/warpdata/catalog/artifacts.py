@@ -14,7 +14,7 @@ from warpdata.bytekit.locks import ThreadLock
 from warpdata.bytekit.ranges import BytesRangeReader, JoinedRangeReader, Range, RangeReader, coalesce
 from warpdata.catalog.access import Access, Catalog
 from warpdata.errors import BlobNotFoundError, ChecksumError, CorruptLayoutError, LimitExceededError
-from warpdata.formats.manifest.model import VECTOR_KIND, ArtifactPart, LongList
+from warpdata.formats.manifest.model import VECTOR_KIND, ArtifactPart, BlobRef, LongList
 from warpdata.formats.manifest.parts import PartedShards
 from warpdata.formats.manifest.vector_files import vector_files
 from warpdata.formats.tarshard.member_index import Member, MemberIndex
@@ -76,19 +76,36 @@ class Artifact:
         found = self._looked_up(names)
         for name, member in zip(names, found, strict=True):
             if member is None:
-                raise BlobNotFoundError(f"artifact {self.name!r} has no member {name!r}")
-        return [self._checked_place(member) for member in found if member is not None]
+                raise self._absent(name)
+        members = [member for member in found if member is not None]
+        return [self._checked_place(member) for member in members] if self.part.is_tar else members
+
+    def shards_of(self, names: Sequence[str]) -> list[BlobRef]:
+        """The shards that are these members; a name that is not here is BlobNotFoundError."""
+        found = self._placed(names)
+        for name, place in zip(names, found, strict=True):
+            if place is None:
+                raise self._absent(name)
+        return [place[1] for place in found if place is not None]
+
+    def _absent(self, name: str) -> BlobNotFoundError:
+        return BlobNotFoundError(f"artifact {self.name!r} has no member {name!r}")
+
+    def _placed(self, names: Sequence[str]) -> Sequence[tuple[int, BlobRef] | None]:
+        """Where shards that are members themselves stand."""
+        shards = self.part.shards
+        if isinstance(shards, PartedShards):
+            return shards.places(names)
+        numbers = [self._by_name.get(name) for name in names]
+        return [None if number is None else (number, shards[number]) for number in numbers]
 
     def _looked_up(self, names: Sequence[str]) -> Sequence[Member | None]:
         if self.part.is_tar:
             return _in_any(self.member_indexes(), names)
-        shards = self.part.shards
-        if isinstance(shards, PartedShards):
-            numbers = shards.find(names)
-        else:
-            numbers = [self._by_name.get(name) for name in names]
-        found = zip(names, numbers, strict=True)
-        return [None if n is None else Member(name, n, 0, shards[n].byte_size, -1) for name, n in found]
+        return [
+            None if place is None else Member(name, place[0], 0, place[1].byte_size, -1)
+            for name, place in zip(names, self._placed(names), strict=True)
+        ]
 
     def read(self, members: Sequence[Member]) -> list[memoryview]:
         """The bytes of members, near ones in one read, all shards at the same time."""

@@ -1,13 +1,14 @@
 """What is read, decided before anything is: rows as references, in tasks of about a second of work. Knows no Ray.
 
 A plan is made from the manifest and the table `episodes` of one version, which it names by its hash: whoever reads,
-again or elsewhere, reads the same. A task carries names, hashes and row numbers, never bytes of episodes.
+again or elsewhere, reads the same. A task carries names, hashes and row numbers, never bytes of episodes. Of lists so
+long that manifests have them in parts, each task looks up the hashes of its own rows: here no list is gone through.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -19,12 +20,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from warpdata.catalog.artifact_contents import EPISODES_TABLE
+from warpdata.catalog.artifacts import Artifact
 from warpdata.catalog.dataset import Dataset, reopened_dataset
 from warpdata.catalog.table import ShardPart, Table
 from warpdata.errors import NoStepsError, nearest
-from warpdata.formats.manifest.model import EPISODE_KIND
+from warpdata.formats.manifest.model import EPISODE_KIND, LongList
 from warpdata.ordering.tail import Tail, check_tail
-from warpdata.ray.rows import EPISODE, KEY, reference_type
+from warpdata.ray.rows import EPISODE, KEY, reference_type, source_of
 from warpdata.ray.rows import open as open_row
 from warpdata.sql.engine import matching_rows
 from warpdata.timeline.episode import Episode
@@ -125,10 +127,13 @@ class EpisodesPlan:
 
     def where(self, condition: Any) -> EpisodesPlan:
         """Fewer episodes."""
-        numbered = self.rows.append_column("", pa.array(np.arange(len(self.rows))))
-        kept = numbered.filter(condition)
+        numbers = pa.array(np.arange(len(self.rows)))
+        try:
+            kept = self.rows.drop_columns([EPISODE]).append_column("", numbers).filter(condition)
+        except pa.ArrowInvalid:  # it asks for the references too: those must be whole
+            kept = _whole(self.rows).append_column("", numbers).filter(condition)
         chosen = kept.column("").to_numpy()
-        return replace(self, rows=kept.drop_columns([""]), sizes=self.sizes[chosen])
+        return replace(self, rows=self.rows.take(chosen), sizes=self.sizes[chosen])
 
     def tasks(self, parallelism: int) -> list[Task]:
         """Runs of episodes by how much there is to read of them."""
@@ -146,7 +151,7 @@ def _rows(table: pa.Table, run: range) -> pa.Table:
 
 
 def _given(rows: pa.Table) -> list[pa.Table]:
-    return [rows]
+    return [_whole(rows)]
 
 
 def plan_episodes(
@@ -161,17 +166,18 @@ def plan_episodes(
 
 
 def _planned(dataset: Dataset, facts: pa.Table, columns: Sequence[str]) -> EpisodesPlan:
+    known = facts.column("bytes").cast(pa.int64())
     references = _references(dataset, facts)
-    stored = np.array([each["bytes"] for each in references], np.int64)
-    known = facts.column("bytes").to_pylist()
-    sizes = np.array([b if a is None else max(a, b) for a, b in zip(known, stored.tolist(), strict=True)])
+    if known.null_count or not _is_long(dataset, facts):
+        references = _looked_up(references, dataset.artifact)
+    sizes = pc.max_element_wise(references.field("bytes"), known)
     made = {
         KEY: facts.column("id").cast(pa.string()),
-        EPISODE: pa.array(references, reference_type()),
+        EPISODE: references,
         **{name: facts.column(name) for name in columns},
     }
     name = f"{dataset.id}@{dataset.version[:12]}"
-    return EpisodesPlan(name, pa.table(made), sizes.astype(np.int64), tuple(made))
+    return EpisodesPlan(name, pa.table(made), sizes.to_numpy(), tuple(made))
 
 
 def _facts(dataset: Dataset, where: str | None, columns: Sequence[str], artifact: str | None) -> pa.Table:
@@ -203,22 +209,51 @@ def _check_columns(asked: Sequence[str], known: Sequence[str]) -> None:
             raise ValueError(f"episodes have no fact {name!r}.{nearest(name, known)}")
 
 
-def _references(dataset: Dataset, facts: pa.Table) -> list[dict[str, Any]]:
-    """Where the episodes lie: this version, its catalogs, and the blob of each."""
-    base = recipe_of(dataset)
-    artifacts = facts.column("artifact").to_pylist()
-    members = [str(each) for each in facts.column("blob").to_pylist()]
-    found: list[dict[str, Any]] = [{}] * len(members)
-    for name in dict.fromkeys(artifacts):
-        artifact = dataset.artifact(name)
-        rows = [row for row, each in enumerate(artifacts) if each == name]
-        for row, member in zip(rows, artifact.find([members[row] for row in rows]), strict=True):
-            blob = artifact.part.shards[member.shard]
-            found[row] = {
-                "dataset": base["name"], "catalog": ",".join(base["catalogs"]), "artifact": name,
-                "member": members[row], "hash": blob.hash, "bytes": blob.byte_size,
-            }  # fmt: skip
-    return found
+def _is_long(dataset: Dataset, facts: pa.Table) -> bool:
+    """Whether looking up every blob would read a long list: each task then looks up its own."""
+    names = facts.column("artifact").unique().to_pylist()
+    return any(isinstance(dataset.artifact(name).part.shards, LongList) for name in names)
+
+
+def _references(dataset: Dataset, facts: pa.Table) -> pa.StructArray:
+    """Where the episodes lie: this version, its catalogs and the members; no blob is looked up yet."""
+    base, count = recipe_of(dataset), len(facts)
+    values = {
+        "dataset": pa.repeat(base["name"], count), "catalog": pa.repeat(",".join(base["catalogs"]), count),
+        "artifact": facts.column("artifact").cast(pa.string()).combine_chunks(),
+        "member": facts.column("blob").cast(pa.string()).combine_chunks(),
+        "hash": pa.nulls(count, pa.string()), "bytes": pa.nulls(count, pa.int64()),
+    }  # fmt: skip
+    return _joined(values)
+
+
+def _looked_up(references: pa.StructArray, artifact_named: Callable[[str], Artifact]) -> pa.StructArray:
+    """The same with the hash and size of every blob, from the manifest."""
+    values = {field.name: references.field(field.name) for field in references.type}
+    members, blobs = values["member"].to_pylist(), np.empty(len(references), object)
+    for name in values["artifact"].unique().to_pylist():
+        rows = np.flatnonzero(pc.equal(values["artifact"], name))
+        blobs[rows] = artifact_named(name).shards_of([members[row] for row in rows.tolist()])
+    values["hash"] = pa.array([each.hash for each in blobs], pa.string())
+    values["bytes"] = pa.array([each.byte_size for each in blobs], pa.int64())
+    return _joined(values)
+
+
+def _joined(values: Mapping[str, pa.Array]) -> pa.StructArray:
+    kind = reference_type()
+    return pa.StructArray.from_arrays([values[field.name] for field in kind], fields=list(kind))
+
+
+def _whole(rows: pa.Table) -> pa.Table:
+    """Rows whose references name their blobs: what a long list has of them is read where the rows are."""
+    if EPISODE not in rows.column_names or not len(rows):
+        return rows
+    references = rows.column(EPISODE).combine_chunks()
+    if not references.field("hash").null_count:
+        return rows
+    first = references[0].as_py()
+    found = _looked_up(references, lambda name: source_of({**first, "artifact": name}).artifact)
+    return rows.set_column(rows.column_names.index(EPISODE), EPISODE, found)
 
 
 def recipe_of(dataset: Dataset) -> dict[str, Any]:

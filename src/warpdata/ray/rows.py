@@ -90,5 +90,10 @@ def _published(value: Any) -> tuple[PublishedSource, str]:
         what = type(value).__name__
         hint = "rows come from wd.ray.read_episodes, wd.ray.map_episodes or wd.ray.row"
         raise TypeError(f"a {what} is no episode and no reference to one: {hint}")
-    recipe = {"catalogs": value["catalog"].split(","), "name": value["dataset"]}
-    return reopened_episodes(json.dumps(recipe, sort_keys=True), value["artifact"]), value["member"]
+    return source_of(value), value["member"]
+
+
+def source_of(reference: Mapping[str, Any]) -> PublishedSource:
+    """The episodes of the version that a reference names, opened once in a process."""
+    recipe = {"catalogs": reference["catalog"].split(","), "name": reference["dataset"]}
+    return reopened_episodes(json.dumps(recipe, sort_keys=True), reference["artifact"])

@@ -57,7 +57,11 @@ _WORKERS = 4
 _PIECE_BYTES = 1 << 20
 _LIVE_S = 0.5
 _FIRST_ROWS_S = 3.0
-"""How long the facts of all episodes wait for a page that asks for its first rows."""
+"""How long what is done in the background waits for a page that asks for its first rows."""
+_REST_S, _MOST_REST_S = 0.5, 5.0
+"""How long pages ask for nothing before an episode is checked, and how long that is waited for."""
+_UNASKED = ("checks", "dataset")
+"""What pages ask again and again by themselves."""
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -85,6 +89,7 @@ class Viewer:
         self.access = Access(self.port, frozenset(allow_hosts), is_embedded=is_embedded, **given)
         self._host = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host
         self._pool = ThreadPool(_WORKERS, "warp-view")
+        self._busy = _Busy()
         self._stop: Callable[[], object] = lambda: None
         self._ended = threading.Event()
         started = threading.Event()
@@ -141,7 +146,7 @@ class Viewer:
             "access": self.access,
             "pool": self._pool,
             "stop": stop,
-            "busy": _Busy(),
+            "busy": self._busy,
         }
         routes = [
             (r"/api/session", _Session, shared),
@@ -169,36 +174,53 @@ class Viewer:
 
     async def _know_all(self, stop: asyncio.Event) -> None:
         """Read the facts of all episodes once the first ones are shown: before that it would only keep them waiting."""
-        answers, until = self._answers, time.monotonic() + _FIRST_ROWS_S
+        answers = self._answers
+        await self._first_rows(stop)
         while not stop.is_set():
-            if not answers.is_listed and time.monotonic() < until:
-                await asyncio.sleep(0.1)
-                continue
             snapshot = answers.shown.snapshot
             if not snapshot.has_facts:
+                await self._busy.at_rest(_REST_S / 4, _REST_S)
                 with contextlib.suppress(WarpError, OSError, RuntimeError):  # who asks for them is told
                     await asyncio.wrap_future(self._pool.submit(snapshot.facts))
             await asyncio.sleep(0.5)
 
     async def _check_all(self, stop: asyncio.Event) -> None:
-        """Check episodes one after the other, as long as it is wanted; it never keeps a page waiting for long."""
+        """Check episodes one after the other, as long as it is wanted, while nobody waits for anything else.
+
+        A long episode takes seconds, and there is one interpreter: whoever looks meanwhile would feel it.
+        """
         answers = self._answers
+        await self._first_rows(stop)
         while not stop.is_set():
             more = False
             if answers.health.is_wanted:
+                await self._busy.at_rest(_REST_S, _MOST_REST_S)
                 with contextlib.suppress(WarpError, OSError, RuntimeError):
                     more = await asyncio.wrap_future(
                         self._pool.submit(answers.health.step, answers.shown.snapshot)
                     )
             await asyncio.sleep(0.01 if more else 1.0)
 
+    async def _first_rows(self, stop: asyncio.Event) -> None:
+        """Until somebody was shown rows of the list, or nobody comes."""
+        until = time.monotonic() + _FIRST_ROWS_S
+        while not self._answers.is_listed and time.monotonic() < until and not stop.is_set():
+            await asyncio.sleep(0.1)
+
 
 class _Busy:
-    """How many requests are being answered."""
+    """How many requests are being answered, and when the last of them was."""
 
     def __init__(self) -> None:
         self.requests = 0
         self.followers = 0
+        self.asked_s = time.monotonic()
+
+    async def at_rest(self, rest_s: float, most_s: float) -> None:
+        """Until nothing was asked for so long; at most so long, because somebody may always ask."""
+        until = time.monotonic() + most_s
+        while (now := time.monotonic()) < until and (self.requests or now - self.asked_s < rest_s):
+            await asyncio.sleep(rest_s / 4)
 
 
 class _Guarded(RequestHandler):  # type: ignore[misc]
@@ -294,6 +316,8 @@ class _Session(_Guarded):
 
 class _Ask(_Guarded):
     async def get(self, name: str) -> None:
+        if name not in _UNASKED:
+            self.busy.asked_s = time.monotonic()
         await self.answer(lambda: getattr(self.answers, name)(self.question()))
 
 

@@ -41,9 +41,12 @@ _KEPT_SELECTIONS = 16
 class Snapshot:
     """The episodes at one moment: nothing in it changes, so any number of requests may read it."""
 
-    def __init__(self, episodes: Episodes, unfinished: Sequence[Path], generation: int) -> None:
+    def __init__(
+        self, episodes: Episodes, unfinished: Sequence[Path], generation: int, edits: int = 0
+    ) -> None:
         self.episodes = episodes
         self.generation = generation
+        self.edits = edits
         self.ids = episodes.ids
         self.unfinished = {path.name: path for path in unfinished}
         self._position = {name: at for at, name in enumerate(self.ids)}
@@ -135,6 +138,11 @@ def _order(values: NDArray[Any], *, descending: bool) -> Rows:
     key = (lambda at: values[at]) if len(kinds) == 1 else (lambda at: str(values[at]))
     ordered = sorted(known, key=key, reverse=descending)
     return np.array([*ordered, *(at for at, value in enumerate(values) if value is None)], np.int64)
+
+
+def _told(snapshot: Snapshot) -> tuple[Sequence[str], list[str], int]:
+    """What tells one moment from another."""
+    return snapshot.ids, list(snapshot.unfinished), snapshot.edits
 
 
 class Shown:
@@ -240,14 +248,19 @@ class Shown:
         """Look again; True where something changed."""
         with self._lock:
             before = self.snapshot
-            if isinstance(self._thing, LocalDataset):
+            if (dataset := self.published) is not None:  # what was published stays: only the draft grows
+                self._draft = self._draft_of(dataset)
+                if len(self._draft.edits.log) == before.edits:
+                    return False
+            elif isinstance(self._thing, LocalDataset):
                 self._thing = LocalDataset(self._thing.folder)
+            else:
+                return False
             now = self._look(before.generation + 1)
-            changed = (now.ids, list(now.unfinished)) != (before.ids, list(before.unfinished))
-            if changed or self._log_length(now) != self._log_length(before):
-                self.snapshot = now
-                return True
-            return False
+            if _told(now) == _told(before):
+                return False
+            self.snapshot = now
+            return True
 
     def changed(self) -> None:
         """Show what an edit changed."""
@@ -258,24 +271,17 @@ class Shown:
 
     def _look(self, generation: int) -> Snapshot:
         thing, dataset = self._thing, self.published
-        self._lengths: dict[int, int] = getattr(self, "_lengths", {})
         if dataset is not None:
-            if self._draft is None:
-                of = f"{dataset.id}@{dataset.version}"
-                self._draft = Draft(dataset.episodes, self._folder_for(dataset), of=of)
-            found, unfinished = self._draft.episodes(), []
-        elif isinstance(thing, LocalDataset):
-            found = thing
+            self._draft = self._draft or self._draft_of(dataset)
+            return Snapshot(self._draft.episodes(), [], generation, len(self._draft.edits.log))
+        if isinstance(thing, LocalDataset):
             unfinished = [Path(str(each)) for each in thing.unfinished_places]
-        else:
-            assert isinstance(thing, Episode | Episodes)
-            found, unfinished = thing if isinstance(thing, Episodes) else Episodes.of([thing]), []
-        if isinstance(thing, LocalDataset) or dataset is not None:
-            self._lengths = {**self._lengths, generation: len(self.edits.log)}
-        return Snapshot(found, unfinished, generation)
+            return Snapshot(thing, unfinished, generation, len(thing.edits.log))
+        assert isinstance(thing, Episode | Episodes)
+        return Snapshot(thing if isinstance(thing, Episodes) else Episodes.of([thing]), [], generation)
 
-    def _log_length(self, snapshot: Snapshot) -> int:
-        return self._lengths.get(snapshot.generation, 0)
+    def _draft_of(self, dataset: Dataset) -> Draft:
+        return Draft(dataset.episodes, self._folder_for(dataset), of=f"{dataset.id}@{dataset.version}")
 
     def _folder_for(self, dataset: Dataset) -> Path:
         if self._draft_folder is not None:

@@ -97,7 +97,8 @@ class Track:
             least, most = _extremes(self.values(low, high), starts[:-1] - low)
         else:
             blocks = self._levels_made()[_depth(size)]
-            edges = np.unique(starts // size)
+            edges = starts // size
+            edges = edges[np.flatnonzero(np.diff(edges, prepend=-1))]  # np.unique would load numpy.ma first
             edges[-1] = min(int(edges[-1]) + 1, len(blocks[0]))
             least = np.fmin.reduceat(blocks[0][: edges[-1]], edges[:-1], axis=0)
             most = np.fmax.reduceat(blocks[1][: edges[-1]], edges[:-1], axis=0)
@@ -139,12 +140,11 @@ class Track:
 
 def _extremes(values: Values, starts: NDArray[np.int64]) -> tuple[Values, Values]:
     """The least and greatest value of each run, per channel; NaN only where nothing else is."""
-    whole = len(values) // _BLOCK * _BLOCK
-    if len(values) == whole and len(starts) * _BLOCK == whole and values.shape[1] == 1:
-        # Blocks of one length and one channel: rows of a matrix, several times quicker than runs.
-        square = values.reshape(-1, _BLOCK)
-        return np.fmin.reduce(square, axis=1)[:, None], np.fmax.reduce(square, axis=1)[:, None]
-    return np.fmin.reduceat(values, starts, axis=0), np.fmax.reduceat(values, starts, axis=0)
+    # Several times quicker than fmin and fmax, which are asked only where a NaN would hide the rest of its run.
+    least, most = np.minimum.reduceat(values, starts, axis=0), np.maximum.reduceat(values, starts, axis=0)
+    if np.isnan(least).any():
+        least, most = np.fmin.reduceat(values, starts, axis=0), np.fmax.reduceat(values, starts, axis=0)
+    return least, most
 
 
 def _depth(size: int) -> int:

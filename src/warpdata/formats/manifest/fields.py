@@ -12,6 +12,8 @@ from warpdata.formats.manifest.model import BlobRef, TableShard
 
 T = TypeVar("T")
 
+_UNSAFE = re.compile(r"[\x00-\x1f\\]|(?:\A|/)\.{0,2}(?:/|\Z)")
+"""A control character or backslash, or a step that is empty, `.` or `..`."""
 _LOCAL_PATH = re.compile(r"(?i)^(file:|/|~|[a-z]:[\\/]|\\\\)")
 
 
@@ -24,10 +26,7 @@ def check_portable(uri: str) -> str:
 
 def is_safe_member(name: str) -> bool:
     """Whether a name is a relative path that stays where it is put."""
-    parts = name.split("/")
-    return (
-        bool(name) and not any(p in ("", ".", "..") for p in parts) and not re.search(r"[\x00-\x1f\\]", name)
-    )
+    return not _UNSAFE.search(name)
 
 
 def blob_of(raw: Any) -> BlobRef:

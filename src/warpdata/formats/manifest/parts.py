@@ -138,18 +138,27 @@ class PartedShards(LongList[S], Generic[S]):
             yield from self.entries(ref)  # type: ignore[misc]
 
     def find(self, names: Sequence[str]) -> list[int | None]:
-        """Where the shards of these names stand, None for those that are not there; a level is fetched at once."""
+        """Where the shards of these names stand, None for those that are not there."""
+        return [None if place is None else place[0] for place in self.places(names)]
+
+    def places(self, names: Sequence[str]) -> list[tuple[int, S] | None]:
+        """The shards of these names and where they stand, None for those that are not there.
+
+        A level is fetched at once, and every part is looked at once, however many of its shards are asked for.
+        """
         if not self.root.is_sorted:
             positions = self._positions()
             return [positions.get(name) for name in names]
-        found: dict[str, int] = {}
+        found: dict[str, tuple[int, S]] = {}
         level = [_Lookup(self.root, 0, sorted(set(names)))] if names else []
         while level:
             below: list[_Lookup] = []
             for look, entries in zip(level, self.many([look.ref for look in level]), strict=True):
                 if look.ref.level == 0:
-                    places = {str(entry.name): look.before + number for number, entry in enumerate(entries)}
-                    found |= {name: places[name] for name in look.names if name in places}
+                    there: dict[str, tuple[int, Any]] = {
+                        str(entry.name): (look.before + number, entry) for number, entry in enumerate(entries)
+                    }
+                    found |= {name: there[name] for name in look.names if name in there}
                 else:
                     below += look.in_children([entry for entry in entries if isinstance(entry, PartRef)])
             level = below
@@ -217,13 +226,13 @@ class PartedShards(LongList[S], Generic[S]):
             for child in group:
                 yield from self._below(child, level)
 
-    def _positions(self) -> dict[str, int]:
-        """Every name and where it stands: for lists that are in no order."""
-        found: dict[str, int] = {}
+    def _positions(self) -> dict[str, tuple[int, S]]:
+        """Every name with its shard and where it stands: for lists that are in no order."""
+        found: dict[str, tuple[int, S]] = {}
         for number, shard in enumerate(self):
             if shard.name is None or shard.name in found:
                 raise ManifestCorruptedError("the shards of a list have no names of their own")
-            found[shard.name] = number
+            found[shard.name] = number, shard
         return found
 
     def _fetched(self, refs: Sequence[PartRef]) -> list[tuple[Entry, ...]]:

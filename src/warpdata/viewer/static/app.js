@@ -2910,8 +2910,10 @@ async function worstError() {
   worst.next++;
   clock.go(at2);
 }
+var isEditing = false;
 async function edit(body, done) {
   if (state.dataset?.refusal) return say("this cannot be edited here", state.dataset.refusal, true);
+  isEditing = true;
   try {
     const effect = await post("edit", body);
     open.setTrim(null);
@@ -2926,6 +2928,8 @@ async function edit(body, done) {
     say(done);
   } catch (error) {
     complain(error);
+  } finally {
+    isEditing = false;
   }
 }
 var current = () => open.info?.id ?? "";
@@ -3570,7 +3574,7 @@ function EpisodeList() {
                 "data-id": row?.id,
                 style: { transform: `translateY(${position2 * ROW}px)` },
                 onClick: (event) => row && (event.shiftKey ? set({ otherId: row.id }) : goTo(row.id)),
-                children: row && /* @__PURE__ */ u3(RowBody, { row, version: model.dataset?.generation ?? 0 })
+                children: row && /* @__PURE__ */ u3(RowBody, { row, version: pages.get(Math.floor(position2 / PAGE)).generation })
               },
               row?.id ?? position2
             );
@@ -8136,7 +8140,7 @@ function Plot({ info, group, held, gaps: gaps2, onDragTo, onMoveBy }) {
           x: { time: false, auto: false, range: () => [clock.from / 1e9, clock.to / 1e9] },
           y: { range: (_4, low2, high2) => rangeOf(group.main, low2, high2) }
         },
-        axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT2, values: (_4, ticks2) => ticks2.map((each) => short(each)), gap: 6 }],
+        axes: [{ ...axis, size: 4, values: () => [] }, { ...axis, size: LEFT2, space: 20, values: (_4, ticks2) => ticks2.map((each) => short(each)), gap: 6 }],
         cursor: { show: true, x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
         hooks: {
           drawClear: [
@@ -8925,11 +8929,11 @@ function useEpisode(id) {
   const [failure, setFailure] = d2("");
   const [turn2, setTurn] = d2(0);
   const growing = info?.is_unfinished && info.id === id ? JSON.stringify(model.live?.recordings) + model.live?.generation : "";
-  y2(() => {
+  _2(() => {
     if (!id) return setInfo(null);
     const abort = new AbortController();
     getJson("episode", { episode: id }, abort.signal).then((found) => {
-      setInfo(found);
+      setInfo((before) => JSON.stringify(before) === JSON.stringify(found) ? before : found);
       setFailure("");
     }).catch((error) => {
       if (error.name === "AbortError") return;
@@ -8986,7 +8990,7 @@ function EpisodePage() {
     if (follows) clock.at = clock.length;
   }
   y2(() => set({}), [info]);
-  y2(() => setTrim(null), [info]);
+  y2(() => setTrim(null), [key]);
   if (failure) return /* @__PURE__ */ u3("main", { class: "centre", children: /* @__PURE__ */ u3("div", { class: "blank", children: [
     /* @__PURE__ */ u3("p", { class: "failure", role: "alert", children: failure }),
     /* @__PURE__ */ u3("p", { class: "dim", children: "Choose another episode in the list." })
@@ -9426,13 +9430,14 @@ function Help() {
 }
 
 // src/main.tsx
+var calledFor = (name) => /^(\/|\w+:\/\/)/.test(name) ? name.split("/").filter(Boolean).at(-1) ?? name : name;
 function Top() {
   const model = useModel();
   const [text, setText] = d2(model.where);
   y2(() => setText(model.where), [model.where]);
   return /* @__PURE__ */ u3("header", { class: "top", children: [
     /* @__PURE__ */ u3("button", { class: "quiet", "aria-label": "List of episodes", "aria-expanded": model.listOpen, title: "l", onClick: () => set({ listOpen: !state.listOpen }), children: "☰" }),
-    /* @__PURE__ */ u3("strong", { class: "name cut", title: model.dataset?.name, children: model.dataset?.name ?? "" }),
+    /* @__PURE__ */ u3("strong", { class: "name cut", title: model.dataset?.name, children: calledFor(model.dataset?.name ?? "") }),
     /* @__PURE__ */ u3(
       "form",
       {
@@ -9546,12 +9551,14 @@ async function start() {
   keepAddress();
   listenToKeys();
   void watchChecks();
-  if (state.dataset.is_root)
+  if (state.dataset.is_root || state.dataset.draft)
     void follow("live", (heard) => {
       const live = heard;
       const isNew = live.generation !== state.dataset?.generation;
       set({ live });
-      if (isNew) void loadDataset().catch(complain);
+      if (!isNew || isEditing) return;
+      void loadDataset().catch(complain);
+      open.reload();
     });
 }
 void start();
